@@ -10,7 +10,7 @@ from pathlib import Path
 from fastapi import APIRouter
 from starlette.responses import FileResponse
 
-from parley_gateway.apis import registry
+from parley_gateway import app
 
 
 def routes(_):
@@ -23,7 +23,7 @@ def routes(_):
     return router
 
 
-registry.APIS = (*registry.APIS, routes)
+app.APIS = (*app.APIS, routes)
 
 from parley_gateway.serving import serve  # noqa: E402
 from parley_gateway.settings import load_settings  # noqa: E402

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from word_errors import word_errors
 
 from parley_client.audio.files import resample
-from parley_client.demo_tools import get_weather
+from parley_client.cli.demo_tools import get_weather
 
 STORY = "Once upon a time"
 

@@ -17,15 +17,14 @@ from parley.errors import UnsupportedVoiceError
 from parley.launcher.options import ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.runtime.weights import MODELS_DIR_VARIABLE
-from parley.tts.clauses.english import EnglishFrontEnd
-from parley.tts.clauses.sound import trim
+from parley.tts.clauses.network import trim
 from parley.tts.clauses.synthesizer import ClauseSynthesizer
-from parley.tts.english.pronouncer import load_pronouncer
+from parley.tts.english.pronouncer import EnglishFrontEnd, load_pronouncer
 from parley.tts.kokoro.network import SAMPLE_RATE, load_network
 from parley.tts.kokoro.voices import KNOWN_VOICES
 from parley.tts.messages import SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
-from parley.tts.voices.enrollment.loudness import integrated
+from parley.tts.voices.enrollment.recordings import loudness_lufs
 from parley_client.stages import Synthesis, open_server
 
 MODELS = Path(os.environ.get(MODELS_DIR_VARIABLE) or Path(__file__).parents[2] / "models")
@@ -74,14 +73,14 @@ def test_a_word_is_heard_where_its_mark_is(spoken):
 
 
 def test_it_is_as_loud_as_it_should_be_and_never_clipped(spoken):
-    assert integrated(spoken.samples.astype(np.float32) / 32768, SAMPLE_RATE) == pytest.approx(-19, abs=2)
+    assert loudness_lufs(spoken.samples.astype(np.float32) / 32768, SAMPLE_RATE) == pytest.approx(-19, abs=2)
     assert np.abs(spoken.samples.astype(int)).max() < 0.9 * 32767
 
 
 @pytest.mark.parametrize("voice", ["af_nova", "am_puck", "bf_isabella", "bm_lewis"])
 def test_voices_are_equally_loud(kokoro, voice):
     samples = say(kokoro, voice, "I can help you with that.", voice=voice, sample_rate=16_000).samples
-    assert integrated(samples.astype(np.float32) / 32768, 16_000) == pytest.approx(-19, abs=2)
+    assert loudness_lufs(samples.astype(np.float32) / 32768, 16_000) == pytest.approx(-19, abs=2)
 
 
 def test_pauses_between_clauses_begin_and_end_without_clicks(spoken):

@@ -21,9 +21,8 @@ from parley.asr.messages import (
 )
 from parley.asr.moonshine import networks
 from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
-from parley.asr.moonshine.reader import Reader
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
-from parley.asr.moonshine.worker import InlineReader
+from parley.asr.moonshine.worker import InlineReader, Reader
 from parley.asr.pipeline.step import ChunkRequest
 from parley.canaries import ask_canaries
 from parley.engines.registry import RECOGNIZERS
@@ -32,7 +31,7 @@ from parley.launcher.server import EmbeddedServer
 from parley.runtime.onnx import open_session
 from parley.triton.grpc_client import LoopbackClient
 from parley.vad.silero import FILE, SileroVad, bundled_folder
-from parley_client.transcription import Transcriber
+from parley_client.stages import Transcriber, open_server
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
 WEIGHTS = MODELS_DIR / networks.DEFAULT
@@ -179,7 +178,7 @@ async def test_streams_share_the_model_on_a_real_server(server, speech):
 
 
 async def test_clients_find_the_model_for_recordings(server, speech):
-    async with Transcriber(server.endpoints.grpc) as transcriber:
+    async with open_server(server.endpoints.grpc) as stages, Transcriber(stages) as transcriber:
         reply = await transcriber.transcribe(speech)
     assert len(set(plain(reply.text)) - set(SAID.split())) <= 1
     assert reply.segments

@@ -12,9 +12,9 @@ import pytest_asyncio
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley_client import connect
-from parley_client.conversation import ScriptedConversation
-from parley_client.demo_tools import DEMO_TOOLS
-from parley_client.script import load_script
+from parley_client.cli.conversation import ScriptedConversation
+from parley_client.cli.demo_tools import DEMO_TOOLS
+from parley_client.cli.script import load_script
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
 NEEDED = (

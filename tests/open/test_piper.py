@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
+from clicks import seam_scores
 from speech_sink import Sink
 
 from parley.canaries import ask_canaries
@@ -18,15 +19,14 @@ from parley.launcher.server import EmbeddedServer
 from parley.models.piper import SETTINGS, VOICE, PiperModel
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import MODELS_DIR_VARIABLE
-from parley.tts.clauses import english
-from parley.tts.clicks import seam_scores
+from parley.tts.english import pronouncer as english
 from parley.tts.english.dictionary import FILES
 from parley.tts.english.network import FILE
 from parley.tts.english.pronouncer import load_pronouncer
 from parley.tts.english.sounds import has_vowel
 from parley.tts.messages import SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
-from parley.tts.voices.enrollment.loudness import integrated
+from parley.tts.voices.enrollment.recordings import loudness_lufs
 from parley_client.stages import Synthesis, open_server
 
 MODELS = Path(os.environ.get(MODELS_DIR_VARIABLE) or ROOT / "models")
@@ -63,7 +63,7 @@ def test_it_speaks(synthesizer):
     samples = sink.samples
     assert 4.0 < len(samples) / RATE < 7.0
     assert [TEXT[word.start_char : word.end_char] for word in sink.words] == TEXT.split()
-    assert abs(integrated(samples.astype(np.float32) / 32768, RATE) + 19) < 3
+    assert abs(loudness_lufs(samples.astype(np.float32) / 32768, RATE) + 19) < 3
     seams = [chunk.offset for chunk in sink.chunks[1:]]
     assert len(seams) >= 5
     assert seam_scores(samples, seams, RATE).max() < 2

@@ -11,12 +11,10 @@ import pytest
 pytest.importorskip("onnxruntime")
 sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
 
-from simulate.casts import KOKORO, models_folder
-from simulate.errors import ScenarioError
 from simulate.rendering import put_between
-from simulate.sentence import Pause, parse_sentence
+from simulate.scenario import Pause, ScenarioError, parse_sentence
 from simulate.sounds import SOUNDS
-from simulate.voices import RATE, Line, speak_all
+from simulate.voices import KOKORO, RATE, Line, models_folder, speak_all
 
 MODELS = models_folder()
 MISSING = [name for name in KOKORO.weights if not (MODELS / name).is_dir()]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from parley.launcher.cleanup import SHARED_MEMORY
 from parley.launcher.processes import session_members
-from parley.launcher.shared_memory import SHARED_MEMORY
 
 AGENT_MODELS = (
     "silero_vad",

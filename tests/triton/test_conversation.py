@@ -17,9 +17,9 @@ from parley.launcher.options import ROOT
 from parley.protocol import AgentState, Interrupted, ResponseDone, SpeechStarted, SpeechStopped, Transcript
 from parley_client import AgentAudio, connect
 from parley_client.audio.files import resample
-from parley_client.conversation import ScriptedConversation
-from parley_client.demo_tools import DEMO_TOOLS
-from parley_client.script import load_script
+from parley_client.cli.conversation import ScriptedConversation
+from parley_client.cli.demo_tools import DEMO_TOOLS
+from parley_client.cli.script import load_script
 
 SCRIPT = ROOT / "examples" / "conversation.toml"
 ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "

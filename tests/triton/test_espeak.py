@@ -10,7 +10,7 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from parley.engines.espeak import EspeakSpeaker
+from parley.engines.speech import EspeakSpeaker
 from parley.errors import InvalidMessageError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.inference import ModelRequest, text_tensor
 from parley.triton.grpc_client import LoopbackClient

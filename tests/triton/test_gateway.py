@@ -14,7 +14,7 @@ import pytest
 from gateway_caller import CLIPS, DEADLINE_S, call
 
 from parley.launcher.options import ROOT
-from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.tools import ToolTable
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings

@@ -14,7 +14,7 @@ import soundfile
 from websockets.asyncio.client import connect
 
 from parley.launcher.options import ROOT
-from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.tools import ToolTable
 from parley_gateway.app import create_app
 from parley_gateway.serving import running

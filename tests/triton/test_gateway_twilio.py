@@ -16,13 +16,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from parley.launcher.options import ROOT
-from parley_gateway.apis.twilio.settings import TwilioSettings
-from parley_gateway.audio.codecs import AudioFormat, Encoder
-from parley_gateway.audio.g711 import decode_ulaw
-from parley_gateway.listening import ListenSettings
+from parley_gateway.apis.settings import TwilioSettings
+from parley_gateway.audio.codecs import AudioFormat, Encoder, decode_ulaw
 from parley_gateway.servers import ServerSettings
 from parley_gateway.serving import running
 from parley_gateway.settings import Settings
+from parley_gateway.settings_sections import ListenSettings
 
 sys.path.append(str(ROOT / "tests/unit/gateway/twilio"))
 

@@ -17,10 +17,10 @@ from aiortc import MediaStreamTrack
 from av import AudioFrame
 
 from parley.launcher.options import ROOT
-from parley_gateway.listening import ListenSettings
 from parley_gateway.servers import ServerSettings
 from parley_gateway.serving import running
 from parley_gateway.settings import Settings
+from parley_gateway.settings_sections import ListenSettings
 
 sys.path += [str(ROOT / "tests/unit/gateway" / folder) for folder in ("realtime", "core")]
 sys.path.append(str(ROOT / "tests/unit/client"))

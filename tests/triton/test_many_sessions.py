@@ -1,4 +1,4 @@
-"""Sixteen calls at once for a minute, some of them ended in every unkind way."""
+"""Sixteen calls at once for half a minute, some of them ended in every unkind way."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from parley.launcher.options import ROOT
 from parley.protocol import Closed, Connected, ErrorEvent, ResponseText, ToolRequest, Transcript, TurnMetrics
 from parley_client import CallEndedError, CallLostError, connect
 from parley_client.audio.microphone import PacedMicrophone
-from parley_client.demo_tools import DEMO_TOOLS
-from parley_client.triton import TritonTransport
+from parley_client.cli.demo_tools import DEMO_TOOLS
+from parley_client.transport import TritonTransport
 
 CLIPS = ROOT / "tests/data/conversation"
 SESSIONS = 16
 WARM_SECONDS = 45.0
-SECONDS = 60.0
+SECONDS = 30.0
 SEED = 20
 # What a caller may say, and what only its own answer may contain.
 CITIES = {"02-weather.wav": "Paris", "08-time.wav": "Tokyo"}
@@ -142,7 +142,7 @@ async def settle(server):
 
 
 @pytest.mark.timeout(300)
-async def test_sixteen_calls_for_a_minute(server, clips):
+async def test_sixteen_calls_at_once(server, clips):
     processes = stubs(server)
     # Caches and pools reach their size; the language model's memory grows at each new length of a step.
     await call_for(WARM_SECONDS, server.endpoints.grpc, clips)
@@ -152,7 +152,7 @@ async def test_sixteen_calls_for_a_minute(server, clips):
 
     shared_after, private_after = await settle(server)
     assert [problem for caller in callers for problem in caller.wrong] == []
-    assert sum(caller.calls for caller in callers) >= SESSIONS * 3
+    assert sum(caller.calls for caller in callers) >= SESSIONS * 2
     assert sum(caller.answered for caller in callers) >= SESSIONS
     assert stubs(server) == processes, "a model's process died or was replaced"
     assert shared_after <= shared_before + 4 * 2**20

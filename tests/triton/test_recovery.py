@@ -7,9 +7,8 @@ import urllib.request
 
 import pytest
 import pytest_asyncio
-from bench_recovery import measure, until_all_answered
+from bench_recovery import calling, measure, until_all_answered
 from leftovers import AGENT_MODELS, ANY_PORTS, leftovers
-from recovery_calls import calling
 
 from parley.launcher import EmbeddedServer, ServerOptions
 

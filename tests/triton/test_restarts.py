@@ -31,7 +31,7 @@ from parley.protocol import (
 from parley_client import connect
 from parley_client.audio.files import read_speech
 from parley_client.audio.microphone import PacedMicrophone
-from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.cli.demo_tools import DEMO_TOOLS
 
 QUESTION = ROOT / "tests/data/conversation/08-time.wav"
 ANSWER_S = 15.0

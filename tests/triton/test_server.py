@@ -23,11 +23,10 @@ from leftovers import ANY_PORTS, leftovers
 
 from parley.canaries import CanaryError, ask_canaries, call_canaries, profile_models
 from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
-from parley.launcher.errors import AlreadyRunningError, ModelFailedError, PortBusyError
-from parley.launcher.options import ROOT, TINY_PROFILE
+from parley.launcher.cleanup import SHARED_MEMORY
+from parley.launcher.options import ROOT, TINY_PROFILE, AlreadyRunningError, ModelFailedError, PortBusyError
 from parley.launcher.processes import find_stubs, session_members
-from parley.launcher.shared_memory import SHARED_MEMORY
-from parley_client.cli import main
+from parley_client.cli.program import main
 
 ECHO = """
 import triton_python_backend_utils as pb_utils

@@ -20,9 +20,9 @@ from parley.launcher.options import ROOT
 from parley.protocol import Tool, ToolRequest, ToolRun
 from parley_client import connect
 from parley_client.audio.files import read_speech
-from parley_client.conversation import ScriptedConversation
-from parley_client.demo_tools import get_weather, set_timer
-from parley_client.script import ScriptTurn
+from parley_client.cli.conversation import ScriptedConversation
+from parley_client.cli.demo_tools import get_weather, set_timer
+from parley_client.cli.script import ScriptTurn
 from parley_client.tools import ToolTable
 
 CLIPS = ROOT / "tests/data/conversation"

@@ -16,8 +16,7 @@ from leftovers import ANY_PORTS
 from parley.canaries import call_canaries
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.protocol import Closed, Connected, Control, ErrorEvent, Start, decode_event, encode
-from parley_client.transport import Frame
-from parley_client.triton import TritonTransport
+from parley_client.transport import Frame, TritonTransport
 
 CHUNK = bytes(640)
 IDLE_S = 4
@@ -28,7 +27,7 @@ VICTIM = """
 import asyncio, sys
 from parley.protocol import Start, encode
 from parley_client.transport import Frame
-from parley_client.triton import TritonTransport
+from parley_client.transport import TritonTransport
 
 async def main():
     stream = await TritonTransport(sys.argv[1]).open(sys.argv[2], 10)

@@ -1,11 +1,10 @@
 """Simulated callers and the real server understand each other."""
 
-from simulate.casts import ESPEAK
+from simulate.caller import Job, run_calls
 from simulate.rendering import Studio, lines
-from simulate.running import Job, run_calls
 from simulate.scenario_file import load_scenario
 from simulate.scores import score
-from simulate.voices import speak_all
+from simulate.voices import ESPEAK, speak_all
 
 from parley.protocol import TurnOptions
 

@@ -14,7 +14,7 @@ from parley.asr.messages import AsrOptions, SpeechStartedEvent, TranscriptEvent
 from parley.errors import InvalidInputError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.launcher.options import ROOT
 from parley.llm.messages import ChatMessage, Completed, Sampling, TextDelta, ToolCalled
-from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.stages import FinalizedEvent, Generation, Recognition, Synthesis, open_server
 from parley_client.tools import ToolTable
 

@@ -10,7 +10,7 @@ from parley import protocol
 from parley.launcher.options import ROOT
 from parley_client import AgentAudio, connect
 from parley_client.audio.files import read_speech
-from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.cli.demo_tools import DEMO_TOOLS
 
 CLIPS = ROOT / "tests/data/conversation"
 WAIT_S = 30.0

@@ -22,12 +22,12 @@ from parley.asr.messages import (
 from parley.asr.pipeline.step import ChunkRequest
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
-from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import InvalidMessageError, ParleyError
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
 from parley.launcher.options import ROOT
+from parley.models.nemotron_streaming import load_recognizer
 from parley.runtime.onnx import open_session
 from parley.triton.grpc_client import LoopbackClient
 from parley.vad.silero import FILE, SileroVad, bundled_folder
@@ -80,9 +80,15 @@ def make_local(beam_size=None):
         export, LOOK_AHEADS, open_session, slots=4, audio=200_000, beam_size=beam_size
     )
     vad = SileroVad(open_session(bundled_folder() / FILE))
-    desk = FinalTranscriber(FinalTranscriptPolicy(MODEL), None, None, lambda: 0.0)
+    final_transcriber = FinalTranscriber(FinalTranscriptPolicy(MODEL), None, None, lambda: 0.0)
     return StreamingPipeline(
-        export.checkpoint, recognizer, vad, desk, chunks=chunks, default_ms=160, limits=StreamingLimits()
+        export.checkpoint,
+        recognizer,
+        vad,
+        final_transcriber,
+        chunks=chunks,
+        default_ms=160,
+        limits=StreamingLimits(),
     )
 
 

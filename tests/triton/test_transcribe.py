@@ -25,7 +25,7 @@ from parley.inference import ModelRequest, struct_tensor, tensor_struct, text_te
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.triton.grpc_client import LoopbackClient
-from parley_client.cli import main
+from parley_client.cli.program import main
 
 MODEL = "parakeet_transcribe"
 MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt", MODEL)

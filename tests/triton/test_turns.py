@@ -15,9 +15,9 @@ from parley.launcher.options import ROOT
 from parley.protocol import SpeechStarted, Transcript, TurnDecision, TurnMetrics, TurnOptions
 from parley_client import connect
 from parley_client.audio.files import read_speech
-from parley_client.conversation import ScriptedConversation
-from parley_client.demo_tools import DEMO_TOOLS
-from parley_client.script import ScriptTurn
+from parley_client.cli.conversation import ScriptedConversation
+from parley_client.cli.demo_tools import DEMO_TOOLS
+from parley_client.cli.script import ScriptTurn
 
 TIMER = ROOT / "tests/data/conversation/04-timer.wav"
 CUT_MS = 920

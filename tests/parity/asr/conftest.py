@@ -30,7 +30,7 @@ from nemo.collections.asr.models import EncDecRNNTBPEModel  # noqa: E402
 from omegaconf import OmegaConf, open_dict  # noqa: E402
 
 from nemo_export import layout  # noqa: E402
-from nemo_export.entries import Entry, Limits  # noqa: E402
+from nemo_export.archive import Entry, Limits  # noqa: E402
 from parley.asr import checkpoint  # noqa: E402
 from parley.asr.offline.networks import OnnxEncoder, OnnxJoint  # noqa: E402
 from parley.runtime.onnx import open_session  # noqa: E402

@@ -24,8 +24,8 @@ from parley.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley.tts.t3.prompt import PromptEncoder
 from parley.tts.t3.text import load_reader
 from parley.tts.voices.enrollment import checkpoint as enrollment_checkpoint
-from parley.tts.voices.kept import ObjectVoiceStore
 from parley.tts.voices.objects import FolderObjects
+from parley.tts.voices.store import VoiceStore
 
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/unit/fetching")]
 
@@ -121,7 +121,7 @@ def test_from_the_hub_to_what_the_models_load(published, run, variant):
     assert networks.flow.meanflow == (variant == "turbo")
     digest = enrollment_checkpoint.load(folder).digest
 
-    voice = asyncio.run(ObjectVoiceStore(FolderObjects(folder / "voices", 1 << 20)).get("default"))
+    voice = asyncio.run(VoiceStore(FolderObjects(folder / "voices", 1 << 20)).get("default"))
     conditionals = torch.load(published(variant) / "conds.pt", weights_only=True)
     t3, gen = conditionals["t3"], conditionals["gen"]
     np.testing.assert_array_equal(voice.speaker_embedding, t3["speaker_emb"][0])

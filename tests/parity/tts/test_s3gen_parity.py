@@ -15,10 +15,10 @@ from chatterbox_export import upstream_models
 from chatterbox_export.accuracy import served_mel, upstream_mel
 from chatterbox_export.small_published import small_whole_s3gen
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.batch import AudioVoice
-from parley.tts.s3gen.schedule import ChunkSchedule
-from parley.tts.s3gen.source import HARMONICS, HarmonicSource, extend
+from parley.tts.s3gen.flow import AudioVoice
+from parley.tts.s3gen.scheduling import ChunkSchedule
 from parley.tts.s3gen.utterance import Plan
+from parley.tts.s3gen.vocoder import HARMONICS, HarmonicSource, extend_sources
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["meanflow", "guided"])
@@ -101,7 +101,7 @@ def test_pitch_and_waveform(pair):
     pitch = ours.vocoder.f0_predictor(mel)
     torch.testing.assert_close(pitch.float(), theirs.mel2wav.f0_predictor(mel), rtol=1e-5, atol=1e-3)
     assert pitch.std() > 1
-    (source,) = extend([HarmonicSource(1)], [pitch[0]], ours.vocoder.m_source.l_linear)
+    (source,) = extend_sources([HarmonicSource(1)], [pitch[0]], ours.vocoder.m_source.l_linear)
     expected = theirs.mel2wav.decode(mel, source[None, None])
     assert expected.std() > 0.01
     torch.testing.assert_close(ours.vocoder(mel, source[None]), expected, rtol=0, atol=1e-5)
@@ -111,7 +111,7 @@ def test_pitch_and_waveform(pair):
 def test_harmonic_source(pair, monkeypatch):
     theirs, ours = pair
     pitch = torch.tensor([100.0, 120.0, 5.0, 0.0, 140.0, 90.0], dtype=torch.float64)
-    rng = np.random.default_rng((1, 3))  # as parley.tts.s3gen.noise.source_noise(3)
+    rng = np.random.default_rng((1, 3))  # as parley.tts.s3gen.flow.source_noise(3)
     offsets = torch.from_numpy(rng.uniform(-np.pi, np.pi, HARMONICS)).float()
     noise = torch.from_numpy(rng.standard_normal(480 * len(pitch), np.float32))
     # Upstream draws for every harmonic and sums; these sum to what is drawn once here.
@@ -123,5 +123,5 @@ def test_harmonic_source(pair, monkeypatch):
     monkeypatch.setattr(module, "Uniform", uniform)
     monkeypatch.setattr(module.torch, "randn_like", lambda like: noises.T[None].clone()[:, : like.shape[1]])
     expected, _, _ = theirs.mel2wav.m_source(pitch.float().repeat_interleave(480)[None, :, None])
-    (result,) = extend([HarmonicSource(3)], [pitch], mix)
+    (result,) = extend_sources([HarmonicSource(3)], [pitch], mix)
     torch.testing.assert_close(result, expected[0, :, 0], rtol=0, atol=2e-4)  # upstream sums phases as floats

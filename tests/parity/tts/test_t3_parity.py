@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 
 from chatterbox_export import upstream_models
 from chatterbox_export.small_t3 import write_small_t3
-from chatterbox_export.t3_reference import Draw, Reference
+from chatterbox_export.t3_reference import Reference
 from parley.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import TokenVoice
+from parley.tts.t3.request import TokenSampling, TokenVoice
 from parley.tts.t3.text import load_reader
 
 COUNT = 60
@@ -95,9 +95,9 @@ def test_prompts_are_the_same(both, upstream, tokens, exaggeration):
 
 
 DRAWS = [
-    (0.5, Draw(0.8, 1.0, 0, 0.05, 1.2)),
-    (0.24, Draw(0.6, 0.9, 0, 0.02, 2.0)),
-    (1.0, Draw(1.0, 0.95, 0, 0.0, 1.0)),
+    (0.5, TokenSampling(0.8, 1.0, 0, 0.05, 1.2)),
+    (0.24, TokenSampling(0.6, 0.9, 0, 0.02, 2.0)),
+    (1.0, TokenSampling(1.0, 0.95, 0, 0.0, 1.0)),
 ]
 PICKS = ["best", "by chance"]
 
@@ -106,7 +106,7 @@ PICKS = ["best", "by chance"]
 def test_the_same_tokens_are_drawn(both, upstream, monkeypatch, weight, draw, pick):  # noqa: PLR0917
     someone, text = voice(both.shape), text_tokens(both)
     if not both.shape.guided:
-        draw = Draw(draw.temperature, draw.top_p, 100, 0.0, draw.repetition_penalty)
+        draw = TokenSampling(draw.temperature, draw.top_p, 100, 0.0, draw.repetition_penalty)
 
     def draws():
         """Upstream draws with torch.multinomial; both sides get the same numbers."""

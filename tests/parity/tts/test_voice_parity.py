@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from chatterbox_export.small_listeners import small_listeners
 from chatterbox_export.small_t3 import write_small_t3
-from parley.tts.voices.enrollment import checkpoint, loudness, spectra
-from parley.tts.voices.enrollment.conditionals import ReferenceRecording, VoiceMaker
+from parley.tts.voices.enrollment import checkpoint, recordings, spectra
+from parley.tts.voices.enrollment.service import ReferenceRecording, VoiceMaker
 from parley.tts.voices.messages import VoiceDetails
 
 # Whole stretches and hundredths, and others.
@@ -138,7 +138,7 @@ def test_a_whole_voice(listeners, voice_encoder, variant, seconds, monkeypatch):
     )
     full = a_recording(seconds, 24_000)
     if variant == "turbo":  # both start from the loudness that Turbo wants
-        full = loudness.normalize(full, 24_000)
+        full = recordings.normalize_loudness(full, 24_000)
     heard = librosa.resample(full, orig_sr=24_000, target_sr=16_000)
     voice = VoiceMaker(networks, variant).make(ReferenceRecording.of(full, 24_000), "anna", VoiceDetails())
 

@@ -6,45 +6,15 @@ import urllib.request
 
 import numpy as np
 import pytest
-from chatterbox_weights import write_weights
-from leftovers import ANY_PORTS, leftovers
 
 from parley.errors import UnsupportedVoiceError
-from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
 from parley.protocol import ErrorEvent, ResponseText, TurnMetrics
 from parley_client import AgentAudio, connect
 from parley_client.audio.files import read_speech
 
 CLIPS = ROOT / "tests/data/conversation"
-DAMAGED = f"damaged.{'0' * 64}.safetensors"
 COUNTED = "parley_tts_fallback_total"
-
-
-@pytest.fixture(scope="module")
-def talking_server(tmp_path_factory):
-    """The whole tiny profile, with Chatterbox as its voice."""
-    folder = tmp_path_factory.mktemp("call")
-    options = ServerOptions(
-        state_dir=folder / "state",
-        environment=write_weights(folder / "weights")
-        | {
-            "PARLEY_VOICE_AGENT_TTS": "chatterbox",
-            "PARLEY_VOICE_AGENT_TTS_FALLBACK": "espeak",
-            "PARLEY_VOICES": str(folder / "voices"),
-            # Two cores are shared by all models.
-            "PARLEY_VOICE_AGENT_TTS_FIRST_AUDIO_S": "10",
-            "PARLEY_VOICE_AGENT_TTS_DEADLINE_S": "25",
-        },
-        **ANY_PORTS,
-    )
-    (folder / "voices").mkdir()
-    (folder / "voices" / DAMAGED).write_bytes(b"not what was stored")
-    running = EmbeddedServer(options)
-    with running:
-        session = running.pid
-        yield running
-    assert leftovers(session, running.shm_prefix) == ([], [])
 
 
 async def one_turn(server, voice):
@@ -74,27 +44,27 @@ def counted(server):
     return [line for line in lines if line.startswith(COUNTED)]
 
 
-async def test_chatterbox_speaks(talking_server):
-    text, words, samples, errors = await one_turn(talking_server, None)
+async def test_chatterbox_speaks(chatterbox_server):
+    text, words, samples, errors = await one_turn(chatterbox_server, None)
     assert errors == []
     assert words == text.split()
     assert len(samples) > 22_050
-    assert counted(talking_server) == []
+    assert counted(chatterbox_server) == []
 
 
-async def test_a_voice_that_is_not_there_is_told_at_once(talking_server):
+async def test_a_voice_that_is_not_there_is_told_at_once(chatterbox_server):
     with pytest.raises(UnsupportedVoiceError):
-        async with connect(talking_server.endpoints.grpc, voice="nobody"):
+        async with connect(chatterbox_server.endpoints.grpc, voice="nobody"):
             pass
-    assert counted(talking_server) == []
+    assert counted(chatterbox_server) == []
 
 
-async def test_espeak_speaks_where_chatterbox_fails(talking_server):
-    text, words, samples, errors = await one_turn(talking_server, "damaged")
+async def test_espeak_speaks_where_chatterbox_fails(chatterbox_server):
+    text, words, samples, errors = await one_turn(chatterbox_server, "damaged")
     assert errors == ["tts_fallback"]
     assert words == text.split()
     assert len(samples) > 8_000
-    (line,) = counted(talking_server)
+    (line,) = counted(chatterbox_server)
     assert 'reason="voice_damaged"' in line
     assert 'from_engine="chatterbox"' in line
     assert line.endswith(" 1")

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 
 from parley.launcher.options import ROOT
-from parley.tts.voices.kept import ObjectVoiceStore
 from parley.tts.voices.objects import FolderObjects
+from parley.tts.voices.store import VoiceStore
 from parley.tts.voices.voice import MAX_VOICE_BYTES, Voice
 
 
@@ -21,7 +21,7 @@ def write_weights(folder):
 
     write_small_t3(folder)
     write_small_s3gen(folder)
-    asyncio.run(_write_voices(ObjectVoiceStore(FolderObjects(folder / "voices", MAX_VOICE_BYTES))))
+    asyncio.run(_write_voices(VoiceStore(FolderObjects(folder / "voices", MAX_VOICE_BYTES))))
     return {f"PARLEY_WEIGHTS_{name}": str(folder) for name in ("T3", "S3GEN", "CHATTERBOX")}
 
 

@@ -9,10 +9,9 @@ from contextlib import aclosing
 
 import numpy as np
 import pytest
-from chatterbox_weights import write_weights
-from leftovers import ANY_PORTS, leftovers
+from clicks import clicks
 
-from parley.engines.chatterbox import ChatterboxSpeaker
+from parley.engines.speech import ChatterboxSpeaker
 from parley.errors import (
     InvalidMessageError,
     OverloadedError,
@@ -23,45 +22,10 @@ from parley.errors import (
     UnsupportedVoiceError,
 )
 from parley.inference import ModelRequest, text_tensor
-from parley.launcher import EmbeddedServer, ServerOptions
-from parley.triton.grpc_client import LoopbackClient
-from parley.tts.clicks import clicks
 from parley.tts.messages import MoreText, SpeakRequest
 
 TEXT = "The train leaves at 7:30, and the ticket costs $5."
-SESSIONS = 16
-# As much as so many utterances need and no more: what one leaves behind, another one lacks.
-LIMITS = {
-    "PARLEY_CHATTERBOX_MAX_UTTERANCES": str(SESSIONS),
-    "PARLEY_T3_MAX_REQUESTS": str(2 * SESSIONS),
-    "PARLEY_S3GEN_MAX_UTTERANCES": str(SESSIONS),
-    "PARLEY_CHATTERBOX_IDLE_S": "2",
-}
-
-
-@pytest.fixture(scope="module")
-def chatterbox_server(tmp_path_factory):
-    """A server with the three models."""
-    folder = tmp_path_factory.mktemp("chatterbox")
-    weights = write_weights(folder / "weights")
-    options = ServerOptions(
-        state_dir=folder / "state",
-        load_models=("t3", "s3gen", "chatterbox"),
-        environment=LIMITS | weights,
-        **ANY_PORTS,
-    )
-    running = EmbeddedServer(options)
-    with running:
-        session = running.pid
-        yield running
-    assert leftovers(session, running.shm_prefix) == ([], [])
-
-
-@pytest.fixture
-async def port(chatterbox_server):
-    port = LoopbackClient(chatterbox_server.endpoints.grpc, max_streams=200)
-    yield port
-    await port.close()
+SESSIONS = 16  # of LIMITS
 
 
 @pytest.fixture

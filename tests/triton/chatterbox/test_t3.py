@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import random
 import uuid
 from contextlib import aclosing
-from pathlib import Path
 
 import numpy as np
 import pytest
-from leftovers import ANY_PORTS, leftovers
 
 from parley.errors import (
     ContextTooLongError,
@@ -20,48 +17,14 @@ from parley.errors import (
     UnsupportedLanguageError,
 )
 from parley.inference import ModelRequest, text_tensor
-from parley.launcher import EmbeddedServer, ServerOptions
-from parley.triton.grpc_client import LoopbackClient
 from parley.tts.t3.client import SpeechTokenModel
 from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest, TokensCompleted
 from parley.tts.t3.request import TokenVoice
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it rests."
-MAX_REQUESTS = 64  # of configs/tiny.pbtxt
+MAX_REQUESTS = 32  # of LIMITS
 # Random weights: how long an utterance is depends on its seed. These say more than 40 tokens.
 LONG_SEED = 1
-
-
-def write_weights(folder):
-    path = Path(__file__).parents[2] / "build" / "chatterbox_export" / "small_t3.py"
-    spec = importlib.util.spec_from_file_location("small_t3", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.write_small_t3(folder)
-
-
-@pytest.fixture(scope="module")
-def t3_server(tmp_path_factory):
-    """A server with T3 alone."""
-    folder = tmp_path_factory.mktemp("t3")
-    options = ServerOptions(
-        state_dir=folder / "state",
-        load_models=("t3",),
-        environment={"PARLEY_WEIGHTS_T3": str(write_weights(folder / "weights"))},
-        **ANY_PORTS,
-    )
-    running = EmbeddedServer(options)
-    with running:
-        session = running.pid
-        yield running
-    assert leftovers(session, running.shm_prefix) == ([], [])
-
-
-@pytest.fixture
-async def port(t3_server):
-    port = LoopbackClient(t3_server.endpoints.grpc, max_streams=200)
-    yield port
-    await port.close()
 
 
 @pytest.fixture
