@@ -62,14 +62,15 @@ talk: setup-talk ## Talk to the server started by "make serve" with your microph
 gateway: setup ## Let browsers and other clients in to the server started by "make serve"
 	@$(call quiet-if-interrupted,.venv/bin/parley gateway $(ARGS))
 
-test: setup ## Run all tests, those against the real server too; says what was not run
+test: setup ## Run all tests, those against the real server too; lists what was not run
 	@rm -rf $(REPORTS); status=0; for suite in $(SUITES); do \
 	    $(MAKE) --no-print-directory test-$$suite REPORT=$(CURDIR)/$(REPORTS)/$$suite.xml || status=1; \
 	done; $(PY) tests/summary.py $(REPORTS); exit $$status
 
 test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --redis
-	@$(PY) -m pytest tests/unit -n logical --maxprocesses 4 --dist worksteal $(REPORTING) $(ARGS)
+	@# One process more than processors: some tests wait for programs of their own.
+	@$(PY) -m pytest tests/unit -n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist worksteal $(REPORTING) $(ARGS)
 
 test-cpus: setup ## Run the numeric tests with the libraries' code for other processors
 	@$(PY) tests/cpus.py $(ARGS)
@@ -163,7 +164,7 @@ clean: ## Remove the environments, caches and logs
 	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .cache .server \
 	    .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/parity/*/.pytest_cache
 
-# Ctrl-C is no error of which make has to tell.
+# Ctrl-C is no error for make to report.
 define quiet-if-interrupted
 trap : INT; $(1); status=$$?; test $$status -eq 130 || exit $$status
 endef
