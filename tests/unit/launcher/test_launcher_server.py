@@ -155,8 +155,8 @@ def test_a_canary_that_never_answers_ends_the_start(make):
         raise CanaryError("echo: no answer.")
 
     said = []
-    with pytest.raises(NotReadyError, match=r"not ready after 1 s: echo: no answer\. The log: "):
-        make("serves", canary=canary, ready_timeout_s=1.0, on_progress=said.append).start()
+    with pytest.raises(NotReadyError, match=r"not ready after 4 s: echo: no answer\. The log: "):
+        make("serves", canary=canary, ready_timeout_s=4.0, on_progress=said.append).start()
     assert said.count("not answering yet: echo: no answer.") == 1
 
 
@@ -171,7 +171,7 @@ def test_a_server_that_answers_too_late_may_need_more_time(make):
         raise CanaryLateError("echo: no answer")
 
     with pytest.raises(NotReadyError, match=r"echo: no answer\. On a slow machine .*--ready-timeout"):
-        make("serves", canary=canary, ready_timeout_s=1.0).start()
+        make("serves", canary=canary, ready_timeout_s=4.0).start()
 
 
 def test_a_model_that_does_not_load_is_named(make):
