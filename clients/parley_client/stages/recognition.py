@@ -24,6 +24,7 @@ from parley.asr.messages import AsrOptions, AsrReply, SpeechStoppedEvent, Transc
 from parley.audio.buffer import AudioPiece
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.recognizer_feed import Mark, RecognizerFeed, retry_if_busy
+from parley.engines.registry import RECOGNIZERS
 from parley.errors import DeadlineExceededError, InvalidInputError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley.timeouts import with_timeout
@@ -48,8 +49,6 @@ def stream_lost(error: ParleyError) -> StreamLostError:
     return lost
 
 
-RECOGNIZERS = ("parakeet_tdt", "moonshine", "nemotron_streaming")
-"""Models for streams of speech; the first that a server has is its default."""
 _PER_S = INPUT_SAMPLE_RATE
 _MAX_POLL_S = 0.064
 
@@ -64,7 +63,7 @@ class Recognition:
         server: where the recogniser is.
         options: of the stream.
         model: ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``; ``auto``: the first of
-            :data:`RECOGNIZERS` that the server has.
+            :data:`parley.engines.registry.RECOGNIZERS` that the server has.
         limits: of size and time.
     """
 
@@ -233,7 +232,9 @@ class Recognition:
     async def _run(self, opened: asyncio.Future[None]) -> None:
         try:
             if self._name == AUTO:
-                self._name = await find_loaded(self._server.channel, RECOGNIZERS, self._limits.answer_s)
+                self._name = await find_loaded(
+                    self._server.channel, tuple(RECOGNIZERS), self._limits.answer_s
+                )
             self._model = ParakeetRecognizer(
                 self._port, uuid4().hex, model=self._name, timeout_s=self._limits.answer_s
             )

@@ -27,14 +27,8 @@ import grpc.aio
 import msgspec
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from parley.engines.speech import (
-    ESPEAK,
-    ChatterboxSpeaker,
-    EspeakSpeaker,
-    KokoroSpeaker,
-    ModelSpeaker,
-    PiperSpeaker,
-)
+from parley.engines.registry import SYNTHESIZERS
+from parley.engines.speech import ESPEAK, ChatterboxSpeaker, ModelSpeaker
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley.inference import struct_tensor
 from parley.timeouts import best_effort
@@ -58,13 +52,6 @@ _IDLE_S = 60.0
 _BUSY_S = 0.1
 _STOP_S = 5.0
 
-SPEAKERS: dict[str, type[EspeakSpeaker | PiperSpeaker | KokoroSpeaker | ChatterboxSpeaker]] = {
-    "espeak": EspeakSpeaker,
-    "piper": PiperSpeaker,
-    "kokoro": KokoroSpeaker,
-    "chatterbox": ChatterboxSpeaker,
-}
-
 
 def read_names(models: str) -> tuple[str, ...]:
     """The synthesizers in ``models``; none for :data:`AUTO`.
@@ -79,8 +66,8 @@ def read_names(models: str) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in models.split(","))
     for name in names:
-        if name not in SPEAKERS:
-            raise InvalidInputError(f"no synthesizer {name!r}; there are {', '.join(SPEAKERS)}")
+        if name not in SYNTHESIZERS:
+            raise InvalidInputError(f"no synthesizer {name!r}; there are {', '.join(SYNTHESIZERS)}")
     if len(set(names)) < len(names):
         raise InvalidInputError(f"a synthesizer is named twice: {models}")
     return names
@@ -122,7 +109,7 @@ async def _names_of_agent(channel: grpc.aio.Channel) -> tuple[str, ...]:
             raise error_of(error) from error
         return (ESPEAK,)  # a server of stages alone
     configured = reply.config.parameters["tts"].string_value.split(",")
-    return tuple(name.strip() for name in configured if name.strip() in SPEAKERS) or (ESPEAK,)
+    return tuple(name.strip() for name in configured if name.strip() in SYNTHESIZERS) or (ESPEAK,)
 
 
 Lineup: TypeAlias = Sequence[tuple[str, ModelSpeaker]]
@@ -285,7 +272,9 @@ class Synthesis(ClosedAtTheEnd):
         if self._lineup is None or time.monotonic() > self._recheck_at_s:
             names, is_all = await find_names(self._server, self._named)
             self._recheck_at_s = math.inf if is_all else time.monotonic() + _RECHECK_S
-            self._lineup = [(name, SPEAKERS[name](self._client, timeout_s=self._timeout_s)) for name in names]
+            self._lineup = [
+                (name, SYNTHESIZERS[name](self._client, timeout_s=self._timeout_s)) for name in names
+            ]
         return self._lineup
 
     async def close(self) -> None:

@@ -1,4 +1,7 @@
-"""The engines that an agent can be configured with: a new one is a file and a line here."""
+"""The engines that agents, clients and the gateway's interfaces know: a new one is a file and a line here.
+
+The order is that of preference where several are loaded and none is asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
-from parley.engines.base import ChatModel, Recognizer, RemoteChat, Synthesizer, TurnModel
+from parley.engines.base import ChatModel, Recognizer, RemoteChat, TurnModel
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.smart_turn import SmartTurnModel
-from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker, KokoroSpeaker, PiperSpeaker
+from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker, KokoroSpeaker, ModelSpeaker, PiperSpeaker
 from parley.errors import ModelLoadingError
 from parley.inference import ModelClient
 
@@ -37,7 +40,7 @@ class MakeChatModel(Protocol):
 class MakeSynthesizer(Protocol):
     """Makes a synthesizer."""
 
-    def __call__(self, client: ModelClient, *, timeout_s: float) -> Synthesizer:
+    def __call__(self, client: ModelClient, *, timeout_s: float) -> ModelSpeaker:
         """``timeout_s``: for the first audio, and for each piece that follows (seconds)."""
         ...
 
@@ -65,8 +68,8 @@ REMOTE_CHAT = "openai_chat"
 RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "parakeet_tdt": ParakeetRecognizer,
     # Every pipeline is asked and answers in the same way: only the model's name differs.
-    "nemotron_streaming": partial(ParakeetRecognizer, model="nemotron_streaming"),
     "moonshine": partial(ParakeetRecognizer, model="moonshine"),
+    "nemotron_streaming": partial(ParakeetRecognizer, model="nemotron_streaming"),
 }
 CHAT_MODELS: Mapping[str, MakeChatModel] = {
     "qwen3": _qwen3,

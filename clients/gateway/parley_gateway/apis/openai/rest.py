@@ -11,14 +11,14 @@ import msgspec
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
+from parley.engines import registry
 from parley.errors import ContextTooLongError, ParleyError
-from parley_client.stages.synthesis import SPEAKERS
 from parley_client.stages.transcription import TRANSCRIBERS
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
 
-RECOGNIZERS = (*TRANSCRIBERS, "parakeet_tdt", "nemotron_streaming", "moonshine")
-LANGUAGE_MODELS = ("qwen3",)
-SYNTHESIZERS = tuple(SPEAKERS)
+RECOGNIZERS = (*TRANSCRIBERS, *registry.RECOGNIZERS)
+LANGUAGE_MODELS = tuple(name for name in registry.CHAT_MODELS if name != registry.REMOTE_CHAT)
+SYNTHESIZERS = tuple(registry.SYNTHESIZERS)
 MODELS = (*RECOGNIZERS, *LANGUAGE_MODELS, *SYNTHESIZERS)
 MEDIA_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
