@@ -11,6 +11,7 @@ from parley.llm.startup import START_TIMEOUT_S
 from parley.models.qwen3 import ChatHandler, load_chat_service, warm_up
 from parley.runtime.parameters import Parameters
 from parley.runtime.process_end import skip_interpreter_end
+from parley.triton.model_metrics import ModelMetrics
 from parley.triton.observability import log_to_triton
 from parley.triton.request_loop import RequestLoop
 
@@ -22,8 +23,9 @@ class TritonPythonModel:
         """Load the weights and start the engine."""
         skip_interpreter_end()
         log_to_triton(pb_utils, args["model_name"])
-        self._loop = RequestLoop(pb_utils, self._answer)
-        self._loop.run(self._load(Parameters.from_args(args)), START_TIMEOUT_S)
+        parameters = Parameters.from_args(args)
+        self._loop = RequestLoop(pb_utils, self._answer, ModelMetrics(pb_utils, parameters))
+        self._loop.run(self._load(parameters), START_TIMEOUT_S)
 
     async def _load(self, parameters: Parameters) -> None:
         # On the event loop that will use it: vLLM's asynchronous engine belongs to one.

@@ -16,6 +16,7 @@ from parley.inference import ModelClient, Tensor, struct_tensor
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
 from parley.triton.model_client import make_model_client
+from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import RequestLoop, StructHandler, log_failure, wait_for_stop
 from parley.triton.responses import Responder
 from parley.tts.chatterbox.limits import ChatterboxLimits
@@ -88,7 +89,7 @@ class ChatterboxModel:
         self._normalizer: ThreadNormalizer
         self._handle: ChatterboxHandler
         self._watch: asyncio.Task[None]
-        self._loop = RequestLoop(pb_utils, self._answer)
+        self._loop = RequestLoop(pb_utils, self._answer, ModelMetrics(pb_utils, parameters))
         self._loop.run(self._open(parameters), _START_S)
 
     def submit(self, requests: list[Any]) -> None:

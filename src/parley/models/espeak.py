@@ -31,4 +31,4 @@ class EspeakModel(SpeechModel):
         synthesizer = EspeakSynthesizer(
             library, max_requests=parameters.integer("max_requests", 64, minimum=1)
         )
-        super().__init__(pb_utils, synthesizer, check_every=_CHUNKS_BETWEEN_CHECKS)
+        super().__init__(pb_utils, parameters, synthesizer, check_every=_CHUNKS_BETWEEN_CHECKS)

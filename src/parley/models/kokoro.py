@@ -32,4 +32,4 @@ class KokoroModel(SpeechModel):
         synthesizer = ClauseSynthesizer(
             network, name="kokoro", max_requests=parameters.integer("max_requests", 64, minimum=1)
         )
-        super().__init__(pb_utils, synthesizer)
+        super().__init__(pb_utils, parameters, synthesizer)

@@ -25,16 +25,22 @@ from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.asr.streaming.recognizer import StreamingRecognizer
 from parley.errors import ModelLoadingError, ParleyError, ShuttingDownError
 from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct
+from parley.metrics import Family
 from parley.models.parakeet_decoder import beam_size
 from parley.models.recognition import RecognitionModel, max_chunk_ms
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_client import InProcessBlockingClient, make_model_client
-from parley.triton.observability import Counter
 from parley.triton.request_loop import LoopThread
 from parley.vad.segmenter import MAX_MIN_SPEECH_MS
 
+ASR_FALLBACKS = Family(
+    "parley_asr_fallback_total",
+    "counter",
+    "Utterances for which one speech model replaced another",
+    ("from_model", "to_model", "reason"),
+)
 _OWN = "own"
 _WINDOW_MS = 32
 _CLOSE_S = 5.0
@@ -154,9 +160,6 @@ class StreamingModel:
         self._transcribers = RemoteTranscribers(
             make_model_client(pb_utils, parameters), timeout_s=policy.deadline_s
         )
-        self._fallbacks = Counter(
-            pb_utils, "parley_asr_fallback_total", "Utterances for which one speech model replaced another"
-        )
         pipeline = StreamingPipeline(
             export.checkpoint,
             recognizer,
@@ -166,7 +169,7 @@ class StreamingModel:
             default_ms=default_ms,
             limits=limits,
         )
-        self._model = RecognitionModel(pb_utils, args, parameters, pipeline)
+        self._model = RecognitionModel(pb_utils, args, parameters, pipeline, (ASR_FALLBACKS,))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""
@@ -179,7 +182,9 @@ class StreamingModel:
         self._client.close()
 
     def _count(self, event: AsrFallbackEvent) -> None:
-        self._fallbacks.count(from_model=event.from_model, to_model=event.to_model, reason=event.reason)
+        self._model.metrics.recorder.count(
+            ASR_FALLBACKS, from_model=event.from_model, to_model=event.to_model, reason=event.reason
+        )
 
 
 def _front_end(config: ParakeetConfig, parameters: Parameters, device_id: int) -> LogMel:

@@ -49,4 +49,4 @@ class PiperModel(SpeechModel):
         synthesizer = ClauseSynthesizer(
             network, name="piper", max_requests=parameters.integer("max_requests", 64, minimum=1)
         )
-        super().__init__(pb_utils, synthesizer)
+        super().__init__(pb_utils, parameters, synthesizer)

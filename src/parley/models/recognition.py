@@ -6,12 +6,15 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
 from parley.asr.pipeline.step import RecognizerPipeline
 from parley.inference import struct_tensor, tensor_bytes
+from parley.metrics import Family
 from parley.runtime.parameters import Parameters
+from parley.triton.model_metrics import ModelMetrics
 from parley.triton.responses import answer, read_tensors
 
 _CLOSE_S = 5.0
@@ -59,10 +62,11 @@ class RecognitionModel:
         args: Mapping[str, str],
         parameters: Parameters,
         pipeline: RecognizerPipeline[Any],
+        families: Sequence[Family] = (),
     ) -> None:
         """Serve ``pipeline`` with the parameters ``max_sessions``, ``languages`` and ``max_chunk_ms``.
 
-        The idle limit is that of the model's sequences.
+        The idle limit is that of the model's sequences. ``families`` are metrics of this model only.
 
         Raises:
             ModelLoadingError: a setting has a value that it cannot have.
@@ -77,10 +81,13 @@ class RecognitionModel:
             max_chunk_ms=max_chunk_ms(parameters),
         )
         self._sweeper = Periodic(idle_s / 4, self._service.sweep)
+        self.metrics = ModelMetrics(pb_utils, parameters, families)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""
+        began = monotonic()
         replies = self._service.serve([self._read(request) for request in requests])
+        self.metrics.on_batch(len(requests), monotonic() - began)
         return [
             answer(self._pb, reply, lambda done: {"REPLY": struct_tensor(done, batched=True)})
             for reply in replies
@@ -89,6 +96,7 @@ class RecognitionModel:
     def close(self) -> None:
         """Stop the thread that drops idle streams."""
         self._sweeper.close()
+        self.metrics.close()
 
     def _read(self, request: Any) -> StreamRequest:
         tensors = read_tensors(request.inputs())

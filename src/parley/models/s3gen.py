@@ -15,6 +15,7 @@ from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.model_metrics import ModelMetrics
 from parley.triton.responses import Responder, receive_requests
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
@@ -73,15 +74,19 @@ class S3GenModel:
         self._pb = pb_utils
         loaded = load_s3gen(parameters, "chatterbox")
         self._max_prompt = loaded.max_prompt
-        self._service = S3GenService(loaded.synthesizer, loaded.plan, loaded.limits)
+        self._metrics = ModelMetrics(pb_utils, parameters)
+        self._service = S3GenService(
+            loaded.synthesizer, loaded.plan, loaded.limits, on_batch=self._metrics.on_batch
+        )
 
     def accept(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
-        receive_requests(self._pb, requests, self._begin)
+        receive_requests(self._pb, requests, self._begin, self._metrics)
 
     def close(self) -> None:
         """End every utterance and the thread."""
         self._service.close()
+        self._metrics.close()
 
     def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
         message = decode_request(tensors["REQUEST"], _requests)

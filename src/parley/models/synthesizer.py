@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from parley.errors import ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor
+from parley.runtime.parameters import Parameters
+from parley.triton.model_metrics import ModelMetrics
 from parley.triton.responses import Responder, receive_requests
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, TtsRequest
 
@@ -71,22 +73,27 @@ class SpeechModel:
     """What ``model.py`` of such a synthesizer runs.
 
     Args:
+        parameters: of the model.
         synthesizer: speaks.
         check_every: see :class:`TritonSink`.
     """
 
-    def __init__(self, pb_utils: Any, synthesizer: Speaking, *, check_every: int = 1) -> None:
+    def __init__(
+        self, pb_utils: Any, parameters: Parameters, synthesizer: Speaking, *, check_every: int = 1
+    ) -> None:
         self._pb = pb_utils
+        self._metrics = ModelMetrics(pb_utils, parameters)
         self.synthesizer = synthesizer
         self._check_every = check_every
 
     def accept(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
-        receive_requests(self._pb, requests, self._begin)
+        receive_requests(self._pb, requests, self._begin, self._metrics)
 
     def close(self) -> None:
         """End every request and free what they used."""
         self.synthesizer.close()
+        self._metrics.close()
 
     def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
         message = decode_request(tensors["REQUEST"], _requests)

@@ -14,6 +14,7 @@ from parley.inference import Tensor, decode_request, struct_tensor
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import RequestLoop
 from parley.triton.responses import Responder
 from parley.tts.t3.checkpoint import Variant, find_checkpoint, read_shape
@@ -62,7 +63,7 @@ class EnrollmentModel:
         detect = silero(open_session(bundled_folder() / FILE))
         store, policy = open_store(parameters, weights), _policy(parameters)
         self._executor = ThreadPoolExecutor(1, "enrollment")
-        self._loop = RequestLoop(pb_utils, self._answer)
+        self._loop = RequestLoop(pb_utils, self._answer, ModelMetrics(pb_utils, parameters))
 
         async def open_service() -> EnrollmentService:
             return EnrollmentService(maker, detect, store, policy, self._executor)

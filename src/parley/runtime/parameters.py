@@ -27,6 +27,7 @@ class Parameters:
         model: name of the model.
         model_dir: its folder in the model repository.
         version: its version as Triton counts it, for example ``"1"``.
+        instance: name of this instance of the model, for example ``"qwen3_0_0"``.
         environment: where overrides are looked up.
     """
 
@@ -37,9 +38,11 @@ class Parameters:
         *,
         model_dir: Path = Path(),
         version: str = "1",
+        instance: str = "",
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.model = model
+        self.instance = instance or model
         self.model_dir = model_dir
         self.version = version
         self.environment = environment
@@ -55,6 +58,7 @@ class Parameters:
             values,
             model_dir=Path(args["model_repository"]),
             version=args["model_version"],
+            instance=args.get("model_instance_name", ""),
             environment=environment,
         )
 

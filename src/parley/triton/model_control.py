@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from parley.triton.observability import Counter
+from parley.metrics import Family
 
 CONTROL_MODEL = "parley_control"
 FOLDER_VARIABLE = "PARLEY_CONTROL_DIR"
@@ -81,17 +81,46 @@ def receive_all(connection: socket.socket) -> bytes:
     return bytes(received)
 
 
+RESTARTS = (
+    Family(
+        "parley_model_restarts_total",
+        "counter",
+        "Model processes that were replaced by the launcher",
+        ("model", "reason"),
+    ),
+    Family(
+        "parley_server_restarts_total", "counter", "Servers that were replaced by the launcher", ("reason",)
+    ),
+)
+
+
+class Counter:
+    """A counter of Triton's metrics page that is written at once.
+
+    The launcher relies on an answer: what was counted is on the page.
+    """
+
+    def __init__(self, pb_utils: Any, family: Family) -> None:
+        """Register the counter."""
+        self._family = pb_utils.MetricFamily(
+            name=family.name, description=family.description, kind=pb_utils.MetricFamily.COUNTER
+        )
+        self._metrics: dict[tuple[tuple[str, str], ...], Any] = {}
+
+    def count(self, number: int = 1, /, **labels: str) -> None:
+        """Add one, or another number."""
+        key = tuple(sorted(labels.items()))
+        if key not in self._metrics:
+            self._metrics[key] = self._family.Metric(labels=labels)
+        self._metrics[key].increment(number)
+
+
 class ControlService:
     """Answers the launcher, one request after the other, in a thread."""
 
     def __init__(self, pb_utils: Any, path: Path) -> None:
         self._pb = pb_utils
-        self._models = Counter(
-            pb_utils, "parley_model_restarts_total", "Model processes that were replaced by the launcher"
-        )
-        self._servers = Counter(
-            pb_utils, "parley_server_restarts_total", "Servers that were replaced by the launcher"
-        )
+        self._models, self._servers = (Counter(pb_utils, family) for family in RESTARTS)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen()

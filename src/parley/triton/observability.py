@@ -1,9 +1,16 @@
-"""Python's logging inside Triton's log."""
+"""Python's logging inside Triton's log, and metrics on Triton's metrics page."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
+
+from parley.metrics import Changes, Family, Labels, Metrics
+
+PUBLISH_S = 2.0
+_CLOSE_S = 5.0
+_log = logging.getLogger(__name__)
 
 
 class TritonLogHandler(logging.Handler):
@@ -39,22 +46,66 @@ def log_to_triton(pb_utils: Any, model: str, level: int = logging.INFO) -> None:
     logger.propagate = False
 
 
-class Counter:
-    """A number that only grows, for each combination of labels that occurs.
+class MetricsPublisher:
+    """Writes metrics to Triton's metrics page, in a thread.
 
-    Labels must have few values: each combination exists for ever.
+    Each value is a round trip to the server's process, so values are collected for a while first. Instances
+    of a model share the series that have the same labels.
+
+    Args:
+        metrics: of this process.
+        interval_s: between two writes.
     """
 
-    def __init__(self, pb_utils: Any, name: str, description: str) -> None:
-        """Register the counter."""
-        self._family = pb_utils.MetricFamily(
-            name=name, description=description, kind=pb_utils.MetricFamily.COUNTER
-        )
-        self._metrics: dict[tuple[tuple[str, str], ...], Any] = {}
+    def __init__(self, pb_utils: Any, metrics: Metrics, *, interval_s: float = PUBLISH_S) -> None:
+        self._metrics = metrics
+        self._interval_s = interval_s
+        kinds = {
+            "counter": pb_utils.MetricFamily.COUNTER,
+            "gauge": pb_utils.MetricFamily.GAUGE,
+            "histogram": pb_utils.MetricFamily.HISTOGRAM,
+        }
+        self._families = {
+            family: pb_utils.MetricFamily(
+                name=family.name, description=family.description, kind=kinds[family.kind]
+            )
+            for family in metrics.families
+        }
+        self._series: dict[tuple[Family, Labels], Any] = {}
+        for family in metrics.families:
+            if family.kind == "histogram" and not family.labels:
+                self._one(family, ())  # at 0, as counters
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
 
-    def count(self, number: int = 1, /, **labels: str) -> None:
-        """Add one, or another number."""
-        key = tuple(sorted(labels.items()))
-        if key not in self._metrics:
-            self._metrics[key] = self._family.Metric(labels=labels)
-        self._metrics[key].increment(number)
+    def close(self) -> None:
+        """Stop. What was recorded since the last write is lost."""
+        self._closed.set()
+        self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._publish(self._metrics.drain())
+            except Exception:  # noqa: BLE001 - a stopping server refuses; the model itself is not affected
+                _log.warning("metrics were not written", exc_info=True)
+            if self._closed.wait(self._interval_s):
+                return
+
+    def _publish(self, changes: Changes) -> None:
+        for (family, labels), amount in changes.counts.items():
+            self._one(family, labels).increment(amount)
+        for (family, labels), value in changes.values.items():
+            self._one(family, labels).set(value)
+        for family, labels, value in changes.observations:
+            if self._closed.is_set():
+                return
+            self._one(family, labels).observe(value)
+
+    def _one(self, family: Family, labels: Labels) -> Any:
+        key = family, labels
+        if key not in self._series:
+            options = {"buckets": list(family.buckets)} if family.kind == "histogram" else {}
+            self._series[key] = self._families[family].Metric(labels=dict(labels), **options)
+        return self._series[key]

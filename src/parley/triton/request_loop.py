@@ -24,6 +24,7 @@ from parley.errors import ShuttingDownError
 from parley.inference import Tensor, decode_request
 from parley.runtime.process_end import end_failed_process
 from parley.triton.model_control import FOLDER_VARIABLE
+from parley.triton.model_metrics import ModelMetrics
 from parley.triton.responses import Responder, receive_requests
 
 _log = logging.getLogger(__name__)
@@ -81,12 +82,21 @@ class RequestLoop:
 
     Args:
         handler: answers one request.
+        metrics: of the model; closed with the loop. None: requests are not measured.
         poll_cancelled_s: interval of the checks whether callers have disconnected.
     """
 
-    def __init__(self, pb_utils: Any, handler: Handler, *, poll_cancelled_s: float = 0.05) -> None:
+    def __init__(
+        self,
+        pb_utils: Any,
+        handler: Handler,
+        metrics: ModelMetrics | None = None,
+        *,
+        poll_cancelled_s: float = 0.05,
+    ) -> None:
         self._pb = pb_utils
         self._handler = handler
+        self._metrics = metrics
         self._poll_cancelled_s = poll_cancelled_s
         self._tasks: dict[asyncio.Task[None], Responder] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -99,7 +109,10 @@ class RequestLoop:
     def submit(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; called by ``execute``."""
         receive_requests(
-            self._pb, requests, lambda responder, inputs: self._loop.call(self._begin, responder, inputs)
+            self._pb,
+            requests,
+            lambda responder, inputs: self._loop.call(self._begin, responder, inputs),
+            self._metrics,
         )
 
     def close(self, release: Callable[[], Awaitable[None]] | None = None, timeout_s: float = 15.0) -> None:
@@ -113,6 +126,8 @@ class RequestLoop:
         except TimeoutError:
             _log.error("the model did not stop within %g s; %d requests run", timeout_s, len(self._tasks))
         self._loop.stop(timeout_s)
+        if self._metrics is not None:
+            self._metrics.close()
 
     def end_process(self, reason: str) -> None:
         """End the process once all requests are answered; see :func:`end_failed_process`."""

@@ -22,6 +22,7 @@ from parley.errors import ParleyError, ShuttingDownError
 from parley.inference import Tensor
 from parley.runtime.batching import Tensors
 from parley.triton.failures import wire_text
+from parley.triton.model_metrics import ModelMetrics
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -32,10 +33,14 @@ class Responder:
 
     Safe to use from several threads: a request may be ended by one (shutdown) while another
     is still sending.
+
+    Args:
+        metrics: count the request and time its first response; None: it is not measured.
     """
 
-    def __init__(self, pb_utils: Any, request: Any) -> None:
+    def __init__(self, pb_utils: Any, request: Any, metrics: ModelMetrics | None = None) -> None:
         self._pb = pb_utils
+        self._timer = metrics.begin_request() if metrics else None
         self._sender = request.get_response_sender()
         self._name: str = request.request_id() or "unnamed request"
         self._lock = threading.Lock()
@@ -47,6 +52,8 @@ class Responder:
         with self._lock:
             if self._open:
                 self._sender.send(response)
+                if self._timer:
+                    self._timer.on_response()
             return self._open
 
     def answer(self, outputs: Mapping[str, Tensor]) -> None:
@@ -83,6 +90,10 @@ class Responder:
             if not self._open:
                 return
             self._open = False
+            if self._timer:
+                if response is not None:
+                    self._timer.on_response()
+                self._timer.on_ended()
             # An error carries the flag itself: when the flag followed alone, Triton 24.10 itself
             # crashed within seconds under callers that hang up as soon as they see the error.
             flags = self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -130,7 +141,10 @@ def read_tensors(tensors: Iterable[Any]) -> dict[str, Tensor]:
 
 
 def receive_requests(
-    pb_utils: Any, requests: Iterable[Any], begin: Callable[[Responder, dict[str, Tensor]], None]
+    pb_utils: Any,
+    requests: Iterable[Any],
+    begin: Callable[[Responder, dict[str, Tensor]], None],
+    metrics: ModelMetrics | None = None,
 ) -> None:
     """Pass each request of a decoupled model to ``begin``, with a copy of its tensors.
 
@@ -138,7 +152,7 @@ def receive_requests(
     that error.
     """
     for request in requests:
-        responder = Responder(pb_utils, request)
+        responder = Responder(pb_utils, request, metrics)
         try:
             begin(responder, read_tensors(request.inputs()))
         except Exception as error:  # noqa: BLE001 - sent to the caller and logged

@@ -148,3 +148,36 @@ class Logger:
     @classmethod
     def log_verbose(cls, text):
         cls.lines.append(("verbose", text))
+
+
+class Metric:
+    """A series of a metrics page."""
+
+    def __init__(self, labels, buckets):
+        self.labels, self.buckets = labels, buckets
+        self.value = 0.0
+        self.observed = []
+
+    def increment(self, amount):
+        self.value += amount
+
+    def set(self, value):
+        self.value = value
+
+    def observe(self, value):
+        self.observed.append(value)
+
+
+class MetricFamily:
+    """Keeps its series in ``series``, by labels."""
+
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+
+    def __init__(self, name, description, kind):
+        self.name, self.description, self.kind = name, description, kind
+        self.series = {}
+
+    def Metric(self, labels, buckets=None):  # noqa: N802 - Triton's name
+        assert (buckets is not None) == (self.kind == self.HISTOGRAM)
+        made = self.series[tuple(labels.items())] = Metric(labels, buckets)
+        return made

@@ -1,6 +1,5 @@
 import asyncio
 import logging
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.triton.failures import read_failure, wire_text
-from parley.triton.observability import Counter, log_to_triton
+from parley.triton.observability import log_to_triton
 from parley.triton.responses import Responder, answer
 
 DATA = {"X": np.array([1], np.int16)}
@@ -158,36 +157,3 @@ def test_other_text_is_an_inference_error():
 def test_what_a_stopping_server_refuses_has_not_failed():
     text = "Model nemotron_streaming - Error when running inference: Server not ready"
     assert type(read_failure(text)) is ShuttingDownError
-
-
-class MetricFamily:
-    COUNTER = "counter"
-
-    def __init__(self, *, name, description, kind):
-        self.said = (name, description, kind)
-        self.metrics = []
-        MetricFamily.made = self
-
-    def Metric(self, *, labels):  # noqa: N802 - Triton's name
-        self.metrics.append([labels, 0])
-        return Metric(self.metrics[-1])
-
-
-class Metric:
-    def __init__(self, entry):
-        self._entry = entry
-
-    def increment(self, by):
-        self._entry[1] += by
-
-
-def test_a_counter_counts_every_combination_of_labels_apart():
-    pb_utils = SimpleNamespace(MetricFamily=MetricFamily)
-    counter = Counter(pb_utils, "parley_things_total", "Things")
-    for reason in ("late", "late", "broken"):
-        counter.count(model="a", reason=reason)
-    assert MetricFamily.made.said == ("parley_things_total", "Things", "counter")
-    assert MetricFamily.made.metrics == [
-        [{"model": "a", "reason": "late"}, 2],
-        [{"model": "a", "reason": "broken"}, 1],
-    ]

@@ -15,6 +15,7 @@ import fake_pb_utils as pb
 
 from parley.errors import OverloadedError
 from parley.models.synthesizer import SpeechModel
+from parley.runtime.parameters import Parameters
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk
 
 AUDIO = np.arange(5, dtype=np.int16)
@@ -37,7 +38,7 @@ class Synthesizer:
 class Rig:
     def __init__(self, **options):
         self.synthesizer = Synthesizer()
-        self.model = SpeechModel(pb, self.synthesizer, **options)
+        self.model = SpeechModel(pb, Parameters("voice", {}, environment={}), self.synthesizer, **options)
 
     def ask(self, message):
         raw = message if isinstance(message, bytes) else msgspec.json.encode(message)

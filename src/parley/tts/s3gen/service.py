@@ -100,9 +100,11 @@ class S3GenService:
         plan: Plan,
         limits: ServiceLimits,
         *,
+        on_batch: Callable[[int, float], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._synthesizer = synthesizer
+        self._on_batch = on_batch
         self._plan = plan
         self._limits = limits
         self._clock = clock
@@ -219,7 +221,9 @@ class S3GenService:
                 if not batch:
                     self._prepare()
                     continue
+                began = self._clock()
                 results = self._synthesizer.step([job for _, job in batch])
+                self._on_batch(len(batch), self._clock() - began)
                 for (key, job), result in zip(batch, results, strict=True):
                     self._send(key, job, result)
             except Exception as error:  # noqa: BLE001 - logged and answered

@@ -8,6 +8,7 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import fake_pb_utils
 import numpy as np
 import pytest
 from chatterbox_fakes import PER_TOKEN, Rig
@@ -194,7 +195,7 @@ def opened(monkeypatch):
     monkeypatch.setattr(chatterbox, "TextNormalizer", normalizer)
 
     def opened(parameters):
-        made.append(chatterbox.ChatterboxModel(None, parameters))
+        made.append(chatterbox.ChatterboxModel(fake_pb_utils, parameters))
         return seen
 
     yield opened
@@ -255,7 +256,7 @@ def test_settings_are_those_of_the_environment(parameters):
 )
 def test_unusable_settings(parameters, environment, error):
     with pytest.raises(error):
-        chatterbox.ChatterboxModel(None, parameters(**environment))
+        chatterbox.ChatterboxModel(fake_pb_utils, parameters(**environment))
 
 
 def test_a_failed_watch_is_logged(parameters, opened, monkeypatch, caplog):

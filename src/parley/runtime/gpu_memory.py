@@ -1,0 +1,33 @@
+"""Used memory of the GPUs, by NVML.
+
+Apart from the agent, which knows no hardware.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from parley.metrics import Family, Metrics
+
+
+def record_gpu_memory(metrics: Metrics, family: Family) -> None:
+    """Set the gauge ``family`` with the label ``gpu`` for each GPU; without NVML or GPUs there is none."""
+    nvml = _nvml()
+    for index in range(nvml.nvmlDeviceGetCount() if nvml else 0):
+        memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
+        metrics.set(family, memory.used, gpu=str(index))
+
+
+@cache
+def _nvml() -> Any:
+    """NVML's module, ready for use; None: it is not installed, or there is no driver."""
+    try:
+        import pynvml  # noqa: PLC0415 - of the gpu profile only
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml

@@ -1,0 +1,105 @@
+"""Metrics that every model of the repository has: requests, first responses, batches, its start."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from parley.metrics import LATENCY_BUCKETS_S, Family, Metrics
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import MetricsPublisher
+
+REQUESTS = Family(
+    "parley_requests", "gauge", "Requests that a decoupled model is answering", ("model", "model_instance")
+)
+FIRST_RESPONSE = Family(
+    "parley_first_response_seconds",
+    "histogram",
+    "From a request to a decoupled model to its first response",
+    ("model",),
+    LATENCY_BUCKETS_S,
+)
+BATCHES = Family("parley_batches_total", "counter", "Runs of a model for one or several requests", ("model",))
+BATCH_ITEMS = Family(
+    "parley_batch_items_total",
+    "counter",
+    "Requests in these runs; divided by them: the mean size",
+    ("model",),
+)
+BATCH_SECONDS = Family(
+    "parley_batch_seconds_total", "counter", "Time of these runs: its rate is the load, at most 1", ("model",)
+)
+STARTED = Family(
+    "parley_model_start_time_seconds",
+    "gauge",
+    "When a model was loaded, in Unix time",
+    ("model", "model_instance"),
+)
+MODEL_FAMILIES = (REQUESTS, FIRST_RESPONSE, BATCHES, BATCH_ITEMS, BATCH_SECONDS, STARTED)
+
+
+class ModelMetrics:
+    """Owns the metrics of one instance of a model, and the thread that writes them.
+
+    Args:
+        parameters: of the model; its names are the labels.
+        families: further ones, recorded with :attr:`recorder`.
+    """
+
+    def __init__(self, pb_utils: Any, parameters: Parameters, families: Sequence[Family] = ()) -> None:
+        self._model, self._instance = parameters.model, parameters.instance
+        self._lock = threading.Lock()
+        self._requests = 0
+        self.recorder = Metrics((*MODEL_FAMILIES, *families))
+        self.recorder.set(STARTED, time.time(), model=self._model, model_instance=self._instance)
+        self.recorder.collect_with(self._record_requests)
+        self._publisher = MetricsPublisher(pb_utils, self.recorder)
+
+    def close(self) -> None:
+        """Stop writing."""
+        self._publisher.close()
+
+    def on_batch(self, items: int, seconds: float) -> None:
+        """The model has run for ``items`` requests."""
+        self.recorder.count(BATCHES, model=self._model)
+        self.recorder.count(BATCH_ITEMS, items, model=self._model)
+        self.recorder.count(BATCH_SECONDS, seconds, model=self._model)
+
+    def begin_request(self) -> RequestTimer:
+        """A decoupled request has begun."""
+        with self._lock:
+            self._requests += 1
+        return RequestTimer(self)
+
+    def on_first_response(self, after_s: float) -> None:
+        """A decoupled request was answered for the first time."""
+        self.recorder.observe(FIRST_RESPONSE, after_s, model=self._model)
+
+    def on_request_ended(self) -> None:
+        """A decoupled request has ended."""
+        with self._lock:
+            self._requests -= 1
+
+    def _record_requests(self) -> None:
+        self.recorder.set(REQUESTS, self._requests, model=self._model, model_instance=self._instance)
+
+
+class RequestTimer:
+    """One decoupled request. Not thread-safe: its :class:`parley.triton.responses.Responder` has a lock."""
+
+    def __init__(self, metrics: ModelMetrics) -> None:
+        self._metrics = metrics
+        self._began = time.monotonic()
+        self._answered = False
+
+    def on_response(self) -> None:
+        """A response was sent."""
+        if not self._answered:
+            self._answered = True
+            self._metrics.on_first_response(time.monotonic() - self._began)
+
+    def on_ended(self) -> None:
+        """The request has ended."""
+        self._metrics.on_request_ended()
