@@ -634,6 +634,9 @@ class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
     """From the first segment for the synthesizer to its first audio."""
     first_audio_ms: float | None = None
     """From the detection of silence to the first audio sent."""
+    e2e_ms: float | None = None
+    """From the end of the user's speech to the first audio sent: ``first_audio_ms`` with the silence before
+    it."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0

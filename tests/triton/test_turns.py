@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import urllib.request
 
 import numpy as np
 import pytest
+from metrics_page import read_metrics
 from notes import Notes
 
 from parley.launcher.options import ROOT
@@ -96,9 +95,7 @@ class Stopping(Notes):
 
 def unscored(server):
     """Late scores that Triton's metrics page counts."""
-    with urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics") as page:
-        counted = re.search(r'unscored_total{reason="deadline_exceeded"} (\d+)', page.read().decode())
-    return int(counted[1]) if counted else 0
+    return read_metrics(server).get(("parley_turn_unscored_total", (("reason", "deadline_exceeded"),)), 0)
 
 
 async def test_a_model_that_hangs_does_not_keep_the_user_waiting(server):

@@ -50,7 +50,9 @@ class AudioRecognition:
     A recogniser that fails is replaced by a new stream; audio waits in the buffer meanwhile, and times and
     utterance numbers continue.
 
-    ``make_recognizer`` makes a recogniser for a stream of the given name, which begins with ``name``.
+    Args:
+        make_recognizer: makes a recogniser for a stream of the given name, which begins with ``name``.
+        on_chunk: called with the seconds that a chunk took, and those of the networks among them.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class AudioRecognition:
         options: AsrOptions,
         handler: SpeechHandler,
         config: AgentConfig,
+        *,
+        on_chunk: Callable[[float, float], None] = lambda *_: None,
     ) -> None:
         self._make_recognizer = make_recognizer
         self._name = name
@@ -67,6 +71,7 @@ class AudioRecognition:
         self._new_options: AsrOptions | None = None
         self._handler = handler
         self._config = config
+        self._on_chunk = on_chunk
         self._feed: RecognizerFeed[_UtteranceEnd] = RecognizerFeed(
             config.audio_buffer_ms * _PER_MS, max_poll_s=_MAX_POLL_S
         )
@@ -105,6 +110,10 @@ class AudioRecognition:
             length_ms = samples_to_ms(self._dropped, INPUT_SAMPLE_RATE)
             self._dropped, self._dropped_at = 0, now
             self._handler.on_error(AudioDroppedError(f"{length_ms:.0f} ms of audio dropped"))
+
+    def arrival(self, at_ms: int) -> float | None:
+        """When the client's audio before ``at_ms`` had arrived, in seconds; None: unknown."""
+        return self._speech_events.arrival(at_ms)
 
     def mute(self) -> None:
         """Ignore audio from now on; audio that was sent before is still transcribed.
@@ -179,7 +188,11 @@ class AudioRecognition:
         reply = None
         while reply is None:
             try:
+                began = loop_time()
                 reply = await self._request(lambda: self._opened().push(piece.samples))
+                self._on_chunk(
+                    loop_time() - began, (reply.vad_ms + reply.encoder_ms + reply.decoder_ms) / 1000
+                )
             except InvalidInputError as error:  # the piece itself is at fault
                 await self._reopen(error)
                 return

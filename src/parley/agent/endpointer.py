@@ -50,6 +50,8 @@ class UserTurn:
     """When its end was detected; None: unknown."""
     decided_at: float | None = None
     """When its end was decided; None: every pause ends a turn."""
+    stopped_at: float | None = None
+    """When its speech ended: the arrival of the last audio with it; None: unknown."""
     requested: bool = False
     """Whether the client has ended it."""
 
@@ -102,6 +104,7 @@ class Endpointer:
         self._onset: int | None = None
         self._heard_at = 0.0
         self._utterance = 0
+        self._stopped_at: float | None = None
         self._detected_at: float | None = None
         self._dropped = 0
         self._missing = 0  # final texts, where every pause ends a turn
@@ -210,12 +213,12 @@ class Endpointer:
     def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
         """The user has stopped speaking; the final transcript follows."""
         self._detected_at = detected_at
+        self._stopped_at = detected_at - (event.detected_at_ms - event.at_ms) / 1000
         if self._policy is None:
             self._missing += 1
         else:
-            silence_s = (event.detected_at_ms - event.at_ms) / 1000
             self._stop()
-            self._apply(self._policy.on_speech_stopped(detected_at - silence_s, loop_time()))
+            self._apply(self._policy.on_speech_stopped(self._stopped_at, loop_time()))
 
     def on_transcript(self, event: Transcript) -> None:
         """A final transcript."""
@@ -266,13 +269,14 @@ class Endpointer:
                 self._finish(output.decision.text, loop_time())
 
     def _finish(self, text: str, decided_at: float | None) -> None:
+        stopped_at, self._stopped_at = self._stopped_at, None
         detected_at, self._detected_at = self._detected_at, None
         requested, self._requested = self._requested, False
         if not text:
             self._heard_at = loop_time()
         self._begin_turn()
         self._renew()
-        self._commit(UserTurn(text, self._heard_at, detected_at, decided_at, requested))
+        self._commit(UserTurn(text, self._heard_at, detected_at, decided_at, stopped_at, requested))
 
     def _tick(self, until: float) -> None:
         self._timer = None

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from parley.agent.config import AgentConfig
+from parley.agent.metrics import UNMEASURED, AgentMetrics
 from parley.agent.ports import Engines, Outlet
 from parley.agent.session import AgentSession
 from parley.agent.validation import check_start
@@ -53,13 +54,16 @@ class Incoming:
 class Host:
     """Opens sessions, passes requests to them, and ends them. Runs on one event loop.
 
-    ``release`` ends the sequence of a session whose client did not end it.
+    ``release`` ends the sequence of a session whose client did not end it. Canaries are not measured.
     """
 
-    def __init__(self, engines: Engines, config: AgentConfig, release: Release) -> None:
+    def __init__(
+        self, engines: Engines, config: AgentConfig, release: Release, metrics: AgentMetrics
+    ) -> None:
         self._engines = engines
         self._config = config
         self._release = release
+        self._metrics = metrics
         self._sessions: dict[SessionId, AgentSession] = {}
         self._running = {True: 0, False: 0}  # sessions that are open or being closed: canaries, others
         self._ended: dict[SessionId, asyncio.TimerHandle] = {}
@@ -70,6 +74,11 @@ class Host:
     def __len__(self) -> int:
         """Open sessions."""
         return len(self._sessions)
+
+    def record_sessions(self) -> None:
+        """Record how many sessions are open."""
+        active = sum(not _is_canary(session_id) for session_id in self._sessions)
+        self._metrics.set_sessions(active, self._config.max_sessions, draining=self._stopping)
 
     def handle(self, request: Incoming, outlet: Outlet) -> None:
         """Handle one request; ``outlet`` answers it. Never waits."""
@@ -120,15 +129,23 @@ class Host:
         self._forget(request.session_id)
         try:
             start = self._admit(request.session_id, request.message)
-            session = AgentSession(str(request.session_id), start, self._engines, outlet, self._config)
+            session = AgentSession(
+                str(request.session_id),
+                start,
+                self._engines,
+                outlet,
+                self._config,
+                metrics=self._measure(request),
+            )
         except BaseException as error:
             # First: otherwise the sequence would keep its slot unused.
             if not request.end:
                 self._await_end(request.session_id)
             if not isinstance(error, Exception):
                 raise
-            self._refuse(request.session_id, error, outlet)
+            self._refuse(request, error, outlet)
             return
+        self._measure(request).on_session_opened()
         self._running[_is_canary(request.session_id)] += 1
         self._sessions[request.session_id] = session
         self._spawn(self._run(request.session_id, session), f"session {request.session_id}")
@@ -136,10 +153,14 @@ class Host:
         if request.end:
             del self._sessions[request.session_id]
 
-    def _refuse(self, session_id: SessionId, error: Exception, outlet: Outlet) -> None:
+    def _measure(self, request: Incoming) -> AgentMetrics:
+        return UNMEASURED if _is_canary(request.session_id) else self._metrics
+
+    def _refuse(self, request: Incoming, error: Exception, outlet: Outlet) -> None:
         if not isinstance(error, ParleyError):
-            _log.error("session %s was not started", session_id, exc_info=error)
+            _log.error("session %s was not started", request.session_id, exc_info=error)
             error = ParleyError("the session could not be started")
+        self._measure(request).on_session_refused(error.code)
         outlet.send(ErrorEvent.of(error))
         outlet.finish(Closed(reason="shutdown" if isinstance(error, ShuttingDownError) else "failed"))
 

@@ -16,6 +16,7 @@ from parley import protocol
 from parley.agent.audio_recognition import AudioRecognition
 from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
+from parley.agent.metrics import AgentMetrics, SessionMetrics
 from parley.agent.ports import Engines, Outlet, Reason
 from parley.agent.speech import UnreadAudio, check_voice
 from parley.agent.validation import check_start, describe
@@ -55,7 +56,14 @@ class AgentSession:
     """
 
     def __init__(
-        self, session_id: str, start: protocol.Start, engines: Engines, outlet: Outlet, config: AgentConfig
+        self,
+        session_id: str,
+        start: protocol.Start,
+        engines: Engines,
+        outlet: Outlet,
+        config: AgentConfig,
+        *,
+        metrics: AgentMetrics,
     ) -> None:
         self.session_id = session_id
         self._start = start
@@ -75,7 +83,15 @@ class AgentSession:
             begin_turn=self._begin_turn,
         )
         options = _asr_options(start, config)
-        self._recognition = AudioRecognition(engines.recognizer, name, options, self._conversation, config)
+        self._metrics = SessionMetrics(metrics, self._arrival)
+        self._recognition = AudioRecognition(
+            engines.recognizer,
+            name,
+            options,
+            self._conversation,
+            config,
+            on_chunk=self._metrics.on_chunk,
+        )
         self._updates = SessionUpdates(start, engines, config, apply=self._apply, on_error=self.report_error)
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
@@ -95,6 +111,7 @@ class AgentSession:
     def push_audio(self, raw: bytes) -> None:
         """Add a chunk of audio: mono PCM16 at 16 kHz."""
         self._on_request()
+        self._metrics.on_audio_received(len(raw))
         try:
             self._recognition.push_audio(decode_pcm16(raw))
         except ParleyError as error:
@@ -157,6 +174,9 @@ class AgentSession:
         self._emit(protocol.Updated())
         if prefix_changed:
             self._warm_up()
+
+    def _arrival(self, at_ms: int) -> float | None:
+        return self._recognition.arrival(at_ms)  # made after the metrics, which it has for its chunks
 
     def _begin_turn(self) -> None:
         self._recognition.begin_turn()  # made after the conversation, which is its handler
@@ -262,6 +282,7 @@ class AgentSession:
 
     def _send_closed(self, reason: Reason) -> None:
         self._closed = True
+        self._metrics.on_closed(reason)
         try:
             self._outlet.finish(protocol.Closed(reason=reason))
         except Exception:
@@ -278,6 +299,7 @@ class AgentSession:
             if isinstance(event, protocol.Audio):
                 self._unread.sent(event.samples / event.sample_rate)
             self._outlet.send(event, audio)
+            self._metrics.on_event(event, audio)
 
 
 def _asr_options(start: protocol.Start, config: AgentConfig) -> AsrOptions:

@@ -142,6 +142,10 @@ class SpeechEventMapper:
         """Record when the sample at ``position`` arrived."""
         self._timeline.arrived(position, now)
 
+    def arrival(self, at_ms: int) -> float | None:
+        """When the client's audio before ``at_ms`` had arrived, in seconds; None: unknown."""
+        return self._timeline.arrival(at_ms * _PER_MS)
+
     def on_processed(self, piece: AudioPiece) -> None:
         """Record that the stream has processed this audio."""
         self._timeline.on_processed(piece.position, len(piece.samples))
@@ -195,7 +199,7 @@ class SpeechEventMapper:
             stopped = SpeechStopped(
                 at_ms=self._client_ms(event.at_ms), detected_at_ms=self._client_ms(event.detected_at_ms)
             )
-            arrived = self._timeline.arrival(stopped.detected_at_ms * _PER_MS)
+            arrived = self.arrival(stopped.detected_at_ms)
             self._handler.on_speech_stopped(stopped, loop_time() if arrived is None else arrived)
         elif isinstance(event, AsrFallbackEvent):
             text = f"{event.from_model} ({event.reason}); {event.to_model} transcribes this utterance"

@@ -51,8 +51,10 @@ class TurnTiming:
 
     heard_at: float | None = None
     """When the final transcript came; None: the user did not speak."""
+    stopped_at: float | None = None
+    """When the user's speech ended: the arrival of its last audio; None: unknown."""
     detected_at: float | None = None
-    """When the end of the user's speech was detected; None: unknown."""
+    """When that was detected; None: unknown."""
     decided_at: float | None = None
     """When the end of the user's turn was decided; None: with the transcript."""
     speculations: int = 0
@@ -202,6 +204,7 @@ class AgentTurn:
             tool_ms=_rounded(log.tool_ms),
             tts_first_audio_ms=_between(voice.asked_at, voice.made_at),
             first_audio_ms=_between(times.detected_at, voice.sent_at),
+            e2e_ms=_between(times.stopped_at, voice.sent_at),
             prompt_tokens=log.prompt_tokens,
             cached_tokens=log.cached_tokens,
             completion_tokens=log.completion_tokens,

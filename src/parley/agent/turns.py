@@ -171,11 +171,12 @@ class AgentTurns:
         if user.text:
             self._history.add_user(user.text)
         timing = TurnTiming(
-            user.heard_at,
-            user.detected_at,
-            user.decided_at,
-            self._preemptive.budget.end_turn(),
-            prepared is not None,
+            heard_at=user.heard_at,
+            stopped_at=user.stopped_at,
+            detected_at=user.detected_at,
+            decided_at=user.decided_at,
+            speculations=self._preemptive.budget.end_turn(),
+            speculated=prepared is not None,
         )
         self._handler.on_turn_started()
         if prepared is None:

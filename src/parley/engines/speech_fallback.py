@@ -273,10 +273,16 @@ class RoutedSynthesizer:
 
     Args:
         lineup: synthesizers by name, in order of preference; at least one.
+        on_first_audio: called with the name of the synthesizer and the seconds until a segment's first audio.
     """
 
-    def __init__(self, lineup: Sequence[tuple[str, Synthesizer]]) -> None:
+    def __init__(
+        self,
+        lineup: Sequence[tuple[str, Synthesizer]],
+        on_first_audio: Callable[[str, float], None] = lambda *_: None,
+    ) -> None:
         self._lineup = tuple(lineup)
+        self._on_first_audio = on_first_audio
         self.languages: Sequence[str] = spoken_languages(self._lineup)
         self._asked: OrderedDict[str, Synthesizer] = OrderedDict()  # by request, until it is done or stopped
 
@@ -307,13 +313,17 @@ class RoutedSynthesizer:
             UnsupportedLanguageError: none speaks the language with it.
         """
         route = find_route(self._lineup, request.voice, request.language)
-        synthesizer = self._lineup[route.index][1]
+        name, synthesizer = self._lineup[route.index]
+        asked_at, silent = loop_time(), True
         own = msgspec.structs.replace(request, voice=route.voice)
         self._asked[request.request_id] = synthesizer
         if len(self._asked) > _REMEMBERED:
             self._asked.popitem(last=False)
         async with aclosing(synthesizer.speak(own)) as pieces:
             async for piece in pieces:
+                if silent and len(piece[1]):
+                    silent = False
+                    self._on_first_audio(name, loop_time() - asked_at)
                 yield piece
         self._asked.pop(request.request_id, None)
 

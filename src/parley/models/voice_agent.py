@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from parley.agent.config import NO_TURN_MODEL, AgentConfig
 from parley.agent.host import Host, Incoming, SessionId
+from parley.agent.metrics import FAMILIES, GPU_MEMORY, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
 from parley.engines.base import ChatModel, Closable, Synthesizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
@@ -32,13 +33,13 @@ from parley.inference import (
     text_tensor,
 )
 from parley.protocol import ServerEvent
+from parley.runtime.gpu_memory import record_gpu_memory
 from parley.runtime.parameters import Parameters
 from parley.tools.base import ServerTools
 from parley.triton.model_client import make_model_client
-from parley.triton.observability import Counter
+from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import LoopThread, beat, log_failure, wait_for_stop
 from parley.triton.responses import Responder, read_tensors
-from parley.tts.messages import TtsFallback
 
 _OPEN_S = 30.0
 _CLOSE_S = 10.0
@@ -88,30 +89,18 @@ class AgentService:
     async def _open(self, parameters: Parameters) -> None:
         config = AgentConfig.from_parameters(parameters)
         self._client = make_model_client(self._pb, parameters)
-        unscored = Counter(
-            self._pb, "parley_turn_unscored_total", "Pauses of users that the end-of-turn model did not score"
+        self._metrics = ModelMetrics(self._pb, parameters, FAMILIES)
+        recorder = self._metrics.recorder
+        agent_metrics = AgentMetrics(
+            recognizer=config.asr, language_model=config.llm, instance=parameters.instance, metrics=recorder
         )
-        replaced = Counter(
-            self._pb, "parley_tts_fallback_total", "Answers for which one synthesizer replaced another"
-        )
-        prepared = Counter(
-            self._pb,
-            "parley_speculations_total",
-            "Answers that were begun before it was certain that the user's turn was over",
-        )
-        engines = make_engines(
-            config,
-            self._client,
-            lambda code: unscored.count(reason=code),
-            lambda event: replaced.count(
-                from_engine=event.from_engine, to_engine=event.to_engine, reason=event.reason
-            ),
-            lambda outcome: prepared.count(outcome=outcome),
-        )
+        engines = make_engines(config, self._client, agent_metrics)
         self._chat = engines.chat
         self._server_tools = await _open_tools(parameters, config)
         engines = dataclasses.replace(engines, server_tools=self._server_tools)
-        self._host = Host(engines, config, self._release)
+        self._host = Host(engines, config, self._release, agent_metrics)
+        recorder.collect_with(self._host.record_sessions)
+        recorder.collect_with(partial(record_gpu_memory, recorder, GPU_MEMORY))
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
         self._watch.add_done_callback(log_failure)
         self._heartbeat = asyncio.create_task(beat(), name="heartbeat")
@@ -119,6 +108,7 @@ class AgentService:
 
     async def _close(self) -> None:
         self._watch.cancel()
+        self._metrics.close()
         await self._host.close()
         self._heartbeat.cancel()
         await self._close_engines()
@@ -158,18 +148,8 @@ class AgentService:
         await _last_response(self._client, request)
 
 
-def make_engines(
-    config: AgentConfig,
-    client: ModelClient,
-    unscored: Callable[[str], None],
-    replaced: Callable[[TtsFallback], None],
-    speculated: Callable[[str], None],
-) -> Engines:
-    """The engines that the settings name, on ``client``.
-
-    ``unscored`` is called with the error code of every pause that the end-of-turn model did not score,
-    ``replaced`` when one synthesizer takes the place of another, and ``speculated`` with the outcome of each
-    prepared answer: ``used`` or ``discarded``.
+def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics) -> Engines:
+    """The engines that the settings name, on ``client``; their failures and times go to ``metrics``.
 
     Raises:
         ModelLoadingError: there is no engine of such a name, or a synthesizer is named twice.
@@ -178,7 +158,8 @@ def make_engines(
     turn = None
     if config.turn != NO_TURN_MODEL:
         make_turn_model = find_engine(TURN_MODELS, config.turn)
-        turn = TurnScoring(make_turn_model(client, timeout_s=limits.turn_s + _ENGINE_MARGIN_S), unscored)
+        model = make_turn_model(client, timeout_s=limits.turn_s + _ENGINE_MARGIN_S)
+        turn = TurnScoring(model, metrics.on_pause_unscored)
     return Engines(
         partial(
             find_engine(RECOGNIZERS, config.asr),
@@ -188,9 +169,9 @@ def make_engines(
         find_engine(CHAT_MODELS, config.llm)(
             client, timeout_s=limits.llm_s + _ENGINE_MARGIN_S, remote=config.remote_chat
         ),
-        make_synthesizer(config, client, timeout_s=limits.tts_s + _ENGINE_MARGIN_S, replaced=replaced),
+        make_synthesizer(config, client, metrics, timeout_s=limits.tts_s + _ENGINE_MARGIN_S),
         turn,
-        speculated,
+        metrics.on_preemptive_answer,
     )
 
 
@@ -291,12 +272,11 @@ def _read(pb_utils: Any, request: Any) -> Incoming:
 
 
 def make_synthesizer(
-    config: AgentConfig, client: ModelClient, *, timeout_s: float, replaced: Callable[[TtsFallback], None]
+    config: AgentConfig, client: ModelClient, metrics: AgentMetrics, *, timeout_s: float
 ) -> Synthesizer:
     """The synthesizers that the settings name, as one that has the voices of all.
 
-    ``timeout_s`` limits the wait for each engine's first audio and each next piece; ``replaced`` is called
-    when one takes the place of another.
+    ``timeout_s`` limits the wait for each engine's first audio and each next piece.
 
     Raises:
         ModelLoadingError: there is no synthesizer of such a name, or one is named twice.
@@ -320,9 +300,10 @@ def make_synthesizer(
         chain = [name, *(other for other in fallbacks if other != name)]
         if len(chain) == 1:
             return engines[name]
-        return FallbackSynthesizer([(one, engines[one]) for one in chain], limits, replaced)
+        lineup = [(one, engines[one]) for one in chain]
+        return FallbackSynthesizer(lineup, limits, metrics.on_tts_fallback)
 
-    return RoutedSynthesizer([(name, with_fallback(name)) for name in names])
+    return RoutedSynthesizer([(name, with_fallback(name)) for name in names], metrics.on_first_audio)
 
 
 def _present(names: Sequence[str], absent: frozenset[str]) -> tuple[str, ...]:

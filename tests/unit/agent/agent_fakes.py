@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
 from parley.agent.host import Host, Incoming
+from parley.agent.metrics import FAMILIES, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
 from parley.asr.messages import (
     AsrEvent,
@@ -25,6 +26,7 @@ from parley.asr.messages import (
 )
 from parley.errors import ParleyError
 from parley.llm.messages import Completed, LlmEvent, TextDelta, ToolCall, ToolCalled
+from parley.metrics import Metrics
 from parley.protocol import (
     AgentState,
     Audio,
@@ -468,7 +470,12 @@ class FakeCall:
         self._microphone: asyncio.Task[None] | None = None
         scoring = TurnScoring(self.turn_model, self.unscored.append)
         engines = Engines(self.recognition, self.chat, self.synthesizer, scoring, self.speculated.append)
-        self.host = Host(engines, config or AgentConfig(), self._release)
+        self.metrics = Metrics(FAMILIES)
+        agent_metrics = AgentMetrics(
+            recognizer="fake_asr", language_model="fake_llm", instance="agent_0", metrics=self.metrics
+        )
+        self.host = Host(engines, config or AgentConfig(), self._release, agent_metrics)
+        self.metrics.collect_with(self.host.record_sessions)
 
     async def _release(self, session_id: str | int, request_id: str) -> None:
         self.released.append(session_id)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
+import numpy as np
 import pytest
 
 from parley.engines.speech_fallback import RoutedSynthesizer
 from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
-from parley.tts.messages import SpeakRequest
+from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.voice_routing import Route, find_route, qualify, voice_names
+
+PIECES = [(SpeechChunk(sample_rate=24_000, offset=offset), np.ones(4, np.int16)) for offset in (0, 4)]
 
 
 class Engine:
@@ -27,8 +30,8 @@ class Engine:
 
     async def speak(self, request):
         self.spoken.append((request.voice, request.language))
-        yield 1
-        yield 2
+        yield PIECES[0]
+        yield PIECES[1]
 
     async def abort(self, request_id):
         self.aborted.append(request_id)
@@ -96,9 +99,11 @@ def test_names_are_qualified_where_they_are_somebody_elses_too():
 
 async def test_the_synthesizer_of_the_voice_is_asked_by_its_own_name():
     engines = lineup()
-    routed = RoutedSynthesizer(engines)
+    first = []
+    routed = RoutedSynthesizer(engines, lambda name, after_s: first.append((name, after_s >= 0)))
     request = SpeakRequest(request_id="a", text="hello", voice="kokoro/joe", language="en-GB")
-    assert [piece async for piece in routed.speak(request)] == [1, 2]
+    assert [chunk.offset async for chunk, _ in routed.speak(request)] == [0, 4]
+    assert first == [("kokoro", True)], "once for a segment"
     assert engines[1][1].spoken == [("joe", "en-GB")]
     assert routed.voices == ["joe", "sam", "heart", "kokoro/joe", "man"]
     assert list(routed.languages) == ["en", "en-gb", "de"]

@@ -7,10 +7,12 @@ from unittest.mock import MagicMock
 import pytest
 
 from parley.agent.config import AgentConfig, AgentDeadlines
+from parley.agent.metrics import TTS_FALLBACKS, UNMEASURED, AgentMetrics
 from parley.asr.messages import AsrOptions
 from parley.engines.openai_chat import OpenAiChatModel
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.messages import ChatMessage, GenerateRequest
+from parley.metrics import Metrics
 from parley.models.voice_agent import AgentService, make_engines
 from parley.runtime.parameters import Parameters
 from parley.tts.messages import SpeakRequest
@@ -52,9 +54,7 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
         make_engines(
             AgentConfig(deadlines=AgentDeadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)),
             port,
-            print,
-            print,
-            print,
+            UNMEASURED,
         )
     )
     margins = {"parakeet_tdt": asr_s, "qwen3": llm_s, "espeak": tts_s}
@@ -65,27 +65,25 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
 @pytest.mark.parametrize("kind", ["asr", "llm", "tts", "turn"])
 def test_an_engine_that_does_not_exist_is_named(kind):
     with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
-        make_engines(
-            AgentConfig(**{kind: ("nope",) if kind == "tts" else "nope"}), SilentPort(), print, print, print
-        )
+        make_engines(AgentConfig(**{kind: ("nope",) if kind == "tts" else "nope"}), SilentPort(), UNMEASURED)
 
 
 def test_a_synthesizer_that_is_named_twice():
     config = AgentConfig(tts=("espeak",), tts_fallback=("chatterbox", "espeak"))
     with pytest.raises(ModelLoadingError, match="twice"):
-        make_engines(config, SilentPort(), print, print, print)
+        make_engines(config, SilentPort(), UNMEASURED)
 
 
 async def test_synthesizers_replace_each_other():
-    port, told = SilentPort(), []
+    port, metrics = SilentPort(), Metrics((TTS_FALLBACKS,))
+    agent_metrics = AgentMetrics(recognizer="", language_model="", instance="", metrics=metrics)
     config = AgentConfig(tts=("chatterbox",), tts_fallback=("espeak",))
-    synthesizer = make_engines(config, port, print, told.append, print).synthesizer
+    synthesizer = make_engines(config, port, agent_metrics).synthesizer
     with pytest.raises(InferenceError):
         _ = [piece async for piece in synthesizer.speak(SpeakRequest(request_id="s", text="hello"))]
     assert {"chatterbox", "espeak"} <= set(port.timeouts)
-    assert [(event.from_engine, event.to_engine, event.reason) for event in told] == [
-        ("chatterbox", "espeak", "inference_failed")
-    ]
+    labels = {"from_engine": "chatterbox", "to_engine": "espeak", "reason": "inference_failed"}
+    assert metrics.drain().counts[TTS_FALLBACKS, tuple(labels.items())] == 1
 
 
 def settings_of(tts, fallback="", loaded=None):
@@ -97,7 +95,7 @@ def settings_of(tts, fallback="", loaded=None):
 async def asked_for(config, voice):
     """The models that are asked to speak with a voice, all of which fail."""
     port = SilentPort()
-    synthesizer = make_engines(config, port, print, print, print).synthesizer
+    synthesizer = make_engines(config, port, UNMEASURED).synthesizer
     with pytest.raises(InferenceError):
         _ = [piece async for piece in synthesizer.speak(SpeakRequest(request_id="s", text="hi", voice=voice))]
     return list(port.timeouts)
@@ -126,7 +124,7 @@ async def test_a_synthesizer_that_is_not_loaded_is_left_out_unless_it_is_the_onl
 def test_a_list_may_name_nobody_twice():
     for config in (settings_of("espeak,espeak"), settings_of("espeak,chatterbox", "espeak,espeak")):
         with pytest.raises(ModelLoadingError, match="twice"):
-            make_engines(config, SilentPort(), print, print, print)
+            make_engines(config, SilentPort(), UNMEASURED)
 
 
 class Records(logging.Handler):

@@ -1,0 +1,263 @@
+"""What the agent measures, under the names of the ``voice_agent`` metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.metrics import LATENCY_BUCKETS_S, Family, Metrics
+from parley.protocol import (
+    Audio,
+    ErrorEvent,
+    Interrupted,
+    Paused,
+    Resumed,
+    ServerEvent,
+    SpeechIgnored,
+    TurnMetrics,
+)
+from parley.timeouts import loop_time
+from parley.tts.messages import TtsFallback
+
+_MS = 1000.0
+
+
+def _latency(name: str, description: str, labels: tuple[str, ...] = ("model",)) -> Family:
+    return Family(f"voice_agent_{name}_seconds", "histogram", description, labels, LATENCY_BUCKETS_S)
+
+
+def _counter(
+    name: str, description: str, labels: tuple[str, ...] = (), from_start: tuple[tuple[str, ...], ...] = ()
+) -> Family:
+    return Family(f"{name}_total", "counter", description, labels, from_start=from_start)
+
+
+def _gauge(name: str, description: str, label: str = "model_instance") -> Family:
+    return Family(f"voice_agent_{name}", "gauge", description, (label,))
+
+
+ASR_LATENCY = _latency("asr_latency", "From the detection of silence to the final transcript")
+LLM_TTFT = _latency("llm_ttft", "From the end of the user's turn to the language model's first token")
+LLM_TOTAL = _latency("llm_total", "Time of the language model in one turn")
+TTS_TTFB = _latency("tts_ttfb", "From a segment of text to its first audio")
+E2E_LATENCY = _latency("e2e_latency", "From the end of the user's speech to the first audio sent", ())
+TOOL_TIME = _latency("tool", "Time in which one turn waited for tools", ())
+BARGE_IN = Family(
+    "voice_agent_barge_in_seconds",
+    "histogram",
+    "From the onset of an interruption in the received audio until no more audio is sent",
+    (),
+    (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0),
+)
+CHUNK_OVERHEAD = Family(
+    "voice_agent_chunk_overhead_seconds",
+    "histogram",
+    "Round trip of a chunk of audio to the recogniser without the time of its networks, of some chunks",
+    (),
+    (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0),
+)
+SESSIONS = _counter(
+    "voice_agent_sessions",
+    "Sessions that were asked for, by outcome: opened, refused",
+    ("outcome",),
+    (("opened",), ("refused",)),
+)
+ENDED = _counter(
+    "voice_agent_sessions_ended",
+    "Sessions that have ended, by the reason of their event `closed`",
+    ("reason",),
+    tuple(
+        (reason,) for reason in ("ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed")
+    ),
+)
+TURNS = _counter(
+    "voice_agent_turns",
+    "Turns of the agent, by outcome: complete, interrupted",
+    ("outcome",),
+    (("complete",), ("interrupted",)),
+)
+FALSE_INTERRUPTIONS = _counter(
+    "voice_agent_false_interruptions", "Sounds over the agent that were no interruption", ("reason",)
+)
+RECEIVED = _counter("voice_agent_audio_bytes_received", "PCM audio from clients")
+SENT = _counter("voice_agent_audio_bytes_sent", "PCM audio to clients")
+TOKENS = _counter("voice_agent_tokens_generated", "Tokens of the language model", ("model",))
+ERRORS = _counter("voice_agent_errors", "Errors that clients were sent, by code", ("type",))
+ACTIVE = _gauge("active_sessions", "Open sessions")
+LIMIT = _gauge("sessions_limit", "Sessions that may be open at once")
+DRAINING = _gauge("draining", "1 while no new sessions are accepted")
+GPU_MEMORY = _gauge("gpu_memory_used_bytes", "Used memory of a GPU", "gpu")
+UNSCORED = _counter(
+    "parley_turn_unscored", "Pauses of users that the end-of-turn model did not score", ("reason",)
+)
+TTS_FALLBACKS = _counter(
+    "parley_tts_fallback",
+    "Answers for which one synthesizer replaced another",
+    ("from_engine", "to_engine", "reason"),
+)
+SPECULATIONS = _counter(
+    "parley_speculations",
+    "Answers that were begun before it was certain that the user's turn was over",
+    ("outcome",),
+    (("used",), ("discarded",)),
+)
+FAMILIES = (
+    *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
+    *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS),
+    *(ACTIVE, LIMIT, DRAINING, GPU_MEMORY, UNSCORED, TTS_FALLBACKS, SPECULATIONS),
+)
+_OVERHEAD_EVERY = 64
+"""Chunks of a session of which one is observed."""
+
+
+class AgentMetrics:
+    """The metrics of one instance of the agent.
+
+    Args:
+        recognizer: name of the recogniser, for labels.
+        language_model: the same.
+        instance: of the model; gauges are by instance.
+        metrics: records.
+    """
+
+    def __init__(self, *, recognizer: str, language_model: str, instance: str, metrics: Metrics) -> None:
+        self._recognizer = recognizer
+        self._language_model = language_model
+        self._instance = instance
+        self._metrics = metrics
+
+    def set_sessions(self, active: int, limit: int, *, draining: bool) -> None:
+        """Record the state of the instance."""
+        self._metrics.set(ACTIVE, active, model_instance=self._instance)
+        self._metrics.set(LIMIT, limit, model_instance=self._instance)
+        self._metrics.set(DRAINING, draining, model_instance=self._instance)
+
+    def on_session_opened(self) -> None:
+        """A session was accepted."""
+        self._metrics.count(SESSIONS, outcome="opened")
+
+    def on_session_refused(self, code: str) -> None:
+        """A session was refused with an error."""
+        self._metrics.count(SESSIONS, outcome="refused")
+        self._metrics.count(ERRORS, type=code)
+
+    def on_session_ended(self, reason: str) -> None:
+        """A session has sent its last event."""
+        self._metrics.count(ENDED, reason=reason)
+
+    def on_audio_received(self, size: int) -> None:
+        """A client has sent ``size`` bytes of audio."""
+        self._metrics.count(RECEIVED, size)
+
+    def on_audio_sent(self, size: int) -> None:
+        """A client was sent ``size`` bytes of audio."""
+        self._metrics.count(SENT, size)
+
+    def on_chunk_overhead(self, overhead_s: float) -> None:
+        """A chunk of audio was recognised."""
+        self._metrics.observe(CHUNK_OVERHEAD, overhead_s)
+
+    def on_barge_in(self, silent_after_s: float) -> None:
+        """The user has interrupted the agent."""
+        self._metrics.observe(BARGE_IN, silent_after_s)
+
+    def on_pause_unscored(self, code: str) -> None:
+        """The turn model has failed at a pause."""
+        self._metrics.count(UNSCORED, reason=code)
+
+    def on_tts_fallback(self, fallback: TtsFallback) -> None:
+        """One synthesizer has taken the place of another."""
+        self._metrics.count(
+            TTS_FALLBACKS,
+            from_engine=fallback.from_engine,
+            to_engine=fallback.to_engine,
+            reason=fallback.reason,
+        )
+
+    def on_preemptive_answer(self, outcome: str) -> None:
+        """An answer that was begun early was ``used`` or ``discarded``."""
+        self._metrics.count(SPECULATIONS, outcome=outcome)
+
+    def on_first_audio(self, synthesizer: str, after_s: float) -> None:
+        """A synthesizer has sent the first audio of a segment."""
+        self._metrics.observe(TTS_TTFB, after_s, model=synthesizer)
+
+    def on_false_interruption(self, reason: str) -> None:
+        """A sound over the agent was no interruption."""
+        self._metrics.count(FALSE_INTERRUPTIONS, reason=reason)
+
+    def on_error(self, code: str) -> None:
+        """A client was sent an error."""
+        self._metrics.count(ERRORS, type=code)
+
+    def on_turn(self, turn: TurnMetrics) -> None:
+        """A turn of the agent has ended."""
+        self._metrics.count(TURNS, outcome="interrupted" if turn.interrupted else "complete")
+        if turn.completion_tokens:
+            self._metrics.count(TOKENS, turn.completion_tokens, model=self._language_model)
+        for family, ms, labels in (
+            (ASR_LATENCY, turn.asr_final_ms, {"model": self._recognizer}),
+            (LLM_TTFT, turn.llm_first_token_ms, {"model": self._language_model}),
+            (LLM_TOTAL, turn.llm_total_ms, {"model": self._language_model}),
+            (E2E_LATENCY, turn.e2e_ms, {}),
+            (TOOL_TIME, turn.tool_ms, {}),
+        ):
+            if ms is not None:
+                self._metrics.observe(family, ms / _MS, **labels)
+
+
+UNMEASURED = AgentMetrics(recognizer="", language_model="", instance="", metrics=Metrics(()))
+"""For sessions that are no clients': nothing is kept."""
+
+
+class SessionMetrics:
+    """Records the events and audio of one session.
+
+    Args:
+        metrics: of the instance.
+        arrival: when the client's audio before a position had arrived: milliseconds of its audio to seconds
+            of the loop's clock; None: unknown.
+    """
+
+    def __init__(self, metrics: AgentMetrics, arrival: Callable[[int], float | None]) -> None:
+        self._metrics = metrics
+        self._arrival = arrival
+        self._chunks = 0
+        self._silent_after_s: float | None = None
+
+    def on_audio_received(self, size: int) -> None:
+        """The client has sent ``size`` bytes of audio."""
+        self._metrics.on_audio_received(size)
+
+    def on_closed(self, reason: str) -> None:
+        """The session has ended."""
+        self._metrics.on_session_ended(reason)
+
+    def on_chunk(self, elapsed_s: float, networks_s: float) -> None:
+        """A chunk was recognised: seconds until the reply, and of the networks in them."""
+        self._chunks += 1
+        if self._chunks % _OVERHEAD_EVERY == 0:
+            self._metrics.on_chunk_overhead(max(0.0, elapsed_s - networks_s))
+
+    def on_event(self, event: ServerEvent, audio: NDArray[np.int16] | None) -> None:
+        """An event was sent to the client."""
+        match event:
+            case Audio():
+                self._metrics.on_audio_sent(0 if audio is None else audio.nbytes)
+            case TurnMetrics():
+                self._metrics.on_turn(event)
+            case ErrorEvent():
+                self._metrics.on_error(event.code)
+            case Paused():
+                onset_at = self._arrival(event.at_ms)
+                self._silent_after_s = None if onset_at is None else loop_time() - onset_at
+            case Interrupted(reason="words" | "speech" | "command") if self._silent_after_s is not None:
+                self._metrics.on_barge_in(self._silent_after_s)
+                self._silent_after_s = None
+            case Resumed() | SpeechIgnored():
+                self._silent_after_s = None
+                self._metrics.on_false_interruption(event.reason)
+            case _:
+                pass

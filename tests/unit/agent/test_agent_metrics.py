@@ -1,0 +1,160 @@
+"""What the agent measures of its sessions."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from agent_fakes import CHUNK_MS, FakeCall, says
+
+from parley.agent import metrics as names
+from parley.agent.config import AgentConfig
+from parley.asr.messages import OnsetEvent, OnsetLostEvent
+from parley.errors import InferenceError
+from parley.llm.messages import TextDelta
+from parley.protocol import CANARY_PREFIX, Interrupted, Paused, Resumed, TurnMetrics
+
+STORY = "Once there was a robot in a house by the sea, and it was happy. It waved at all the boats."
+
+
+class Recorded:
+    """All that was recorded in a call."""
+
+    def __init__(self, metrics):
+        self._changes = metrics.drain()
+
+    def count(self, family, *values):
+        return self._changes.counts.get((family, tuple(zip(family.labels, values, strict=True))), 0)
+
+    def gauge(self, family, *values):
+        return self._changes.values[family, tuple(zip(family.labels, values, strict=True))]
+
+    def observed(self, family):
+        return [value for other, _, value in self._changes.observations if other is family]
+
+    def labels(self, family):
+        return {labels for other, labels, _ in self._changes.observations if other is family}
+
+
+async def test_a_turn_is_measured_by_the_figures_of_its_event():
+    call = FakeCall()
+    call.hears((200, 1_000, "what time is it"))
+    call.chat.answers.append(says("It is late."))
+    await call.start()
+    turn = await call.wait_for(TurnMetrics)
+    recorded = Recorded(call.metrics)
+    assert recorded.observed(names.E2E_LATENCY) == [pytest.approx(turn.e2e_ms / 1000)]
+    assert recorded.observed(names.ASR_LATENCY) == [pytest.approx(turn.asr_final_ms / 1000)]
+    assert recorded.observed(names.LLM_TTFT) == [pytest.approx(turn.llm_first_token_ms / 1000)]
+    assert recorded.observed(names.LLM_TOTAL) == [pytest.approx(turn.llm_total_ms / 1000)]
+    assert recorded.labels(names.ASR_LATENCY) == {(("model", "fake_asr"),)}
+    assert recorded.labels(names.LLM_TTFT) == {(("model", "fake_llm"),)}
+    assert recorded.count(names.TURNS, "complete") == 1
+    assert recorded.count(names.TOKENS, "fake_llm") == turn.completion_tokens > 0
+    assert recorded.count(names.SENT) > 0
+    assert recorded.count(names.SESSIONS, "opened") == 1
+    assert recorded.gauge(names.ACTIVE, "agent_0") == 1
+    assert recorded.gauge(names.LIMIT, "agent_0") == AgentConfig().max_sessions
+    assert recorded.gauge(names.DRAINING, "agent_0") == 0
+    await call.end()
+    ended = Recorded(call.metrics)
+    assert ended.count(names.ENDED, "ended") == 1
+    assert ended.gauge(names.ACTIVE, "agent_0") == 0
+
+
+async def test_the_time_to_the_answer_includes_the_silence():
+    call = FakeCall()
+    call.hears((200, 1_000, "what time is it"))
+    call.chat.answers.append(says("It is late."))
+    await call.start()
+    turn = await call.wait_for(TurnMetrics)
+    # The fake recogniser notices the end of speech after 300 ms of silence.
+    assert turn.e2e_ms - turn.first_audio_ms == pytest.approx(300, abs=CHUNK_MS)
+    await call.end()
+
+
+async def test_received_audio_is_counted_in_bytes():
+    call = FakeCall()
+    await call.start(microphone=False)
+    call.send(audio=bytes(640))
+    call.send(audio=bytes(1280))
+    assert Recorded(call.metrics).count(names.RECEIVED) == 1920
+    await call.end()
+
+
+async def test_a_barge_in_is_measured_from_its_onset_to_the_pause():
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"), (2_500, 3_300, "stop"))
+    call.chat.answers += [says(STORY), says("Okay.")]
+    await call.start()
+    await call.wait_for(Interrupted)
+    (paused,) = call.outlet.of(Paused)
+    (seconds,) = Recorded(call.metrics).observed(names.BARGE_IN)
+    # Audio of the onset had arrived at the end of its chunk.
+    assert seconds * 1000 == pytest.approx(call.at_ms(paused) - paused.at_ms, abs=CHUNK_MS)
+    await call.end()
+
+
+async def test_a_noise_over_the_agent_is_a_false_interruption():
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"))
+    call.recognition.script += [(2_500, OnsetEvent(at_ms=2_404)), (2_600, OnsetLostEvent())]
+    call.chat.answers.append(says(STORY))
+    await call.start()
+    await call.wait_for(Resumed)
+    recorded = Recorded(call.metrics)
+    assert recorded.count(names.FALSE_INTERRUPTIONS, "noise") == 1
+    assert recorded.observed(names.BARGE_IN) == []
+    await call.end()
+
+
+async def test_errors_are_counted_by_code():
+    call = FakeCall()
+    call.hears((200, 1_000, "what time is it"))
+    call.chat.answers.append([TextDelta(text="The first thing. "), InferenceError("broken")])
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    assert Recorded(call.metrics).count(names.ERRORS, InferenceError.code) == 1
+    await call.end()
+
+
+async def test_a_refused_session_is_counted_with_its_error():
+    call = FakeCall(AgentConfig(max_sessions=0))
+    await call.start(microphone=False)
+    recorded = Recorded(call.metrics)
+    assert recorded.count(names.SESSIONS, "refused") == 1
+    assert recorded.count(names.SESSIONS, "opened") == 0
+    assert recorded.count(names.ERRORS, "too_many_sessions") == 1
+    call.send(end=True)
+
+
+async def test_a_stopping_host_is_draining():
+    call = FakeCall()
+    await call.start()
+    stopping = asyncio.create_task(call.host.shut_down())
+    await asyncio.sleep(0)
+    assert Recorded(call.metrics).gauge(names.DRAINING, "agent_0") == 1
+    await stopping
+    await call.hang_up()
+    assert Recorded(call.metrics).count(names.ENDED, "shutdown") == 1
+
+
+async def test_canaries_are_not_measured():
+    call = FakeCall(session_id=f"{CANARY_PREFIX}1")
+    await call.start()
+    await call.end()
+    recorded = Recorded(call.metrics)
+    assert recorded.count(names.SESSIONS, "opened") == 0
+    assert recorded.count(names.ENDED, "ended") == 0
+    assert recorded.count(names.RECEIVED) == 0
+    assert recorded.gauge(names.ACTIVE, "agent_0") == 0
+
+
+async def test_one_of_many_chunks_is_timed_without_the_networks():
+    call = FakeCall()
+    await call.start()
+    await call.until(5_000)
+    await call.end()
+    observed = Recorded(call.metrics).observed(names.CHUNK_OVERHEAD)
+    assert 1 <= len(observed) <= 5_000 / CHUNK_MS / 32
+    assert all(value >= 0 for value in observed)
