@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from parley_client.errors import CallLostError
+
 # Seconds; the goal is 3 ms for half of all frames and 10 ms for 99 of 100.
 _ADDED_BUCKETS = (0.0001, 0.0003, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 
@@ -77,6 +79,9 @@ class Metrics:
         self.server_users = Gauge(
             "parley_gateway_server_users", "Calls and requests on a server", ["server"], registry=registry
         )
+
+        # A series that first appears with an incident shows no increase.
+        self.lost.labels(CallLostError.code)
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""
