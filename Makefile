@@ -20,7 +20,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels demo serve talk gateway \
     test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery soak fetch models export convert lock clean
+    bench-recovery soak observe fetch models export convert lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -69,6 +69,7 @@ test: setup ## Run all tests, those against the real server too; lists what was 
 
 test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --redis
+	@$(PYTHON3) scripts/setup --prometheus
 	@# One process more than processors: some tests wait for programs of their own.
 	@$(PY) -m pytest tests/unit -n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist worksteal $(REPORTING) $(ARGS)
 
@@ -128,6 +129,10 @@ soak: setup ## Send the server callers that behave badly for an hour, and watch 
 
 simulate: setup ## Let simulated callers talk to the server and judge it (PROFILE=NAME; ARGS="--help")
 	@$(PY) perf/simulate.py $(WITH_PROFILE) $(ARGS)
+
+observe: setup ## Start Prometheus, with alerts, beside the server and the gateway (ARGS="--help")
+	@$(PYTHON3) scripts/setup --prometheus
+	@$(call quiet-if-interrupted,$(PY) perf/observe.py $(ARGS))
 
 fetch: setup ## Download weights (MODEL=NAME or PROFILE=NAME; without: list what there is)
 	@scripts/fetch_models $(MODEL) $(WITH_PROFILE) $(ARGS)

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,6 +88,40 @@ def provide_redis() -> None:
         raise SetupError("redis-server was installed, and cannot be found all the same")
 
 
+def provide_prometheus() -> None:
+    """Provide Debian's prometheus and promtool in ``.cache``, where apt-get can download them.
+
+    Nothing is installed: the package would start a service.
+
+    Raises:
+        SetupError: the download failed.
+    """
+    folder = ROOT / ".cache" / "prometheus"
+    if not shutil.which("prometheus") and not (folder / "usr" / "bin" / "prometheus").exists():
+        _unpack("prometheus", folder)
+
+
+def _unpack(package: str, folder: Path) -> None:
+    """Put the files of a Debian package into a folder, without installing it."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise SetupError(f"{package} is not on this machine, and there is no apt-get to download it with.")
+    print(f"downloading {package} with apt-get", file=sys.stderr)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        command = ["sh", "-c", 'cd "$1" && apt-get -q download "$2"', "-", temporary, package]
+        done = run_quietly(command, _LIMIT_S)
+        if done.returncode and _can_install():  # the lists of packages may be missing
+            run_quietly(_UPDATE, _LIMIT_S)
+            done = run_quietly(command, _LIMIT_S)
+        for file in Path(temporary).glob("*.deb"):
+            unpacked = Path(temporary) / "files"
+            done = run_quietly(["dpkg-deb", "-x", str(file), str(unpacked)], _LIMIT_S)
+            if not done.returncode:
+                unpacked.rename(folder)
+                return
+        raise SetupError(f"{package} could not be downloaded: {done.stderr.strip()[-500:]}")
+
+
 def _missing_for_the_page() -> list[str]:
     """Packages of Debian that are needed."""
     chromium = [] if find_browser() else ["chromium"]
@@ -144,6 +179,11 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="only install the redis-server that rate limits are tested with, as root on Debian",
     )
+    what.add_argument(
+        "--prometheus",
+        action="store_true",
+        help="only download Prometheus, which `make observe` and tests use",
+    )
     what.add_argument("--lock", action="store_true", help="resolve build/requirements/*.in instead")
     parser.add_argument("--upgrade", action="store_true", help="with --lock: take the newest versions")
     arguments = parser.parse_args(argv)
@@ -156,6 +196,8 @@ def main(argv: list[str] | None = None) -> int:
             provide_browser()
         elif arguments.redis:
             provide_redis()
+        elif arguments.prometheus:
+            provide_prometheus()
         elif not is_ready(ROOT, environment):
             with _only_one():
                 if is_ready(ROOT, environment):  # another set-up has just done it

@@ -9,13 +9,17 @@ import wave
 from contextlib import asynccontextmanager
 
 import httpx
+import msgspec
 from websockets.asyncio.client import connect
 
 from parley.launcher.options import ROOT
+from parley_client.cli.demo_tools import DEMO_TOOLS
+from parley_client.tools import ToolTable
 
 CLIPS = ROOT / "tests" / "data" / "conversation"
 CHUNK_MS = 20
 DEADLINE_S = 30.0
+TOOLS = msgspec.to_builtins(ToolTable(DEMO_TOOLS).definitions)
 
 
 class Caller:
@@ -104,3 +108,35 @@ async def call(url, **options):
                 talking.cancel()
                 hearing.cancel()
                 await asyncio.gather(hearing, talking, return_exceptions=True)
+
+
+async def ask_for_the_weather(caller):
+    """A tool, answered on the stream."""
+    caller.tools["get_weather"] = lambda city: {"temperature": 8, "sky": f"foggy in {city}"}
+    caller.say("weather")
+    heard = await caller.until("transcript", is_final=True)
+    assert heard["text"].lower().strip(".?") == "what's the weather in paris"
+    request = await caller.until("tool_request")
+    assert (request["name"], request["arguments"]) == ("get_weather", {"city": "Paris"})
+    done = await caller.until("response_done")
+    assert "8 degrees" in caller.answer(done["response_id"])
+
+
+async def interrupt_a_story(caller):
+    """Speech over the agent's."""
+    before = len(caller.events)
+    caller.say("story")
+    await caller.until("transcript", before, is_final=True)
+    heard = len(caller.events)
+    story = (await caller.until("audio", heard))["response_id"]
+    await asyncio.sleep(2.0)  # the story is being heard
+    caller.say("stop")
+    interrupted = await caller.until("interrupted", heard, response_id=story)
+    assert interrupted["reason"] in ("command", "words", "speech")
+    assert interrupted["played_ms"] > 1_000
+    assert interrupted["spoken_text"]
+    assert caller.answer(story).startswith(interrupted["spoken_text"][:20])
+    assert caller.of("paused", heard)[0]["response_id"] == story
+    at = caller.events.index(interrupted)
+    await caller.until("metrics", at)
+    assert all(event["response_id"] != story for event in caller.of("audio", at))

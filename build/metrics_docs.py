@@ -1,0 +1,59 @@
+"""Writes the tables of docs/metrics.md from the metrics themselves; run it after changing one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from parley.agent.metrics import FAMILIES
+from parley.metrics import DROPPED, Family
+from parley.models.nemotron_streaming import ASR_FALLBACKS
+from parley.triton.model_control import RESTARTS
+from parley.triton.model_metrics import MODEL_FAMILIES
+from parley_gateway.metrics import Metrics
+
+DOCS = Path(__file__).parents[1] / "docs" / "metrics.md"
+Row = tuple[str, str, tuple[str, ...], str]
+"""Name, type, labels and description of a metric."""
+
+
+def sections() -> dict[str, list[Row]]:
+    """The metrics of each section of the page."""
+    models = (*MODEL_FAMILIES, ASR_FALLBACKS, *RESTARTS, DROPPED)
+    return {
+        "agent": [_row(family) for family in FAMILIES],
+        "models": [_row(family) for family in models],
+        "gateway": list(_gateway()),
+    }
+
+
+def _row(family: Family) -> Row:
+    return family.name, family.kind, family.labels, family.description
+
+
+def _gateway() -> Iterable[Row]:
+    for name, collector in vars(Metrics()).items():
+        if name == "registry":
+            continue
+        (described,) = collector.describe()
+        suffix = "_total" if described.type == "counter" else ""
+        labels = collector._labelnames  # noqa: SLF001 - a metric without series shows them nowhere else
+        yield f"{described.name}{suffix}", described.type, labels, described.documentation
+
+
+def with_tables(document: str) -> str:
+    """The document with the tables as they are now."""
+    for section, rows in sections().items():
+        begin, end = f"<!-- {section}: written by build/metrics_docs.py -->\n", f"<!-- end of {section} -->\n"
+        before, rest = document.split(begin)
+        lines = ["| metric | type | labels | |", "|---|---|---|---|"]
+        for name, kind, labels, description in rows:
+            shown = ", ".join(f"`{label}`" for label in labels)
+            lines.append(f"| `{name}` | {kind} | {shown} | {description} |")
+        table = "\n".join(lines)
+        document = f"{before}{begin}\n{table}\n\n{end}{rest.split(end)[1]}"
+    return document
+
+
+if __name__ == "__main__":
+    DOCS.write_text(with_tables(DOCS.read_text(encoding="utf-8")), encoding="utf-8")
