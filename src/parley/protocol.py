@@ -16,7 +16,7 @@ count), so that a client can place events on its own recording.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -176,6 +176,10 @@ class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Per answer; at most the server's own limit."""
 
 
+TRACEPARENT = r"^(|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$"
+"""Form of ``Start.traceparent``."""
+
+
 class Start(_Message, frozen=True, tag="start", kw_only=True):
     """Opens the session; sent with the sequence's START flag."""
 
@@ -211,6 +215,9 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     sampling: SamplingOptions = SamplingOptions()
     greeting: str | None = None
     """Spoken verbatim at the start. Empty: no greeting. None: the server's greeting, if it has one."""
+    traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT)] = ""
+    """W3C Trace Context of the caller: spans of the session are below it. Empty: the session is a trace of
+    its own, if the server records any."""
     describe: bool = False
     """Whether :class:`Connected` contains the agent's description."""
 

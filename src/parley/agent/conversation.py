@@ -17,6 +17,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.dtmf import DtmfBuffer
 from parley.agent.endpointer import Endpointer, UserTurn
 from parley.agent.interruptions import InterruptionDetector
+from parley.agent.metrics import SessionMetrics
 from parley.agent.ports import Engines
 from parley.agent.response import LlmResponse, SystemPrompt, warm_up
 from parley.agent.speech import SpeechSettings
@@ -32,6 +33,7 @@ from parley.errors import OverloadedError, ParleyError
 from parley.llm.history import History
 from parley.llm.messages import choose_sampling
 from parley.timeouts import loop_time
+from parley.tracing import NO_TRACE, Trace
 from parley.tts.voice_routing import primary_language
 from parley.turns.settings import choose_settings
 
@@ -69,7 +71,10 @@ class Conversation:
         emit: EmitEvent,
         hang_up: Callable[[], None],
         begin_turn: Callable[[], None],
+        metrics: SessionMetrics,
+        trace: Trace = NO_TRACE,
     ) -> None:
+        self._metrics = metrics
         self._name = name
         self._engines = engines
         self._config = config
@@ -95,6 +100,7 @@ class Conversation:
             by_speech=_by_speech(start),
             handler=self,
             count_prepared=engines.speculated,
+            trace=trace,
         )
         self._endpointer = Endpointer(
             choose_settings(start.turn, config.eagerness),
@@ -107,12 +113,14 @@ class Conversation:
             discard=self._agent_turns.discard,
             commit=self._on_user_turn,
             begin_turn=begin_turn,
+            arrival=metrics.arrival,
         )
         self._interruptions = InterruptionDetector(
             start.barge_in,
             language,
             self._agent_turns,
             self._endpointer,
+            metrics,
             enabled=_by_speech(start),
             judged=start.turn.detection == "auto",
         )
@@ -179,6 +187,7 @@ class Conversation:
             self._config,
             self._emit_turn,
             aloud=start.output == "audio",
+            record=self._metrics.on_turn,
         )
 
     def close(self) -> set[asyncio.Task[None]]:
@@ -308,9 +317,9 @@ class Conversation:
         if self._agent_turns.current is None and not self._endpointer.pending and not self._dtmf.pending:
             self._user_idle.quiet()
 
-    def _prepare(self, text: str) -> None:
+    def _prepare(self, text: str, stopped_at: float | None) -> None:
         if self._start.turn.answer:
-            self._agent_turns.prepare(self._written(text))
+            self._agent_turns.prepare(self._written(text), stopped_at)
 
     def _on_user_turn(self, user: UserTurn) -> None:
         """The user's turn is over."""

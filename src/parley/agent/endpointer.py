@@ -69,10 +69,12 @@ class Endpointer:
         deadline_s: for a score.
         name: of the session, for the log.
         emit: sends decisions to the client.
-        prepare: called with the text of a turn that may be over, to begin an answer.
+        prepare: called with the text of a turn that may be over, and when its speech ended, to begin an
+            answer.
         discard: called when that turn goes on.
         commit: called with a turn that is over.
         begin_turn: called before it, and before all else: later utterances belong to another turn.
+        arrival: when the client's audio before a position (ms) had arrived, in seconds; None: unknown.
     """
 
     def __init__(
@@ -84,11 +86,13 @@ class Endpointer:
         deadline_s: float,
         name: str,
         emit: Callable[[TurnDecision], None],
-        prepare: Callable[[str], None],
+        prepare: Callable[[str, float | None], None],
         discard: Callable[[], None],
         commit: Callable[[UserTurn], None],
         begin_turn: Callable[[], None],
+        arrival: Callable[[int], float | None],
     ) -> None:
+        self._arrival = arrival
         self._settings = settings
         self._language = language
         self._scoring = scoring
@@ -185,6 +189,7 @@ class Endpointer:
         self._stop()
         self._discard()
         self._onset = None
+        self._forget_times()
         self._begin_turn()
         text = policy.take()
         self._renew()
@@ -213,12 +218,15 @@ class Endpointer:
     def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
         """The user has stopped speaking; the final transcript follows."""
         self._detected_at = detected_at
-        self._stopped_at = detected_at - (event.detected_at_ms - event.at_ms) / 1000
+        # Where the recogniser was lost, or the client has ended the turn, that is not known.
+        known = event.detected_at_ms > event.at_ms or self._requested
+        self._stopped_at = self._arrival(event.at_ms) if known else None
         if self._policy is None:
             self._missing += 1
         else:
+            silence_s = (event.detected_at_ms - event.at_ms) / 1000
             self._stop()
-            self._apply(self._policy.on_speech_stopped(self._stopped_at, loop_time()))
+            self._apply(self._policy.on_speech_stopped(detected_at - silence_s, loop_time()))
 
     def on_transcript(self, event: Transcript) -> None:
         """A final transcript."""
@@ -240,6 +248,7 @@ class Endpointer:
         )
         if not policy.pending:
             self._onset = None
+            self._forget_times()
             self._begin_turn()
             self._renew()
 
@@ -256,7 +265,7 @@ class Endpointer:
                 self._start_scoring(output.pause)
                 continue
             if isinstance(output, PrepareResponse):
-                self._prepare(output.text)
+                self._prepare(output.text, self._stopped_at)
                 continue
             self._emit(output.decision)
             if isinstance(output, WaitForMore):
@@ -269,14 +278,19 @@ class Endpointer:
                 self._finish(output.decision.text, loop_time())
 
     def _finish(self, text: str, decided_at: float | None) -> None:
-        stopped_at, self._stopped_at = self._stopped_at, None
-        detected_at, self._detected_at = self._detected_at, None
+        stopped_at, detected_at = self._stopped_at, self._detected_at
+        self._forget_times()
+        if not text:
+            stopped_at = None
         requested, self._requested = self._requested, False
         if not text:
             self._heard_at = loop_time()
         self._begin_turn()
         self._renew()
         self._commit(UserTurn(text, self._heard_at, detected_at, decided_at, stopped_at, requested))
+
+    def _forget_times(self) -> None:
+        self._stopped_at = self._detected_at = None
 
     def _tick(self, until: float) -> None:
         self._timer = None

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from parley.agent.config import AgentConfig
-from parley.agent.metrics import UNMEASURED, AgentMetrics
+from parley.agent.metrics import UNMEASURED, AgentMetrics, SessionOutcome
 from parley.agent.ports import Engines, Outlet
 from parley.agent.session import AgentSession
 from parley.agent.validation import check_start
@@ -35,6 +35,11 @@ _RELEASE_S = 2.0
 _RELEASE_MEMORY_S = 60.0
 _MAX_CANARIES = 8
 """Health checks at once. They do not count towards the limit of sessions: a full server answers them."""
+_OUTCOMES: dict[type[ParleyError], SessionOutcome] = {
+    TooManySessionsError: "full",
+    ShuttingDownError: "stopping",
+    ParleyError: "failed",
+}
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +82,8 @@ class Host:
 
     def record_sessions(self) -> None:
         """Record how many sessions are open."""
-        active = sum(not _is_canary(session_id) for session_id in self._sessions)
+        # Called by another thread: the copy is made in one step.
+        active = sum(not _is_canary(session_id) for session_id in list(self._sessions))
         self._metrics.set_sessions(active, self._config.max_sessions, draining=self._stopping)
 
     def handle(self, request: Incoming, outlet: Outlet) -> None:
@@ -124,6 +130,7 @@ class Host:
         if existing is not None and not existing.closed:
             # The open session belongs to another client.
             error = SessionExistsError(f"session {request.session_id} is open already")
+            self._measure(request).on_error(error.code)
             outlet.finish(ErrorEvent.of(error))
             return
         self._forget(request.session_id)
@@ -145,7 +152,6 @@ class Host:
                 raise
             self._refuse(request, error, outlet)
             return
-        self._measure(request).on_session_opened()
         self._running[_is_canary(request.session_id)] += 1
         self._sessions[request.session_id] = session
         self._spawn(self._run(request.session_id, session), f"session {request.session_id}")
@@ -160,7 +166,9 @@ class Host:
         if not isinstance(error, ParleyError):
             _log.error("session %s was not started", request.session_id, exc_info=error)
             error = ParleyError("the session could not be started")
-        self._measure(request).on_session_refused(error.code)
+        metrics = self._measure(request)
+        metrics.on_error(error.code)
+        metrics.on_session_asked(_OUTCOMES.get(type(error), "invalid"))
         outlet.send(ErrorEvent.of(error))
         outlet.finish(Closed(reason="shutdown" if isinstance(error, ShuttingDownError) else "failed"))
 
@@ -198,6 +206,7 @@ class Host:
             self._sessions.pop(request.session_id, None)
         elif not known:
             error = SessionNotFoundError(f"session {request.session_id} is not open")
+            self._measure(request).on_error(error.code)
             outlet.finish(ErrorEvent.of(error))
             return
         outlet.finish()

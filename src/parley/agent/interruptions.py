@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.endpointer import Endpointer
+from parley.agent.metrics import SessionMetrics
 from parley.agent.turn import AgentTurn
 from parley.agent.turns import AgentTurns
 from parley.audio.buffer import AudioPiece, RecentAudio
@@ -83,6 +84,7 @@ class InterruptionDetector:
         language: primary language of the session.
         agent_turns: paused, resumed and interrupted.
         endpointer: receives the events.
+        metrics: receives how long interruptions took, and what were none.
     """
 
     def __init__(
@@ -91,10 +93,12 @@ class InterruptionDetector:
         language: str,
         agent_turns: AgentTurns,
         endpointer: Endpointer,
+        metrics: SessionMetrics,
         *,
         enabled: bool = True,
         judged: bool = True,
     ) -> None:
+        self._metrics = metrics
         self.change(options, enabled=enabled, judged=judged)
         self._words = interruption_words(language)
         self._agent_turns = agent_turns
@@ -268,7 +272,9 @@ class InterruptionDetector:
         if isinstance(verdict, InterruptSpeech):
             candidate = self._forget()
             if self._enabled:
-                self._agent_turns.interrupt(verdict.reason)
+                silent_at = self._agent_turns.paused_at or loop_time()
+                if self._agent_turns.interrupt(verdict.reason) and candidate is not None:
+                    self._metrics.on_barge_in(candidate.at_ms, silent_at)
             for event in candidate.events if candidate else ():
                 self._pass_on(event)
             return
@@ -287,6 +293,8 @@ class InterruptionDetector:
             self._endpointer.on_transcript(event)
 
     def _dismiss(self, verdict: ResumeSpeech) -> None:
+        if self._agent_turns.current is not None:
+            self._metrics.on_false_interruption(verdict.reason)
         self._count_alarm(self._forget())
         self._agent_turns.ignore(verdict.reason, verdict.text)
         self._endpointer.on_onset_cancelled()

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.agent.ports import Reason
+from parley.agent.turn import TurnOutcome, TurnRecord
 from parley.metrics import LATENCY_BUCKETS_S, Family, Metrics
-from parley.protocol import (
-    Audio,
-    ErrorEvent,
-    Interrupted,
-    Paused,
-    Resumed,
-    ServerEvent,
-    SpeechIgnored,
-    TurnMetrics,
-)
-from parley.timeouts import loop_time
+from parley.protocol import Audio, Connected, ErrorEvent, ServerEvent
 from parley.tts.messages import TtsFallback
 
+SessionOutcome: TypeAlias = Literal["opened", "failed", "left", "full", "invalid", "stopping"]
 _MS = 1000.0
 
 
@@ -60,34 +54,35 @@ CHUNK_OVERHEAD = Family(
 )
 SESSIONS = _counter(
     "voice_agent_sessions",
-    "Sessions that were asked for, by outcome: opened, refused",
+    "Sessions that were asked for, by outcome: opened, failed (before `connected`), left (the client ended "
+    "it before), full (refused: all are in use), invalid (refused for its options), stopping (refused: the "
+    "server stops)",
     ("outcome",),
-    (("opened",), ("refused",)),
+    tuple((outcome,) for outcome in ("opened", "failed", "left", "full", "invalid", "stopping")),
 )
 ENDED = _counter(
     "voice_agent_sessions_ended",
     "Sessions that have ended, by the reason of their event `closed`",
     ("reason",),
-    tuple(
-        (reason,) for reason in ("ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed")
-    ),
+    tuple((reason,) for reason in get_args(Reason)),
 )
 TURNS = _counter(
     "voice_agent_turns",
-    "Turns of the agent, by outcome: complete, interrupted",
-    ("outcome",),
-    (("complete",), ("interrupted",)),
+    "Turns of the agent, by kind (answer, or a fixed text: say) and outcome: complete, interrupted, failed, "
+    "discarded (a preemptive answer), closed (the session ended), abandoned (before the first audio)",
+    ("kind", "outcome"),
+    tuple((kind, outcome) for kind in ("answer", "say") for outcome in get_args(TurnOutcome)),
 )
 FALSE_INTERRUPTIONS = _counter(
     "voice_agent_false_interruptions", "Sounds over the agent that were no interruption", ("reason",)
 )
 RECEIVED = _counter("voice_agent_audio_bytes_received", "PCM audio from clients")
 SENT = _counter("voice_agent_audio_bytes_sent", "PCM audio to clients")
-TOKENS = _counter("voice_agent_tokens_generated", "Tokens of the language model", ("model",))
+TOKENS = _counter("voice_agent_tokens_generated", "Tokens of answers that were complete", ("model",))
 ERRORS = _counter("voice_agent_errors", "Errors that clients were sent, by code", ("type",))
 ACTIVE = _gauge("active_sessions", "Open sessions")
 LIMIT = _gauge("sessions_limit", "Sessions that may be open at once")
-DRAINING = _gauge("draining", "1 while no new sessions are accepted")
+DRAINING = _gauge("draining", "1 while the server stops, and no new sessions are accepted")
 GPU_MEMORY = _gauge("gpu_memory_used_bytes", "Used memory of a GPU", "gpu")
 UNSCORED = _counter(
     "parley_turn_unscored", "Pauses of users that the end-of-turn model did not score", ("reason",)
@@ -134,14 +129,9 @@ class AgentMetrics:
         self._metrics.set(LIMIT, limit, model_instance=self._instance)
         self._metrics.set(DRAINING, draining, model_instance=self._instance)
 
-    def on_session_opened(self) -> None:
-        """A session was accepted."""
-        self._metrics.count(SESSIONS, outcome="opened")
-
-    def on_session_refused(self, code: str) -> None:
-        """A session was refused with an error."""
-        self._metrics.count(SESSIONS, outcome="refused")
-        self._metrics.count(ERRORS, type=code)
+    def on_session_asked(self, outcome: SessionOutcome) -> None:
+        """A session was opened, or not."""
+        self._metrics.count(SESSIONS, outcome=outcome)
 
     def on_session_ended(self, reason: str) -> None:
         """A session has sent its last event."""
@@ -192,20 +182,24 @@ class AgentMetrics:
         """A client was sent an error."""
         self._metrics.count(ERRORS, type=code)
 
-    def on_turn(self, turn: TurnMetrics) -> None:
+    def on_turn(self, turn: TurnRecord) -> None:
         """A turn of the agent has ended."""
-        self._metrics.count(TURNS, outcome="interrupted" if turn.interrupted else "complete")
-        if turn.completion_tokens:
-            self._metrics.count(TOKENS, turn.completion_tokens, model=self._language_model)
-        for family, ms, labels in (
-            (ASR_LATENCY, turn.asr_final_ms, {"model": self._recognizer}),
-            (LLM_TTFT, turn.llm_first_token_ms, {"model": self._language_model}),
-            (LLM_TOTAL, turn.llm_total_ms, {"model": self._language_model}),
-            (E2E_LATENCY, turn.e2e_ms, {}),
-            (TOOL_TIME, turn.tool_ms, {}),
-        ):
-            if ms is not None:
-                self._metrics.observe(family, ms / _MS, **labels)
+        figures = turn.figures
+        self._metrics.count(TURNS, kind=turn.kind, outcome=turn.outcome)
+        if figures.completion_tokens:
+            self._metrics.count(TOKENS, figures.completion_tokens, model=self._language_model)
+        if turn.outcome in ("discarded", "failed"):
+            return  # an apology is no answer
+        if turn.spoken:
+            self._observe(ASR_LATENCY, figures.asr_final_ms, model=self._recognizer)
+            self._observe(E2E_LATENCY, figures.e2e_ms)
+        self._observe(LLM_TTFT, figures.llm_first_token_ms, model=self._language_model)
+        self._observe(LLM_TOTAL, figures.llm_total_ms, model=self._language_model)
+        self._observe(TOOL_TIME, figures.tool_ms)
+
+    def _observe(self, family: Family, ms: float | None, /, **labels: str) -> None:
+        if ms is not None:
+            self._metrics.observe(family, ms / _MS, **labels)
 
 
 UNMEASURED = AgentMetrics(recognizer="", language_model="", instance="", metrics=Metrics(()))
@@ -223,17 +217,33 @@ class SessionMetrics:
 
     def __init__(self, metrics: AgentMetrics, arrival: Callable[[int], float | None]) -> None:
         self._metrics = metrics
-        self._arrival = arrival
+        self.arrival = arrival
         self._chunks = 0
-        self._silent_after_s: float | None = None
+        self._opened = False
 
     def on_audio_received(self, size: int) -> None:
         """The client has sent ``size`` bytes of audio."""
         self._metrics.on_audio_received(size)
 
-    def on_closed(self, reason: str) -> None:
+    def on_turn(self, turn: TurnRecord) -> None:
+        """A turn of the agent has ended."""
+        self._metrics.on_turn(turn)
+
+    def on_barge_in(self, onset_ms: int, silent_at: float) -> None:
+        """The sound that began at ``onset_ms`` of the client's audio has interrupted the agent."""
+        onset_at = self.arrival(onset_ms)
+        if onset_at is not None:
+            self._metrics.on_barge_in(max(0.0, silent_at - onset_at))
+
+    def on_false_interruption(self, reason: str) -> None:
+        """A sound over the agent was no interruption."""
+        self._metrics.on_false_interruption(reason)
+
+    def on_closed(self, reason: Reason) -> None:
         """The session has ended."""
         self._metrics.on_session_ended(reason)
+        if not self._opened:
+            self._metrics.on_session_asked("failed" if reason == "failed" else "left")
 
     def on_chunk(self, elapsed_s: float, networks_s: float) -> None:
         """A chunk was recognised: seconds until the reply, and of the networks in them."""
@@ -246,18 +256,10 @@ class SessionMetrics:
         match event:
             case Audio():
                 self._metrics.on_audio_sent(0 if audio is None else audio.nbytes)
-            case TurnMetrics():
-                self._metrics.on_turn(event)
             case ErrorEvent():
                 self._metrics.on_error(event.code)
-            case Paused():
-                onset_at = self._arrival(event.at_ms)
-                self._silent_after_s = None if onset_at is None else loop_time() - onset_at
-            case Interrupted(reason="words" | "speech" | "command") if self._silent_after_s is not None:
-                self._metrics.on_barge_in(self._silent_after_s)
-                self._silent_after_s = None
-            case Resumed() | SpeechIgnored():
-                self._silent_after_s = None
-                self._metrics.on_false_interruption(event.reason)
+            case Connected():
+                self._opened = True
+                self._metrics.on_session_asked("opened")
             case _:
                 pass

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
 from parley.protocol import ServerEvent
 from parley.tools.base import ServerTools
+from parley.tracing import Tracing
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Engines:
     ``discarded``."""
     server_tools: ServerTools | None = None
     """Tools that all sessions have besides their own."""
+    tracing: Tracing | None = None
+    """Records spans of calls; None: there are none."""
 
 
 Reason: TypeAlias = Literal["ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed"]

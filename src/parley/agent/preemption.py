@@ -81,6 +81,7 @@ class PreemptiveGeneration:
         if prepared is not None:
             prepared.turn.stop()
             prepared.task.cancel()
+            prepared.turn.record("discarded")
             self.budget.record_discarded(loop_time())
             self._count("discarded")
 

@@ -40,6 +40,7 @@ from parley.llm.messages import (
 )
 from parley.protocol import Tool
 from parley.timeouts import best_effort, loop_time, with_timeout
+from parley.tracing import NO_TRACE, Trace
 from parley.tts.text import TextSegmenter
 
 _MAX_UNREADABLE = 2
@@ -75,6 +76,8 @@ class TurnContext:
     """Set when the end of the user's turn is certain."""
     aloud: bool = True
     """Whether the text is spoken."""
+    trace: Trace = NO_TRACE
+    """Span of the turn."""
 
 
 @dataclass
@@ -220,7 +223,7 @@ class LlmResponse:
                 await context.certain.wait()
                 silent = not any(answer.said for answer in self.log.rounds)
                 async with filler.while_waiting() if silent else nullcontext():
-                    await self._run_tools(context.number, answer)
+                    await self._run_tools(context, answer)
             elif answer.unreadable is None or not tools:
                 break
             note = ""
@@ -280,30 +283,59 @@ class LlmResponse:
         )
         segmenter = TextSegmenter()
         started = loop_time()
-        try:
-            async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:
-                async for event in events:
-                    if log.first_token_at is None:
-                        log.first_token_at = loop_time()
-                    if isinstance(event, TextDelta):
-                        answer.text += event.text
-                        context.write(event.text)
-                        await self._say(answer, segmenter.push(event.text), context)
-                    elif isinstance(event, Completed):
-                        log.count(event)
-                        self._prompt.calibrate(request, event.prompt_tokens - event.example_tokens)
-                    elif tools:
-                        answer.calls.append(self._named(context.number, event.call))
-                    else:
-                        answer.unfit = True
-        except InvalidModelOutputError as error:
-            answer.unreadable, answer.unfit = error, True
-        finally:
-            log.llm_ms = (log.llm_ms or 0.0) + (loop_time() - started) * 1000
+        names = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": self._config.llm,
+            "parley.request_id": request_id,
+        }
+        with context.trace.child(f"chat {self._config.llm}", names) as span:
+            if span.has_content:
+                span.set_content("prompt", msgspec.json.encode(request.messages).decode())
+            try:
+                await self._receive(answer, request, segmenter, context, span)
+            except InvalidModelOutputError as error:
+                answer.unreadable, answer.unfit = error, True
+                span.end(failure=error.code)
+            finally:
+                span.set_content("completion", answer.text)
+                log.llm_ms = (log.llm_ms or 0.0) + (loop_time() - started) * 1000
         segments, unspoken = segmenter.finish_cut() if log.cut else (segmenter.finish(), "")
         if unspoken.strip():
             answer.text = f"{answer.text.removesuffix(unspoken).rstrip()}{CUT}"
         await self._say(answer, segments, context)
+
+    async def _receive(
+        self,
+        answer: ToolRound,
+        request: GenerateRequest,
+        segmenter: TextSegmenter,
+        context: TurnContext,
+        span: Trace,
+    ) -> None:
+        log, began = self.log, loop_time()
+        async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:
+            async for event in events:
+                if log.first_token_at is None:
+                    log.first_token_at = loop_time()
+                    span.set({"parley.first_token_ms": round((log.first_token_at - began) * 1000, 1)})
+                if isinstance(event, TextDelta):
+                    answer.text += event.text
+                    context.write(event.text)
+                    await self._say(answer, segmenter.push(event.text), context)
+                elif isinstance(event, Completed):
+                    log.count(event)
+                    span.set(
+                        {
+                            "gen_ai.usage.input_tokens": event.prompt_tokens,
+                            "gen_ai.usage.output_tokens": event.completion_tokens,
+                            "gen_ai.response.finish_reason": event.finish_reason,
+                        }
+                    )
+                    self._prompt.calibrate(request, event.prompt_tokens - event.example_tokens)
+                elif request.tools:
+                    answer.calls.append(self._named(context.number, event.call))
+                else:
+                    answer.unfit = True
 
     async def _say(self, answer: ToolRound, segments: Sequence[str], context: TurnContext) -> None:
         # What is only shown needs no words; what is spoken does, and each segment has some.
@@ -320,11 +352,19 @@ class LlmResponse:
         phrase = self._fillers[context.number % len(self._fillers)] if self._fillers else ""
         return Filler(phrase, self._config.filler_after_s, partial(context.say, UNREMEMBERED))
 
-    async def _run_tools(self, number: int, answer: ToolRound) -> None:
+    async def _run_tools(self, context: TurnContext, answer: ToolRound) -> None:
         started = loop_time()
 
         async def run(call: ToolCall) -> None:
-            answer.results[call.id] = await self._tools.call(number, call)
+            names = {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": call.name,
+                "gen_ai.tool.call.id": call.id,
+            }
+            with context.trace.child(f"execute_tool {call.name}", names) as span:
+                result = answer.results[call.id] = await self._tools.call(context.number, call)
+                span.set_content("arguments", msgspec.json.encode(call.arguments).decode())
+                span.set_content("result", result)
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -31,6 +31,7 @@ from parley.errors import (
 )
 from parley.protocol import Start, Update
 from parley.timeouts import loop_time
+from parley.tracing import NO_TRACE, Trace
 from parley.tts.voice_routing import primary_language
 from parley.turns.settings import choose_settings, choose_silence_ms
 
@@ -73,6 +74,8 @@ class AgentSession:
         # Unique also where a client reuses an id: engines must not mix up old and new requests. Cut, because
         # request ids with suffixes must fit into Triton's limit.
         name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
+        self._trace = self._begin_trace()
+        self._metrics = SessionMetrics(metrics, self._arrival)
         self._conversation = Conversation(
             name,
             start,
@@ -81,9 +84,10 @@ class AgentSession:
             emit=self._emit,
             hang_up=lambda: self.end("silence"),
             begin_turn=self._begin_turn,
+            metrics=self._metrics,
+            trace=self._trace,
         )
         options = _asr_options(start, config)
-        self._metrics = SessionMetrics(metrics, self._arrival)
         self._recognition = AudioRecognition(
             engines.recognizer,
             name,
@@ -175,8 +179,15 @@ class AgentSession:
         if prefix_changed:
             self._warm_up()
 
+    def _begin_trace(self) -> Trace:
+        tracing = self._engines.tracing
+        if tracing is None or self.session_id.startswith(protocol.CANARY_PREFIX):
+            return NO_TRACE
+        attributes = {"gen_ai.conversation.id": self.session_id, "parley.language": self._start.language}
+        return tracing.begin("call", self._start.traceparent, attributes)
+
     def _arrival(self, at_ms: int) -> float | None:
-        return self._recognition.arrival(at_ms)  # made after the metrics, which it has for its chunks
+        return self._recognition.arrival(at_ms)  # made after the metrics, which it needs
 
     def _begin_turn(self) -> None:
         self._recognition.begin_turn()  # made after the conversation, which is its handler
@@ -279,6 +290,8 @@ class AgentSession:
         for task in late:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())
         await self._recognition.close()
+        self._trace.set({"parley.reason": reason})
+        self._trace.end(failure="failed" if reason == "failed" else "")
 
     def _send_closed(self, reason: Reason) -> None:
         self._closed = True

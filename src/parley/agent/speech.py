@@ -18,6 +18,7 @@ from parley.engines.base import Synthesizer
 from parley.errors import InferenceError, ParleyError, UnsupportedVoiceError
 from parley.protocol import Audio
 from parley.timeouts import best_effort, iter_with_timeout, loop_time, with_timeout
+from parley.tracing import NO_TRACE, Trace
 from parley.tts.messages import SpeakRequest, TtsFallback, WordMark
 
 _NOTHING = np.zeros(0, np.int16)
@@ -99,7 +100,9 @@ class SpeechOutput:
         on_failure: Callable[[ParleyError], None],
         on_fallback: Callable[[TtsFallback], None],
         config: AgentConfig,
+        trace: Trace = NO_TRACE,
     ) -> None:
+        self._trace = trace
         self._synthesizer = synthesizer
         self._speaker = speaker
         self._name = name
@@ -183,6 +186,20 @@ class SpeechOutput:
         await self._pieces.put(None)
 
     async def _speak(self, round_number: int, text: str, request_id: str) -> None:
+        with self._trace.child("tts", {"parley.request_id": request_id}) as span:
+            span.set_content("text", text)
+            before_ms, began = self.made_ms, loop_time()
+            await self._synthesise_segment(
+                round_number,
+                text,
+                request_id,
+                lambda: span.set({"parley.tts_first_audio_ms": round((loop_time() - began) * 1000, 1)}),
+            )
+            span.set({"parley.characters": len(text), "parley.audio_ms": round(self.made_ms - before_ms)})
+
+    async def _synthesise_segment(
+        self, round_number: int, text: str, request_id: str, on_first_audio: Callable[[], None]
+    ) -> None:
         request = SpeakRequest(
             request_id=request_id,
             text=text,
@@ -207,6 +224,7 @@ class SpeechOutput:
                     if self.made_at is None:
                         self.made_at = loop_time()
                     if resampler is None:
+                        on_first_audio()
                         resampler = Resampler(chunk.sample_rate, self._speaker.sample_rate)
                     words = tuple(_spoken_word(mark, chunk.sample_rate) for mark in chunk.words)
                     resampled = resampler.push(samples)

@@ -6,14 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember
 from parley.agent.playout import HeardSpeech, Playout
-from parley.agent.response import ResponseSource, TurnContext
+from parley.agent.response import FixedText, ResponseSource, TurnContext
 from parley.agent.speech import SpeechOutput, SpeechSettings
 from parley.engines.base import Synthesizer
 from parley.errors import ParleyError, TtsFallbackError
@@ -27,7 +29,25 @@ from parley.protocol import (
     TurnMetrics,
 )
 from parley.timeouts import loop_time
+from parley.tracing import NO_TRACE, Trace
 from parley.tts.messages import TtsFallback
+
+TurnOutcome: TypeAlias = Literal["complete", "interrupted", "failed", "discarded", "closed", "abandoned"]
+"""How a turn ended. ``discarded``: it was prepared, and the user went on. ``closed``: the session ended
+during the turn; ``abandoned``: before its first audio."""
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """A turn that is over, for metrics."""
+
+    figures: TurnMetrics
+    outcome: TurnOutcome
+    kind: Literal["answer", "say"]
+    """``say``: a fixed text, such as a greeting."""
+    spoken: bool
+    """Whether it answers speech of the user, and not text."""
+
 
 Emit = Callable[[ServerEvent, NDArray[np.int16] | None], None]
 _log = logging.getLogger(__name__)
@@ -43,6 +63,8 @@ class TurnOutput:
     emit: Emit
     aloud: bool = True
     """False: the text is sent and not spoken."""
+    record: Callable[[TurnRecord], None] = lambda _: None
+    """Called with each turn that is over."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +104,10 @@ class AgentTurn:
         source: ResponseSource,
         *,
         interruptible: bool = True,
+        trace: Trace = NO_TRACE,
     ) -> None:
+        self.trace = trace
+        """The turn's span; :meth:`record` ends it."""
         self.number = number
         self.response_id = response_id
         self.interruptible = interruptible
@@ -108,6 +133,7 @@ class AgentTurn:
             on_failure=self._on_speech_failed,
             on_fallback=self._on_fallback,
             config=output.config,
+            trace=trace,
         )
         self._voice.hold()
 
@@ -119,6 +145,11 @@ class AgentTurn:
     def release(self, timing: TurnTiming) -> None:
         """Send what was held back, and everything that follows."""
         self._timing = timing
+        if timing.stopped_at is not None and timing.heard_at is not None:
+            model = {"parley.model": self._output.config.asr}
+            self.trace.child("asr", model, start_s=timing.stopped_at).end(timing.heard_at)
+            if timing.decided_at is not None:
+                self.trace.child("endpointing", start_s=timing.stopped_at).end(timing.decided_at)
         self._released.set()
         events, self._held_back = self._held_back, []
         for event in events:
@@ -213,11 +244,35 @@ class AgentTurn:
             speculated=times.speculated,
         )
 
+    def record(self, outcome: TurnOutcome) -> None:
+        """The turn is over: end its span, and report its figures."""
+        if outcome == "closed" and self._voice.sent_at is None:
+            outcome = "abandoned"
+        elif self.failed and outcome != "discarded":
+            outcome = "failed"
+        figures = self.metrics(interrupted=outcome == "interrupted")
+        kind: Literal["answer", "say"] = "say" if isinstance(self._source, FixedText) else "answer"
+        self._output.record(TurnRecord(figures, outcome, kind, self._timing.stopped_at is not None))
+        if self._voice.sent_at is not None:
+            playback = self.trace.child("playback", start_s=self._voice.sent_at)
+            playback.set({"parley.audio_ms": round(self.playout.sent_ms)})
+            playback.end()
+        values = msgspec.structs.asdict(figures)
+        self.trace.set({f"parley.{name}": value for name, value in values.items()})
+        self.trace.set({"parley.outcome": outcome})
+        self.trace.end(failure="turn_failed" if self.failed else "")
+
     # --- text -------------------------------------------------------------------------
 
     async def _generate(self) -> None:
         context = TurnContext(
-            self.number, self._name, self._write, self._say, self._released, aloud=self._output.aloud
+            self.number,
+            self._name,
+            self._write,
+            self._say,
+            self._released,
+            aloud=self._output.aloud,
+            trace=self.trace,
         )
         try:
             await self._source.generate(context)

@@ -29,6 +29,7 @@ from parley.protocol import (
     Truncated,
 )
 from parley.timeouts import loop_time
+from parley.tracing import NO_TRACE, Trace
 
 InterruptReason: TypeAlias = Literal["words", "speech", "command", "input", "client"]
 ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
@@ -77,6 +78,7 @@ class AgentTurns:
         by_speech: whether speech interrupts; typed text and the client always do.
         handler: receives events.
         count_prepared: called with ``used`` or ``discarded`` for each prepared answer.
+        trace: span of the call.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class AgentTurns:
         by_speech: bool,
         handler: AgentTurnHandler,
         count_prepared: Callable[[str], None],
+        trace: Trace = NO_TRACE,
     ) -> None:
+        self._trace = trace
         self._name = name
         self._output = output
         self._by_speech = by_speech
@@ -108,6 +112,7 @@ class AgentTurns:
         self._task: asyncio.Task[None] | None = None
         self._paused = False
         self._pause_sent = False
+        self._paused_at = 0.0
         self._queue: deque[Say | Respond] = deque()
         self._unhandled: UserTurn | None = None
         self._unanswered = False
@@ -134,15 +139,15 @@ class AgentTurns:
 
     # --- turns of the user -----------------------------------------------------------
 
-    def prepare(self, text: str) -> None:
-        """Begin an answer before the user's turn is certainly over."""
+    def prepare(self, text: str, stopped_at: float | None) -> None:
+        """Begin an answer before the user's turn, with speech until ``stopped_at``, is certainly over."""
         self.discard()
         if self._current is not None or not self._open or not text:
             return
         if not self._preemptive.budget.take(loop_time()):
             return
         prompt = SystemPrompt(self._history, text)
-        turn = self._make(self._make_response(prompt))
+        turn = self._make(self._make_response(prompt), since=stopped_at)
         self._preemptive.set(PreparedResponse(text, turn, prompt, self._run(turn)))
 
     def discard(self) -> None:
@@ -162,6 +167,7 @@ class AgentTurns:
                 self.start_next()
                 return
         elif not self._open or self._current is not None:
+            user = replace(user, stopped_at=None)  # its answer also waits for the turn under way
             self._unhandled = user if self._unhandled is None else _joined(self._unhandled, user)
             return
         if self._unhandled is not None:
@@ -180,7 +186,7 @@ class AgentTurns:
         )
         self._handler.on_turn_started()
         if prepared is None:
-            turn = self._make(self._make_response(SystemPrompt(self._history)))
+            turn = self._make(self._make_response(SystemPrompt(self._history)), since=user.stopped_at)
             self._begin(turn, self._run(turn), timing)
         else:
             prepared.prompt.drop_draft()
@@ -217,9 +223,15 @@ class AgentTurns:
         if turn is None or self._paused:
             return
         self._paused, self._pause_sent = True, playback
+        self._paused_at = loop_time()
         turn.pause(playback=playback)
         if playback:
             self._output.emit(Paused(turn=turn.number, response_id=turn.response_id, at_ms=at_ms), None)
+
+    @property
+    def paused_at(self) -> float | None:
+        """Since when the turn under way is paused (seconds); None: it is not."""
+        return self._paused_at if self._paused else None
 
     def resume(self, reason: ResumeReason, text: str) -> bool:
         """Continue a paused turn; returns whether an event has reported the reason and the text."""
@@ -254,6 +266,7 @@ class AgentTurns:
         turn = self._current
         if turn is None or self._task is None or not (turn.interruptible or reason == "client"):
             return False
+        span = turn.trace.child("interruption", start_s=self._paused_at if self._paused else None)
         self._current, self._paused = None, False
         self._queue = deque(
             queued for queued in self._queue if isinstance(queued, Say) and not queued.interruptible
@@ -275,6 +288,9 @@ class AgentTurns:
             None,
         )
         self._output.emit(turn.metrics(interrupted=True), None)
+        span.set({"parley.reason": reason, "parley.played_ms": heard.played_ms})
+        span.end()
+        turn.record("interrupted")
         self._handler.on_interrupted()
         return True
 
@@ -330,18 +346,24 @@ class AgentTurns:
         if turn is not None and self._task is not None:
             turn.stop()
             self._task.cancel()
+            turn.record("closed")
         self._tools.close()
         return set(self._tasks)
 
     # --- turns ----------------------------------------------------------------------------
 
-    def _make(self, source: ResponseSource, *, interruptible: bool = True) -> AgentTurn:
+    def _make(
+        self, source: ResponseSource, *, interruptible: bool = True, since: float | None = None
+    ) -> AgentTurn:
         self._made += 1
         number = self._turns + 1
         response_id = f"{self._name}-{number}"
         # A prepared answer may be discarded; the next one gets the same number.
         name = f"{response_id}.{self._made}"
-        return AgentTurn(number, response_id, name, self._output, source, interruptible=interruptible)
+        trace = self._trace.child("turn", start_s=since)
+        return AgentTurn(
+            number, response_id, name, self._output, source, interruptible=interruptible, trace=trace
+        )
 
     def _begin(self, turn: AgentTurn, task: asyncio.Task[None], timing: TurnTiming) -> None:
         self._turns = turn.number
@@ -371,6 +393,7 @@ class AgentTurns:
             self._remember(turn, None if complete else turn.stop())
             self._history_writer.write_messages()
             self._output.emit(turn.metrics(interrupted=False), None)
+            turn.record("complete" if complete else "failed")
             self._handler.on_turn_ended()
             self.start_next()
 

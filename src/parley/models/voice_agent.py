@@ -36,6 +36,7 @@ from parley.protocol import ServerEvent
 from parley.runtime.gpu_memory import record_gpu_memory
 from parley.runtime.parameters import Parameters
 from parley.tools.base import ServerTools
+from parley.tracing import open_tracing
 from parley.triton.model_client import make_model_client
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import LoopThread, beat, log_failure, wait_for_stop
@@ -97,7 +98,8 @@ class AgentService:
         engines = make_engines(config, self._client, agent_metrics)
         self._chat = engines.chat
         self._server_tools = await _open_tools(parameters, config)
-        engines = dataclasses.replace(engines, server_tools=self._server_tools)
+        self._tracing = open_tracing("parley-voice-agent", parameters.environment)
+        engines = dataclasses.replace(engines, server_tools=self._server_tools, tracing=self._tracing)
         self._host = Host(engines, config, self._release, agent_metrics)
         recorder.collect_with(self._host.record_sessions)
         recorder.collect_with(partial(record_gpu_memory, recorder, GPU_MEMORY))
@@ -123,6 +125,8 @@ class AgentService:
         await self._client.close()
 
     async def _close_engines(self) -> None:
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
         if self._server_tools is not None:
             await self._server_tools.close()
         if isinstance(self._chat, Closable):

@@ -41,6 +41,7 @@ from parley.protocol import (
     Transcript,
     encode,
 )
+from parley.tracing import Tracing
 from parley.tts.messages import SpeechChunk, WordMark
 from parley.tts.voice_routing import find_route
 
@@ -452,7 +453,12 @@ class FakeOutlet:
 class FakeCall:
     """A client on a host with fake engines; sends its audio in real time."""
 
-    def __init__(self, config: AgentConfig | None = None, session_id: str | int = "call") -> None:
+    def __init__(
+        self,
+        config: AgentConfig | None = None,
+        session_id: str | int = "call",
+        tracing: Tracing | None = None,
+    ) -> None:
         self.recognition = FakeRecognition()
         self.chat = FakeChat()
         self.synthesizer = FakeSynthesizer()
@@ -469,7 +475,14 @@ class FakeCall:
         """What the microphone hears in the chunk that begins at this time."""
         self._microphone: asyncio.Task[None] | None = None
         scoring = TurnScoring(self.turn_model, self.unscored.append)
-        engines = Engines(self.recognition, self.chat, self.synthesizer, scoring, self.speculated.append)
+        engines = Engines(
+            self.recognition,
+            self.chat,
+            self.synthesizer,
+            scoring,
+            self.speculated.append,
+            tracing=tracing,
+        )
         self.metrics = Metrics(FAMILIES)
         agent_metrics = AgentMetrics(
             recognizer="fake_asr", language_model="fake_llm", instance="agent_0", metrics=self.metrics

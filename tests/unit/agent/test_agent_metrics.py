@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from typing import get_args
 
 import pytest
 from agent_fakes import CHUNK_MS, FakeCall, says
 
 from parley.agent import metrics as names
-from parley.agent.config import AgentConfig
+from parley.agent.config import AgentConfig, AgentDeadlines
+from parley.agent.turns import ResumeReason
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.errors import InferenceError
 from parley.llm.messages import TextDelta
-from parley.protocol import CANARY_PREFIX, Interrupted, Paused, Resumed, TurnMetrics
+from parley.metrics import Metrics
+from parley.protocol import (
+    CANARY_PREFIX,
+    AgentState,
+    BargeInOptions,
+    Discard,
+    Interrupted,
+    Paused,
+    Resumed,
+    Start,
+    Text,
+    TurnMetrics,
+    TurnOptions,
+)
 
 STORY = "Once there was a robot in a house by the sea, and it was happy. It waved at all the boats."
 
@@ -49,7 +64,7 @@ async def test_a_turn_is_measured_by_the_figures_of_its_event():
     assert recorded.observed(names.LLM_TOTAL) == [pytest.approx(turn.llm_total_ms / 1000)]
     assert recorded.labels(names.ASR_LATENCY) == {(("model", "fake_asr"),)}
     assert recorded.labels(names.LLM_TTFT) == {(("model", "fake_llm"),)}
-    assert recorded.count(names.TURNS, "complete") == 1
+    assert recorded.count(names.TURNS, "answer", "complete") == 1
     assert recorded.count(names.TOKENS, "fake_llm") == turn.completion_tokens > 0
     assert recorded.count(names.SENT) > 0
     assert recorded.count(names.SESSIONS, "opened") == 1
@@ -89,9 +104,23 @@ async def test_a_barge_in_is_measured_from_its_onset_to_the_pause():
     await call.start()
     await call.wait_for(Interrupted)
     (paused,) = call.outlet.of(Paused)
-    (seconds,) = Recorded(call.metrics).observed(names.BARGE_IN)
+    recorded = Recorded(call.metrics)
+    (seconds,) = recorded.observed(names.BARGE_IN)
     # Audio of the onset had arrived at the end of its chunk.
     assert seconds * 1000 == pytest.approx(call.at_ms(paused) - paused.at_ms, abs=CHUNK_MS)
+    assert recorded.count(names.TURNS, "answer", "interrupted") == 1
+    await call.end()
+
+
+async def test_a_barge_in_is_measured_where_playback_is_not_paused():
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"), (2_500, 3_300, "stop"))
+    call.chat.answers += [says(STORY), says("Okay.")]
+    await call.start(Start(barge_in=BargeInOptions(pause_playback=False)))
+    await call.wait_for(Interrupted)
+    assert call.outlet.of(Paused) == []
+    (seconds,) = Recorded(call.metrics).observed(names.BARGE_IN)
+    assert 0 < seconds < 1
     await call.end()
 
 
@@ -108,24 +137,119 @@ async def test_a_noise_over_the_agent_is_a_false_interruption():
     await call.end()
 
 
-async def test_errors_are_counted_by_code():
+async def test_a_failed_answer_is_no_complete_turn():
     call = FakeCall()
     call.hears((200, 1_000, "what time is it"))
     call.chat.answers.append([TextDelta(text="The first thing. "), InferenceError("broken")])
     await call.start()
     await call.wait_for(TurnMetrics)
-    assert Recorded(call.metrics).count(names.ERRORS, InferenceError.code) == 1
+    recorded = Recorded(call.metrics)
+    assert recorded.count(names.ERRORS, InferenceError.code) == 1
+    assert recorded.count(names.TURNS, "answer", "failed") == 1
+    assert recorded.count(names.TURNS, "answer", "complete") == 0
+    assert recorded.observed(names.E2E_LATENCY) == [], "an apology is no answer"
     await call.end()
 
 
-async def test_a_refused_session_is_counted_with_its_error():
-    call = FakeCall(AgentConfig(max_sessions=0))
-    await call.start(microphone=False)
+@pytest.mark.parametrize(("after_s", "outcome"), [(0.05, "abandoned"), (2.0, "closed")])
+async def test_a_call_that_ends_during_an_answer_is_measured(after_s, outcome):
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"))
+    call.chat.answers.append(says(STORY))
+    call.chat.token_s = 0.02
+    await call.start()
+    await call.wait_for(AgentState, 2)  # it thinks
+    await asyncio.sleep(after_s)
+    await call.end()
     recorded = Recorded(call.metrics)
-    assert recorded.count(names.SESSIONS, "refused") == 1
+    assert recorded.count(names.TURNS, "answer", outcome) == 1
+    assert len(recorded.observed(names.E2E_LATENCY)) == (outcome == "closed")
+
+
+async def test_typed_text_has_no_time_of_recognition():
+    call = FakeCall()
+    call.chat.answers.append(says("It is late."))
+    await call.start()
+    call.send(Text(text="what time is it"))
+    await call.wait_for(TurnMetrics)
+    recorded = Recorded(call.metrics)
+    assert recorded.count(names.TURNS, "answer", "complete") == 1
+    assert recorded.observed(names.ASR_LATENCY) == []
+    assert recorded.observed(names.E2E_LATENCY) == []
+    assert len(recorded.observed(names.LLM_TTFT)) == 1
+    await call.end()
+
+
+async def test_an_answer_that_waits_for_the_agent_has_no_time_to_the_first_audio():
+    call = FakeCall()
+    call.hears((3_000, 3_600, "what time is it"))
+    call.chat.answers.append(says("It is late."))
+    await call.start(Start(greeting=STORY, barge_in=BargeInOptions(enabled=False)))
+    await call.wait_for(TurnMetrics, 2)
+    recorded = Recorded(call.metrics)
+    assert recorded.count(names.TURNS, "say", "complete") == 1
+    assert recorded.count(names.TURNS, "answer", "complete") == 1
+    assert recorded.observed(names.E2E_LATENCY) == []
+    await call.end()
+
+
+async def test_a_discarded_turn_leaves_no_time_for_a_later_one():
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"))
+    await call.start(Start(turn=TurnOptions(detection="manual")))
+    await call.until(3_000)
+    call.send(Discard())
+    await call.until(8_000)
+    call.send(Text(text="hello"))
+    call.chat.answers.append(says("Hello."))
+    await call.wait_for(TurnMetrics)
+    assert Recorded(call.metrics).observed(names.E2E_LATENCY) == []
+    await call.end()
+
+
+async def test_one_sound_is_one_false_interruption():
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"), (2_500, 5_500, "uh-huh"))
+    call.chat.answers.append(says(f"{STORY} {STORY}"))
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    recorded = Recorded(call.metrics)
+    counted = sum(recorded.count(names.FALSE_INTERRUPTIONS, reason) for reason in get_args(ResumeReason))
+    assert counted == 1
+    await call.end()
+
+
+@pytest.mark.parametrize(
+    ("config", "start", "code", "outcome"),
+    [
+        (AgentConfig(max_sessions=0), Start(), "too_many_sessions", "full"),
+        (AgentConfig(), Start(language="xx"), "unsupported_language", "invalid"),
+    ],
+)
+async def test_a_refused_session_is_counted_with_its_error(config, start, code, outcome):
+    call = FakeCall(config)
+    await call.start(start, microphone=False)
+    recorded = Recorded(call.metrics)
+    assert recorded.count(names.SESSIONS, outcome) == 1
     assert recorded.count(names.SESSIONS, "opened") == 0
-    assert recorded.count(names.ERRORS, "too_many_sessions") == 1
+    assert recorded.count(names.ERRORS, code) == 1
     call.send(end=True)
+
+
+async def test_a_session_that_cannot_be_opened_has_failed():
+    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=0.0)))
+    call.recognition.start_failures.append(InferenceError("no recogniser"))
+    await call.start(microphone=False)
+    await call.check_nothing_left()
+    recorded = Recorded(call.metrics)
+    assert (recorded.count(names.SESSIONS, "opened"), recorded.count(names.SESSIONS, "failed")) == (0, 1)
+    assert recorded.count(names.ENDED, "failed") == 1
+
+
+async def test_a_request_without_a_session_is_an_error():
+    call = FakeCall()
+    call.send(Text(text="hello"))
+    assert Recorded(call.metrics).count(names.ERRORS, "session_not_found") == 1
 
 
 async def test_a_stopping_host_is_draining():
@@ -151,10 +275,10 @@ async def test_canaries_are_not_measured():
 
 
 async def test_one_of_many_chunks_is_timed_without_the_networks():
-    call = FakeCall()
-    await call.start()
-    await call.until(5_000)
-    await call.end()
-    observed = Recorded(call.metrics).observed(names.CHUNK_OVERHEAD)
-    assert 1 <= len(observed) <= 5_000 / CHUNK_MS / 32
-    assert all(value >= 0 for value in observed)
+    metrics = Metrics(names.FAMILIES)
+    agent = names.AgentMetrics(recognizer="", language_model="", instance="", metrics=metrics)
+    session = names.SessionMetrics(agent, lambda _: None)
+    for _ in range(640):
+        session.on_chunk(0.005, 0.003)
+    observed = Recorded(metrics).observed(names.CHUNK_OVERHEAD)
+    assert observed == [pytest.approx(0.002)] * 10

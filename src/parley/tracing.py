@@ -1,0 +1,207 @@
+"""Traces of calls, with OpenTelemetry.
+
+They are off unless the environment has an OTLP endpoint (``OTEL_EXPORTER_OTLP_ENDPOINT``; the SDK reads the
+other ``OTEL_*`` variables too). Spans are exported in batches by a thread. While the collector does not
+answer, they wait in a bounded queue and are then dropped; recording never waits.
+
+Attributes with words of the conversation have the prefix :data:`CONTENT_PREFIX`, and exist only if
+``PARLEY_TRACE_CONTENT`` is ``true``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from parley.errors import ParleyError
+from parley.timeouts import loop_time
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span, Tracer
+
+CONTENT_PREFIX = "parley.content."
+CONTENT_VARIABLE = "PARLEY_TRACE_CONTENT"
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_EXPORT_S = 5.0
+_CLOSE_S = 3.0
+_PER_S = 1e9
+_log = logging.getLogger(__name__)
+
+Attribute: TypeAlias = str | bool | int | float
+Attributes: TypeAlias = Mapping[str, Attribute | None]
+"""Values of None are left out."""
+
+
+class Trace:
+    """A span, and the way to make others below it. This class itself records nothing.
+
+    Times are seconds of the event loop's clock; None: now. As a context manager it ends with the block, and
+    records its error.
+    """
+
+    traceparent = ""
+    """Of the span, for other processes (W3C Trace Context)."""
+    has_content = False
+    """Whether words of the conversation may be recorded."""
+
+    def child(
+        self, name: str, attributes: Attributes | None = None, *, start_s: float | None = None
+    ) -> Trace:
+        """Begin a span below this one."""
+        del name, attributes, start_s
+        return self
+
+    def set(self, attributes: Attributes) -> None:
+        """Add attributes."""
+
+    def set_content(self, name: str, text: str) -> None:
+        """Add words of the conversation, if that is switched on."""
+
+    def end(self, end_s: float | None = None, failure: str = "") -> None:
+        """End the span; ``failure`` is an error code. Only the first end counts."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ParleyError):
+            self.end(failure=error.code)
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self.set({"parley.cancelled": True})
+            self.end()
+        else:
+            self.end(failure=type(error).__name__ if error else "")
+
+
+NO_TRACE = Trace()
+
+
+class Tracing:
+    """Owns the exporter of a process, and its thread.
+
+    Args:
+        provider: of OpenTelemetry's SDK.
+        content: whether words of the conversation are recorded.
+    """
+
+    def __init__(self, provider: TracerProvider, *, content: bool) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("parley")
+        self._content = content
+
+    def begin(self, name: str, traceparent: str = "", attributes: Attributes | None = None) -> Trace:
+        """Begin a span, below that of another process if ``traceparent`` names one; needs an event loop."""
+        from opentelemetry.trace import SpanKind  # noqa: PLC0415
+        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
+
+        carrier = {"traceparent": traceparent} if traceparent else {}
+        context = tracecontext.TraceContextTextMapPropagator().extract(carrier)
+        span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes=_given(attributes))
+        return _Recorded(self._tracer, span, time.time() - loop_time(), has_content=self._content)
+
+    def close(self) -> None:
+        """Export what waits, for a limited time."""
+        # The SDK's own shutdown may wait for a collector that is away.
+        thread = threading.Thread(target=self._provider.shutdown, name="traces end", daemon=True)
+        thread.start()
+        thread.join(_CLOSE_S)
+
+
+def open_tracing(service: str, environment: Mapping[str, str]) -> Tracing | None:
+    """Export traces as the environment says; None: it names no endpoint, or the packages are missing.
+
+    Args:
+        service: ``service.name``, unless ``OTEL_SERVICE_NAME`` is set.
+        environment: that of this process, which the SDK reads by itself.
+    """
+    off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if off or not any(environment.get(name) for name in _ENDPOINTS):
+        return None
+    protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), "http/protobuf")
+    try:
+        # Imported only where they are used: they take a quarter of a second.
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+        exporter = _make_exporter(protocol)
+    except ImportError as error:
+        _log.warning(
+            "traces need the packages of the extra “traces” (pip install 'parley[traces]'): %s", error
+        )
+        return None
+    names = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": service}
+    provider = TracerProvider(resource=Resource.create(names), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return Tracing(provider, content=environment.get(CONTENT_VARIABLE, "").lower() == "true")
+
+
+def _make_exporter(protocol: str) -> SpanExporter:
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc  # noqa: PLC0415
+
+        return grpc.OTLPSpanExporter(timeout=_EXPORT_S)
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter as http  # noqa: PLC0415
+
+    return http.OTLPSpanExporter(timeout=_EXPORT_S)
+
+
+class _Recorded(Trace):
+    """A span of OpenTelemetry. ``epoch_s`` is Unix time at zero of the loop's clock."""
+
+    def __init__(self, tracer: Tracer, span: Span, epoch_s: float, *, has_content: bool) -> None:
+        from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
+        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
+
+        self._tracer = tracer
+        self._span = span
+        self._epoch_s = epoch_s
+        self._context = set_span_in_context(span)
+        self._ended = False
+        self.has_content = has_content
+        carrier: dict[str, str] = {}
+        tracecontext.TraceContextTextMapPropagator().inject(carrier, self._context)
+        self.traceparent = carrier["traceparent"]
+
+    def child(
+        self, name: str, attributes: Attributes | None = None, *, start_s: float | None = None
+    ) -> Trace:
+        span = self._tracer.start_span(
+            name, self._context, attributes=_given(attributes), start_time=self._unix_ns(start_s)
+        )
+        return _Recorded(self._tracer, span, self._epoch_s, has_content=self.has_content)
+
+    def set(self, attributes: Attributes) -> None:
+        self._span.set_attributes(_given(attributes))
+
+    def set_content(self, name: str, text: str) -> None:
+        if self.has_content:
+            self._span.set_attribute(f"{CONTENT_PREFIX}{name}", text)
+
+    def end(self, end_s: float | None = None, failure: str = "") -> None:
+        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
+
+        if self._ended:
+            return
+        self._ended = True
+        if failure:
+            self._span.set_attribute("error.type", failure)
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end(self._unix_ns(end_s))
+
+    def _unix_ns(self, at_s: float | None) -> int:
+        return round((self._epoch_s + (loop_time() if at_s is None else at_s)) * _PER_S)
+
+
+def _given(attributes: Attributes | None) -> dict[str, Attribute]:
+    return {name: value for name, value in (attributes or {}).items() if value is not None}

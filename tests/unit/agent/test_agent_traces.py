@@ -1,0 +1,189 @@
+"""Spans of a call."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from agent_fakes import FakeCall, calls, says
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from parley.agent.config import AgentConfig
+from parley.errors import InferenceError, InvalidMessageError
+from parley.llm.messages import TextDelta
+from parley.protocol import (
+    CANARY_PREFIX,
+    ErrorEvent,
+    Interrupted,
+    Start,
+    Tool,
+    ToolRequest,
+    ToolResponse,
+    TurnMetrics,
+    TurnOptions,
+)
+from parley.tracing import CONTENT_PREFIX, Tracing
+
+STORY = "Once there was a robot in a house by the sea, and it was happy. It waved at all the boats."
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+CONFIG = AgentConfig(asr="fake_asr", llm="fake_llm")
+
+
+class Spans:
+    """Everything that was exported."""
+
+    def __init__(self, *, content=False):
+        self.exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracing = Tracing(provider, content=content)
+
+    def all(self):
+        return self.exporter.get_finished_spans()
+
+    def named(self, name):
+        return sorted((span for span in self.all() if span.name == name), key=lambda span: span.start_time)
+
+    def one(self, name):
+        (span,) = self.named(name)
+        return span
+
+    def below(self, parent):
+        return [span for span in self.all() if span.parent and span.parent.span_id == parent.context.span_id]
+
+
+async def tool_and_barge_in(spans, **start):
+    """A turn with a tool, and one that is interrupted."""
+    call = FakeCall(CONFIG, tracing=spans.tracing)
+    call.hears((200, 1_000, "how is the weather"), (6_000, 6_800, "tell me a story"), (8_500, 9_300, "stop"))
+    call.chat.answers += [
+        calls(("get_weather", {"city": "Paris"})),
+        says("It is foggy."),
+        says(STORY),
+        says("Okay."),
+    ]
+    await call.start(Start(tools=[Tool(name="get_weather")], turn=TurnOptions(eagerness="eager"), **start))
+    request = await call.wait_for(ToolRequest)
+    call.send(ToolResponse(call_id=request.call_id, output={"sky": "foggy"}))
+    await call.wait_for(Interrupted)
+    await call.wait_for(TurnMetrics, 3)
+    await call.end()
+    return call
+
+
+async def test_a_call_is_one_tree_with_every_stage():
+    spans = Spans()
+    await tool_and_barge_in(spans, traceparent=PARENT)
+    root = spans.one("call")
+    assert f"{root.context.trace_id:032x}" == PARENT.split("-")[1]
+    assert f"{root.parent.span_id:016x}" == PARENT.split("-")[2]
+    assert {span.context.trace_id for span in spans.all()} == {root.context.trace_id}
+    known = {span.context.span_id for span in spans.all()}
+    assert all(span.parent.span_id in known for span in spans.all() if span is not root)
+    weather, story, _ = spans.named("turn")
+    names = [span.name for span in spans.below(weather)]
+    assert sorted(set(names)) == [
+        "asr",
+        "chat fake_llm",
+        "endpointing",
+        "execute_tool get_weather",
+        "playback",
+        "tts",
+    ]
+    assert names.count("chat fake_llm") == 2
+    interruption = spans.one("interruption")
+    assert interruption.parent.span_id == story.context.span_id
+    assert interruption.attributes["parley.played_ms"] > 0
+    assert story.attributes["parley.outcome"] == "interrupted"
+    assert all(span.start_time <= span.end_time for span in spans.all())
+
+
+async def test_a_turn_has_the_figures_of_its_metrics():
+    spans = Spans()
+    call = await tool_and_barge_in(spans)
+    turn, event = spans.named("turn")[0], call.outlet.of(TurnMetrics)[0]
+    assert turn.attributes["parley.e2e_ms"] == event.e2e_ms
+    assert turn.attributes["parley.completion_tokens"] == event.completion_tokens
+    chat = spans.named("chat fake_llm")[0]
+    assert chat.attributes["gen_ai.operation.name"] == "chat"
+    assert chat.attributes["gen_ai.usage.output_tokens"] > 0
+    assert spans.one("call").attributes["gen_ai.conversation.id"] == "call"
+    (first, *_), (sound, *_) = spans.named("tts"), spans.named("playback")
+    assert first.attributes["parley.audio_ms"] > 0
+    assert sound.start_time >= first.start_time
+    # From the end of the user's speech on.
+    assert (sound.start_time - turn.start_time) / 1e6 == pytest.approx(event.e2e_ms, abs=1)
+
+
+@pytest.mark.parametrize("content", [False, True])
+async def test_words_are_recorded_only_if_that_is_switched_on(content):
+    spans = Spans(content=content)
+    await tool_and_barge_in(spans)
+    plain = {
+        f"{span.name} {name}": value
+        for span in spans.all()
+        for name, value in span.attributes.items()
+        if not name.startswith(CONTENT_PREFIX)
+    }
+    assert "foggy" not in json.dumps(plain)
+    assert "Paris" not in json.dumps(plain)
+    recorded = [
+        (name.removeprefix(CONTENT_PREFIX), value)
+        for span in spans.all()
+        for name, value in span.attributes.items()
+        if name.startswith(CONTENT_PREFIX)
+    ]
+    assert bool(recorded) is content
+    if content:
+        assert {name for name, _ in recorded} == {"prompt", "completion", "arguments", "result", "text"}
+        assert ("arguments", '{"city":"Paris"}') in recorded
+
+
+async def test_a_prepared_answer_that_is_discarded_is_a_turn_that_says_so():
+    spans = Spans()
+    call = FakeCall(CONFIG, tracing=spans.tracing)
+    call.hears((200, 1_000, "set a timer"), (1_600, 2_400, "ten minutes"))
+    call.chat.answers += [says("For how long? I ask because I want to know."), says("Okay, ten minutes.")]
+    call.chat.token_s = 0.1
+    await call.start(Start(turn=TurnOptions(eagerness="normal", complete_ms=1_000)))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert [span.attributes["parley.outcome"] for span in spans.named("turn")] == ["discarded", "complete"]
+    assert spans.named("chat fake_llm")[0].attributes["parley.cancelled"]
+
+
+async def test_a_failure_is_the_span_s_status():
+    spans = Spans()
+    call = FakeCall(CONFIG, tracing=spans.tracing)
+    call.hears((200, 1_000, "what time is it"))
+    call.chat.answers.append([TextDelta(text="The first thing. "), InferenceError("broken by Paris")])
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    chat, turn = spans.one("chat fake_llm"), spans.one("turn")
+    assert (chat.status.status_code, chat.attributes["error.type"]) == (
+        StatusCode.ERROR,
+        InferenceError.code,
+    )
+    assert turn.status.status_code is StatusCode.ERROR
+    assert "Paris" not in json.dumps([dict(span.attributes) for span in spans.all()])
+
+
+async def test_canaries_are_not_traced():
+    spans = Spans()
+    call = FakeCall(CONFIG, session_id=f"{CANARY_PREFIX}1", tracing=spans.tracing)
+    await call.start()
+    await call.end()
+    assert spans.all() == ()
+
+
+@pytest.mark.parametrize("wrong", ["hello", PARENT.upper(), PARENT + "0", "00-0-0-01"])
+async def test_another_form_of_traceparent_is_refused(wrong):
+    call = FakeCall(CONFIG)
+    await call.start(json.dumps({"type": "start", "traceparent": wrong}).encode(), microphone=False)
+    assert call.outlet.of(ErrorEvent)[0].code == InvalidMessageError.code
+    call.send(end=True)
+    await call.check_nothing_left()

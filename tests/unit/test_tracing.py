@@ -1,0 +1,64 @@
+"""Where spans go, and what happens without a collector."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from parley import tracing
+from parley.errors import InferenceError
+from parley.tracing import NO_TRACE, open_tracing
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """The environment names a port at which no collector listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+
+
+def test_without_an_endpoint_there_are_no_traces():
+    assert open_tracing("test", {}) is None
+    assert open_tracing("test", {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}) is None
+    off = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4318", "OTEL_SDK_DISABLED": "true"}
+    assert open_tracing("test", off) is None
+
+
+def test_without_the_packages_there_are_no_traces(nowhere, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    assert open_tracing("test", nowhere) is None
+    assert "parley[traces]" in caplog.text
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+async def test_a_collector_that_is_away_costs_a_call_nothing(nowhere, protocol, monkeypatch):
+    monkeypatch.setattr(tracing, "_CLOSE_S", 0.2)
+    traces = open_tracing("test", {**nowhere, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol})
+    with traces.begin("call") as call:
+        assert call.traceparent
+        for number in range(5_000):
+            call.child("turn", {"parley.turn": number}).end()
+    traces.close()
+
+
+async def test_a_block_ends_its_span_with_its_error(nowhere):
+    traces = open_tracing("test", nowhere)
+    with pytest.raises(InferenceError), traces.begin("call") as call:
+        raise InferenceError("no")
+    assert call._ended
+    assert call._span.attributes["error.type"] == InferenceError.code
+    call.end(failure="another")
+    assert call._span.attributes["error.type"] == InferenceError.code
+
+
+async def test_without_traces_nothing_is_recorded():
+    with NO_TRACE.child("turn", {"a": 1}) as span:
+        span.set({"b": 2})
+        span.set_content("text", "hello")
+        assert span is NO_TRACE
+    assert NO_TRACE.traceparent == ""
