@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -9,6 +11,7 @@ from typing import Any, TypeAlias
 
 from fastapi import APIRouter, FastAPI
 
+from parley.tracing import Tracing, open_tracing
 from parley_client.transport import Transport
 from parley_gateway.apis import agent, operations, page, tokens
 from parley_gateway.apis.agent import Agent
@@ -43,6 +46,7 @@ from parley_gateway.security.origins import KnownHosts, add_headers
 from parley_gateway.servers import Servers, TritonServer
 from parley_gateway.settings import Settings
 from parley_gateway.spool import Spool
+from parley_gateway.tracing import TraceContext
 
 Api: TypeAlias = Callable[[Gateway], APIRouter]
 
@@ -114,6 +118,7 @@ def create_app(
     guard: Guard | None = None,
     servers: Servers | None = None,
     transport: Callable[[TritonServer], Transport] = triton_transport,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """One gateway: ``app.state.gateway`` is what its APIs share.
 
@@ -122,7 +127,9 @@ def create_app(
         guard: Who may come in; None: as the settings say.
         servers: The servers; None: those of the settings.
         transport: Makes a call's transport to a server.
+        tracing: Records spans of calls; None: as the environment says. Closed with the application.
     """
+    tracing = tracing or open_tracing("parley-gateway", os.environ)
     metrics = Metrics()
     servers = servers or Servers(settings.servers)
     spool = Spool(settings.uploads, metrics.uploads)
@@ -133,7 +140,7 @@ def create_app(
     gateway = Gateway(
         settings=settings,
         servers=servers,
-        calls=Calls(settings.calls, servers, metrics, transport),
+        calls=Calls(settings.calls, servers, metrics, transport, tracing),
         guard=guard,
         metrics=metrics,
         spool=spool,
@@ -150,6 +157,8 @@ def create_app(
             await gateway.calls.aclose()
             await gateway.decoders.aclose()
             await gateway.guard.aclose()
+            if tracing is not None:
+                await asyncio.to_thread(tracing.close)
 
     app = FastAPI(
         title="Parley gateway", version=version("parley"), docs_url=None, redoc_url=None, lifespan=lifespan
@@ -184,6 +193,7 @@ def _protect(app: FastAPI, gateway: Gateway, connections: ConnectionLimiter) -> 
     """Put around an application what every request passes through."""
     settings, origins = gateway.settings, gateway.guard.origins
     add_error_handlers(app, gateway.metrics)
+    app.add_middleware(TraceContext)
     app.add_middleware(BodyLimits, limits=settings.limits)
     app.add_middleware(ConnectionLimits, connections=connections)
     app.add_middleware(KnownHosts, origins=origins, open_paths=HEALTH)

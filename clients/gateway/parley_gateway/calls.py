@@ -17,6 +17,7 @@ from parley.errors import (
     ParleyError,
     ShuttingDownError,
 )
+from parley.tracing import NO_TRACE, Trace, Tracing
 from parley_client.call import Call
 from parley_client.errors import ConnectError
 from parley_client.options import Bounds, Deadlines, check_start
@@ -28,6 +29,7 @@ from parley_gateway.security.principal import Principal
 from parley_gateway.servers import Servers, TritonServer
 from parley_gateway.settings_sections import Count, Seconds
 from parley_gateway.shares import Shares
+from parley_gateway.tracing import with_trace
 
 DOUBTFUL = (ConnectError, ModelUnavailableError, DeadlineExceededError)
 """After these errors of a call the server itself is in question; after others only this call."""
@@ -104,6 +106,7 @@ class Calls:
         servers: Where calls are opened.
         metrics: Counts.
         transport: Makes a call's transport to a server.
+        tracing: Records a span for each call; None: none.
     """
 
     def __init__(
@@ -112,7 +115,9 @@ class Calls:
         servers: Servers,
         metrics: Metrics,
         transport: Callable[[TritonServer], Transport] = triton_transport,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._settings = settings
         self._servers = servers
         self._metrics = metrics
@@ -163,11 +168,16 @@ class Calls:
         """
         self.check_room(principal)
         check_start(start)
+        start = with_trace(start)
         self._idle.clear()
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(self._places.take(principal.owner))
+                trace = stack.enter_context(self._begin_trace(start, api))
+                if trace.traceparent:
+                    start = msgspec.structs.replace(start, traceparent=trace.traceparent)
                 call = await self._connect_in_time(start, stack)
+                trace.set({"gen_ai.conversation.id": call.id})
                 self._metrics.opened.labels(api).inc()
                 stack.enter_context(self._metrics.calls.labels(api).track_inprogress())
                 self._open.add(call)
@@ -179,6 +189,11 @@ class Calls:
                     await self._end(call, lambda: _audit_end(call, principal, api))
         finally:
             self._update_idle()
+
+    def _begin_trace(self, start: protocol.Start, api: str) -> Trace:
+        if self._tracing is None:
+            return NO_TRACE
+        return self._tracing.begin("gateway call", start.traceparent, {"parley.api": api})
 
     async def describe(self, server: TritonServer) -> protocol.AgentDescription | None:
         """What the agent of a server has; its session is a health check's and takes no caller's place.

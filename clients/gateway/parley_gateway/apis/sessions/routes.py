@@ -35,6 +35,7 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers, body
 from parley_gateway.security.audit import audit
 from parley_gateway.security.principal import Principal
+from parley_gateway.tracing import with_trace
 
 _JSON = "application/json"
 
@@ -51,7 +52,7 @@ class _Rest:
         gateway = self._gateway
         principal = await gateway.guard.admit(request, "agent")
         options = _read(await request.body() or b"{}", SessionOptions)
-        start = start_of(options)
+        start = with_trace(start_of(options))
         check_start(start)
         check_size(protocol.encode(start))
         gateway.calls.check_room(principal)

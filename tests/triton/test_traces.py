@@ -1,0 +1,133 @@
+"""The trace of a call with a tool and an interruption, at a collector that speaks OTLP."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import pytest_asyncio
+from gateway_caller import TOOLS, ask_for_the_weather, call, interrupt_a_story
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from parley.launcher.options import ServerOptions
+from parley.launcher.server import EmbeddedServer
+from parley_gateway.app import create_app
+from parley_gateway.serving import running
+from parley_gateway.settings import load_settings
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+DEADLINE_S = 30
+
+
+class Collector:
+    """Spans by name, with the service that sent them."""
+
+    def __init__(self, address):
+        self.url = f"http://{address[0]}:{address[1]}"
+        self.spans = []
+        self.changed = threading.Condition()
+
+    def receive(self, body):
+        request = ExportTraceServiceRequest.FromString(body)
+        with self.changed:
+            for resource in request.resource_spans:
+                names = {each.key: each.value.string_value for each in resource.resource.attributes}
+                for scope in resource.scope_spans:
+                    self.spans += [(names["service.name"], span) for span in scope.spans]
+            self.changed.notify_all()
+
+    def named(self, name):
+        return [span for _, span in self.spans if span.name == name]
+
+    async def until(self, condition):
+        def wait():
+            with self.changed:
+                return self.changed.wait_for(condition, DEADLINE_S)
+
+        assert await asyncio.to_thread(wait), sorted(span.name for _, span in self.spans)
+
+
+@contextmanager
+def collecting():
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            collector.receive(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        collector = Collector(server.server_address)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield collector
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def collector(tmp_path_factory):
+    """It has the trace of a call whose caller has a trace of its own."""
+    patch = pytest.MonkeyPatch()
+    with collecting() as one, patch.context() as environment:
+        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", one.url)
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
+        options = ServerOptions(
+            state_dir=tmp_path_factory.mktemp("server") / "state", grpc_port=0, http_port=0, metrics_port=0
+        )
+        with EmbeddedServer(options) as server:
+            flags = {"listen": {"port": 0}, "servers": {"addresses": [server.endpoints.grpc]}}
+            settings = load_settings(flags=flags)
+            async with running(settings, app=create_app(settings)) as gateway:
+                async with call(gateway.url, tools=TOOLS, traceparent=PARENT) as caller:
+                    await caller.until("connected")
+                    await ask_for_the_weather(caller)
+                    await interrupt_a_story(caller)
+                    await caller.send("control", action="hangup")
+                    await caller.until("closed")
+                await one.until(lambda: one.named("call") and one.named("gateway call"))
+        yield one
+
+
+def test_a_call_is_one_connected_trace_through_gateway_and_agent(collector):
+    by_id = {span.span_id: span for _, span in collector.spans}
+    assert {span.trace_id.hex() for _, span in collector.spans} == {PARENT.split("-")[1]}
+    (gateway,), (agent,) = collector.named("gateway call"), collector.named("call")
+    assert gateway.parent_span_id.hex() == PARENT.split("-")[2]
+    assert agent.parent_span_id == gateway.span_id
+    orphans = [span.name for _, span in collector.spans if span.parent_span_id not in by_id]
+    assert orphans == ["gateway call"]
+    services = {name: service for service, span in collector.spans for name in [span.name]}
+    assert (services["gateway call"], services["call"]) == ("parley-gateway", "parley-voice-agent")
+
+
+def test_every_stage_of_the_turns_is_a_span(collector):
+    names = {span.name for _, span in collector.spans}
+    assert {
+        "turn",
+        "asr",
+        "endpointing",
+        "chat qwen3",
+        "execute_tool get_weather",
+        "tts",
+        "playback",
+        "interruption",
+    } <= names
+    turns = {span.span_id for span in collector.named("turn")}
+    for stage in ("chat qwen3", "tts", "playback", "execute_tool get_weather", "interruption"):
+        assert all(span.parent_span_id in turns for span in collector.named(stage)), stage
+    assert all(span.start_time_unix_nano <= span.end_time_unix_nano for _, span in collector.spans)
+
+
+def test_no_word_of_the_conversation_is_in_it(collector):
+    texts = str([span for _, span in collector.spans]).lower()
+    assert "paris" not in texts
+    assert "foggy" not in texts
