@@ -72,6 +72,7 @@ class Metrics:
         self._keys: dict[tuple[Family, tuple[str, ...]], Labels] = {}
         self._series: dict[Family, int] = {}
         self._collectors: list[Callable[[], None]] = []
+        self._failed: list[Callable[[], None]] = []
         self.families = (*families, DROPPED) if families else ()
         self._known = frozenset(self.families)
         for family in self.families:
@@ -90,6 +91,11 @@ class Metrics:
         with self._lock:
             key = family, self._key(family, labels)
             self._counts[key] = self._counts.get(key, 0) + amount
+
+    def restore(self, family: Family, labels: Labels, amount: float) -> None:
+        """Put an increment back that could not be written."""
+        with self._lock:
+            self._counts[family, labels] = self._counts.get((family, labels), 0) + amount
 
     def set(self, family: Family, value: float, /, **labels: str) -> None:
         """Set a gauge."""
@@ -115,7 +121,9 @@ class Metrics:
             try:
                 collector()
             except Exception:  # noqa: BLE001 - the other metrics are still written
-                _log.exception("a metric could not be read")
+                if collector not in self._failed:
+                    self._failed.append(collector)
+                    _log.exception("metrics could not be read; this is logged once")
         with self._lock:
             changes = Changes(self._counts, self._values, self._observations)
             self._counts, self._values, self._observations = {}, {}, []

@@ -8,10 +8,17 @@ from metrics_page import read_metrics, read_page
 from notes import Notes
 from prometheus_client.parser import text_string_to_metric_families
 
-from parley.agent.metrics import FAMILIES, GPU_MEMORY, TTS_FALLBACKS, UNSCORED
+from parley.agent.metrics import (
+    ERRORS,
+    FALSE_INTERRUPTIONS,
+    FAMILIES,
+    GPU_MEMORY,
+    TTS_FALLBACKS,
+    UNSCORED,
+)
 from parley.launcher.options import ROOT
 from parley.protocol import Connected, TurnMetrics
-from parley.triton.model_metrics import MODEL_FAMILIES
+from parley.triton.model_metrics import MODEL_FAMILIES, REQUEST_ERRORS
 from parley_client import connect
 from parley_client.audio.files import read_speech
 from parley_client.cli.conversation import ScriptedConversation
@@ -80,11 +87,11 @@ def test_models_count_requests_and_batches(conversation):
 
 def test_names_types_and_labels_are_the_documented_ones(server, conversation):
     families = {family.name: family for family in text_string_to_metric_families(read_page(server))}
-    only_sometimes = {GPU_MEMORY, TTS_FALLBACKS, UNSCORED}
+    after_incidents = {GPU_MEMORY, TTS_FALLBACKS, UNSCORED, FALSE_INTERRUPTIONS, ERRORS, REQUEST_ERRORS}
     for expected in (*FAMILIES, *MODEL_FAMILIES):
         family = families.get(expected.name.removesuffix("_total"))
         if family is None:
-            assert expected in only_sometimes or expected.labels, expected.name
+            assert expected in after_incidents, expected.name
             continue
         assert family.type == expected.kind
         for sample in family.samples:

@@ -12,10 +12,13 @@ from parley.metrics import Family, Metrics
 
 
 def record_gpu_memory(metrics: Metrics, family: Family) -> None:
-    """Set the gauge ``family`` with the label ``gpu`` for each GPU; without NVML or GPUs there is none."""
+    """Set the gauge ``family`` with the label ``gpu`` for each GPU that may be read."""
     nvml = _nvml()
     for index in range(nvml.nvmlDeviceGetCount() if nvml else 0):
-        memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
+        except nvml.NVMLError:
+            continue  # without the right to read it, or lost
         metrics.set(family, memory.used, gpu=str(index))
 
 

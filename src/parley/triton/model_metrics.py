@@ -21,6 +21,12 @@ FIRST_RESPONSE = Family(
     ("model",),
     LATENCY_BUCKETS_S,
 )
+REQUEST_ERRORS = Family(
+    "parley_request_errors_total",
+    "counter",
+    "Requests to a decoupled model that ended with an error, by code",
+    ("model", "code"),
+)
 BATCHES = Family("parley_batches_total", "counter", "Runs of a model for one or several requests", ("model",))
 BATCH_ITEMS = Family(
     "parley_batch_items_total",
@@ -37,7 +43,7 @@ STARTED = Family(
     "When a model was loaded, in Unix time",
     ("model", "model_instance"),
 )
-MODEL_FAMILIES = (REQUESTS, FIRST_RESPONSE, BATCHES, BATCH_ITEMS, BATCH_SECONDS, STARTED)
+MODEL_FAMILIES = (REQUESTS, FIRST_RESPONSE, REQUEST_ERRORS, BATCHES, BATCH_ITEMS, BATCH_SECONDS, STARTED)
 
 
 class ModelMetrics:
@@ -77,10 +83,12 @@ class ModelMetrics:
         """A decoupled request was answered for the first time."""
         self.recorder.observe(FIRST_RESPONSE, after_s, model=self._model)
 
-    def on_request_ended(self) -> None:
-        """A decoupled request has ended."""
+    def on_request_ended(self, error_code: str) -> None:
+        """A decoupled request has ended; ``error_code`` is empty without an error."""
         with self._lock:
             self._requests -= 1
+        if error_code:
+            self.recorder.count(REQUEST_ERRORS, model=self._model, code=error_code)
 
     def _record_requests(self) -> None:
         self.recorder.set(REQUESTS, self._requests, model=self._model, model_instance=self._instance)
@@ -100,6 +108,6 @@ class RequestTimer:
             self._answered = True
             self._metrics.on_first_response(time.monotonic() - self._began)
 
-    def on_ended(self) -> None:
-        """The request has ended."""
-        self._metrics.on_request_ended()
+    def on_ended(self, error_code: str) -> None:
+        """The request has ended; ``error_code`` is empty without an error."""
+        self._metrics.on_request_ended(error_code)

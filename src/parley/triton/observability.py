@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Any
 
-from parley.metrics import Changes, Family, Labels, Metrics
+from parley.metrics import DROPPED, Changes, Family, Labels, Metrics
 
 PUBLISH_S = 2.0
 _CLOSE_S = 5.0
@@ -85,23 +85,38 @@ class MetricsPublisher:
         self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
+        failing = False
         while True:
-            try:
-                self._publish(self._metrics.drain())
-            except Exception:  # noqa: BLE001 - a stopping server refuses; the model itself is not affected
-                _log.warning("metrics were not written", exc_info=True)
+            errors = self._publish(self._metrics.drain())
+            if errors and not failing:
+                _log.warning("%d metrics were not written", len(errors), exc_info=errors[0])
+            failing = bool(errors)
             if self._closed.wait(self._interval_s):
                 return
 
-    def _publish(self, changes: Changes) -> None:
+    def _publish(self, changes: Changes) -> list[Exception]:
+        """Write what was recorded; a series that Triton refuses costs no other one."""
+        errors: list[Exception] = []
         for (family, labels), amount in changes.counts.items():
-            self._one(family, labels).increment(amount)
+            try:
+                self._one(family, labels).increment(amount)
+            except Exception as error:  # noqa: BLE001 - Triton's errors have no type of their own
+                errors.append(error)
+                self._metrics.restore(family, labels, amount)
         for (family, labels), value in changes.values.items():
-            self._one(family, labels).set(value)
+            try:
+                self._one(family, labels).set(value)
+            except Exception as error:  # noqa: BLE001 - set again with the next change
+                errors.append(error)
         for family, labels, value in changes.observations:
             if self._closed.is_set():
-                return
-            self._one(family, labels).observe(value)
+                break
+            try:
+                self._one(family, labels).observe(value)
+            except Exception as error:  # noqa: BLE001 - counted as dropped
+                errors.append(error)
+                self._metrics.count(DROPPED)
+        return errors
 
     def _one(self, family: Family, labels: Labels) -> Any:
         key = family, labels

@@ -77,7 +77,8 @@ class Responder:
             _log.warning("%s: %s", self._name, error.to_log())
         else:
             _log.error("%s failed", self._name, exc_info=error)
-        self._end(make_error(self._pb, error))
+        code = error.code if isinstance(error, ParleyError) else ParleyError.code
+        self._end(make_error(self._pb, error), code)
 
     @property
     def cancelled(self) -> bool:
@@ -85,15 +86,15 @@ class Responder:
         with self._lock:
             return self._open and bool(self._sender.is_cancelled())
 
-    def _end(self, response: Any) -> None:
+    def _end(self, response: Any, error_code: str = "") -> None:
         with self._lock:
             if not self._open:
                 return
             self._open = False
             if self._timer:
-                if response is not None:
+                if response is not None and not error_code:
                     self._timer.on_response()
-                self._timer.on_ended()
+                self._timer.on_ended(error_code)
             # An error carries the flag itself: when the flag followed alone, Triton 24.10 itself
             # crashed within seconds under callers that hang up as soon as they see the error.
             flags = self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL

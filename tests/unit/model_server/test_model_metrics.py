@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import fake_pb_utils as pb
 import pytest
 from fake_pb_utils import Request
 
+from parley.errors import ParleyError
 from parley.metrics import Family, Metrics
 from parley.runtime.parameters import Parameters
-from parley.triton.model_metrics import BATCH_ITEMS, BATCHES, FIRST_RESPONSE, REQUESTS, STARTED, ModelMetrics
+from parley.triton.model_metrics import (
+    BATCH_ITEMS,
+    BATCHES,
+    FIRST_RESPONSE,
+    REQUEST_ERRORS,
+    REQUESTS,
+    STARTED,
+    ModelMetrics,
+)
 from parley.triton.observability import MetricsPublisher
 from parley.triton.responses import Responder
 
@@ -95,11 +105,13 @@ def test_a_page_that_refuses_does_not_end_the_publisher(page, publish, caplog):
     metrics = Metrics((BYTES,))
     publish(metrics)
     metrics.count(BYTES, 5)
-    while "the server is stopping" not in caplog.text:
-        pass
+    end = time.monotonic() + 10
+    while "the server is stopping" not in caplog.text and time.monotonic() < end:
+        time.sleep(0.01)
     page.refuses = False
     metrics.count(BYTES, 3)
-    page.until(lambda: (series := page.one(BYTES)) is not None and series.value >= 3)
+    page.until(lambda: (series := page.one(BYTES)) is not None and series.value == 8)
+    assert caplog.text.count("were not written") == 1, "not once for each interval"
 
 
 def test_requests_first_responses_and_batches_of_a_model(page):
@@ -117,7 +129,8 @@ def test_requests_first_responses_and_batches_of_a_model(page):
     changes = metrics.recorder.drain()
     labels = tuple(NAMES.items())
     assert changes.values[REQUESTS, tuple(instance.items())] == 1
-    assert [family for family, *_ in changes.observations] == [FIRST_RESPONSE, FIRST_RESPONSE]
+    assert [family for family, *_ in changes.observations] == [FIRST_RESPONSE], "an error is no answer"
+    assert changes.counts[REQUEST_ERRORS, (*labels, ("code", ParleyError.code))] == 1
     assert (changes.counts[BATCHES, labels], changes.counts[BATCH_ITEMS, labels]) == (2, 4)
     waiting.finish()
     waiting.finish()
