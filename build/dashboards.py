@@ -31,8 +31,8 @@ class Query:
 
     expression: str
     legend: str = ""
-    needs_gpu: bool = False
-    """Whether there are series only on a machine with a GPU."""
+    rare: bool = False
+    """Whether there are series only on a machine with a GPU, or after an incident."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ BOARDS = (
         "Parley: calls",
         (
             Panel("Open calls", (Query("sum(voice_agent_active_sessions)"),), single=True),
-            Panel("Of all that are possible", (Query(_FILL),), "percentunit", single=True),
+            Panel("Sessions in use", (Query(_FILL),), "percentunit", single=True),
             Panel(
                 "Answered within 1 s",
                 (
                     Query(
                         _ratio(
-                            _rate('voice_agent_e2e_latency_seconds_bucket{le="1"}'),
+                            _rate('voice_agent_e2e_latency_seconds_bucket{le=~"1|1[.]0"}'),
                             _rate("voice_agent_e2e_latency_seconds_count"),
                         )
                     ),
@@ -119,12 +119,7 @@ BOARDS = (
             ),
             Panel(
                 "Sounds that were no interruption",
-                (
-                    Query(
-                        _rate("voice_agent_false_interruptions_total", "reason") + " or vector(0)",
-                        "{{reason}}",
-                    ),
-                ),
+                (Query(_rate("voice_agent_false_interruptions_total", "reason"), "{{reason}}", rare=True),),
                 "ops",
             ),
             Panel(
@@ -135,7 +130,7 @@ BOARDS = (
             Panel("Calls at the gateway", (Query("sum by (api) (parley_gateway_calls)", "{{api}}"),)),
             Panel(
                 "Requests for single stages",
-                (Query("sum by (api) (parley_gateway_stage_requests) or vector(0)", "{{api}}"),),
+                (Query("sum by (api) (parley_gateway_stage_requests)", "{{api}}", rare=True),),
             ),
             Panel(
                 "Audio",
@@ -186,7 +181,7 @@ BOARDS = (
         "parley-capacity",
         "Parley: capacity and GPU",
         (
-            Panel("Of all calls that are possible", (Query(_FILL),), "percentunit"),
+            Panel("Sessions in use", (Query(_FILL),), "percentunit"),
             Panel(
                 "Calls by instance",
                 (Query("voice_agent_active_sessions", "{{model_instance}} {{instance}}"),),
@@ -225,10 +220,10 @@ BOARDS = (
             Panel("Processors", (Query("nv_cpu_utilization", "used"),), "percentunit"),
             Panel(
                 "Used memory of GPUs",
-                (Query("max by (gpu) (voice_agent_gpu_memory_used_bytes)", "GPU {{gpu}}", needs_gpu=True),),
+                (Query("max by (gpu) (voice_agent_gpu_memory_used_bytes)", "GPU {{gpu}}", rare=True),),
                 "bytes",
             ),
-            Panel("GPUs", (Query("nv_gpu_utilization", "{{gpu_uuid}}", needs_gpu=True),), "percentunit"),
+            Panel("GPUs", (Query("nv_gpu_utilization", "{{gpu_uuid}}", rare=True),), "percentunit"),
         ),
     ),
     Board(
@@ -237,17 +232,17 @@ BOARDS = (
         (
             Panel(
                 "Errors that clients were sent",
-                (Query(_rate("voice_agent_errors_total", "type") + " or vector(0)", "{{type}}"),),
+                (Query(_rate("voice_agent_errors_total", "type"), "{{type}}", rare=True),),
                 "ops",
             ),
             Panel(
                 "Refused at the gateway",
-                (Query(_rate("parley_gateway_refusals_total", "code") + " or vector(0)", "{{code}}"),),
+                (Query(_rate("parley_gateway_refusals_total", "code"), "{{code}}", rare=True),),
                 "ops",
             ),
             Panel(
                 "Lost calls",
-                (Query(_rate("parley_gateway_calls_lost_total", "code") + " or vector(0)", "{{code}}"),),
+                (Query(_rate("parley_gateway_calls_lost_total", "code"), "{{code}}"),),
                 "ops",
             ),
             Panel("Ready servers", (Query("parley_gateway_server_ready", "{{server}}"),)),
@@ -255,37 +250,32 @@ BOARDS = (
                 "Restarts in an hour",
                 (
                     Query(
-                        "sum by (model) (increase(parley_model_restarts_total[1h])) > 0 or vector(0)",
+                        "sum by (model) (increase(parley_model_restarts_total[1h])) > 0",
                         "{{model}}",
+                        rare=True,
                     ),
                     Query("sum(increase(parley_server_restarts_total[1h]))", "server"),
                 ),
             ),
             Panel(
                 "Failed requests to models",
-                (
-                    Query(
-                        f"{_rate('nv_inference_request_failure', 'model')} > 0 or vector(0)",
-                        "{{model}}",
-                    ),
-                ),
+                (Query(f"{_rate('nv_inference_request_failure', 'model')} > 0", "{{model}}", rare=True),),
                 "ops",
             ),
             Panel(
                 "Replaced engines",
                 (
                     Query(
-                        _rate("parley_asr_fallback_total", "from_model") + " or vector(0)",
+                        _rate("parley_asr_fallback_total", "from_model"),
                         "recogniser {{from_model}}",
+                        rare=True,
                     ),
                     Query(
-                        _rate("parley_tts_fallback_total", "from_engine") + " or vector(0)",
+                        _rate("parley_tts_fallback_total", "from_engine"),
                         "synthesizer {{from_engine}}",
+                        rare=True,
                     ),
-                    Query(
-                        _rate("parley_turn_unscored_total", "reason") + " or vector(0)",
-                        "turn model {{reason}}",
-                    ),
+                    Query(_rate("parley_turn_unscored_total", "reason"), "turn model {{reason}}", rare=True),
                 ),
                 "ops",
             ),
@@ -293,8 +283,7 @@ BOARDS = (
                 "Crowded and slow connections",
                 (
                     Query(
-                        _rate("parley_gateway_connections_crowded_total", "reason") + " or vector(0)",
-                        "{{reason}}",
+                        _rate("parley_gateway_connections_crowded_total", "reason"), "{{reason}}", rare=True
                     ),
                     Query(_rate("parley_gateway_slow_readers_total"), "slow readers"),
                 ),
@@ -330,6 +319,7 @@ def _graph(panel: Panel) -> timeseries.Panel:
         .datasource(_SOURCE)
         .unit(panel.unit)
         .min(0)
+        .no_value("0")
         .height(_HEIGHT)
         .span(_WIDTH)
         .line_width(1)
