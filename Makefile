@@ -17,8 +17,8 @@ MODEL ?=
 PROFILE ?=
 WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
-.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels demo serve talk gateway \
-    test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
+.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load \
+    demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
     bench-recovery soak observe fetch models export convert lock clean
 
@@ -49,6 +49,10 @@ setup-frameworks: ## Make the environment .venv-frameworks (SDKs and frameworks 
 setup-kernels:
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --kernels
+
+setup-load:
+	$(call need-python)
+	@$(PYTHON3) scripts/setup --load
 
 demo: setup ## Hold a recorded conversation with a server started for it, and show it live
 	@$(call quiet-if-interrupted,.venv/bin/parley demo $(WITH_PROFILE) $(ARGS))
@@ -166,7 +170,7 @@ lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest 
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .cache .server \
+	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .venv-load .cache .server \
 	    .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/parity/*/.pytest_cache
 
 # Ctrl-C is no error for make to report.

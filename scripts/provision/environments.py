@@ -97,6 +97,15 @@ KERNELS = Environment(
 PEERS = Environment(
     ".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False
 )
+LOAD = Environment(
+    ".venv-load",
+    ("load.txt",),
+    (),
+    "from gevent import monkey\n"
+    "monkey.patch_all()\n"
+    "import grpc.experimental.gevent, locust, parley_client, tritonclient.grpc, websocket",
+    torch=False,
+)
 
 
 def locks_folder(root: Path) -> Path:
@@ -311,6 +320,7 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("kernels", wheels[1:2]),
         ("torch-cuda", torch_libraries),
         ("frameworks", (without,)),
+        ("load", wheels[:2]),
     ):
         print(f"resolving {name}.in", file=sys.stderr)
         options = (*common, *extra, *(["--upgrade"] if upgrade else []))

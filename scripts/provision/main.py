@@ -16,6 +16,7 @@ from provision.environments import (
     EXPORT,
     FRAMEWORKS,
     KERNELS,
+    LOAD,
     PEERS,
     SERVE,
     TALK,
@@ -170,6 +171,9 @@ def main(argv: list[str] | None = None) -> int:
         help="make .venv-frameworks (what the plugins and the gateway are tested with) instead",
     )
     what.add_argument(
+        "--load", action="store_true", help="make .venv-load (locust, for load from many callers) instead"
+    )
+    what.add_argument(
         "--browser",
         action="store_true",
         help="only provide the Chromium that the gateway's page is tested with",
@@ -187,7 +191,14 @@ def main(argv: list[str] | None = None) -> int:
     what.add_argument("--lock", action="store_true", help="resolve build/requirements/*.in instead")
     parser.add_argument("--upgrade", action="store_true", help="with --lock: take the newest versions")
     arguments = parser.parse_args(argv)
-    chosen = {"talk": TALK, "export": EXPORT, "peers": PEERS, "frameworks": FRAMEWORKS, "kernels": KERNELS}
+    chosen = {
+        "talk": TALK,
+        "export": EXPORT,
+        "peers": PEERS,
+        "frameworks": FRAMEWORKS,
+        "kernels": KERNELS,
+        "load": LOAD,
+    }
     environment = next((chosen[name] for name in chosen if getattr(arguments, name)), SERVE)
     try:
         if arguments.lock:
