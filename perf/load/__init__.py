@@ -1,0 +1,1 @@
+"""Load from many callers: what one call is made of, and what a run of locust has measured."""
