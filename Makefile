@@ -20,7 +20,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery soak observe fetch models export convert lock clean
+    bench-recovery soak load observe fetch models export convert lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -130,6 +130,9 @@ bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 
 soak: setup ## Send the server callers that behave badly for an hour, and watch it (ARGS="--help")
 	@$(PY) perf/soak.py $(ARGS)
+
+load: setup setup-load ## Let many callers talk to the server at once, with locust (USERS=8 MINUTES=5; ARGS="--help")
+	@$(PY) perf/load.py $(if $(USERS),--users $(USERS)) $(if $(MINUTES),--minutes $(MINUTES)) $(WITH_PROFILE) $(ARGS)
 
 simulate: setup ## Let simulated callers talk to the server and judge it (PROFILE=NAME; ARGS="--help")
 	@$(PY) perf/simulate.py $(WITH_PROFILE) $(ARGS)

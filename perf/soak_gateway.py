@@ -8,7 +8,7 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import httpx
@@ -40,15 +40,20 @@ _REFUSED: tuple[tuple[str, dict[str, object]], ...] = (
 
 
 @contextmanager
-def gateway(server: str) -> Iterator[str]:
-    """A gateway for a server, without keys; its address, ``http://host:port``."""
+def gateway(server: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """A gateway for a server, without keys; its address, ``http://host:port``.
+
+    Args:
+        server: ``host:port`` of Triton's gRPC endpoint.
+        environment: more settings than those that the soak needs.
+    """
     command = ["-m", "parley_client", "gateway", "--server", server, "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(
         [sys.executable, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=os.environ | _ENVIRONMENT,
+        env=os.environ | _ENVIRONMENT | dict(environment or {}),
     )
     try:
         while line := process.stdout.readline() if process.stdout else "":
