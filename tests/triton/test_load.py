@@ -1,0 +1,74 @@
+"""A short load from callers of both kinds, through the real server and a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+from load.report import read_report
+
+from parley.launcher.options import ROOT
+from parley_gateway.serving import running
+from parley_gateway.settings import load_settings
+
+SETUP_S = 900
+LOAD_S = 240
+WAYS = ("grpc", "websocket")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def locust():
+    """.venv-load, which is made unless it is there."""
+    subprocess.run([sys.executable, ROOT / "scripts" / "setup", "--load"], check=True, timeout=SETUP_S)
+
+
+@pytest.fixture
+async def gateway(server):
+    flags = {"listen": {"port": 0}, "servers": {"addresses": [server.endpoints.grpc]}}
+    async with running(load_settings(flags=flags)) as one:
+        yield one.url
+
+
+async def make_load(server, gateway, folder, *options):
+    """Run ``perf/load.py``; returns its status and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, ROOT / "perf" / "load.py", "--out", folder),
+        *("--server", server.endpoints.grpc, "--gateway", gateway, *options),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(LOAD_S):
+            printed, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    return process.returncode, printed.decode()
+
+
+@pytest.mark.timeout(LOAD_S + 60)
+async def test_two_callers_of_each_kind_lose_no_call(server, gateway, tmp_path):
+    options = ("--users", "4", "--spawn-rate", "4", "--minutes", "0.35", "--vanish", "0.2", "--early", "0.2")
+    status, printed = await make_load(server, gateway, tmp_path, *options)
+    assert status == 0, printed
+    report = read_report(tmp_path)
+    counts = {(row.name, row.way): row.count - row.failures for row in report.rows}
+    for way in WAYS:
+        for name in ("connect", "greeting", "first audio", "gap", "call"):
+            assert counts[name, way] > 0, (name, way, printed)
+    assert (report.lost, report.refused, report.exceptions) == (0, 0, ())
+    assert "0 lost" in printed
+    assert (tmp_path / "report.html").stat().st_size > 0
+
+
+@pytest.mark.timeout(LOAD_S + 60)
+async def test_calls_arrive_at_a_rate_and_none_is_lost(server, gateway, tmp_path):
+    options = ("--arrivals-per-minute", "60", "--spawn-rate", "4", "--minutes", "0.25", "--vanish", "0")
+    status, printed = await make_load(server, gateway, tmp_path, *options)
+    assert status == 0, printed
+    report = read_report(tmp_path)
+    assert report.calls > 0
+    assert report.lost == 0
