@@ -114,8 +114,10 @@ class Caller:
             raise LostError("no connected event")
         if state.refusal:
             self._ends = True
-            self._line.hang_up()  # only END frees the place of a session, also of one that was refused
-            self._wait(lambda: bool(state.closed), _CLOSE_S, leaves=False)
+            # Only END frees the place of a session, also of one that was refused.
+            with suppress(CallError):
+                self._line.hang_up()
+                self._wait(lambda: bool(state.closed), _CLOSE_S, leaves=False)
             raise RefusedError(state.refusal)
         self._microphone = Microphone(self._plan.chunk_ms, time.monotonic())
         self._speaking = gevent.spawn(self._speak)

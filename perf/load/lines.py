@@ -134,10 +134,8 @@ class GrpcLine:
         """The event of a reply; None: it has none, or an unknown one."""
         if reply.error and not self._is_finished:
             error = from_wire(reply.error)
-            # A request that failed before the session was open, or because there is none any more.
-            if not self._is_connected:
-                raise RefusedError(error.code)
-            if isinstance(error, SessionNotFoundError) or reply.request_id in ("start", ""):
+            is_gone = isinstance(error, SessionNotFoundError) or reply.request_id in ("start", "")
+            if self._is_connected and is_gone:
                 raise LostError(error.code)
             return protocol.ErrorEvent.of(error)
         return _read(reply) if reply.event else None
