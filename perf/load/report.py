@@ -78,6 +78,8 @@ class Report:
             return f"the load's own code failed: {self.exceptions[0]}"
         if not self.calls:
             return "no call ended"
+        if self.refused == self.calls:
+            return "no call was accepted"
         return f"{self.lost} calls were lost" if self.lost else ""
 
 

@@ -58,6 +58,8 @@ def test_refused_calls_and_missing_answers_fail_no_run(written):
 
 def test_a_run_without_calls_or_with_a_broken_driver_fails(written):
     assert written().problem == "no call ended"
+    refused = [f'grpc,call,"{RefusedError("model_unavailable")!r}",20,,']
+    assert written(CALLS, refused).problem == "no call was accepted"
     assert "division by zero" in written(CALLS, (), ["1,division by zero,…,node"]).problem
 
 
