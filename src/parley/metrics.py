@@ -57,7 +57,7 @@ class Changes:
     observations: list[tuple[Family, Labels, float]]
 
 
-class Metrics:
+class MetricsRecorder:
     """The metrics of one process. Thread-safe.
 
     Args:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from parley import metrics as module
-from parley.metrics import DROPPED, Family, Metrics
+from parley.metrics import DROPPED, Family, MetricsRecorder
 
 CALLS = Family("calls_total", "counter", "Calls", ("outcome",), from_start=(("opened",), ("refused",)))
 BYTES = Family("bytes_total", "counter", "Bytes")
@@ -16,7 +16,7 @@ WAIT = Family("wait_seconds", "histogram", "Waits", buckets=(0.1, 1.0))
 
 
 def test_counts_are_summed_until_they_are_drained():
-    metrics = Metrics((CALLS, BYTES))
+    metrics = MetricsRecorder((CALLS, BYTES))
     assert metrics.drain().counts == {
         (CALLS, (("outcome", "opened"),)): 0,
         (CALLS, (("outcome", "refused"),)): 0,
@@ -31,7 +31,7 @@ def test_counts_are_summed_until_they_are_drained():
 
 
 def test_a_gauge_keeps_its_last_value_and_a_histogram_every_observation():
-    metrics = Metrics((OPEN, WAIT))
+    metrics = MetricsRecorder((OPEN, WAIT))
     metrics.set(OPEN, 3, instance="a")
     metrics.set(OPEN, 2, instance="a")
     metrics.observe(WAIT, 0.5)
@@ -42,7 +42,7 @@ def test_a_gauge_keeps_its_last_value_and_a_histogram_every_observation():
 
 
 def test_the_number_of_series_is_bounded():
-    metrics = Metrics((CALLS,))
+    metrics = MetricsRecorder((CALLS,))
     metrics.drain()
     for number in range(2 * module.MAX_SERIES):
         metrics.count(CALLS, outcome=f"stranger {number}")
@@ -53,7 +53,7 @@ def test_the_number_of_series_is_bounded():
 
 
 def test_observations_that_wait_are_bounded_and_the_rest_is_counted():
-    metrics = Metrics((WAIT,))
+    metrics = MetricsRecorder((WAIT,))
     for _ in range(module.MAX_OBSERVATIONS + 5):
         metrics.observe(WAIT, 1.0)
     changes = metrics.drain()
@@ -62,7 +62,7 @@ def test_observations_that_wait_are_bounded_and_the_rest_is_counted():
 
 
 def test_what_is_no_family_of_the_process_is_not_kept():
-    metrics = Metrics(())
+    metrics = MetricsRecorder(())
     metrics.count(BYTES, 1)
     metrics.set(OPEN, 1, instance="a")
     metrics.observe(WAIT, 1.0)
@@ -74,7 +74,7 @@ def test_a_collector_that_fails_takes_nothing_else_with_it(caplog):
     def fail():
         raise RuntimeError("no driver")
 
-    metrics = Metrics((OPEN,))
+    metrics = MetricsRecorder((OPEN,))
     metrics.collect_with(fail)
     metrics.collect_with(lambda: metrics.set(OPEN, 1, instance="a"))
     assert metrics.drain().values == {(OPEN, (("instance", "a"),)): 1}
@@ -82,7 +82,7 @@ def test_a_collector_that_fails_takes_nothing_else_with_it(caplog):
 
 
 def test_nothing_is_lost_between_threads():
-    metrics = Metrics((BYTES,))
+    metrics = MetricsRecorder((BYTES,))
     total = 0
 
     def record():
@@ -100,4 +100,4 @@ def test_nothing_is_lost_between_threads():
 
 def test_a_label_that_is_missing_is_an_error():
     with pytest.raises(KeyError):
-        Metrics((CALLS,)).count(CALLS)
+        MetricsRecorder((CALLS,)).count(CALLS)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from parley.agent.ports import Reason
 from parley.agent.turn import TurnOutcome, TurnRecord
-from parley.metrics import LATENCY_BUCKETS_S, Family, Metrics
+from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
 from parley.protocol import Audio, Connected, ErrorEvent, ServerEvent
 from parley.tts.messages import TtsFallback
 
@@ -117,7 +117,9 @@ class AgentMetrics:
         metrics: records.
     """
 
-    def __init__(self, *, recognizer: str, language_model: str, instance: str, metrics: Metrics) -> None:
+    def __init__(
+        self, *, recognizer: str, language_model: str, instance: str, metrics: MetricsRecorder
+    ) -> None:
         self._recognizer = recognizer
         self._language_model = language_model
         self._instance = instance
@@ -202,7 +204,7 @@ class AgentMetrics:
             self._metrics.observe(family, ms / _MS, **labels)
 
 
-UNMEASURED = AgentMetrics(recognizer="", language_model="", instance="", metrics=Metrics(()))
+UNMEASURED = AgentMetrics(recognizer="", language_model="", instance="", metrics=MetricsRecorder(()))
 """For sessions that are no clients': nothing is kept."""
 
 

@@ -1,6 +1,6 @@
 """Used memory of the GPUs, by NVML.
 
-Apart from the agent, which knows no hardware.
+Apart because the agent knows no hardware.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from parley.metrics import Family, Metrics
+from parley.metrics import Family, MetricsRecorder
 
 
-def record_gpu_memory(metrics: Metrics, family: Family) -> None:
+def record_gpu_memory(metrics: MetricsRecorder, family: Family) -> None:
     """Set the gauge ``family`` with the label ``gpu`` for each GPU that may be read."""
     nvml = _nvml()
     for index in range(nvml.nvmlDeviceGetCount() if nvml else 0):

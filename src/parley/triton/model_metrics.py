@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from parley.metrics import LATENCY_BUCKETS_S, Family, Metrics
+from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
 from parley.runtime.parameters import Parameters
 from parley.triton.observability import MetricsPublisher
 
@@ -58,7 +58,7 @@ class ModelMetrics:
         self._model, self._instance = parameters.model, parameters.instance
         self._lock = threading.Lock()
         self._requests = 0
-        self.recorder = Metrics((*MODEL_FAMILIES, *families))
+        self.recorder = MetricsRecorder((*MODEL_FAMILIES, *families))
         self.recorder.set(STARTED, time.time(), model=self._model, model_instance=self._instance)
         self.recorder.collect_with(self._record_requests)
         self._publisher = MetricsPublisher(pb_utils, self.recorder)

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Any
 
-from parley.metrics import DROPPED, Changes, Family, Labels, Metrics
+from parley.metrics import DROPPED, Changes, Family, Labels, MetricsRecorder
 
 PUBLISH_S = 2.0
 _CLOSE_S = 5.0
@@ -57,7 +57,7 @@ class MetricsPublisher:
         interval_s: between two writes.
     """
 
-    def __init__(self, pb_utils: Any, metrics: Metrics, *, interval_s: float = PUBLISH_S) -> None:
+    def __init__(self, pb_utils: Any, metrics: MetricsRecorder, *, interval_s: float = PUBLISH_S) -> None:
         self._metrics = metrics
         self._interval_s = interval_s
         kinds = {

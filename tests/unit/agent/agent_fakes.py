@@ -26,7 +26,7 @@ from parley.asr.messages import (
 )
 from parley.errors import ParleyError
 from parley.llm.messages import Completed, LlmEvent, TextDelta, ToolCall, ToolCalled
-from parley.metrics import Metrics
+from parley.metrics import MetricsRecorder
 from parley.protocol import (
     AgentState,
     Audio,
@@ -483,7 +483,7 @@ class FakeCall:
             self.speculated.append,
             tracing=tracing,
         )
-        self.metrics = Metrics(FAMILIES)
+        self.metrics = MetricsRecorder(FAMILIES)
         agent_metrics = AgentMetrics(
             recognizer="fake_asr", language_model="fake_llm", instance="agent_0", metrics=self.metrics
         )

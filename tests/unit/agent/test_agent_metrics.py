@@ -14,7 +14,7 @@ from parley.agent.turns import ResumeReason
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.errors import InferenceError
 from parley.llm.messages import TextDelta
-from parley.metrics import Metrics
+from parley.metrics import MetricsRecorder
 from parley.protocol import (
     CANARY_PREFIX,
     AgentState,
@@ -275,7 +275,7 @@ async def test_canaries_are_not_measured():
 
 
 async def test_one_of_many_chunks_is_timed_without_the_networks():
-    metrics = Metrics(names.FAMILIES)
+    metrics = MetricsRecorder(names.FAMILIES)
     agent = names.AgentMetrics(recognizer="", language_model="", instance="", metrics=metrics)
     session = names.SessionMetrics(agent, lambda _: None)
     for _ in range(640):

@@ -12,7 +12,7 @@ from parley.asr.messages import AsrOptions
 from parley.engines.openai_chat import OpenAiChatModel
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.messages import ChatMessage, GenerateRequest
-from parley.metrics import Metrics
+from parley.metrics import MetricsRecorder
 from parley.models.voice_agent import AgentService, make_engines
 from parley.runtime.parameters import Parameters
 from parley.tts.messages import SpeakRequest
@@ -75,7 +75,7 @@ def test_a_synthesizer_that_is_named_twice():
 
 
 async def test_synthesizers_replace_each_other():
-    port, metrics = SilentPort(), Metrics((TTS_FALLBACKS,))
+    port, metrics = SilentPort(), MetricsRecorder((TTS_FALLBACKS,))
     agent_metrics = AgentMetrics(recognizer="", language_model="", instance="", metrics=metrics)
     config = AgentConfig(tts=("chatterbox",), tts_fallback=("espeak",))
     synthesizer = make_engines(config, port, agent_metrics).synthesizer

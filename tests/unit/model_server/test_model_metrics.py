@@ -10,7 +10,7 @@ import pytest
 from fake_pb_utils import Request
 
 from parley.errors import ParleyError
-from parley.metrics import Family, Metrics
+from parley.metrics import Family, MetricsRecorder
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import (
     BATCH_ITEMS,
@@ -87,7 +87,7 @@ def publish(page):
 
 
 def test_what_is_recorded_comes_to_the_page(page, publish):
-    metrics = Metrics((BYTES, OPEN, WAIT))
+    metrics = MetricsRecorder((BYTES, OPEN, WAIT))
     publish(metrics)
     metrics.count(BYTES, 5)
     metrics.set(OPEN, 2, instance="a")
@@ -102,7 +102,7 @@ def test_what_is_recorded_comes_to_the_page(page, publish):
 
 def test_a_page_that_refuses_does_not_end_the_publisher(page, publish, caplog):
     page.refuses = True
-    metrics = Metrics((BYTES,))
+    metrics = MetricsRecorder((BYTES,))
     publish(metrics)
     metrics.count(BYTES, 5)
     end = time.monotonic() + 10

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from parley.metrics import Family, Metrics
+from parley.metrics import Family, MetricsRecorder
 from parley.runtime import gpu_memory
 
 USED = Family("used_bytes", "gauge", "Used memory", ("gpu",))
@@ -41,7 +41,7 @@ def nvml(used, **more):
 
 
 def recorded():
-    metrics = Metrics((USED,))
+    metrics = MetricsRecorder((USED,))
     gpu_memory.record_gpu_memory(metrics, USED)
     return {labels[0][1]: value for (_, labels), value in metrics.drain().values.items()}
 
