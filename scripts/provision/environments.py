@@ -321,6 +321,7 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("torch-cuda", torch_libraries),
         ("frameworks", (without,)),
         ("load", wheels[:2]),
+        ("perf-analyzer", ("--no-deps", "--only-binary=:all:")),
     ):
         print(f"resolving {name}.in", file=sys.stderr)
         options = (*common, *extra, *(["--upgrade"] if upgrade else []))

@@ -24,6 +24,7 @@ from provision.environments import (
     make,
     write_locks,
 )
+from provision.perf_analyzer import provide_perf_analyzer
 from provision.system import BROWSING, Progress, SetupError, loads
 from provision.uv import run_quietly
 
@@ -188,6 +189,11 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="only download Prometheus, which `make observe` and tests use",
     )
+    what.add_argument(
+        "--perf-analyzer",
+        action="store_true",
+        help="only provide Triton's perf_analyzer, in .cache/perf-analyzer",
+    )
     what.add_argument("--lock", action="store_true", help="resolve build/requirements/*.in instead")
     parser.add_argument("--upgrade", action="store_true", help="with --lock: take the newest versions")
     arguments = parser.parse_args(argv)
@@ -209,6 +215,9 @@ def main(argv: list[str] | None = None) -> int:
             provide_redis()
         elif arguments.prometheus:
             provide_prometheus()
+        elif arguments.perf_analyzer:
+            with _only_one():
+                provide_perf_analyzer(ROOT)
         elif not is_ready(ROOT, environment):
             with _only_one():
                 if is_ready(ROOT, environment):  # another set-up has just done it

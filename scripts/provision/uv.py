@@ -166,9 +166,11 @@ def _run_readably(command: list[str], environment: dict[str, str], folder: Path)
 
 
 def run_quietly(
-    command: list[str], limit_s: float, more: Mapping[str, str] | None = None
+    command: list[str], limit_s: float, more: Mapping[str, str] | None = None, *, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program and capture its output; ``more``: additional environment variables.
+    """Run a program and capture its output.
+
+    ``more``: additional environment variables; ``folder``: where it runs, if not here.
 
     Raises:
         SetupError: it did not end within ``limit_s`` seconds.
@@ -176,7 +178,7 @@ def run_quietly(
     try:
         environment = {**os.environ, **(more or {})}
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=limit_s, env=environment
+            command, capture_output=True, text=True, check=False, timeout=limit_s, env=environment, cwd=folder
         )
     except subprocess.TimeoutExpired as error:
         name = " ".join(command[:4])
