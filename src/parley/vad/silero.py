@@ -73,6 +73,8 @@ class SileroVad:
         context = context.copy()
         for step in range(windows.shape[1]):
             rows = np.flatnonzero(counts > step)
+            if not rows.size:
+                break  # a run without rows aborts the process in ONNX Runtime
             seen = np.concatenate([context[rows], windows[rows, step]], axis=1)
             feed = {"input": seen, "state": np.ascontiguousarray(recurrent[:, rows]), "sr": self._rate}
             try:

@@ -77,6 +77,19 @@ def test_the_caller_s_arrays_are_left_alone(vad, recordings):
     assert not context.any()
 
 
+def test_no_window_at_all_is_not_given_to_the_network():
+    """It would end the process."""
+    state, context = np.full((2, *STATE), 0.5, np.float32), np.full((2, CONTEXT), 0.5, np.float32)
+    found = SileroVad(None).detect(
+        np.zeros((2, 5, WINDOW), np.float32), np.zeros(2, np.int32), state, context
+    )
+    assert [array.tolist() for array in found] == [
+        np.zeros((2, 5)).tolist(),
+        state.tolist(),
+        context.tolist(),
+    ]
+
+
 def test_a_failing_network_is_an_inference_error(vad):
     with pytest.raises(InferenceError, match="voice activity"):
         vad.detect(np.zeros((1, 1, 7), np.float32), np.array([1], np.int32), *fresh(1))
