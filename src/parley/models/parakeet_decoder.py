@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.batch import RowDecoder, Rows, pack, unpack
 from parley.asr.decoding.hypotheses import Reading
-from parley.asr.offline.networks import read_phrases
+from parley.asr.offline.networks import NO_SCORE, read_phrases
 from parley.errors import InvalidInputError, ParleyError
 from parley.inference import Tensor
 from parley.runtime.batching import (
@@ -46,8 +46,8 @@ class DecoderService:
 
     Outputs: ``TOKENS``, ``FRAMES``, ``DURATIONS`` i32 and ``CONFIDENCES`` f32 ``[B, N]``, of which
     ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. ``ALTERNATIVES`` i32 ``[B, A, N]``, filled up with -1, are
-    the readings of rows that end, best first, with ``SCORES`` f32 ``[B, A]``; -inf: there is none, as
-    everywhere in greedy decoding. What comes in pieces carries ``NEXT_STATE`` u8 ``[B, n]``
+    the readings of rows that end, best first, with ``SCORES`` f32 ``[B, A]``; ``NO_SCORE``: there is none,
+    as everywhere in greedy decoding. What comes in pieces carries ``NEXT_STATE`` u8 ``[B, n]``
     into the next piece's ``STATE``; without it a piece is the first. ``FINAL`` bool ``[B, 1]`` says
     of each row that no piece follows, which is so without it: only then are tokens given of which
     the beam search is not sure yet. For phrases that are boosted see :mod:`parley.asr.offline.networks`.
@@ -72,9 +72,10 @@ class DecoderService:
 
     def _check(self, request: Tensors) -> None:
         encoded = request["ENCODED"]
-        if encoded.ndim != 3:
+        width = self._decoder.network.inputs
+        if encoded.ndim != 3 or encoded.shape[1] != width:
             raise InvalidInputError(
-                f"ENCODED has shape {list(encoded.shape)}; it must be [rows, width, frames]"
+                f"ENCODED has shape {list(encoded.shape)}; it must be [rows, {width}, frames]"
             )
         check_lengths(request, "ENCODED_LENGTH", frames=encoded.shape[2], minimum=0)
         check_finite(encoded, "ENCODED")
@@ -130,7 +131,7 @@ def _token_outputs(readings: Sequence[Reading], final: NDArray[np.bool_]) -> dic
     places = max(1, *(len(own) for own in nbest))
     longest = max([1, *(len(ids) for own in nbest for ids, _ in own)])
     alternatives = np.full((len(rows), places, longest), -1, np.int32)
-    scores = np.full(alternatives.shape[:2], -np.inf, np.float32)
+    scores = np.full(alternatives.shape[:2], NO_SCORE, np.float32)
     for row, own in enumerate(nbest):
         for place, (ids, score) in enumerate(own):
             alternatives[row, place, : len(ids)] = ids

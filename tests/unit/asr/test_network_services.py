@@ -236,6 +236,12 @@ def test_the_readings_of_a_beam_come_when_a_row_ends():
 
 
 @DECODERS
+def test_every_number_of_an_answer_can_be_written_as_json(decoder):
+    (result,) = DecoderService(decoder()).serve([speech(2, 12, 0) | {"FINAL": np.array([[True], [False]])}])
+    assert all(np.isfinite(tensor).all() for tensor in result.values())
+
+
+@DECODERS
 def test_speech_without_a_token_still_has_a_column(decoder):
     request = speech(1, 4, 0) | {"ENCODED_LENGTH": np.array([[0]])}
     (result,) = DecoderService(decoder()).serve([request])
@@ -276,6 +282,7 @@ ARCS = phrases()["PHRASE_ARCS"]
         (beam, {"STATE": state(beam(), tail_ids=VOCABULARY)}),
         (greedy, {"FINAL": np.array([True])}),
         (greedy, {"ENCODED": np.full((1, FEATURES, 6), np.inf, np.float32)}),
+        (greedy, {"ENCODED": np.zeros((1, FEATURES - 1, 6), np.float32)}),
         (greedy, {"ENCODED_LENGTH": np.array([[7]])}),
         (greedy, {"ENCODED": np.zeros((1, 6), np.float32)}),
         (greedy, {"PHRASE_BONUS": np.zeros((1, 2), np.float32)}),

@@ -171,6 +171,9 @@ class RemoteModels:
 
 TOKEN_OUTPUTS = ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES", "TOKEN_COUNT", "ALTERNATIVES", "SCORES")
 PIECE_OUTPUTS = (*TOKEN_OUTPUTS, "NEXT_STATE")
+NO_SCORE = float(np.finfo(np.float32).min)
+"""In ``SCORES`` where there is no reading. Not -inf, which JSON does not have: a client of Triton's HTTP
+interface and perf_analyzer's export could not be read."""
 _PHRASES = ("PHRASE_ARCS", "PHRASE_BONUS", "PHRASE_FALLBACK")
 
 RowState: TypeAlias = NDArray[np.uint8]
@@ -230,7 +233,7 @@ def read_decoded(outputs: Mapping[str, Tensor]) -> list[DecodedPiece]:
                 for ids, score in zip(
                     outputs["ALTERNATIVES"][row].tolist(), outputs["SCORES"][row].tolist(), strict=True
                 )
-                if np.isfinite(score)
+                if score > NO_SCORE
             ],
         )
         for row, count in enumerate(outputs["TOKEN_COUNT"][:, 0].tolist())
