@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ from parley.errors import DeadlineExceededError, InferenceError, InvalidMessageE
 
 Tensor: TypeAlias = NDArray[Any]
 StructT = TypeVar("StructT")
+MessageT = TypeVar("MessageT", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -103,21 +105,40 @@ def tensor_bytes(tensor: Tensor) -> bytes:
     return element.encode() if isinstance(element, str) else bytes(element)
 
 
-def decode_request(message: Tensor | bytes, decoder: msgspec.json.Decoder[StructT]) -> StructT:
+def decode_request(
+    message: Tensor | bytes, decoder: msgspec.json.Decoder[StructT], default: StructT | None = None
+) -> StructT:
     """Read a request to a model.
 
     Args:
         message: JSON, or a TYPE_STRING tensor of one element that holds it.
         decoder: for the messages that the model takes.
+        default: what an empty text stands for; None: it is an error.
 
     Raises:
-        InvalidMessageError: it is none of these messages.
-        InferenceError: the tensor has not one element.
+        InvalidMessageError: it is none of these messages, or the tensor has not one element.
     """
+    if isinstance(message, bytes):
+        raw = message
+    elif message.size == 1:
+        raw = tensor_bytes(message)
+    else:
+        raise InvalidMessageError(f"the request has {message.size} messages; it must have one")
+    if not raw:
+        if default is None:
+            raise InvalidMessageError("the request is empty; it must be a message in JSON")
+        return default
     try:
-        return decoder.decode(message if isinstance(message, bytes) else tensor_bytes(message))
+        return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InvalidMessageError(f"request cannot be read: {error}") from error
+
+
+def with_id(message: MessageT, field: str = "request_id") -> MessageT:
+    """The message; where its caller left out its id, with one that no other request has."""
+    if getattr(message, field):
+        return message
+    return msgspec.structs.replace(message, **{field: uuid4().hex})
 
 
 def struct_tensor(value: Any, *, batched: bool = False) -> Tensor:

@@ -69,7 +69,8 @@ class Priority(IntEnum):
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="generate"):
     """Ask for the assistant's next message."""
 
-    request_id: str
+    request_id: str = ""
+    """For an abort. Empty: the model chooses one."""
     messages: list[ChatMessage]
     tools: list[Tool] = []
     sampling: Sampling = Sampling()

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.inference import ModelClient, Tensor, struct_tensor
+from parley.inference import ModelClient, Tensor, struct_tensor, with_id
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
 from parley.triton.model_client import make_model_client
@@ -165,4 +165,4 @@ class ChatterboxHandler(StructHandler[SpeechRequest]):
             def send(chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
                 return responder.send({"CHUNK": struct_tensor(chunk), "AUDIO": audio})
 
-            await self._service.speak(message, send)
+            await self._service.speak(with_id(message), send)

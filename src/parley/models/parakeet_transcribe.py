@@ -16,7 +16,7 @@ from parley.asr.files.service import TranscriptionLimits, TranscriptionService
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.offline.networks import RemoteModels
 from parley.errors import ModelLoadingError, ParleyError
-from parley.inference import BlockingModelClient, struct_tensor, tensor_bytes
+from parley.inference import BlockingModelClient, struct_tensor
 from parley.protocol import VadOptions
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -61,7 +61,7 @@ class RecordingRequests:
             self._pb,
             requests,
             lambda responder, tensors: self._service.submit(
-                tensors["AUDIO"], tensor_bytes(tensors["REQUEST"]), _TritonCaller(responder)
+                tensors["AUDIO"], tensors["REQUEST"], _TritonCaller(responder)
             ),
         )
 

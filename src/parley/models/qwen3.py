@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from parley.errors import InvalidModelOutputError, ModelLoadingError, ParleyError
-from parley.inference import Tensor, struct_tensor
+from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, EngineRequest, Translation
 from parley.llm.guidance import ToolGuidance
 from parley.llm.messages import AbortRequest, ChatMessage, GenerateRequest, LlmRequest, Priority, Sampling
@@ -140,5 +140,5 @@ class ChatHandler(StructHandler[LlmRequest]):
         if isinstance(message, AbortRequest):
             await self._service.abort(message.request_id)
         else:
-            events = self._service.generate(message)
+            events = self._service.generate(with_id(message))
             await stream_responses(responder, events, lambda event: {"EVENT": struct_tensor(event)})

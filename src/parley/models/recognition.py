@@ -11,7 +11,7 @@ from typing import Any
 
 from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
 from parley.asr.pipeline.step import RecognizerPipeline
-from parley.inference import struct_tensor, tensor_bytes
+from parley.inference import struct_tensor
 from parley.metrics import Family
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
@@ -107,5 +107,5 @@ class RecognitionModel:
             start=bool(flags & self._pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
             end=bool(flags & self._pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
             audio=tensors["AUDIO"],
-            message=tensor_bytes(tensors["REQUEST"]),
+            message=tensors["REQUEST"],
         )

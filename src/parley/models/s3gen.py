@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
-from parley.inference import Tensor, decode_request, struct_tensor
+from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
@@ -92,7 +92,8 @@ class S3GenModel:
         message = decode_request(tensors["REQUEST"], _requests)
         tokens = tensors.get("TOKENS", _NO_TOKENS).reshape(-1)
         if isinstance(message, OpenUtterance):
-            self._service.open(message, read_voice(tensors, self._max_prompt), tokens, _TritonSink(responder))
+            voice = read_voice(tensors, self._max_prompt)
+            self._service.open(with_id(message, "utterance_id"), voice, tokens, _TritonSink(responder))
             return
         if isinstance(message, PushTokens):
             self._service.push(message, tokens)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import ParleyError
-from parley.inference import Tensor, decode_request, struct_tensor
+from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.responses import Responder, receive_requests
@@ -101,4 +101,4 @@ class SpeechModel:
             self.synthesizer.abort(message.request_id)
             responder.finish()
         else:
-            self.synthesizer.submit(message, TritonSink(responder, self._check_every))
+            self.synthesizer.submit(with_id(message), TritonSink(responder, self._check_every))

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from parley.errors import InvalidMessageError
-from parley.inference import Tensor, struct_tensor
+from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, Translation
 from parley.llm.startup import start_engine
 from parley.runtime.parameters import Parameters
@@ -100,7 +100,7 @@ class SpeechTokenHandler(StructHandler[T3Request]):
         if isinstance(message, AbortTokens):
             await self._service.abort(message.request_id)
         else:
-            steps = self._service.generate(_utterance(message, inputs))
+            steps = self._service.generate(_utterance(with_id(message), inputs))
             await stream_responses(
                 responder, steps, lambda step: {"EVENT": struct_tensor(step[0]), "TOKENS": step[1]}
             )

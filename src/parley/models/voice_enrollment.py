@@ -21,7 +21,7 @@ from parley.tts.t3.checkpoint import Variant, find_checkpoint, read_shape
 from parley.tts.voices.enrollment import checkpoint
 from parley.tts.voices.enrollment.recordings import EnrollmentLimits, silero
 from parley.tts.voices.enrollment.service import PROMPT_S, EnrollmentService, Policy, VoiceMaker
-from parley.tts.voices.messages import VoicesRequest
+from parley.tts.voices.messages import ListVoices, VoicesRequest
 from parley.tts.voices.store import open_store
 from parley.vad.silero import FILE, bundled_folder
 
@@ -80,7 +80,7 @@ class EnrollmentModel:
         self._executor.shutdown(cancel_futures=True)
 
     async def _answer(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
-        message = decode_request(inputs["REQUEST"], _requests)
+        message = decode_request(inputs["REQUEST"], _requests, ListVoices())
         audio = inputs["AUDIO"].tobytes() if "AUDIO" in inputs else _NO_AUDIO
         reply = await self._service.answer(message, audio)
         responder.answer({"REPLY": struct_tensor(reply)})

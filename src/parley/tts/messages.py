@@ -20,7 +20,8 @@ import msgspec
 class SpeakRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="speak"):
     """Speak a text. None leaves a choice to the model; a model ignores options that it lacks."""
 
-    request_id: str
+    request_id: str = ""
+    """For more text and an abort. Empty: the model chooses one."""
     text: str = ""
     final: bool = True
     """False: more text follows, which not every synthesizer accepts."""

@@ -19,6 +19,7 @@ from parley.errors import (
     TooManySessionsError,
     UnsupportedLanguageError,
 )
+from parley.inference import text_tensor
 
 CHECKPOINT = Checkpoint(
     None, ParakeetConfig(features_size=8), tuple(f"▁t{number}" for number in range(2000)), blank=1999
@@ -92,10 +93,24 @@ def test_start_again_begins_anew(server):
     assert texts(server.one(audio=SPEECH)) == ["t96"]
 
 
+def test_an_empty_message_stands_for_the_defaults(server):
+    assert server.one(start=True, message=b"").stream_ms == 0
+    assert texts(server.one(audio=SPEECH, message=text_tensor("", batched=True))) == ["t96"]
+
+
+def test_two_requests_in_one_fail_alone(server):
+    server.one(start=True)
+    both = np.array([[b"{}"], [b"{}"]], np.object_)
+    refused, served = server.serve(
+        StreamRequest("b", True, True, np.zeros((2, 100), np.int16), both), request(audio=SPEECH)
+    )
+    assert isinstance(refused, InvalidMessageError)
+    assert texts(served) == ["t96"]
+
+
 @pytest.mark.parametrize(
     "raw",
     [
-        b"",
         b"garbage",
         b"[]",
         b"\xff\xfe",

@@ -125,6 +125,7 @@ def test_a_later_request_joins_the_next_round(service, rounds):
         (np.zeros(80_001, np.int16), b"{}", InvalidAudioError),
         (np.zeros(100, np.float32), b"{}", InvalidAudioError),
         (np.zeros((2, 100), np.int16), b"{}", InvalidAudioError),
+        (SECOND, np.array([[b"{}"], [b"{}"]], np.object_), InvalidMessageError),
         (SECOND, b"garbage", InvalidMessageError),
         (SECOND, b'{"words": "perhaps"}', InvalidMessageError),
         (SECOND, b'{"nbest": -1}', InvalidMessageError),

@@ -59,6 +59,17 @@ async def test_stops_when_the_request_has_ended():
     assert engine.closed == ["r"]
 
 
+async def test_requests_without_an_id_get_one_each():
+    engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
+    handle = handler(engine)
+    for _ in range(2):
+        raw = b'{"op": "generate", "messages": [{"role": "user", "content": "hi"}]}'
+        await handle(Responder(), {"REQUEST": text_tensor(raw)})
+    first, second = [request.request_id for request in engine.requests]
+    assert first
+    assert first != second
+
+
 @pytest.mark.parametrize("raw", [b"", b"\xff", b"{", b'{"op": "fly"}', b'{"op": "generate"}', b"[" * 10000])
 async def test_garbage(raw):
     with pytest.raises(InvalidMessageError):

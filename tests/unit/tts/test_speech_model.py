@@ -82,12 +82,20 @@ def test_an_abort_is_passed_on_and_answered():
     assert rig.synthesizer.aborted == ["a"]
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b'{"op": "sing"}', b'{"op": "speak"}', b"[" * 5_000, b"\xff"])
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"op": "sing"}', b'{"op": "abort"}', b"[" * 5_000, b"\xff"])
 def test_what_cannot_be_read_is_answered(raw):
     sender = Rig().ask(raw)
     assert sender.sent[0][0] == "error"
     assert sender.sent[0][1].startswith("invalid_message")
     assert sender.sent[-1] == ("final",)
+
+
+def test_requests_without_an_id_get_one_each():
+    rig = Rig()
+    for _ in range(2):
+        rig.ask(b'{"op": "speak", "text": "Hello."}')
+    assert len(rig.synthesizer.sinks) == 2
+    assert all(rig.synthesizer.sinks)
 
 
 def test_failures_have_their_code():

@@ -29,6 +29,7 @@ from parley.errors import (
 from parley.inference import Tensor, decode_request
 
 _decoder = msgspec.json.Decoder(TranscribeRequest)
+_DEFAULTS = TranscribeRequest()
 _log = logging.getLogger(__name__)
 
 
@@ -115,12 +116,12 @@ class TranscriptionService(Generic[RecordingT]):
         self._thread = threading.Thread(target=self._serve, name="transcription", daemon=True)
         self._thread.start()
 
-    def submit(self, audio: Tensor, message: bytes, caller: TranscriptReceiver) -> None:
+    def submit(self, audio: Tensor, message: Tensor | bytes, caller: TranscriptReceiver) -> None:
         """Take over a request.
 
         Args:
             audio: i16 ``[n]`` or ``[1, n]``: 16 kHz mono.
-            message: JSON of :class:`parley.asr.messages.TranscribeRequest`.
+            message: JSON of :class:`parley.asr.messages.TranscribeRequest`; empty: its defaults.
             caller: is answered later, by the thread.
 
         Raises:
@@ -151,8 +152,8 @@ class TranscriptionService(Generic[RecordingT]):
         if self._thread.is_alive():
             _log.error("transcription did not stop within %g s", timeout_s)
 
-    def _read(self, audio: Tensor, message: bytes) -> RecordingT:
-        request = decode_request(message, _decoder)
+    def _read(self, audio: Tensor, message: Tensor | bytes) -> RecordingT:
+        request = decode_request(message, _decoder, _DEFAULTS)
         if request.language not in self._limits.languages:
             known = ", ".join(self._limits.languages)
             raise UnsupportedLanguageError(f"language {request.language!r} is not understood; only {known}")

@@ -24,6 +24,7 @@ from parley.errors import (
 from parley.inference import Tensor, decode_request
 
 _decoder = msgspec.json.Decoder(AsrRequest)
+_DEFAULTS = AsrRequest()
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class StreamRequest:
     end: bool
     audio: Tensor
     """i16 ``[n]`` or ``[1, n]``: 16 kHz mono."""
-    message: bytes
-    """JSON of :class:`parley.asr.messages.AsrRequest`."""
+    message: Tensor | bytes
+    """JSON of :class:`parley.asr.messages.AsrRequest`; empty: its defaults."""
 
 
 class RecognitionService(Generic[StreamT]):
@@ -106,7 +107,7 @@ class RecognitionService(Generic[StreamT]):
         try:
             if request.start:
                 self._close(request.key)
-            message = decode_request(request.message, _decoder)
+            message = decode_request(request.message, _decoder, _DEFAULTS)
             audio = self._read_audio(request.audio)
             if request.start:
                 self._sessions.open(request.key, self._new_stream(message.options or AsrOptions()))

@@ -24,7 +24,8 @@ class OpenUtterance(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", t
     The responses are the audio, then FINAL after the last piece or when it is stopped.
     """
 
-    utterance_id: str
+    utterance_id: str = ""
+    """For more tokens and a stop. Empty: the model chooses one."""
     seed: int = 0
     """Not negative. Same seed, voice and tokens: same audio."""
     sample_rate: int = 24_000

@@ -35,7 +35,8 @@ class SpeechSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class SpeechTokensRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="generate"):
     """Ask for the speech tokens of one utterance."""
 
-    request_id: str
+    request_id: str = ""
+    """For an abort. Empty: the model chooses one."""
     text: str = ""
     """Empty if ``TEXT_TOKENS`` are sent."""
     language: str = "en"

@@ -72,6 +72,11 @@ async def test_a_whole_text(handle):
     assert len([mark for chunk, _ in answers.sent for mark in chunk.words]) == 2
 
 
+async def test_texts_without_an_id_are_spoken_at_once(handle):
+    both = await asyncio.gather(*(handle(SpeakRequest(text="Hello there.")) for _ in range(2)))
+    assert [answers.samples for answers in both] == 2 * [24 * PER_TOKEN]
+
+
 async def test_text_that_arrives_in_parts(handle):
     answers = Answers()
     request = {"REQUEST": struct_tensor(SpeakRequest(request_id="a", final=False))}
@@ -97,7 +102,7 @@ async def test_a_stop(handle, rig):
     rig.assert_idle()
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b'{"op": "fly"}', b'{"op": "speak"}', b"[" * 10_000])
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b'{"op": "fly"}', b'{"op": "more"}', b"[" * 10_000])
 async def test_garbage(handle, raw):
     with pytest.raises(InvalidMessageError):
         await handle.handler(Answers(), {"REQUEST": text_tensor(raw)})

@@ -222,6 +222,13 @@ async def test_events_carry_their_tokens():
     assert {sent["TOKENS"].dtype for sent in answers.sent} == {np.dtype(np.int32)}
 
 
+async def test_a_request_without_an_id_gets_one():
+    engine = Engine(tokens(6562, finish="stop"))
+    message = struct_tensor(SpeechTokensRequest(text="Hi."))
+    await SpeechTokenHandler(service(engine))(Answers(), inputs(REQUEST=message))
+    assert engine.requests[0].request_id
+
+
 async def test_text_tokens():
     engine = Engine(tokens(6562, finish="stop"))
     sent = inputs(REQUEST=without_text(), TEXT_TOKENS=np.array([255, 9, 0], np.int32))
@@ -247,6 +254,7 @@ async def test_nothing_more_is_sent_to_a_client_that_cancelled():
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"REQUEST": text_tensor(b"")},
         {"REQUEST": text_tensor(b"{")},
         {"REQUEST": text_tensor(b"\xff")},
         {"REQUEST": text_tensor(b"[" * 10_000)},

@@ -270,6 +270,10 @@ def test_a_voice_is_made_and_listed(model, recording):
     assert [entry["voice_id"] for entry in listed["voices"]] == [voice["voice_id"]]
 
 
+def test_an_empty_request_asks_for_the_list(model):
+    assert ask(model, Request({"REQUEST": text_tensor(b"")})) == {"voices": []}
+
+
 @pytest.mark.parametrize(
     ("raw", "code"),
     [
