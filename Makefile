@@ -20,7 +20,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery soak load observe fetch models export convert lock clean
+    bench-recovery perf-analyzer soak load observe fetch models export convert lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -167,6 +167,10 @@ bench-gateway: setup ## Measure what the gateway adds to each frame of audio
 
 bench-recovery: setup ## Kill and stop each model's process under 8 calls, and see what is lost (ARGS="--help")
 	@$(PY) perf/bench_recovery.py $(ARGS)
+
+perf-analyzer: setup ## Drive the models with Triton's perf_analyzer (MODEL=NAME or all; PROFILE=NAME; ARGS="--help")
+	@$(PYTHON3) scripts/setup --perf-analyzer
+	@$(PY) perf/perf_analyzer.py $(MODEL) $(WITH_PROFILE) $(ARGS)
 
 lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest versions)
 	$(call need-python)

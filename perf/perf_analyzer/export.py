@@ -1,0 +1,183 @@
+"""The profile export of perf_analyzer 2.51, and the figures that are made of it.
+
+The program writes every request with the times of its responses, in nanoseconds. A decoupled model's last
+response is often an empty one that only ends the request. The program counts it: its own latency is the time
+to that one, and its "first response" may be one of any request of a sequence. So the figures are made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from parley_client.cli.turns import percentile
+
+_NS_PER_MS = 1_000_000
+_EMPTY = b'""'
+"""What the program writes for an output that a response does not have."""
+
+
+class ProfileRequest(msgspec.Struct, frozen=True):
+    """One request of the export; its inputs are not read."""
+
+    timestamp: int
+    """When it was sent, in nanoseconds."""
+    response_timestamps: list[int] = []
+    response_outputs: list[dict[str, msgspec.Raw]] = []
+    """Of each response, by output; see :meth:`answers`."""
+    sequence_id: int = 0
+    """0: none."""
+
+    def answers(self, output: str | None = None) -> list[int]:
+        """When the responses came that carry something, in nanoseconds.
+
+        Args:
+            output: the tensor that must hold more than one element; None: any tensor that is there.
+        """
+        if not self.response_outputs:
+            return self.response_timestamps
+        return [
+            at
+            for at, outputs in zip(self.response_timestamps, self.response_outputs, strict=True)
+            if _carries(outputs, output)
+        ]
+
+
+def _carries(outputs: dict[str, msgspec.Raw], name: str | None) -> bool:
+    if name is None:
+        return any(bytes(value) != _EMPTY for value in outputs.values())
+    # An array of one element, or of none, is written as a number, which may be one from elsewhere in memory.
+    return name in outputs and bytes(outputs[name]).startswith(b"[")
+
+
+class Experiment(msgspec.Struct, frozen=True):
+    """The requests at one concurrency."""
+
+    requests: list[ProfileRequest] = []
+
+
+class ProfileExport(msgspec.Struct, frozen=True):
+    """A file that ``--profile-export-file`` names."""
+
+    experiments: list[Experiment] = []
+
+
+_decoder = msgspec.json.Decoder(ProfileExport)
+
+
+class ExportError(ValueError):
+    """The export cannot be read, or has no request."""
+
+
+class FirstOf(Enum):
+    """Whose first response counts as the model's first response."""
+
+    EVERY = "every request"
+    LAST = "the last request of each sequence"
+    """After it the caller waits: the earlier ones bring audio that goes on."""
+    BEGIN = "the first request of each sequence"
+    """On it all events of a conversation are sent."""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured at one concurrency; times in milliseconds."""
+
+    requests: int
+    sequences: int = 0
+    per_second: float
+    """Requests that were answered, per second from the first request to the last response."""
+    p50: float
+    p95: float
+    p99: float
+    """From a request to its last response that is not empty."""
+    first_p50: float | None
+    first_p95: float | None
+    """From a request to its first response that is not empty; None: no request counts."""
+
+
+def read_export(path: Path) -> list[ProfileRequest]:
+    """The requests of the file's only experiment.
+
+    Raises:
+        ExportError: there is none, or the file cannot be read.
+    """
+    try:
+        export = _decoder.decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ExportError(f"the profile export cannot be read: {error}") from error
+    requests = [request for one in export.experiments for request in one.requests]
+    if not requests:
+        raise ExportError("the profile export has no request")
+    return requests
+
+
+def measure(
+    requests: Sequence[ProfileRequest],
+    *,
+    first_of: FirstOf = FirstOf.EVERY,
+    first_output: str | None = None,
+    steps: int = 1,
+) -> Figures:
+    """The figures of one experiment.
+
+    Args:
+        requests: of it, in any order.
+        first_of: whose first response counts.
+        first_output: the tensor that a first response must carry; None: any.
+        steps: requests of the shortest sequence. Of a shorter one in the export a part was sent before or
+            after the measurement, and its last request need not be here.
+
+    Of conversations only the first requests are looked at: the others just end them.
+
+    Raises:
+        ExportError: no request was answered.
+    """
+    answered = [request for request in requests if request.response_timestamps]
+    if first_of is FirstOf.BEGIN:
+        answered, steps = [own[0] for own in _sequences(answered, steps)], 1
+    if not answered:
+        raise ExportError("no request was answered")
+    # A request may rightly be answered with nothing but its end, as a text without words is.
+    latencies = [
+        _ms(request.timestamp, (request.answers() or request.response_timestamps)[-1]) for request in answered
+    ]
+    sequences = _sequences(answered, steps)
+    judged = [own[-1] for own in sequences] if first_of is FirstOf.LAST else answered
+    firsts = [
+        _ms(request.timestamp, times[0]) for request in judged if (times := request.answers(first_output))
+    ]
+    began = min(request.timestamp for request in answered)
+    ended = max(request.response_timestamps[-1] for request in answered)
+    return Figures(
+        requests=len(answered),
+        sequences=len(sequences),
+        per_second=len(answered) * 1e9 / max(1, ended - began),
+        p50=_percentile(latencies, 0.5),
+        p95=_percentile(latencies, 0.95),
+        p99=_percentile(latencies, 0.99),
+        first_p50=percentile(firsts, 0.5),
+        first_p95=percentile(firsts, 0.95),
+    )
+
+
+def _sequences(requests: Iterable[ProfileRequest], steps: int) -> list[list[ProfileRequest]]:
+    """The requests of each whole sequence, in order."""
+    found: dict[int, list[ProfileRequest]] = {}
+    for request in requests:
+        if request.sequence_id:
+            found.setdefault(request.sequence_id, []).append(request)
+    whole = [own for own in found.values() if len(own) >= steps]
+    return [sorted(own, key=lambda request: request.timestamp) for own in whole]
+
+
+def _percentile(values: list[float], share: float) -> float:
+    found: Any = percentile(values, share)
+    return float(found)
+
+
+def _ms(since: int, until: int) -> float:
+    return (until - since) / _NS_PER_MS
