@@ -1,4 +1,4 @@
-"""Smart Turn as a Triton model; see :class:`parley.models.smart_turn.SmartTurnService`."""
+"""Smart Turn as a Triton model; see :mod:`parley.models.smart_turn`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.smart_turn import SmartTurnService
+from parley.models.smart_turn import SmartTurnRequests, SmartTurnService
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.observability import log_to_triton
-from parley.triton.responses import serve_tensors
 from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 
@@ -24,9 +23,20 @@ class TritonPythonModel:
         parameters = Parameters.from_args(args)
         folder = resolve_weights(parameters, str(bundled_folder()))
         session = open_configured(network_file(folder), parameters)
-        self._service = SmartTurnService(SmartTurn(session, rows=parameters.integer("rows", 1, minimum=1)))
-        self._service.warm_up()
+        rows = parameters.integer("rows", 1, minimum=1)
+        service = SmartTurnService(SmartTurn(session, rows=rows))
+        service.warm_up()
+        self._requests = SmartTurnRequests(
+            pb_utils,
+            service.serve,
+            together=rows,
+            max_waiting=parameters.integer("max_waiting", 16, minimum=1),
+        )
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer all requests together."""
-        return serve_tensors(pb_utils, requests, self._service.serve)
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests over; each is answered when it is scored."""
+        self._requests.accept(requests)
+
+    def finalize(self) -> None:
+        """End the thread."""
+        self._requests.close()

@@ -1,14 +1,100 @@
-"""The batched service of ``smart_turn``."""
+"""The service of ``smart_turn``, and the queue of its requests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from parley.errors import InvalidAudioError, ParleyError
+from parley.errors import InvalidAudioError, OverloadedError, ParleyError, ShuttingDownError
+from parley.inference import Tensor
 from parley.runtime.batching import Tensors, run_together
+from parley.triton.responses import Responder, receive_requests
 from parley.turns.smart_turn import SAMPLE_RATE, SAMPLES, SmartTurn
+
+_CLOSE_S = 5.0
+_log = logging.getLogger(__name__)
+
+
+class SmartTurnRequests:
+    """Answers requests one after the other in a thread, and refuses those for which there is no room.
+
+    Triton's own bounded queue (``max_queue_size``) would refuse them too. But with it Triton 24.10 overlooks
+    about one in a hundred of the requests that come just when another is answered, and serves it half a
+    second later, which is too late for the agent.
+
+    Args:
+        serve: answers requests that are run together.
+        together: requests of one run; more wait longer for the first of them than they save.
+        max_waiting: requests that wait beside those in the run.
+    """
+
+    def __init__(
+        self,
+        pb_utils: Any,
+        serve: Callable[[Sequence[Tensors]], Sequence[Tensors | ParleyError]],
+        *,
+        together: int,
+        max_waiting: int,
+    ) -> None:
+        self._pb = pb_utils
+        self._serve = serve
+        self._together = together
+        self._max_waiting = max_waiting
+        self._waiting: deque[tuple[Mapping[str, Tensor], Responder]] = deque()
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="smart-turn", daemon=True)
+        self._thread.start()
+
+    def accept(self, requests: Iterable[Any]) -> None:
+        """Take over Triton's requests; returns at once."""
+        receive_requests(self._pb, requests, self._take)
+
+    def close(self) -> None:
+        """Refuse what waits, and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(_CLOSE_S)
+        for _, responder in self._waiting:
+            responder.fail(ShuttingDownError("the model is being unloaded"))
+
+    def _take(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
+        with self._changed:
+            if self._closed:
+                raise ShuttingDownError("the model is being unloaded")
+            if len(self._waiting) >= self._max_waiting:
+                raise OverloadedError(f"{self._max_waiting} pauses wait to be scored already")
+            self._waiting.append((tensors, responder))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while batch := self._next():
+            try:
+                results = self._serve([tensors for tensors, _ in batch])
+                for (_, responder), result in zip(batch, results, strict=True):
+                    if isinstance(result, ParleyError):
+                        responder.fail(result)
+                    else:
+                        responder.answer(result)
+            except Exception as error:  # noqa: BLE001 - answered and logged; the one thread goes on
+                _log.exception("pauses could not be scored")
+                for _, responder in batch:
+                    responder.fail(error)
+
+    def _next(self) -> list[tuple[Mapping[str, Tensor], Responder]]:
+        """The requests of the next run; empty at the end."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return []
+            return [self._waiting.popleft() for _ in range(min(self._together, len(self._waiting)))]
 
 
 class SmartTurnService:
