@@ -51,6 +51,8 @@ _CLIPS = {
 }
 """Recordings that the profile's recognisers understand; the tiny ones only know few sentences."""
 _TURN_END_MS = 200
+_SILENT = 0.02
+"""Of the loudest sample; below it nothing is said."""
 _SENTENCES = (
     "In Paris it is eight degrees, and foggy.",
     "I have set the timer.",
@@ -172,10 +174,14 @@ def recordings(source: Source) -> list[Step]:
 
 
 def streams(source: Source) -> list[list[Step]]:
-    """Of a recogniser of streams: pieces of audio, the last of which ends the utterance."""
+    """Of a recogniser of streams: pieces of audio, the last of which ends the utterance.
+
+    Without the silence after the speech, in which the utterance would end by itself.
+    """
     piece = PIECE_MS * SAMPLE_RATE // 1000
     found: list[list[Step]] = []
-    for clip in source.clips():
+    for whole in source.clips():
+        clip = whole[: np.flatnonzero(np.abs(whole) > _SILENT * np.abs(whole).max())[-1] + 1]
         pieces = [clip[start : start + piece] for start in range(0, len(clip), piece)]
         requests = [AsrRequest()] * (len(pieces) - 1) + [AsrRequest(flush=True)]
         found.append(
