@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from parley.errors import InvalidAudioError, OverloadedError, ParleyError, ShuttingDownError
 from parley.inference import Tensor
 from parley.runtime.batching import Tensors, run_together
+from parley.triton.model_metrics import ModelMetrics
 from parley.triton.responses import Responder, receive_requests
 from parley.turns.smart_turn import SAMPLE_RATE, SAMPLES, SmartTurn
 
@@ -31,6 +33,7 @@ class SmartTurnRequests:
         serve: answers requests that are run together.
         together: requests of one run; more wait longer for the first of them than they save.
         max_waiting: requests that wait beside those in the run.
+        metrics: of the model; closed with the thread.
     """
 
     def __init__(
@@ -40,7 +43,9 @@ class SmartTurnRequests:
         *,
         together: int,
         max_waiting: int,
+        metrics: ModelMetrics,
     ) -> None:
+        self._metrics = metrics
         self._pb = pb_utils
         self._serve = serve
         self._together = together
@@ -53,7 +58,7 @@ class SmartTurnRequests:
 
     def accept(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; returns at once."""
-        receive_requests(self._pb, requests, self._take)
+        receive_requests(self._pb, requests, self._take, self._metrics)
 
     def close(self) -> None:
         """Refuse what waits, and end the thread."""
@@ -61,6 +66,7 @@ class SmartTurnRequests:
             self._closed = True
             self._changed.notify()
         self._thread.join(_CLOSE_S)
+        self._metrics.close()
         for _, responder in self._waiting:
             responder.fail(ShuttingDownError("the model is being unloaded"))
 
@@ -76,7 +82,9 @@ class SmartTurnRequests:
     def _run(self) -> None:
         while batch := self._next():
             try:
+                began = monotonic()
                 results = self._serve([tensors for tensors, _ in batch])
+                self._metrics.on_batch(len(batch), monotonic() - began)
                 for (_, responder), result in zip(batch, results, strict=True):
                     if isinstance(result, ParleyError):
                         responder.fail(result)

@@ -12,19 +12,22 @@ from parley.runtime.parameters import Parameters
 from parley.triton.observability import MetricsPublisher
 
 REQUESTS = Family(
-    "parley_requests", "gauge", "Requests that a decoupled model is answering", ("model", "model_instance")
+    "parley_requests",
+    "gauge",
+    "Requests that a model with a queue of its own is answering",
+    ("model", "model_instance"),
 )
 FIRST_RESPONSE = Family(
     "parley_first_response_seconds",
     "histogram",
-    "From a request to a decoupled model to its first response",
+    "From a request to a model with a queue of its own to its first response",
     ("model",),
     LATENCY_BUCKETS_S,
 )
 REQUEST_ERRORS = Family(
     "parley_request_errors_total",
     "counter",
-    "Requests to a decoupled model that ended with an error, by code",
+    "Requests to a model with a queue of its own that ended with an error, by code",
     ("model", "code"),
 )
 BATCHES = Family("parley_batches_total", "counter", "Runs of a model for one or several requests", ("model",))

@@ -12,6 +12,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from parley.errors import InvalidAudioError
 from parley.launcher.options import ROOT
 from parley.models.smart_turn import SmartTurnRequests
+from parley.runtime.parameters import Parameters
+from parley.triton.model_metrics import ModelMetrics
 
 DEADLINE_S = 10
 
@@ -42,10 +44,14 @@ def network():
 
 @pytest.fixture
 def model(network):
-    running = SmartTurnRequests(pb, network.serve, together=2, max_waiting=3)
+    running = SmartTurnRequests(pb, network.serve, together=2, max_waiting=3, metrics=metrics())
     yield running
     network.go.set()
     running.close()
+
+
+def metrics():
+    return ModelMetrics(pb, Parameters("smart_turn", {}, environment={}))
 
 
 def ask(model, *values):
@@ -94,7 +100,7 @@ def test_a_request_fails_alone_and_the_thread_goes_on(model, network):
 
 
 def test_what_waits_is_refused_when_the_model_is_unloaded(network):
-    model = SmartTurnRequests(pb, network.serve, together=1, max_waiting=3)
+    model = SmartTurnRequests(pb, network.serve, together=1, max_waiting=3, metrics=metrics())
     first, waiting = busy(model, network), ask(model, 2)
     closing = threading.Thread(target=model.close)
     closing.start()
