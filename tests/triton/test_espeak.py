@@ -79,13 +79,16 @@ async def test_voices_differ(speaker):
         ({"voice": "nobody"}, UnsupportedVoiceError),
         ({"language": "xx"}, UnsupportedLanguageError),
         ({"text": "a" * 5000}, InvalidMessageError),
-        ({"request_id": ""}, InvalidMessageError),
     ],
 )
 async def test_requests_that_cannot_be_served(speaker, fields, error):
     with pytest.raises(error):
         await collect(speaker, request(**fields))
     assert await collect(speaker, request())
+
+
+async def test_the_model_chooses_an_id_that_is_left_out(speaker):
+    assert await collect(speaker, request(request_id=""))
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b'{"op": "fly"}', b"[" * 10_000])

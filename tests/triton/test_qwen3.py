@@ -180,7 +180,6 @@ async def test_the_answer_takes_what_the_context_leaves(chat):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"request_id": ""},
         {"sampling": Sampling(temperature=-1)},
         {"sampling": Sampling(max_tokens=0)},
     ],
@@ -188,6 +187,10 @@ async def test_the_answer_takes_what_the_context_leaves(chat):
 async def test_requests_that_cannot_be_served(chat, fields):
     with pytest.raises(InvalidMessageError):
         await collect(chat, request(**fields))
+
+
+async def test_the_model_chooses_an_id_that_is_left_out(chat):
+    assert await collect(chat, request(request_id=""))
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b'{"op": "fly"}', b"[" * 10_000])

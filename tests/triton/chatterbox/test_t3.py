@@ -92,7 +92,6 @@ async def test_settings_change_what_is_said(model):
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"request_id": ""}, InvalidMessageError),
         ({"text": " "}, InvalidMessageError),
         ({"language": "de"}, UnsupportedLanguageError),
         ({"guidance_weight": 2.0}, InvalidMessageError),
@@ -103,6 +102,10 @@ async def test_requests_that_cannot_be_served(model, fields, error):
     with pytest.raises(error):
         await collect(model, request(**fields))
     assert (await collect(model, request(max_tokens=3)))[1].generated_tokens == 3
+
+
+async def test_the_model_chooses_an_id_that_is_left_out(model):
+    assert (await collect(model, request(request_id="", max_tokens=3)))[1].generated_tokens == 3
 
 
 async def test_a_voice_of_the_wrong_size(model):
