@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
-import urllib.request
 
 import numpy as np
 import pytest
+from metrics_page import read_metrics
 from rails import QUIET, final_text, hear, read_clips, serve, simple
 
 from parley.asr.messages import (
@@ -104,14 +103,11 @@ def hear_locally(rail, audio, chunk, **options):
 
 def counted(server):
     """The fallback counter by (from, to, reason)."""
-    with urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics", timeout=10) as page:
-        lines = page.read().decode().splitlines()
-    found = {}
-    for line in lines:
-        if line.startswith("parley_asr_fallback_total{"):
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
-            found[labels["from_model"], labels["to_model"], labels["reason"]] = float(line.split()[-1])
-    return found
+    return {
+        tuple(dict(labels)[label] for label in ("from_model", "to_model", "reason")): value
+        for (name, labels), value in read_metrics(server).items()
+        if name == "parley_asr_fallback_total"
+    }
 
 
 def replaced(events):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from parley.errors import UnsupportedVoiceError
 from parley.launcher.options import ROOT
 from parley.protocol import ErrorEvent, ResponseText, TurnMetrics
+from parley.triton.observability import PUBLISH_S
 from parley_client import AgentAudio, connect
 from parley_client.audio.files import read_speech
 
@@ -39,6 +41,7 @@ async def one_turn(server, voice):
 
 
 def counted(server):
+    time.sleep(PUBLISH_S + 0.5)  # until every process has written
     with urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics") as page:
         lines = page.read().decode().splitlines()
     return [line for line in lines if line.startswith(COUNTED)]
