@@ -105,9 +105,13 @@ class Tracing:
         from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
 
         carrier = {"traceparent": traceparent} if traceparent else {}
-        context = tracecontext.TraceContextTextMapPropagator().extract(carrier)
-        span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes=_given(attributes))
-        return _Recorded(self._tracer, span, time.time() - loop_time(), has_content=self._content)
+        try:
+            context = tracecontext.TraceContextTextMapPropagator().extract(carrier)
+            span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes=_given(attributes))
+            return _Recorded(self._tracer, span, time.time() - loop_time(), has_content=self._content)
+        except Exception:  # noqa: BLE001 - a call is worth more than its trace
+            _log.exception("a trace could not be begun")
+            return NO_TRACE
 
     def close(self) -> None:
         """Export what waits, for a limited time."""
@@ -124,7 +128,7 @@ def open_tracing(service: str, environment: Mapping[str, str]) -> Tracing | None
         service: ``service.name``, unless ``OTEL_SERVICE_NAME`` is set.
         environment: that of this process, which the SDK reads by itself.
     """
-    off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     if off or not any(environment.get(name) for name in _ENDPOINTS):
         return None
     protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), "http/protobuf")
@@ -134,15 +138,15 @@ def open_tracing(service: str, environment: Mapping[str, str]) -> Tracing | None
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-        exporter = _make_exporter(protocol)
+        names = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": service}
+        provider = TracerProvider(resource=Resource.create(names), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(_make_exporter(protocol)))
     except ImportError as error:
-        _log.warning(
-            "traces need the packages of the extra “traces” (pip install 'parley[traces]'): %s", error
-        )
+        _log.warning("traces need the extra “traces” (pip install 'parley[traces]'): %s", error)
         return None
-    names = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": service}
-    provider = TracerProvider(resource=Resource.create(names), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    except Exception:  # noqa: BLE001 - such as a number in OTEL_BSP_MAX_QUEUE_SIZE that the SDK refuses
+        _log.exception("there are no traces: the SDK refuses its settings")
+        return None
     return Tracing(provider, content=environment.get(CONTENT_VARIABLE, "").lower() == "true")
 
 
@@ -168,10 +172,10 @@ class _Recorded(Trace):
         self._epoch_s = epoch_s
         self._context = set_span_in_context(span)
         self._ended = False
-        self.has_content = has_content
+        self.has_content = has_content and span.is_recording()
         carrier: dict[str, str] = {}
         tracecontext.TraceContextTextMapPropagator().inject(carrier, self._context)
-        self.traceparent = carrier["traceparent"]
+        self.traceparent = carrier.get("traceparent", "")
 
     def child(
         self, name: str, attributes: Attributes | None = None, *, start_s: float | None = None

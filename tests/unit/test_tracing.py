@@ -35,6 +35,20 @@ def test_without_the_packages_there_are_no_traces(nowhere, monkeypatch, caplog):
     assert "parley[traces]" in caplog.text
 
 
+def test_settings_that_the_sdk_refuses_cost_the_traces_and_nothing_else(nowhere, monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "16")
+    assert open_tracing("test", nowhere) is None
+    assert "there are no traces" in caplog.text
+
+
+async def test_a_trace_that_cannot_be_begun_is_none(nowhere, monkeypatch):
+    monkeypatch.setattr(tracing, "_CLOSE_S", 0.2)
+    traces = open_tracing("test", nowhere)
+    monkeypatch.setattr(traces, "_tracer", None)
+    assert traces.begin("call") is NO_TRACE
+    traces.close()
+
+
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 async def test_a_collector_that_is_away_costs_a_call_nothing(nowhere, protocol, monkeypatch):
     monkeypatch.setattr(tracing, "_CLOSE_S", 0.2)
@@ -46,7 +60,8 @@ async def test_a_collector_that_is_away_costs_a_call_nothing(nowhere, protocol, 
     traces.close()
 
 
-async def test_a_block_ends_its_span_with_its_error(nowhere):
+async def test_a_block_ends_its_span_with_its_error(nowhere, monkeypatch):
+    monkeypatch.setattr(tracing, "_CLOSE_S", 0.2)
     traces = open_tracing("test", nowhere)
     with pytest.raises(InferenceError), traces.begin("call") as call:
         raise InferenceError("no")
@@ -54,6 +69,7 @@ async def test_a_block_ends_its_span_with_its_error(nowhere):
     assert call._span.attributes["error.type"] == InferenceError.code
     call.end(failure="another")
     assert call._span.attributes["error.type"] == InferenceError.code
+    traces.close()
 
 
 async def test_without_traces_nothing_is_recorded():

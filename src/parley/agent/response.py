@@ -295,9 +295,9 @@ class LlmResponse:
                 await self._receive(answer, request, segmenter, context, span)
             except InvalidModelOutputError as error:
                 answer.unreadable, answer.unfit = error, True
+                span.set_content("completion", answer.text)
                 span.end(failure=error.code)
             finally:
-                span.set_content("completion", answer.text)
                 log.llm_ms = (log.llm_ms or 0.0) + (loop_time() - started) * 1000
         segments, unspoken = segmenter.finish_cut() if log.cut else (segmenter.finish(), "")
         if unspoken.strip():
@@ -312,12 +312,13 @@ class LlmResponse:
         context: TurnContext,
         span: Trace,
     ) -> None:
-        log, began = self.log, loop_time()
+        log, began, first = self.log, loop_time(), True
         async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:
             async for event in events:
-                if log.first_token_at is None:
-                    log.first_token_at = loop_time()
-                    span.set({"parley.first_token_ms": round((log.first_token_at - began) * 1000, 1)})
+                if first:
+                    first, now = False, loop_time()
+                    log.first_token_at = log.first_token_at or now
+                    span.set({"parley.first_token_ms": round((now - began) * 1000, 1)})
                 if isinstance(event, TextDelta):
                     answer.text += event.text
                     context.write(event.text)
@@ -331,6 +332,7 @@ class LlmResponse:
                             "gen_ai.response.finish_reason": event.finish_reason,
                         }
                     )
+                    span.set_content("completion", answer.text)
                     self._prompt.calibrate(request, event.prompt_tokens - event.example_tokens)
                 elif request.tools:
                     answer.calls.append(self._named(context.number, event.call))
@@ -356,12 +358,14 @@ class LlmResponse:
         started = loop_time()
 
         async def run(call: ToolCall) -> None:
+            # A name that is no tool's may be anything that the model wrote.
+            name = call.name if any(tool.name == call.name for tool in self._prompt.tools) else "unknown"
             names = {
                 "gen_ai.operation.name": "execute_tool",
-                "gen_ai.tool.name": call.name,
+                "gen_ai.tool.name": name,
                 "gen_ai.tool.call.id": call.id,
             }
-            with context.trace.child(f"execute_tool {call.name}", names) as span:
+            with context.trace.child(f"execute_tool {name}", names) as span:
                 result = answer.results[call.id] = await self._tools.call(context.number, call)
                 span.set_content("arguments", msgspec.json.encode(call.arguments).decode())
                 span.set_content("result", result)

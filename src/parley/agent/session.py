@@ -284,14 +284,14 @@ class AgentSession:
             self._send_closed(reason)
         except Exception:  # noqa: BLE001 - logged; the clean-up below matters more
             _log.exception("%s: closed could not be sent", self.session_id)
+        self._trace.set({"parley.reason": reason})
+        self._trace.end(failure="failed" if reason == "failed" else "")
         for task in tasks:
             task.cancel()
         _, late = await asyncio.wait({*tasks, *ending}, timeout=self._config.deadlines.close_s)
         for task in late:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())
         await self._recognition.close()
-        self._trace.set({"parley.reason": reason})
-        self._trace.end(failure="failed" if reason == "failed" else "")
 
     def _send_closed(self, reason: Reason) -> None:
         self._closed = True

@@ -411,7 +411,8 @@ class AgentTurns:
             self._begin(turn, self._run(turn), TurnTiming())
         elif self._unhandled is not None:
             user, self._unhandled = self._unhandled, None
-            self.answer(user)
+            # Its times are from before the wait.
+            self.answer(replace(user, heard_at=loop_time(), detected_at=None, decided_at=None))
         else:
             self._handler.on_agent_silent()
 

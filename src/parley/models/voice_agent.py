@@ -125,12 +125,12 @@ class AgentService:
         await self._client.close()
 
     async def _close_engines(self) -> None:
-        if self._tracing is not None:
-            await asyncio.to_thread(self._tracing.close)
         if self._server_tools is not None:
             await self._server_tools.close()
         if isinstance(self._chat, Closable):
             await self._chat.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     def _handle(self, incoming: Incoming, responder: Responder) -> None:
         try:

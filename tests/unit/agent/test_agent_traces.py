@@ -142,6 +142,24 @@ async def test_words_are_recorded_only_if_that_is_switched_on(content):
         assert ("arguments", '{"city":"Paris"}') in recorded
 
 
+async def test_the_name_of_a_tool_that_does_not_exist_is_not_recorded():
+    spans = Spans()
+    call = FakeCall(CONFIG, tracing=spans.tracing)
+    call.hears((200, 1_000, "book a table"))
+    call.chat.answers += [calls(("book_table_for_Anna", {})), says("I cannot.")]
+    await call.start(Start(tools=[Tool(name="get_weather")]))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert spans.one("execute_tool unknown").attributes["gen_ai.tool.name"] == "unknown"
+    assert "Anna" not in str([(span.name, dict(span.attributes)) for span in spans.all()])
+
+
+async def test_each_request_to_the_language_model_has_its_first_token():
+    spans = Spans()
+    await tool_and_barge_in(spans)
+    assert all(span.attributes["parley.first_token_ms"] >= 0 for span in spans.named("chat fake_llm"))
+
+
 async def test_a_prepared_answer_that_is_discarded_is_a_turn_that_says_so():
     spans = Spans()
     call = FakeCall(CONFIG, tracing=spans.tracing)
