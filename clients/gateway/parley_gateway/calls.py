@@ -35,6 +35,8 @@ DOUBTFUL = (ConnectError, ModelUnavailableError, DeadlineExceededError)
 """After these errors of a call the server itself is in question; after others only this call."""
 _log = logging.getLogger("parley.gateway")
 _BOUNDS = Bounds()
+_LOST = "lost"
+_BROKEN = (_LOST, "failed")
 # What APIs take for their goodbyes, after their calls have ended (seconds).
 _LAST_WORDS_S = 3.0
 
@@ -187,6 +189,10 @@ class Calls:
                 finally:
                     self._open.discard(call)
                     await self._end(call, lambda: _audit_end(call, principal, api))
+                    reason = _reason(call)
+                    trace.set({"parley.reason": reason})
+                    if reason in _BROKEN:
+                        trace.end(failure=reason)
         finally:
             self._update_idle()
 
@@ -327,5 +333,8 @@ async def _close(call: Call, then: Callable[[], None]) -> None:
 
 
 def _audit_end(call: Call, principal: Principal, api: str) -> None:
-    reason = call.closed.reason if call.closed else "lost"
-    audit("call_closed", principal, call=call.id, api=api, reason=reason)
+    audit("call_closed", principal, call=call.id, api=api, reason=_reason(call))
+
+
+def _reason(call: Call) -> str:
+    return call.closed.reason if call.closed else _LOST

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
+from fake_agent import CONNECTED
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+from websockets.exceptions import ConnectionClosed
 
+from parley.errors import ModelUnavailableError
 from parley.tracing import Tracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -42,6 +47,29 @@ async def test_an_invalid_header_is_ignored(gateway, wrong):
     async with one.stream(additional_headers={"traceparent": wrong}) as socket:
         await socket.recv()
         assert not start_of(one).get("traceparent")
+
+
+async def breaks(stream):
+    """Connects, and is gone."""
+    await stream.frames.get()
+    stream.say(CONNECTED)
+    stream.fail(ModelUnavailableError("gone"))
+
+
+async def test_a_call_that_breaks_is_a_failed_span(gateway):
+    one = await gateway(breaks)
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    one.gateway.calls._tracing = Tracing(provider, content=False)
+    async with one.stream() as socket:
+        with suppress(ConnectionClosed):
+            while True:
+                await socket.recv()
+    while not exporter.get_finished_spans():
+        await one.http.get("/healthz")
+    (span,) = exporter.get_finished_spans()
+    assert span.attributes["parley.reason"] == "lost"
+    assert span.status.status_code is StatusCode.ERROR
 
 
 async def test_a_call_is_a_span_between_the_caller_s_and_the_agent_s(gateway):
