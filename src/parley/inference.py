@@ -135,9 +135,15 @@ def decode_request(
 
 
 def with_id(message: MessageT, field: str = "request_id") -> MessageT:
-    """The message; where its caller left out its id, with one that no other request has."""
+    """The message; where its caller left out its id, with one that no other request has.
+
+    Raises:
+        InvalidMessageError: more is to follow, which needs the id.
+    """
     if getattr(message, field):
         return message
+    if not getattr(message, "final", True):
+        raise InvalidMessageError(f"{field} is empty, and more is to follow")
     return msgspec.structs.replace(message, **{field: uuid4().hex})
 
 

@@ -80,8 +80,9 @@ class EnrollmentModel:
         self._executor.shutdown(cancel_futures=True)
 
     async def _answer(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
-        message = decode_request(inputs["REQUEST"], _requests, ListVoices())
         audio = inputs["AUDIO"].tobytes() if "AUDIO" in inputs else _NO_AUDIO
+        # With audio something else was meant.
+        message = decode_request(inputs["REQUEST"], _requests, None if audio else ListVoices())
         reply = await self._service.answer(message, audio)
         responder.answer({"REPLY": struct_tensor(reply)})
 

@@ -51,6 +51,13 @@ def chunk(offset=0):
     return SpeechChunk(sample_rate=24_000, offset=offset)
 
 
+def test_a_text_that_goes_on_needs_an_id():
+    rig = Rig()
+    sender = rig.ask(SpeakRequest(text="Hello", final=False))
+    assert [entry[0] for entry in sender.sent] == ["error", "final"]
+    assert rig.synthesizer.sinks == {}
+
+
 def test_audio_is_sent_with_its_description_and_then_the_end():
     rig = Rig()
     sender = rig.ask(SpeakRequest(request_id="a", text="Hello."))
