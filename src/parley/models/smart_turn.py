@@ -81,19 +81,22 @@ class SmartTurnRequests:
 
     def _run(self) -> None:
         while batch := self._next():
+            began = monotonic()
+            results: Sequence[Tensors | Exception]
             try:
-                began = monotonic()
                 results = self._serve([tensors for tensors, _ in batch])
-                self._metrics.on_batch(len(batch), monotonic() - began)
-                for (_, responder), result in zip(batch, results, strict=True):
-                    if isinstance(result, ParleyError):
+            except Exception as error:  # noqa: BLE001 - answered and logged; the one thread goes on
+                _log.exception("pauses could not be scored")
+                results = [error] * len(batch)
+            self._metrics.on_batch(len(batch), monotonic() - began)
+            for (_, responder), result in zip(batch, results, strict=True):
+                try:
+                    if isinstance(result, Exception):
                         responder.fail(result)
                     else:
                         responder.answer(result)
-            except Exception as error:  # noqa: BLE001 - answered and logged; the one thread goes on
-                _log.exception("pauses could not be scored")
-                for _, responder in batch:
-                    responder.fail(error)
+                except Exception:  # noqa: BLE001 - the other requests are answered
+                    _log.exception("a score could not be sent")
 
     def _next(self) -> list[tuple[Mapping[str, Tensor], Responder]]:
         """The requests of the next run; empty at the end."""

@@ -101,7 +101,11 @@ class Responder:
             if response is None:
                 self._sender.send(flags=flags)
             else:
-                self._sender.send(response, flags=flags)
+                try:
+                    self._sender.send(response, flags=flags)
+                except Exception:
+                    self._sender.send(flags=flags)  # the caller would wait for ever
+                    raise
 
     def __enter__(self) -> Self:
         return self
