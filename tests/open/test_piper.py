@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
+import fake_pb_utils
 from clicks import seam_scores
 from speech_sink import Sink
 
@@ -46,7 +47,7 @@ def synthesizer():
     patch = pytest.MonkeyPatch()
     # Compiling them takes half a minute, and these texts need none.
     patch.setattr(english, "load_grammars", lambda languages, cache: {})
-    model = PiperModel(None, Parameters("piper", {}, environment={MODELS_DIR_VARIABLE: str(MODELS)}))
+    model = PiperModel(fake_pb_utils, Parameters("piper", {}, environment={MODELS_DIR_VARIABLE: str(MODELS)}))
     patch.undo()
     yield model.synthesizer
     model.close()
