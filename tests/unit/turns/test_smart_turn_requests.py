@@ -19,7 +19,7 @@ DEADLINE_S = 10
 
 
 class Network:
-    """Answers with the first sample; stands still until it is told to go on."""
+    """Answers with the first sample; does not answer until ``go`` is set."""
 
     def __init__(self):
         self.runs = []
