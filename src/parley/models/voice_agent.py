@@ -40,7 +40,7 @@ from parley.tracing import open_tracing
 from parley.triton.model_client import make_model_client
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import LoopThread, beat, log_failure, wait_for_stop
-from parley.triton.responses import Responder, read_tensors
+from parley.triton.responses import Responder, ResponseThread, read_tensors
 
 _OPEN_S = 30.0
 _CLOSE_S = 10.0
@@ -56,6 +56,9 @@ class AgentService:
         self._pb = pb_utils
         self._model = parameters.model
         self._loop = LoopThread("conversations")
+        # Events do not wait behind the ends of requests, of which every chunk of audio has one.
+        self._events = ResponseThread("events")
+        self._ends = ResponseThread("ends of requests")
         self._client: ModelClient
         self._host: Host
         self._server_tools: ServerTools | None = None
@@ -69,7 +72,8 @@ class AgentService:
         """Take over Triton's requests; called by ``execute``."""
         self._served = True
         for request in requests:
-            responder = Responder(self._pb, request)
+            start = request.flags() & self._pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+            responder = Responder(self._pb, request, thread=self._events if start else self._ends)
             try:
                 # Copied now: the tensors are gone when execute returns.
                 incoming = _read(self._pb, request)
@@ -86,6 +90,8 @@ class AgentService:
             _log.exception("conversations did not end within %g s", _CLOSE_S)
         finally:
             self._loop.stop(_CLOSE_S)
+            self._events.close(_CLOSE_S)
+            self._ends.close(_CLOSE_S)
 
     async def _open(self, parameters: Parameters) -> None:
         config = AgentConfig.from_parameters(parameters)

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
@@ -25,7 +26,7 @@ from parley.inference import Tensor, decode_request
 from parley.runtime.process_end import end_failed_process
 from parley.triton.model_control import FOLDER_VARIABLE
 from parley.triton.model_metrics import ModelMetrics
-from parley.triton.responses import Responder, receive_requests
+from parley.triton.responses import Responder, ResponseThread, receive_requests
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -101,6 +102,7 @@ class RequestLoop:
         self._tasks: dict[asyncio.Task[None], Responder] = {}
         self._watch: asyncio.Task[None] | None = None
         self._loop = LoopThread("requests")
+        self._responses = ResponseThread("responses")
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """See :meth:`LoopThread.run`."""
@@ -113,6 +115,7 @@ class RequestLoop:
             requests,
             lambda responder, inputs: self._loop.call(self._begin, responder, inputs),
             self._metrics,
+            self._responses,
         )
 
     def close(self, release: Callable[[], Awaitable[None]] | None = None, timeout_s: float = 15.0) -> None:
@@ -126,6 +129,7 @@ class RequestLoop:
         except TimeoutError:
             _log.error("the model did not stop within %g s; %d requests run", timeout_s, len(self._tasks))
         self._loop.stop(timeout_s)
+        self._responses.close(timeout_s)
         if self._metrics is not None:
             self._metrics.close()
 
@@ -156,7 +160,7 @@ class RequestLoop:
             await asyncio.sleep(self._poll_cancelled_s)
             for task, responder in tuple(self._tasks.items()):
                 try:
-                    if responder.cancelled:
+                    if await self._responses.result(partial(getattr, responder, "cancelled")):
                         responder.finish()  # no caller to read an error
                         task.cancel()
                 except Exception:  # noqa: BLE001 - logged; the other callers are still checked

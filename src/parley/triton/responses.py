@@ -10,9 +10,11 @@ exception in an asynchronous handler is otherwise only logged. So every handler 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -28,6 +30,76 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class ResponseThread:
+    """Calls Triton's response senders in a thread of its own, in order.
+
+    A call of a sender returns when the server has taken the response, on a busy machine after a millisecond.
+    An event loop that waits for it serves nothing else meanwhile.
+
+    Args:
+        name: of the thread.
+        limit: calls that wait at most; :meth:`submit` waits for room.
+    """
+
+    def __init__(self, name: str, limit: int = 1024) -> None:
+        self._room = threading.BoundedSemaphore(limit)
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._closed = False
+        # A daemon: the interpreter's end must not wait for a server that does not take a response.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Callable[[], object]) -> None:
+        """Make a call soon; after :meth:`close` it is made at once. A failure is logged."""
+        if self._closed:
+            _call(call)
+            return
+        self._room.acquire()
+        self._calls.put(call)
+
+    async def result(self, call: Callable[[], T]) -> T:
+        """Make a call behind those that wait; returns its result, or raises what it raised."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            try:
+                value = call()
+            except Exception as error:  # noqa: BLE001 - raised where it is awaited
+                loop.call_soon_threadsafe(_settle, future, future.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(_settle, future, future.set_result, value)
+
+        self.submit(run)
+        return await future
+
+    def close(self, timeout_s: float) -> None:
+        """Make the calls that wait, for at most ``timeout_s`` seconds, and end the thread."""
+        self._closed = True
+        self._calls.put(None)
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _log.error("the server did not take all responses within %g s", timeout_s)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            _call(call)
+            self._room.release()
+            del call  # what it holds is not kept until the next one
+
+
+def _call(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception:  # noqa: BLE001 - the other responses are still sent
+        _log.exception("a response could not be sent")
+
+
+def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], value: object) -> None:
+    if not future.done():  # its task may have been cancelled
+        settle(value)
+
+
 class Responder:
     """Sends any number of responses, at most one error, and exactly one FINAL.
 
@@ -36,25 +108,55 @@ class Responder:
 
     Args:
         metrics: count the request and time its first response; None: it is not measured.
+        thread: sends the responses, whose arrays must not change any more; None: the caller's own.
     """
 
-    def __init__(self, pb_utils: Any, request: Any, metrics: ModelMetrics | None = None) -> None:
+    def __init__(
+        self,
+        pb_utils: Any,
+        request: Any,
+        metrics: ModelMetrics | None = None,
+        thread: ResponseThread | None = None,
+    ) -> None:
         self._pb = pb_utils
+        self._thread = thread
         self._timer = metrics.begin_request() if metrics else None
         self._sender = request.get_response_sender()
         self._name: str = request.request_id() or "unnamed request"
         self._lock = threading.Lock()
         self._open = True
+        self._failure: Exception | None = None  # of a response that the thread has sent
 
     def send(self, outputs: Mapping[str, Tensor]) -> bool:
-        """Send one response; False (and nothing is sent) when the request has already ended."""
+        """Send one response; False (and nothing is sent) when the request has already ended.
+
+        Raises:
+            Exception: this response could not be sent, or with a thread an earlier one.
+        """
         response = make_response(self._pb, outputs)
         with self._lock:
+            if self._failure is not None:
+                raise self._failure
             if self._open:
-                self._sender.send(response)
+                self._deliver(response)
                 if self._timer:
                     self._timer.on_response()
             return self._open
+
+    def _deliver(self, response: Any) -> None:
+        if self._thread is None:
+            self._sender.send(response)
+        else:
+            self._thread.submit(lambda: self._send_later(response))
+
+    def _send_later(self, response: Any) -> None:
+        if self._failure is not None:
+            return  # what follows a gap would be taken for the whole
+        try:
+            self._sender.send(response)
+        except Exception as error:
+            self._failure = error
+            raise
 
     def answer(self, outputs: Mapping[str, Tensor]) -> None:
         """Send the last response, and end the request with it.
@@ -82,7 +184,7 @@ class Responder:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has disconnected. Calls the server: not for tight loops."""
+        """Whether the caller has disconnected. Calls the server, and waits for it: not for tight loops."""
         with self._lock:
             return self._open and bool(self._sender.is_cancelled())
 
@@ -95,17 +197,25 @@ class Responder:
                 if response is not None and not error_code:
                     self._timer.on_response()
                 self._timer.on_ended(error_code)
-            # An error carries the flag itself: when the flag followed alone, Triton 24.10 itself
-            # crashed within seconds under callers that hang up as soon as they see the error.
-            flags = self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-            if response is None:
-                self._sender.send(flags=flags)
+            if self._thread is None:
+                self._send_last(response)
             else:
-                try:
-                    self._sender.send(response, flags=flags)
-                except Exception:
-                    self._sender.send(flags=flags)  # the caller would wait for ever
-                    raise
+                self._thread.submit(lambda: self._send_last(response))
+
+    def _send_last(self, response: Any) -> None:
+        # An error carries the flag itself: when the flag followed alone, Triton 24.10 itself
+        # crashed within seconds under callers that hang up as soon as they see the error.
+        flags = self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        if self._failure is not None:
+            response = make_error(self._pb, self._failure)
+        if response is None:
+            self._sender.send(flags=flags)
+            return
+        try:
+            self._sender.send(response, flags=flags)
+        except Exception:
+            self._sender.send(flags=flags)  # the caller would wait for ever
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -150,14 +260,15 @@ def receive_requests(
     requests: Iterable[Any],
     begin: Callable[[Responder, dict[str, Tensor]], None],
     metrics: ModelMetrics | None = None,
+    thread: ResponseThread | None = None,
 ) -> None:
     """Pass each request of a decoupled model to ``begin``, with a copy of its tensors.
 
     The originals become invalid when ``execute`` returns. A request whose ``begin`` raises is ended with
-    that error.
+    that error. ``thread`` sends the responses, as in :class:`Responder`.
     """
     for request in requests:
-        responder = Responder(pb_utils, request, metrics)
+        responder = Responder(pb_utils, request, metrics, thread)
         try:
             begin(responder, read_tensors(request.inputs()))
         except Exception as error:  # noqa: BLE001 - sent to the caller and logged

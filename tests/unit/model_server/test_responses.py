@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from parley.errors import (
 )
 from parley.triton.failures import read_failure, wire_text
 from parley.triton.observability import log_to_triton
-from parley.triton.responses import Responder, answer
+from parley.triton.responses import Responder, ResponseThread, answer
 
 DATA = {"X": np.array([1], np.int16)}
 
@@ -157,3 +158,115 @@ def test_other_text_is_an_inference_error():
 def test_what_a_stopping_server_refuses_has_not_failed():
     text = "Model nemotron_streaming - Error when running inference: Server not ready"
     assert type(read_failure(text)) is ShuttingDownError
+
+
+class Gate:
+    """Holds a thread's calls until it is opened."""
+
+    def __init__(self, thread):
+        self._opened = threading.Event()
+        thread.submit(lambda: self._opened.wait(10))
+
+    def open(self):
+        self._opened.set()
+
+
+@pytest.fixture
+def thread():
+    thread = ResponseThread("responses", limit=8)
+    yield thread
+    thread.close(5)
+
+
+def test_a_thread_sends_while_its_caller_goes_on(pb_utils, thread):
+    gate, request = Gate(thread), Request()
+    responder = Responder(pb_utils, request, thread=thread)
+    assert responder.send(DATA)
+    responder.finish()
+    assert not responder.send(DATA)
+    assert request.sender.sent == []
+    gate.open()
+    assert request.sender.final.wait(5)
+    assert kinds(request) == ["data", "final"]
+
+
+def test_a_response_that_a_thread_cannot_send_fails_its_request(pb_utils, thread, caplog):
+    broken, good = Request(), Request()
+    responders = [Responder(pb_utils, request, thread=thread) for request in (broken, good)]
+    broken.sender.broken = True
+    assert responders[0].send(DATA)
+    assert responders[1].send(DATA)
+    asyncio.run(thread.result(lambda: None))
+    broken.sender.broken = False
+    with pytest.raises(RuntimeError, match="cannot send"):
+        responders[0].send(DATA)
+    for responder in responders:
+        responder.finish()
+    assert broken.sender.final.wait(5)
+    assert good.sender.final.wait(5)
+    assert broken.sender.sent == [("error", "internal_error: RuntimeError: cannot send"), ("final",)]
+    assert kinds(good) == ["data", "final"]
+    assert caplog.text.count("a response could not be sent") == 1
+
+
+def test_nothing_follows_a_response_that_a_thread_could_not_send(pb_utils, thread):
+    gate, request = Gate(thread), Request()
+    responder = Responder(pb_utils, request, thread=thread)
+    thread.submit(lambda: setattr(request.sender, "broken", True))
+    responder.send(DATA)
+    thread.submit(lambda: setattr(request.sender, "broken", False))
+    responder.send(DATA)
+    responder.finish()
+    gate.open()
+    assert request.sender.final.wait(5)
+    assert kinds(request) == ["error", "final"]
+
+
+def test_a_full_thread_lets_its_caller_wait(thread):
+    gate = Gate(thread)
+    done = threading.Semaphore(0)
+    for _ in range(7):
+        thread.submit(done.release)
+    waiting = threading.Thread(target=thread.submit, args=(done.release,))
+    waiting.start()
+    assert not done.acquire(blocking=False)
+    gate.open()
+    waiting.join(5)
+    assert not waiting.is_alive()
+    assert all(done.acquire(timeout=5) for _ in range(8))
+
+
+def test_what_a_thread_is_asked_is_answered_behind_what_waits(thread):
+    order = []
+    thread.submit(lambda: order.append("before"))
+
+    async def ask():
+        assert await thread.result(lambda: order[:]) == ["before"]
+        with pytest.raises(LookupError):
+            await thread.result(lambda: {}["missing"])
+        cancelled = asyncio.ensure_future(thread.result(lambda: gate.wait(5)))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        gate.set()
+        assert await thread.result(lambda: "next") == "next"
+
+    gate = threading.Event()
+    asyncio.run(ask())
+
+
+def test_a_closed_thread_has_sent_what_waited(pb_utils, caplog):
+    thread, request, late = ResponseThread("responses"), Request(), Request()
+    Responder(pb_utils, request, thread=thread).answer(DATA)
+    thread.close(5)
+    assert kinds(request) == ["data", "final"]
+    Responder(pb_utils, late, thread=thread).answer(DATA)
+    assert kinds(late) == ["data", "final"]
+    assert not caplog.records
+
+
+def test_a_server_that_takes_no_response_does_not_hold_up_the_end(caplog):
+    thread = ResponseThread("responses")
+    gate = Gate(thread)
+    thread.close(0.01)
+    gate.open()
+    assert "did not take all responses" in caplog.text
