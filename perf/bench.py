@@ -27,11 +27,14 @@ import numpy as np
 from recognizer_client import answered, recognizer_request
 from rich.console import Console
 from rich.table import Table
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2_grpc
 
+from parley.asr.messages import AsrReply
 from parley.errors import ParleyError
+from parley.inference import tensor_struct
 from parley.launcher.options import ROOT
 from parley.launcher.processes import ProcessUsage
+from parley.triton.grpc_client import read_response
 from parley_client import Backoff, Deadlines, ToolTable, connect
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.cli.arguments import handle_signals
@@ -47,13 +50,12 @@ from parley_client.errors import OutputClosedError
 _CHUNK = np.zeros(512, "<i2").tobytes()  # 32 ms: one window of the detector
 _INTERVAL_S = 0.1
 _DEADLINE_S = 10.0
-_VAD = "silero_vad"
 
 _STAGGER_S = 1.7  # between two sessions' beginnings: no multiple of any turn's length
 _ROWS = {
     **{name: meaning for name, (_, meaning) in STAGES.items()},
     "chunk_voice_agent": "a chunk to its acknowledgement: gRPC, scheduling, voice_agent",
-    "chunk_recogniser": "a silent chunk through the recogniser, less the detector's mean compute",
+    "chunk_recogniser": "a silent chunk through the recogniser, less the networks' time in its reply",
     "microphone_late": "each session's latest chunk behind its time (client, not server)",
     "audio_gaps": "how often a session's answers paused because audio came late (a count)",
 }
@@ -73,14 +75,11 @@ class RecognizerProbe:
         self._channel = grpc.aio.insecure_channel(server)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._id = f"bench-{uuid.uuid4()}"
-        self._round_trips_ms: list[float] = []
-        self._before = (0, 0)
         self.overheads_ms: list[float] = []
-        """Filled on leaving: of each chunk everything but the model's compute (milliseconds)."""
+        """Of each chunk everything but the networks (milliseconds)."""
 
     async def __aenter__(self) -> Self:
         try:
-            self._before = await self._compute()
             await self._send(start=True)
         except BaseException:
             await self._channel.close()
@@ -95,11 +94,6 @@ class RecognizerProbe:
             if not isinstance(end, asyncio.CancelledError):
                 raise end
             await self._send(end=True)
-            nanoseconds, count = (
-                now - then for now, then in zip(await self._compute(), self._before, strict=True)
-            )
-            compute_ms = nanoseconds / 1e6 / max(1, count)
-            self.overheads_ms = [max(0.0, value - compute_ms) for value in self._round_trips_ms]
         finally:
             await self._channel.close()
 
@@ -107,19 +101,15 @@ class RecognizerProbe:
         while True:
             await asyncio.sleep(_INTERVAL_S)
             began = time.perf_counter()
-            await self._send()
-            self._round_trips_ms.append(1000 * (time.perf_counter() - began))
+            reply = await self._send()
+            elapsed_ms = 1000 * (time.perf_counter() - began)
+            networks_ms = reply.vad_ms + reply.encoder_ms + reply.decoder_ms
+            self.overheads_ms.append(max(0.0, elapsed_ms - networks_ms))
 
-    async def _send(self, *, start: bool = False, end: bool = False) -> None:
+    async def _send(self, *, start: bool = False, end: bool = False) -> AsrReply:
         request = recognizer_request("parakeet_tdt", self._id, _CHUNK, start=start, end=end)
-        await answered(self._stub.ModelInfer(request, timeout=_DEADLINE_S))
-
-    async def _compute(self) -> tuple[int, int]:
-        """Nanoseconds that the detector has computed, and how often."""
-        request = service_pb2.ModelStatisticsRequest(name=_VAD)
-        answer = await answered(self._stub.ModelStatistics(request, timeout=_DEADLINE_S))
-        stats = answer.model_stats[0]
-        return sum(batch.compute_infer.ns for batch in stats.batch_stats), stats.execution_count
+        response = await answered(self._stub.ModelInfer(request, timeout=_DEADLINE_S))
+        return tensor_struct(read_response(response)["REPLY"], AsrReply)
 
 
 @dataclass
@@ -156,18 +146,19 @@ class Level:
         }
 
     @property
-    def chunk_overhead_ms(self) -> tuple[float, float] | None:
-        """What everything but the models' compute adds to a chunk at most: p50 and p95 (milliseconds).
+    def chunk_overhead_ms(self) -> dict[str, float] | None:
+        """What everything but the networks adds to a chunk at most: p50, p95 and p99 (milliseconds).
 
         The sum of both ways' percentiles: a real chunk goes the second way inside the server,
         without the probe's own gRPC call.
         """
         ways = [self.values.get("chunk_voice_agent", []), self.values.get("chunk_recogniser", [])]
-        low = [percentile(way, 0.5) for way in ways]
-        high = [percentile(way, 0.95) for way in ways]
-        if None in low or None in high:
+        if not all(ways):
             return None
-        return sum(value or 0.0 for value in low), sum(value or 0.0 for value in high)
+        return {
+            f"p{share:.0%}".rstrip("%"): sum(percentile(way, share) or 0.0 for way in ways)
+            for share in (0.5, 0.95, 0.99)
+        }
 
     @property
     def cpu_percent_per_session(self) -> float | None:
@@ -334,7 +325,13 @@ def _print(console: Console, levels: list[Level]) -> None:
         table.add_column(f"{level.sessions} session{'s' * (level.sessions > 1)}", justify="right")
     for name in _ROWS:
         table.add_row(name, *(_cell(_percentiles(level.values.get(name, []))) for level in levels))
-    table.add_row("chunk overhead, at most", *(_cell(level.chunk_overhead_ms) for level in levels))
+    table.add_row(
+        "chunk overhead, at most: p50 / p95 / p99",
+        *(
+            " / ".join(f"{value:.1f}" for value in (level.chunk_overhead_ms or {}).values())
+            for level in levels
+        ),
+    )
     table.add_section()
     table.add_row(
         "server CPU for each session", *(_percent(level.cpu_percent_per_session) for level in levels)
