@@ -31,8 +31,8 @@ One conversation is one Triton *sequence* on one `ModelStreamInfer` gRPC stream 
 
 ## Requests and responses
 
-Every request carries the sequence's correlation id (`sequence_id`, a string, best a random UUID),
-`triton_enable_empty_final_response = true`, and both inputs:
+Every request carries the sequence's correlation id (`sequence_id`, a string, best a random UUID) and both
+inputs; START, END and messages also `triton_enable_empty_final_response = true`:
 
 | input | type | shape | content |
 |---|---|---|---|
@@ -41,9 +41,11 @@ Every request carries the sequence's correlation id (`sequence_id`, a string, be
 
 1. The request with `sequence_start = true` carries the message `start`. Its response stream carries
    **all** events of the conversation and ends with `closed`.
-2. Further requests carry audio, a message, or both. Each is answered by an empty final response,
-   its acknowledgement (`triton_final_response = true`). Audio may be cut anywhere, in pieces of at
-   most {max_chunk} ms; a real client sends 20-100 ms at the pace of the microphone, silence included.
+2. Further requests carry audio, a message, or both. Each with `triton_enable_empty_final_response` is
+   answered by an empty final response, its acknowledgement (`triton_final_response = true`); four in a
+   second of audio are enough to notice a server that hangs. Audio may be cut anywhere,
+   in pieces of at most {max_chunk} ms; a real client sends 20-100 ms at the pace of the microphone, silence
+   included.
 3. The request with `sequence_end = true` ends the conversation: `closed` follows. Send it also after
    the server has closed the conversation by itself, or refused it; only then is the sequence's slot
    free again.

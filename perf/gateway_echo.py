@@ -32,7 +32,7 @@ class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
         return service_pb2.ModelReadyResponse(ready=True)
 
     async def ModelStreamInfer(self, requests: Any, _context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Connect, echo, and close at the end; every request is acknowledged, as Triton does."""
+        """Connect, echo, and close at the end; requests are acknowledged as Triton does."""
         offset = 0
         async for request in requests:
             received = time.monotonic_ns()
@@ -51,7 +51,8 @@ class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
                 )
                 offset += 1000 * count // _RATE
                 yield _reply("start", event, samples)
-            yield _reply(request.id, final=True)
+            if request.parameters["triton_enable_empty_final_response"].bool_param:
+                yield _reply(request.id, final=True)
 
 
 def _reply(

@@ -14,6 +14,7 @@ from parley_client.errors import CallEndedError, SlowConsumerError
 EventT = TypeVar("EventT")
 
 BYTES_PER_MS = INPUT_SAMPLE_RATE * 2 // 1000
+_MERGED_BYTES = 100 * BYTES_PER_MS
 
 
 class EventQueue(Generic[EventT]):
@@ -90,8 +91,8 @@ class OutgoingMessage:
 class SendQueue:
     """A bounded queue between the application and the task that sends.
 
-    Order is kept. A message and the audio directly behind it leave together, because every
-    request costs the server a scheduling round.
+    Order is kept. A message and the audio directly behind it leave together, and so does audio that had to
+    wait, because every request costs the server a scheduling round.
 
     Args:
         audio_ms: Room for audio (milliseconds).
@@ -174,14 +175,19 @@ class SendQueue:
         while not self._waiting:
             self._changed.clear()
             await self._changed.wait()
-        message = self._waiting.popleft()
-        if message.message:
+        first = self._waiting.popleft()
+        if first.message:
             self._messages -= 1
-            if self._waiting and self._waiting[0].audio:
-                message = OutgoingMessage(message=message.message, audio=self._waiting.popleft().audio)
-        self._audio_bytes -= len(message.audio)
+        audio = [first.audio]
+        size = len(first.audio)
+        while self._waiting and (more := self._waiting[0].audio):
+            if size and size + len(more) > _MERGED_BYTES:
+                break
+            audio.append(self._waiting.popleft().audio)
+            size += len(more)
+        self._audio_bytes -= size
         self._changed.set()
-        return message
+        return OutgoingMessage(message=first.message, audio=b"".join(audio), end=first.end)
 
     def _is_full(self, size: int) -> bool:
         return self._audio_bytes > 0 and self._audio_bytes + size > self._room

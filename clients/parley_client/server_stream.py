@@ -14,11 +14,13 @@ from parley.errors import InvalidMessageError, ParleyError, SessionNotFoundError
 from parley_client.errors import CallEndedError, CallLostError, SlowConsumerError, UnknownEventError
 from parley_client.events import CallEvent, read_event
 from parley_client.options import Deadlines
-from parley_client.queues import EventQueue, SendQueue
+from parley_client.queues import BYTES_PER_MS, EventQueue, SendQueue
 from parley_client.transport import Frame, ServerReply, TritonStream
 
 _REMEMBERED = 16_384
 
+# Every acknowledgement is a message of its own. One for so much audio tells as much as one for each chunk.
+_ACKNOWLEDGED_BYTES = 250 * BYTES_PER_MS
 _START_ID = "start"
 _END_ID = "end"
 _WATCH_INTERVAL_S = 0.5
@@ -32,11 +34,12 @@ _PROCESS_GONE = ("Stub process ", "Failed to obtain the health mutex")
 
 @dataclass
 class CallStats:
-    """Counters of one call, and when each request was acknowledged."""
+    """Counters of one call, and when requests were acknowledged."""
 
     sent: int = 0
     """Requests handed to the network."""
     acknowledged: int = 0
+    """Requests that the server has handled: all with a message, and for audio about four in a second."""
     events: int = 0
     dropped_audio_ms: float = 0.0
     """Audio given to ``offer_audio`` that found no room (milliseconds)."""
@@ -44,10 +47,11 @@ class CallStats:
     """Request to acknowledgement (milliseconds); the newest ones."""
     _in_flight: dict[str, float] = field(default_factory=dict, repr=False)
 
-    def on_sent(self, request_id: str) -> None:
+    def on_sent(self, frame: Frame) -> None:
         """Count a request."""
         self.sent += 1
-        self._in_flight[request_id] = time.perf_counter()
+        if frame.acknowledged:
+            self._in_flight[frame.request_id] = time.perf_counter()
 
     def on_acknowledged(self, request_id: str) -> None:
         """Measure a request that the server has answered completely."""
@@ -62,7 +66,7 @@ class CallStats:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not acknowledged."""
+        """Requests whose acknowledgement is due."""
         return len(self._in_flight)
 
     @property
@@ -158,17 +162,22 @@ class ServerStream:
         """Send until the end mark; END is sent even after ``closed``: only it frees the sequence's slot."""
         try:
             await self._send(Frame(_START_ID, message=protocol.encode(self._start), start=True))
-            number = 0
-            while not (message_out := await self._outbox.get()).end:
+            number, unasked = 0, _ACKNOWLEDGED_BYTES
+            while not (content := await self._outbox.get()).end:
                 number += 1
-                await self._send(Frame(str(number), message=message_out.message, audio=message_out.audio))
+                unasked += len(content.audio)
+                ask = bool(content.message) or unasked >= _ACKNOWLEDGED_BYTES
+                unasked = 0 if ask else unasked
+                await self._send(
+                    Frame(str(number), message=content.message, audio=content.audio, acknowledged=ask)
+                )
             await self._send(Frame(_END_ID, end=True))
             await self._stream.finish()
         except Exception as error:  # noqa: BLE001 - the reason of the call's end
             self.fail(CallLostError(f"sending failed: {error}"), error)
 
     async def _send(self, frame: Frame) -> None:
-        self._stats.on_sent(frame.request_id)
+        self._stats.on_sent(frame)
         await self._stream.send(frame)
 
     async def _watch(self) -> None:

@@ -40,6 +40,8 @@ class Frame:
     """Mono PCM16 little endian, 16 kHz; empty: none."""
     start: bool = False
     end: bool = False
+    acknowledged: bool = True
+    """Whether the server is to say that it has handled the request; an error is always sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ def to_request(frame: Frame, call_id: str) -> Any:
         "AUDIO": np.frombuffer(frame.audio, np.uint8).reshape(1, -1),
     }
     sequence = SequenceFlags(call_id, start=frame.start, end=frame.end)
-    return to_message(ModelRequest(MODEL, inputs, (), frame.request_id, sequence), empty_final=True)
+    request = ModelRequest(MODEL, inputs, (), frame.request_id, sequence)
+    return to_message(request, empty_final=frame.acknowledged)
 
 
 def to_reply(message: Any) -> ServerReply:

@@ -51,7 +51,8 @@ class FakeStream:
         self.replies.put_nowait(ServerReply("start", protocol.encode(event), audio))
 
     def acknowledge(self, frame: Frame, error: str = "") -> None:
-        self.replies.put_nowait(ServerReply(frame.request_id, final=True, error=error))
+        if frame.acknowledged or error:
+            self.replies.put_nowait(ServerReply(frame.request_id, final=True, error=error))
 
     def hang_up(self, reason: str = "ended") -> None:
         self.say(protocol.Closed(reason=reason))
