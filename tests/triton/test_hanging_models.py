@@ -23,7 +23,7 @@ async def test_a_network_that_hangs_fails_each_stream_in_time_and_is_used_again(
     options = ServerOptions(
         load_models=MODELS,
         state_dir=tmp_path / "state",
-        environment={"PARLEY_PARAKEET_TDT_TIMEOUT_S": "0.5"},
+        environment={"PARLEY_PARAKEET_TDT_TIMEOUT_S": "0.5", "PARLEY_PARAKEET_TDT_VAD": "silero_vad"},
         **ANY_PORTS,
     )
     with EmbeddedServer(options, limits=None) as server:  # nothing is replaced

@@ -10,7 +10,7 @@ from parley.asr import checkpoint
 from parley.asr.offline.networks import RemoteModels
 from parley.asr.offline.pipeline import OfflinePipeline
 from parley.asr.offline.stream import StreamLimits
-from parley.models.recognition import RecognitionModel
+from parley.models.recognition import RecognitionModel, open_detector
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_client import InProcessBlockingClient
@@ -34,7 +34,9 @@ class TritonPythonModel:
         )
         self._port = InProcessBlockingClient(pb_utils)
         # Below the agent's own deadline, which would otherwise come before the reason is known.
-        models = RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1))
+        timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
+        detector = open_detector(parameters, self._port, timeout_s=timeout_s)
+        models = RemoteModels(self._port, detector, timeout_s=timeout_s)
         self._model = RecognitionModel(pb_utils, args, parameters, OfflinePipeline(export, models, limits))
 
     def execute(self, requests: list[Any]) -> list[Any]:

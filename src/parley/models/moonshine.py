@@ -16,10 +16,9 @@ from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
 from parley.asr.moonshine.utterance import Window
 from parley.asr.moonshine.worker import LEAST_CONFIDENCE, Reader, ThreadedReader
-from parley.asr.offline.networks import RemoteModels
 from parley.errors import ModelLoadingError
 from parley.models.parakeet_transcribe import RecordingRequests, read_limits, read_vad
-from parley.models.recognition import RecognitionModel
+from parley.models.recognition import RecognitionModel, open_detector
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -67,7 +66,7 @@ def read_window(parameters: Parameters) -> Window:
 
 
 class MoonshineModel:
-    """A recogniser in this process; voice activity by another model.
+    """A recogniser in this process.
 
     Parameters of the model, besides those of :class:`parley.models.recognition.RecognitionModel`,
     :func:`load_reader` and :func:`read_window`:
@@ -76,7 +75,7 @@ class MoonshineModel:
         ``early_ms``: silence after which the final text is begun.
         ``queue``: final texts that may wait, and as many partial ones (default: twice ``max_sessions``).
         ``stall_ms``: a text that takes longer will never come, and the model counts as hanging.
-        ``timeout_s``: limit of a call to the voice activity network.
+        ``vad``, ``timeout_s``: see :func:`parley.models.recognition.open_detector`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -98,8 +97,8 @@ class MoonshineModel:
         self._reader = ThreadedReader(
             reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
         )
-        models = RemoteModels(self._client, timeout_s=timeout_s)
-        pipeline = MoonshinePipeline(reader, self._reader, models, limits)
+        detector = open_detector(parameters, self._client, timeout_s=timeout_s)
+        pipeline = MoonshinePipeline(reader, self._reader, detector, limits)
         self._model = RecognitionModel(pb_utils, args, parameters, pipeline)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -119,7 +118,7 @@ class MoonshineTranscription(RecordingRequests):
     Parameters of the model, besides those of :func:`load_reader` and :func:`read_window`, and those of
     ``parakeet_transcribe`` that :func:`read_vad` and :func:`read_limits` read:
         ``preroll_ms``: audio before the onset that is read too.
-        ``timeout_s``: limit of a call to the voice activity network.
+        ``vad``, ``timeout_s``: see :func:`parley.models.recognition.open_detector`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -133,7 +132,7 @@ class MoonshineTranscription(RecordingRequests):
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         limits = read_limits(parameters)
         client = InProcessBlockingClient(pb_utils)
-        rounds = MoonshineRounds(reader, RemoteModels(client, timeout_s=timeout_s))
+        rounds = MoonshineRounds(reader, open_detector(parameters, client, timeout_s=timeout_s))
 
         def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> MoonshineRecording:
             return MoonshineRecording(audio, request, reader, recording)

@@ -16,7 +16,7 @@ from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.decoding.batch import make_decoder
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrFallbackEvent, TranscribeReply, TranscribeRequest
-from parley.asr.offline.networks import OnnxJoint, RemoteModels
+from parley.asr.offline.networks import OnnxJoint
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CacheAwareEncoder, StreamingExport, choose
@@ -27,7 +27,7 @@ from parley.errors import ModelLoadingError, ParleyError, ShuttingDownError
 from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct
 from parley.metrics import Family
 from parley.models.parakeet_decoder import beam_size
-from parley.models.recognition import RecognitionModel, max_chunk_ms
+from parley.models.recognition import RecognitionModel, max_chunk_ms, open_detector
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -100,7 +100,7 @@ def load_recognizer(
 
 
 class StreamingModel:
-    """A cache-aware recogniser in this process; voice activity and other transcripts by other models.
+    """A cache-aware recogniser in this process; other transcripts by other models.
 
     Parameters of the model, besides those of :class:`parley.models.recognition.RecognitionModel`:
         ``lookaheads_ms``: what clients may choose, such as ``80,160``; each is a network in memory.
@@ -117,7 +117,7 @@ class StreamingModel:
         ``finals_rest_ms``: time without requests to a model that was late.
         ``finals_wait_ms``: how long a step waits for it, which holds up all streams; after that it
             comes with a later piece of audio.
-        ``timeout_s``: limit of a call to the voice activity network.
+        ``vad``, ``timeout_s``: see :func:`parley.models.recognition.open_detector`.
         ``device``, ``threads``: where the networks run.
         ``frontend``: ``numpy`` or ``torch``; torch runs on the same device as the networks.
 
@@ -163,7 +163,9 @@ class StreamingModel:
         pipeline = StreamingPipeline(
             export.checkpoint,
             recognizer,
-            RemoteModels(self._client, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1)),
+            open_detector(
+                parameters, self._client, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1)
+            ),
             FinalTranscriber(policy, self._transcribers, self._count, monotonic),
             chunks=chunks,
             default_ms=default_ms,

@@ -17,6 +17,7 @@ from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.offline.networks import RemoteModels
 from parley.errors import ModelLoadingError, ParleyError
 from parley.inference import BlockingModelClient, struct_tensor
+from parley.models.recognition import open_detector
 from parley.protocol import VadOptions
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -94,6 +95,7 @@ class TranscriptionModel(RecordingRequests):
         ``max_pending_ms``: audio that may wait before more is refused.
         ``languages``: what the checkpoint understands.
         ``timeout_s``: limit of each call to a network.
+        ``vad``: see :func:`parley.models.recognition.open_detector`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -111,8 +113,9 @@ class TranscriptionModel(RecordingRequests):
         mel = LogMel(export.config)
         limits = read_limits(parameters)
         client = InProcessBlockingClient(pb_utils)
+        timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         rounds = TranscriptionRounds(
-            RemoteModels(client, timeout_s=parameters.number("timeout_s", 30.0, minimum=0.1)),
+            RemoteModels(client, open_detector(parameters, client, timeout_s=timeout_s), timeout_s=timeout_s),
             room=parameters.integer("room_ms", 120_000, minimum=1_000) // export.config.feature_ms,
         )
 

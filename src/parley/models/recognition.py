@@ -9,15 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from parley.asr.offline.networks import RemoteDetector
+from parley.asr.pipeline.segmentation import Detector
 from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
 from parley.asr.pipeline.step import RecognizerPipeline
-from parley.inference import struct_tensor
+from parley.inference import BlockingModelClient, struct_tensor
 from parley.metrics import Family
+from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.responses import answer, read_tensors
+from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 _CLOSE_S = 5.0
+_VAD_MODEL = "silero_vad"
 _log = logging.getLogger(__name__)
 MAX_CHUNK_MS = 10_000
 
@@ -51,6 +56,20 @@ class Periodic:
 def max_chunk_ms(parameters: Parameters) -> int:
     """The longest audio of one request (parameter ``max_chunk_ms``)."""
     return parameters.integer("max_chunk_ms", MAX_CHUNK_MS, minimum=1_000)
+
+
+def open_detector(parameters: Parameters, client: BlockingModelClient, *, timeout_s: float) -> Detector:
+    """The voice activity network that the parameter ``vad`` names.
+
+    ``own``: Silero's, in this process. Every piece of audio passes it, and a call of another model costs more
+    than its run. ``silero_vad``: that model, called through ``client`` within ``timeout_s``.
+
+    Raises:
+        ModelLoadingError: the parameter has another value, or the network is not installed.
+    """
+    if parameters.choice("vad", "own", ("own", _VAD_MODEL)) == _VAD_MODEL:
+        return RemoteDetector(client, _VAD_MODEL, timeout_s=timeout_s)
+    return SileroVad(open_session(bundled_folder() / FILE))
 
 
 class RecognitionModel:
@@ -107,5 +126,5 @@ class RecognitionModel:
             start=bool(flags & self._pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
             end=bool(flags & self._pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
             audio=tensors["AUDIO"],
-            message=tensors["REQUEST"],
+            message=tensors.get("REQUEST", b""),
         )

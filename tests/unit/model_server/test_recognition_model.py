@@ -10,7 +10,8 @@ from fake_pb_utils import Request
 
 from parley.asr.messages import AsrReply
 from parley.asr.pipeline.step import ChunkResult
-from parley.models.recognition import Periodic, RecognitionModel
+from parley.errors import ModelLoadingError
+from parley.models.recognition import Periodic, RecognitionModel, open_detector
 from parley.runtime.parameters import Parameters
 
 START = 1
@@ -55,6 +56,53 @@ def test_a_number_and_its_digits_are_two_streams(model):
         return json.loads(reply.as_numpy()[0, 0])["stream_ms"]
 
     assert [send(5, START), send(5), send("5", START), send(5), send("5")] == [1, 2, 1, 3, 2]
+
+
+def test_a_request_without_a_message_is_a_piece_of_audio(model, pb_utils):
+    bare = Chunk(7)
+    bare.inputs = lambda: [pb_utils.Tensor("AUDIO", np.zeros((1, 160), np.int16))]
+    model.execute([Chunk(7, START)])
+    (response,) = model.execute([bare])
+    assert not response.has_error(), response.error().message()
+
+
+WINDOWS = (
+    np.zeros((1, 1, 512), np.float32),
+    np.ones(1, np.int32),
+    np.zeros((1, 2, 128), np.float32),
+    np.zeros((1, 64), np.float32),
+)
+
+
+def test_voice_activity_is_detected_in_the_process_of_the_recogniser():
+    detector = open_detector(Parameters("rail", {}, environment={}), None, timeout_s=1)
+    probabilities, state, context = detector.detect(*WINDOWS)
+    assert probabilities.shape == (1, 1)
+    assert probabilities[0, 0] < 0.5
+    assert state.shape == (1, 2, 128)
+    assert context.shape == (1, 64)
+
+
+class Silence:
+    """Answers for ``silero_vad``."""
+
+    def infer(self, request):
+        assert request.model == "silero_vad"
+        assert request.timeout_s == 1
+        state, context = request.inputs["STATE"], request.inputs["CONTEXT"]
+        return {"PROBABILITIES": np.full((1, 1), 0.25), "NEXT_STATE": state, "NEXT_CONTEXT": context}
+
+
+def test_voice_activity_is_detected_by_the_model_that_the_settings_name():
+    parameters = Parameters("rail", {}, environment={"PARLEY_RAIL_VAD": "silero_vad"})
+    probabilities, _, _ = open_detector(parameters, Silence(), timeout_s=1).detect(*WINDOWS)
+    assert probabilities.tolist() == [[0.25]]
+
+
+def test_another_detector_is_refused():
+    parameters = Parameters("rail", {}, environment={"PARLEY_RAIL_VAD": "webrtc"})
+    with pytest.raises(ModelLoadingError, match="own, silero_vad"):
+        open_detector(parameters, Silence(), timeout_s=1)
 
 
 DEADLINE_S = 10

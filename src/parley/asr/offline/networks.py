@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.greedy import Tokens
+from parley.asr.pipeline.segmentation import Detector
 from parley.errors import InferenceError, InvalidInputError
 from parley.inference import BlockingModelClient, ModelRequest, ModelResponse, Tensor
 
@@ -97,17 +98,17 @@ class OnnxJoint:
         return logits[:, :, 0], hidden, cell
 
 
-VAD_MODEL = "silero_vad"
 ENCODER_MODEL = "parakeet_encoder"
 DECODER_MODEL = "parakeet_decoder"
 
 
-class RemoteModels:
-    """:class:`parley.asr.offline.pipeline.AcousticModels` behind a port."""
+class RemoteDetector:
+    """:class:`parley.asr.pipeline.segmentation.Detector` behind a port."""
 
-    def __init__(self, port: BlockingModelClient, *, timeout_s: float) -> None:
-        """Call through ``port``, with ``timeout_s`` for each call."""
+    def __init__(self, port: BlockingModelClient, model: str, *, timeout_s: float) -> None:
+        """Call ``model`` through ``port``, with ``timeout_s`` for each call."""
         self._port = port
+        self._model = model
         self._timeout_s = timeout_s
 
     def detect(
@@ -118,12 +119,20 @@ class RemoteModels:
         context: NDArray[np.float32],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """See :meth:`parley.vad.silero.SileroVad.detect`."""
-        outputs = self._call(
-            VAD_MODEL,
-            {"WINDOWS": windows, "COUNT": counts[:, None], "STATE": state, "CONTEXT": context},
-            ("PROBABILITIES", "NEXT_STATE", "NEXT_CONTEXT"),
-        )
+        inputs = {"WINDOWS": windows, "COUNT": counts[:, None], "STATE": state, "CONTEXT": context}
+        names = ("PROBABILITIES", "NEXT_STATE", "NEXT_CONTEXT")
+        outputs = _call(self._port, ModelRequest(self._model, inputs, names, timeout_s=self._timeout_s))
         return outputs["PROBABILITIES"], outputs["NEXT_STATE"], outputs["NEXT_CONTEXT"]
+
+
+class RemoteModels:
+    """:class:`parley.asr.offline.pipeline.AcousticModels`: encoder and decoder behind a port."""
+
+    def __init__(self, port: BlockingModelClient, detector: Detector, *, timeout_s: float) -> None:
+        """Call through ``port``, with ``timeout_s`` for each call; ``detector`` finds voice activity."""
+        self._port = port
+        self._timeout_s = timeout_s
+        self.detect = detector.detect
 
     def encode(
         self, features: NDArray[np.float32], lengths: NDArray[np.int64]
@@ -161,12 +170,16 @@ class RemoteModels:
         return read_decoded(outputs), read_states(outputs)
 
     def _call(self, model: str, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -> ModelResponse:
-        response = self._port.infer(ModelRequest(model, inputs, outputs, timeout_s=self._timeout_s))
-        rows = {len(tensor) for tensor in inputs.values()}
-        missing = [name for name in outputs if name not in response or {len(response[name])} != rows]
-        if missing:
-            raise InferenceError(f"{model} answered without {', '.join(missing)} for every row")
-        return response
+        return _call(self._port, ModelRequest(model, inputs, outputs, timeout_s=self._timeout_s))
+
+
+def _call(port: BlockingModelClient, request: ModelRequest) -> ModelResponse:
+    response = port.infer(request)
+    rows = {len(tensor) for tensor in request.inputs.values()}
+    missing = [name for name in request.outputs if name not in response or {len(response[name])} != rows]
+    if missing:
+        raise InferenceError(f"{request.model} answered without {', '.join(missing)} for every row")
+    return response
 
 
 TOKEN_OUTPUTS = ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES", "TOKEN_COUNT", "ALTERNATIVES", "SCORES")
