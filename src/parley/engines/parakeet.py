@@ -13,6 +13,9 @@ from parley.inference import ModelClient, ModelRequest, SequenceFlags, struct_te
 
 MODEL = "parakeet_tdt"
 _NOTHING = np.zeros(0, np.int16)
+_PLAIN = (
+    AsrRequest()
+)  # of nearly every piece; a text as a tensor takes more time than the rest of its request
 _log = logging.getLogger(__name__)
 
 
@@ -111,10 +114,13 @@ class ParakeetRecognizer:
         return await self._send(audio, request, SequenceFlags(self._id, start=start))
 
     async def _send(self, audio: NDArray[np.int16], request: AsrRequest, flags: SequenceFlags) -> AsrReply:
+        inputs = {"AUDIO": audio.reshape(1, -1)}
+        if request != _PLAIN:
+            inputs["REQUEST"] = struct_tensor(request, batched=True)
         response = await self._client.infer(
             ModelRequest(
                 self._model,
-                {"AUDIO": audio.reshape(1, -1), "REQUEST": struct_tensor(request, batched=True)},
+                inputs,
                 ("REPLY",),
                 sequence=flags,
                 timeout_s=self._timeout_s,
