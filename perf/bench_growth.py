@@ -1,0 +1,224 @@
+"""What a call costs beside the networks, for 1 to 64 calls: ``make bench-growth``.
+
+The agent is the real one; recogniser, language model and synthesizer are models without networks
+(``perf/growth/models``). Every level sends the same number of chunks of audio in a second, so that the
+processors are as busy with 64 calls as with one: what differs is only the number of calls. With
+``--real-time`` every call sends its audio at the pace of a microphone instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from parley.errors import ParleyError
+from parley.launcher import EmbeddedServer
+from parley.launcher.options import ROOT, TINY_PROFILE
+from parley.protocol import TurnMetrics
+from parley_client import Call, Deadlines, connect
+from parley_client.cli.own_server import own_server
+from parley_client.cli.turns import percentile
+
+_MODELS = Path(__file__).resolve().parent / "growth" / "models"
+_SETTINGS = {
+    "PARLEY_VOICE_AGENT_ASR": "parakeet_tdt",
+    "PARLEY_VOICE_AGENT_TURN": "none",
+    "PARLEY_VOICE_AGENT_MAX_SESSIONS": "64",
+    "PARLEY_PARAKEET_TDT_MAX_SESSIONS": "128",
+}
+_CHUNK = 512  # samples: 32 ms
+_CHUNK_S = _CHUNK / 16_000
+_QUESTION, _CYCLE = 24, 160  # chunks that are loud, and until the next question
+_SETTLE_S = 2.0
+
+
+@contextmanager
+def _repository() -> Iterator[Path]:
+    """The agent and the models without networks, with the configurations of the real ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        repository = Path(folder)
+        originals = ROOT / "model_repository"
+        (repository / "voice_agent").symlink_to(originals / "voice_agent")
+        for model in sorted(path.name for path in _MODELS.iterdir()):
+            (repository / model).mkdir()
+            (repository / model / "configs").symlink_to(originals / model / "configs")
+            (repository / model / "1").symlink_to(_MODELS / model / "1")
+        yield repository
+
+
+@dataclass
+class _Caller:
+    """One call: a question, and silence while it is answered, again and again."""
+
+    call: Call
+    interval_s: float
+    turns: int = 0
+    chunks: int = 0
+    late_ms: float = 0.0
+    _phase: int = field(default_factory=lambda: random.randrange(_CYCLE))
+
+    async def speak(self, until: float) -> None:
+        noise = np.random.default_rng(0).integers(-8000, 8000, _CHUNK).astype(np.int16)
+        silence = np.zeros(_CHUNK, np.int16)
+        began = time.perf_counter() + self.interval_s * random.random()
+        while (due := began + self.chunks * self.interval_s) < until:
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            self.late_ms = max(self.late_ms, 1000 * (time.perf_counter() - due))
+            loud = (self._phase + self.chunks) % _CYCLE < _QUESTION
+            await self.call.send_audio(noise if loud else silence)
+            self.chunks += 1
+
+    async def listen(self) -> None:
+        async for event in self.call:
+            self.turns += isinstance(event, TurnMetrics)
+
+
+@dataclass
+class Level:
+    """What one number of calls has cost."""
+
+    calls: int
+    chunks: int
+    turns: int
+    wall_s: float
+    server_cpu_s: dict[str, float]
+    client_cpu_s: float
+    round_trips_ms: list[float]
+    late_ms: float
+
+    @property
+    def server_us(self) -> float:
+        """Processor time of the server for one chunk (microseconds)."""
+        return 1e6 * sum(self.server_cpu_s.values()) / self.chunks
+
+    def us_of(self, model: str) -> float:
+        """Processor time of one model's processes for one chunk (microseconds)."""
+        return 1e6 * sum(s for name, s in self.server_cpu_s.items() if name.startswith(model)) / self.chunks
+
+
+async def _measure(server: EmbeddedServer, calls: int, interval_s: float, seconds: float) -> Level:
+    async with AsyncExitStack() as stack:
+        callers = []
+        for _ in range(calls):
+            call = await stack.enter_async_context(
+                connect(server.endpoints.grpc, deadlines=Deadlines(connect_s=30))
+            )
+            callers.append(_Caller(call, interval_s))
+        listening = [asyncio.create_task(caller.listen()) for caller in callers]
+        await asyncio.sleep(_SETTLE_S)
+        before, began, client = _cpu(server), time.perf_counter(), time.process_time()
+        await asyncio.gather(*(caller.speak(began + seconds) for caller in callers))
+        after, wall_s, client = _cpu(server), time.perf_counter() - began, time.process_time() - client
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+    return Level(
+        calls,
+        sum(caller.chunks for caller in callers),
+        sum(caller.turns for caller in callers),
+        wall_s,
+        {name: after[name] - before[name] for name in after},
+        client,
+        [value for caller in callers for value in caller.call.stats.round_trips_ms],
+        max(caller.late_ms for caller in callers),
+    )
+
+
+def _cpu(server: EmbeddedServer) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for process in server.usage():
+        totals[process.name] += process.cpu_s
+    return totals
+
+
+def _print(console: Console, levels: list[Level]) -> None:
+    table = Table(title="processor time for one chunk of audio (32 ms), microseconds", title_justify="left")
+    for heading in ("calls", "chunks/s", "turns", "server", "of the first", "tritonserver", "agent"):
+        table.add_column(heading, justify="right")
+    for heading in ("recogniser", "client", "acknowledged after ms: p50 / p95 / p99"):
+        table.add_column(heading, justify="right")
+    for level in levels:
+        waits = [percentile(level.round_trips_ms, share) or 0.0 for share in (0.5, 0.95, 0.99)]
+        table.add_row(
+            str(level.calls),
+            f"{level.chunks / level.wall_s:.0f}",
+            str(level.turns),
+            f"{level.server_us:.0f}",
+            f"{level.server_us / levels[0].server_us:.0%}",
+            f"{level.us_of('tritonserver'):.0f}",
+            f"{level.us_of('voice_agent'):.0f}",
+            f"{level.us_of('parakeet_tdt'):.0f}",
+            f"{1e6 * level.client_cpu_s / level.chunks:.0f}",
+            " / ".join(f"{wait:.1f}" for wait in waits),
+        )
+    console.print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--calls", default="1,2,4,8,16,32,64", help="levels (default: %(default)s)")
+    parser.add_argument(
+        "--chunks", type=float, default=128.0, help="of all calls, in a second (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--real-time", action="store_true", help="every call at the pace of a microphone: 31 chunks/s"
+    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="of a level (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
+    args = parser.parse_args()
+    try:
+        args.calls = [int(part) for part in args.calls.split(",")]
+    except ValueError:
+        parser.error("--calls takes numbers with commas between them")
+    if min(args.calls) < 1 or args.chunks <= 0 or args.seconds <= 0:
+        parser.error("at least one call, and more than no chunks and seconds")
+    return args
+
+
+def main() -> int:
+    """Measure all levels; the exit status is 1 if a turn was not answered or the server failed."""
+    args, console = _arguments(), Console()
+    try:
+        with (
+            _repository() as repository,
+            own_server(
+                console,
+                "bench-growth",
+                profile=TINY_PROFILE,
+                model_repository=repository,
+                environment=_SETTINGS,
+            ) as server,
+        ):
+            asyncio.run(_measure(server, 1, _CHUNK_S, 5.0))  # the first call pays for caches
+            levels = []
+            for calls in args.calls:
+                interval_s = _CHUNK_S if args.real_time else calls / args.chunks
+                console.print(f"{calls} calls …")
+                levels.append(asyncio.run(_measure(server, calls, interval_s, args.seconds)))
+    except ParleyError as error:
+        console.print(f"bench-growth: {error}", style="red", markup=False)
+        return 1
+    _print(console, levels)
+    if args.json:
+        figures = [{**vars(level), "server_us_per_chunk": level.server_us} for level in levels]
+        args.json.write_text(json.dumps({"cpus": os.cpu_count(), "levels": figures}, indent=1))
+    return 0 if all(level.turns for level in levels) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
