@@ -20,7 +20,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery perf-analyzer soak load observe fetch models export convert lock clean
+    bench-recovery bench-growth bench-observation perf-analyzer soak load observe fetch models export convert lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -127,6 +127,12 @@ eval: setup ## Measure the tiny models: word error rate, decoding and exact turn
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) perf/bench.py $(ARGS)
+
+bench-growth: setup ## Measure what a call costs beside the networks, for 1 to 64 calls (ARGS="--help")
+	@$(PY) perf/bench_growth.py $(ARGS)
+
+bench-observation: setup ## Measure what metrics, traces and logs cost: on against off (ARGS="--help")
+	@$(PY) perf/bench_observation.py $(ARGS)
 
 soak: setup ## Send the server callers that behave badly for an hour, and watch it (ARGS="--help")
 	@$(PY) perf/soak.py $(ARGS)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +42,8 @@ _SETTINGS = {
     "PARLEY_PARAKEET_TDT_MAX_SESSIONS": "128",
 }
 _CHUNK = 512  # samples: 32 ms
-_CHUNK_S = _CHUNK / 16_000
+CHUNK_S = _CHUNK / 16_000
+"""Audio of one request."""
 _QUESTION, _CYCLE = 24, 160  # chunks that are loud, and until the next question
 _SETTLE_S = 2.0
 
@@ -61,6 +62,21 @@ def _repository() -> Iterator[Path]:
         yield repository
 
 
+@contextmanager
+def null_server(console: Console, name: str, settings: Mapping[str, str]) -> Iterator[EmbeddedServer]:
+    """A server with such a repository.
+
+    Raises:
+        ClientError: it cannot start.
+    """
+    options = {"profile": TINY_PROFILE, "environment": {**_SETTINGS, **settings}}
+    with (
+        _repository() as repository,
+        own_server(console, name, model_repository=repository, **options) as server,
+    ):
+        yield server
+
+
 @dataclass
 class _Caller:
     """One call: a question, and silence while it is answered, again and again."""
@@ -68,6 +84,7 @@ class _Caller:
     call: Call
     interval_s: float
     turns: int = 0
+    answers_ms: list[float] = field(default_factory=list)
     chunks: int = 0
     late_ms: float = 0.0
     _phase: int = field(default_factory=lambda: random.randrange(_CYCLE))
@@ -85,7 +102,10 @@ class _Caller:
 
     async def listen(self) -> None:
         async for event in self.call:
-            self.turns += isinstance(event, TurnMetrics)
+            if isinstance(event, TurnMetrics):
+                self.turns += 1
+                if event.e2e_ms is not None:
+                    self.answers_ms.append(event.e2e_ms)
 
 
 @dataclass
@@ -99,7 +119,11 @@ class Level:
     server_cpu_s: dict[str, float]
     client_cpu_s: float
     round_trips_ms: list[float]
+    """Of the chunks that were acknowledged."""
+    answers_ms: list[float]
+    """From the end of the question to the first audio."""
     late_ms: float
+    """The latest chunk behind its time."""
 
     @property
     def server_us(self) -> float:
@@ -111,7 +135,12 @@ class Level:
         return 1e6 * sum(s for name, s in self.server_cpu_s.items() if name.startswith(model)) / self.chunks
 
 
-async def _measure(server: EmbeddedServer, calls: int, interval_s: float, seconds: float) -> Level:
+async def measure(server: EmbeddedServer, calls: int, interval_s: float, seconds: float) -> Level:
+    """Hold ``calls`` calls for ``seconds``, each with a chunk every ``interval_s``.
+
+    Raises:
+        ParleyError: a call could not be opened, or was lost.
+    """
     async with AsyncExitStack() as stack:
         callers = []
         for _ in range(calls):
@@ -126,7 +155,9 @@ async def _measure(server: EmbeddedServer, calls: int, interval_s: float, second
         after, wall_s, client = _cpu(server), time.perf_counter() - began, time.process_time() - client
         for task in listening:
             task.cancel()
-        await asyncio.gather(*listening, return_exceptions=True)
+        for end in await asyncio.gather(*listening, return_exceptions=True):
+            if isinstance(end, Exception):
+                raise end
     return Level(
         calls,
         sum(caller.chunks for caller in callers),
@@ -135,6 +166,7 @@ async def _measure(server: EmbeddedServer, calls: int, interval_s: float, second
         {name: after[name] - before[name] for name in after},
         client,
         [value for caller in callers for value in caller.call.stats.round_trips_ms],
+        [value for caller in callers for value in caller.answers_ms],
         max(caller.late_ms for caller in callers),
     )
 
@@ -147,16 +179,14 @@ def _cpu(server: EmbeddedServer) -> Counter[str]:
 
 
 def _print(console: Console, levels: list[Level]) -> None:
-    table = Table(title="processor time for one chunk of audio (32 ms), microseconds", title_justify="left")
-    for heading in ("calls", "chunks/s", "turns", "server", "of the first", "tritonserver", "agent"):
-        table.add_column(heading, justify="right")
-    for heading in ("recogniser", "client", "acknowledged after ms: p50 / p95 / p99"):
-        table.add_column(heading, justify="right")
+    table = Table(title="processor time for 32 ms of audio, µs; acknowledgements, ms", title_justify="left")
+    headings = ("calls", "turns", "server", "of first", "triton", "agent", "asr", "client")
+    for heading in (*headings, "p50", "p95", "p99"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for level in levels:
         waits = [percentile(level.round_trips_ms, share) or 0.0 for share in (0.5, 0.95, 0.99)]
         table.add_row(
             str(level.calls),
-            f"{level.chunks / level.wall_s:.0f}",
             str(level.turns),
             f"{level.server_us:.0f}",
             f"{level.server_us / levels[0].server_us:.0%}",
@@ -164,7 +194,7 @@ def _print(console: Console, levels: list[Level]) -> None:
             f"{level.us_of('voice_agent'):.0f}",
             f"{level.us_of('parakeet_tdt'):.0f}",
             f"{1e6 * level.client_cpu_s / level.chunks:.0f}",
-            " / ".join(f"{wait:.1f}" for wait in waits),
+            *(f"{wait:.1f}" for wait in waits),
         )
     console.print(table)
 
@@ -194,22 +224,13 @@ def main() -> int:
     """Measure all levels; the exit status is 1 if a turn was not answered or the server failed."""
     args, console = _arguments(), Console()
     try:
-        with (
-            _repository() as repository,
-            own_server(
-                console,
-                "bench-growth",
-                profile=TINY_PROFILE,
-                model_repository=repository,
-                environment=_SETTINGS,
-            ) as server,
-        ):
-            asyncio.run(_measure(server, 1, _CHUNK_S, 5.0))  # the first call pays for caches
+        with null_server(console, "bench-growth", {}) as server:
+            asyncio.run(measure(server, 1, CHUNK_S, 5.0))  # the first call pays for caches
             levels = []
             for calls in args.calls:
-                interval_s = _CHUNK_S if args.real_time else calls / args.chunks
+                interval_s = CHUNK_S if args.real_time else calls / args.chunks
                 console.print(f"{calls} calls …")
-                levels.append(asyncio.run(_measure(server, calls, interval_s, args.seconds)))
+                levels.append(asyncio.run(measure(server, calls, interval_s, args.seconds)))
     except ParleyError as error:
         console.print(f"bench-growth: {error}", style="red", markup=False)
         return 1
