@@ -66,6 +66,10 @@ class ParleyError(Exception):
         """One line for a log."""
         return self.to_wire()
 
+    def log_extra(self) -> dict[str, str]:
+        """The argument ``extra`` of a log call with :meth:`to_log`: JSON lines have the code by itself."""
+        return {"code": self.code}
+
 
 class InvalidInputError(ParleyError, ValueError):
     """The caller sent something that can never be accepted."""

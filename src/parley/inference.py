@@ -7,6 +7,7 @@ logic depends only on this interface. :mod:`parley.triton.model_client` implemen
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -49,6 +50,25 @@ class ModelRequest:
     frees: bool = False
     """Whether the request ends other work of the model (an abort, a stop, the END of a sequence). A client
     counts such requests apart, so that a full one does not refuse what would free it."""
+
+
+_SESSION_BYTES = 48
+_ENGINE_NAME = re.compile(r"(?P<session>.+)-[0-9a-f]{32}(?:[-.].*)?", re.DOTALL)
+
+
+def make_engine_name(session_id: str) -> str:
+    """The beginning of all ids of requests and sequences that a session sends to models.
+
+    It is unique also where a client reuses an id: engines must not mix up old and new requests. The session's
+    id is cut to 48 bytes, because ids with suffixes must fit into Triton's limit.
+    """
+    return f"{session_id.encode()[:_SESSION_BYTES].decode(errors='ignore')}-{uuid4().hex}"
+
+
+def session_of(name: str) -> str:
+    """The session's id in a name of :func:`make_engine_name` with any suffix; empty: it is another name."""
+    found = _ENGINE_NAME.fullmatch(name)
+    return found["session"] if found else ""
 
 
 def overdue(request: ModelRequest) -> DeadlineExceededError:

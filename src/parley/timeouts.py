@@ -54,4 +54,4 @@ async def best_effort(work: Awaitable[object], limit_s: float, what: str) -> Non
     try:
         await with_timeout(work, limit_s, what)
     except ParleyError as error:
-        _log.warning("%s: %s", what, error.to_log())
+        _log.warning("%s: %s", what, error.to_log(), extra=error.log_extra())

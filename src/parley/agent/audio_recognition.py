@@ -246,7 +246,9 @@ class AudioRecognition:
             except ParleyError as failure:
                 if not self._backoff.failed(loop_time()):
                     raise
-                _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_log())
+                _log.warning(
+                    "%s: recogniser not reopened: %s", self._name, failure.to_log(), extra=failure.log_extra()
+                )
                 self._report_unavailable()
             else:
                 self._speech_events.begin_stream()

@@ -328,7 +328,9 @@ class Endpointer:
             score = await with_timeout(scoring.model.score(speech), self._deadline_s, "the end-of-turn model")
             probability = _checked(score)
         except ParleyError as error:
-            _log.warning("%s: a pause was not scored: %s", self._name, error.to_log())
+            _log.warning(
+                "%s: a pause was not scored: %s", self._name, error.to_log(), extra=error.log_extra()
+            )
             scoring.failed(error.code)
         except Exception:  # noqa: BLE001 - logged; the silence decides instead
             _log.exception("%s: a pause was not scored", self._name)

@@ -197,7 +197,9 @@ class LlmResponse:
         except InferenceError as error:
             if not self._can_retry(error):
                 raise
-            _log.warning("%s: once more without tools: %s", context.name, error.to_log())
+            _log.warning(
+                "%s: once more without tools: %s", context.name, error.to_log(), extra=error.log_extra()
+            )
             self._results_budget //= _SHORTER
             try:
                 answer = await self._request_round((), context, _NO_TOOLS)
@@ -437,7 +439,9 @@ async def generate(
             passing = error.retryable and not isinstance(error, ShuttingDownError)
             if begun or not passing or number > left or loop_time() + pause >= overdue_at:
                 raise
-            _log.warning("%s: again in %.2f s: %s", attempt.request_id, pause, error.to_log())
+            _log.warning(
+                "%s: again in %.2f s: %s", attempt.request_id, pause, error.to_log(), extra=error.log_extra()
+            )
         await asyncio.sleep(pause)
         pause_s *= _PAUSE_GROWTH
         # An aborted id stays aborted.
@@ -486,7 +490,7 @@ async def warm_up(
             async for _ in events:
                 pass
     except ParleyError as error:
-        _log.warning("%s: %s", request.request_id, error.to_log())
+        _log.warning("%s: %s", request.request_id, error.to_log(), extra=error.log_extra())
 
 
 class SystemPrompt:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from uuid import uuid4
+from contextlib import AbstractContextManager
 
 import msgspec
 import numpy as np
@@ -29,6 +29,8 @@ from parley.errors import (
     SessionIdleError,
     ShuttingDownError,
 )
+from parley.inference import make_engine_name
+from parley.logs import log_ids
 from parley.protocol import Start, Update
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
@@ -38,7 +40,6 @@ from parley.turns.settings import choose_settings, choose_silence_ms
 _WATCH_S = 0.2
 _SAID = protocol.Transcript | protocol.ResponseText | protocol.Interrupted
 """Events with transcripts, for the log."""
-_ID_BYTES = 48
 _ONSET_THRESHOLD = 0.15
 """Pauses the agent. Noise, clicks, coughs and breaths gave no more onsets than 0.5 does."""
 _TURN_CONTEXT_MS = 20_000
@@ -71,9 +72,9 @@ class AgentSession:
         self._engines = engines
         self._outlet = outlet
         self._config = config
-        # Unique also where a client reuses an id: engines must not mix up old and new requests. Cut, because
-        # request ids with suffixes must fit into Triton's limit.
-        name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
+        name = make_engine_name(session_id)
+        # Health checks come every few seconds.
+        self._level = logging.DEBUG if session_id.startswith(protocol.CANARY_PREFIX) else logging.INFO
         self._trace = self._begin_trace()
         self._metrics = SessionMetrics(metrics, self._arrival)
         self._conversation = Conversation(
@@ -116,10 +117,11 @@ class AgentSession:
         """Add a chunk of audio: mono PCM16 at 16 kHz."""
         self._on_request()
         self._metrics.on_audio_received(len(raw))
-        try:
-            self._recognition.push_audio(decode_pcm16(raw))
-        except ParleyError as error:
-            self.report_error(error)
+        with self._log_ids():
+            try:
+                self._recognition.push_audio(decode_pcm16(raw))
+            except ParleyError as error:
+                self.report_error(error)
 
     def _on_request(self) -> None:
         self._idle_s, self._idle_counted_at = 0.0, loop_time()
@@ -128,12 +130,13 @@ class AgentSession:
     def on_message(self, raw: bytes) -> None:
         """Handle a message (JSON)."""
         self._on_request()
-        try:
-            self._handle(raw)
-        except ParleyError as error:
-            self.report_error(error)
-        except Exception:  # noqa: BLE001 - logged and reported to the client
-            self._conversation.on_task_failed("message")
+        with self._log_ids():
+            try:
+                self._handle(raw)
+            except ParleyError as error:
+                self.report_error(error)
+            except Exception:  # noqa: BLE001 - logged and reported to the client
+                self._conversation.on_task_failed("message")
 
     def end(self, reason: Reason) -> None:
         """End the session; the first reason counts."""
@@ -186,6 +189,12 @@ class AgentSession:
         attributes = {"gen_ai.conversation.id": self.session_id, "parley.language": self._start.language}
         return tracing.begin("call", self._start.traceparent, attributes)
 
+    def _log_ids(self) -> AbstractContextManager[None]:
+        """For what is logged by, or in tasks begun by, a request of the client or the session's own tasks."""
+        return log_ids(
+            session=self.session_id, traceparent=self._trace.traceparent or self._start.traceparent
+        )
+
     def _arrival(self, at_ms: int) -> float | None:
         return self._recognition.arrival(at_ms)  # made after the metrics, which it needs
 
@@ -196,6 +205,10 @@ class AgentSession:
 
     async def run(self) -> None:
         """Run until :meth:`end`, the loss of the client, or a failure that cannot be recovered."""
+        with self._log_ids():
+            await self._run()
+
+    async def _run(self) -> None:
         name = self.session_id
         tasks = [
             asyncio.create_task(self._recognise(), name=f"{name} recognition"),
@@ -224,6 +237,7 @@ class AgentSession:
                     agent=describe(self._engines, self._config) if self._start.describe else None,
                 )
             )
+            _log.log(self._level, "%s: opened", self.session_id)
             self._conversation.open()
             self._opened.set()
             await self._recognition.run()
@@ -295,6 +309,7 @@ class AgentSession:
 
     def _send_closed(self, reason: Reason) -> None:
         self._closed = True
+        _log.log(self._level, "%s: closed: %s", self.session_id, reason)
         self._metrics.on_closed(reason)
         try:
             self._outlet.finish(protocol.Closed(reason=reason))

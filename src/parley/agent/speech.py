@@ -73,7 +73,7 @@ async def check_voice(synthesizer: Synthesizer, voice: str | None, language: str
     except UnsupportedVoiceError:
         raise
     except ParleyError as error:
-        _log.warning("a session's voice was not checked: %s", error.to_log())
+        _log.warning("a session's voice was not checked: %s", error.to_log(), extra=error.log_extra())
 
 
 class SpeechOutput:

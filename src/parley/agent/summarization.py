@@ -68,7 +68,7 @@ class Summarizer:
                 self._failed = plan
         except ParleyError as error:
             self._failed = plan
-            _log.warning("%s: %s", request_id, error.to_log())
+            _log.warning("%s: %s", request_id, error.to_log(), extra=error.log_extra())
         except Exception:  # noqa: BLE001 - logged; the conversation goes on without a summary
             self._failed = plan
             _log.exception("%s failed", request_id)

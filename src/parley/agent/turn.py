@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -20,6 +21,7 @@ from parley.agent.speech import SpeechOutput, SpeechSettings
 from parley.engines.base import Synthesizer
 from parley.errors import ParleyError, TtsFallbackError
 from parley.llm.messages import ChatMessage
+from parley.logs import log_ids
 from parley.protocol import (
     Audio,
     ErrorEvent,
@@ -169,6 +171,13 @@ class AgentTurn:
 
     async def run(self) -> None:
         """Generate and speak; returns when the audio was played."""
+        with self._log_ids():
+            await self._run()
+
+    def _log_ids(self) -> AbstractContextManager[None]:
+        return log_ids(request=self._name, traceparent=self.trace.traceparent)
+
+    async def _run(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 self._generation = group.create_task(self._generate(), name=f"{self._name} generation")
@@ -252,6 +261,9 @@ class AgentTurn:
             outcome = "failed"
         figures = self.metrics(interrupted=outcome == "interrupted")
         kind: Literal["answer", "say"] = "say" if isinstance(self._source, FixedText) else "answer"
+        with self._log_ids():
+            waited = "" if figures.e2e_ms is None else f", first audio {figures.e2e_ms:.0f} ms after speech"
+            _log.info("%s: turn %d %s%s", self._name, self.number, outcome, waited)
         self._output.record(TurnRecord(figures, outcome, kind, self._timing.stopped_at is not None))
         if self._voice.sent_at is not None:
             playback = self.trace.child("playback", start_s=self._voice.sent_at)

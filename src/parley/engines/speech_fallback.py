@@ -247,7 +247,7 @@ class FallbackSynthesizer:
     def _replace(self, utterance: str, index: int, failure: ParleyError) -> TtsFallback:
         before, after = self._engines[index - 1][0], self._engines[index][0]
         fallback = TtsFallback(from_engine=before, to_engine=after, reason=failure.code)
-        _log.warning("%s is replaced by %s: %s", before, after, failure.to_log())
+        _log.warning("%s is replaced by %s: %s", before, after, failure.to_log(), extra=failure.log_extra())
         self._count(fallback)
         if utterance:
             self._replaced[utterance] = index

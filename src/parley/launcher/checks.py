@@ -1,4 +1,4 @@
-"""Checks of the settings before a start: the agent's models, the tools file, unknown variables."""
+"""Checks of the settings before a start: agent's models, tools file, log format, unknown variables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import parley
 from parley.errors import ModelLoadingError
 from parley.launcher.models import model_folders, model_names, read_config_file, read_parameters
 from parley.launcher.options import LauncherSettingsError, ServerOptions, ToolsFileError
+from parley.logs import read_log_format
 from parley.runtime.parameters import Parameters
 
 _AGENT = "voice_agent"
@@ -70,6 +71,18 @@ def _describe_model(options: ServerOptions, name: str, source: str, possible: Co
     if name in model_names(options):
         return f"The model {name}, which {source} names, is not loaded; there are {known}."
     return f"The profile {options.profile} has no model {name} for {source}; it has {known}."
+
+
+def check_log_format(environment: Mapping[str, str]) -> None:
+    """Refuse a format of the log that there is not.
+
+    Raises:
+        LauncherSettingsError: ``PARLEY_LOG_FORMAT`` names another one.
+    """
+    try:
+        read_log_format(environment)
+    except ValueError as error:
+        raise LauncherSettingsError(f"{error}.") from error
 
 
 def check_tools_file(options: ServerOptions, inherited: Mapping[str, str]) -> None:

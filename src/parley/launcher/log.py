@@ -6,7 +6,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 _TRITON_LINE = re.compile(r"^(?P<level>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w.]+:\d+\] +(?P<text>.*)$")
+_JSON_LINE = '{"ts": '
+"""How lines of models begin with ``PARLEY_LOG_FORMAT=json``."""
 _LOADING = re.compile(r'^"loading: (?P<model>[^:"]+):\d+"$')
 _LOADED = re.compile(r"^\"successfully loaded '(?P<model>[^']+)'\"$")
 _FAILED = re.compile(r"^\"failed to load '(?P<model>[^']+)' version \d+: (?:\w[\w ]*: )?(?P<error>.*)\"$")
@@ -27,9 +31,18 @@ _NOISE = (
     "Failed to initialize NVML",
     "DCGM unable to start",
 )
+_COMPLAINTS = ("warning", "error", "critical")
 TAIL_LINES = 12
 """Lines of an error message, each of at most :data:`LINE_CHARS`."""
 LINE_CHARS = 300
+
+
+class _JsonRecord(msgspec.Struct):
+    """What is read of a model's JSON line."""
+
+    level: str
+    source: str
+    message: str
 
 
 @dataclass
@@ -54,6 +67,9 @@ class LogState:
     def feed(self, line: str) -> None:
         """Parse the next line of the log."""
         match = _TRITON_LINE.match(line)
+        if match is None and line.startswith(_JSON_LINE):
+            self._feed_json(line)
+            return
         if match is None:
             if line.strip() and not line.startswith(("+", "|")) and not _is_noise(line):
                 self.printed.append(line[:LINE_CHARS])
@@ -70,6 +86,18 @@ class LogState:
             self.unloading = True
         elif found := _PORT_TAKEN.search(text):
             self.port_taken = found["service"]
+
+    def _feed_json(self, line: str) -> None:
+        """Keep a model's warning or error, as those that Triton writes."""
+        try:
+            record = msgspec.json.decode(line, type=_JsonRecord)
+        except msgspec.MsgspecError:  # another program's line, or one that was cut
+            self.printed.append(line[:LINE_CHARS])
+            del self.printed[:-TAIL_LINES]
+            return
+        if record.level in _COMPLAINTS:
+            self.complaints.append(f"{record.source}: {record.message}"[:LINE_CHARS])
+            del self.complaints[:-TAIL_LINES]
 
     def _feed_progress(self, text: str) -> None:
         if found := _LOADING.match(text):

@@ -14,7 +14,12 @@ from typing import Any, Self
 
 from parley.canaries import CANARIES, CanaryCall, CanaryError, CanaryLateError, call_canaries
 from parley.launcher import cleanup
-from parley.launcher.checks import check_agent_models, check_tools_file, find_unknown_settings
+from parley.launcher.checks import (
+    check_agent_models,
+    check_log_format,
+    check_tools_file,
+    find_unknown_settings,
+)
 from parley.launcher.command import (
     Installation,
     assemble_backend,
@@ -181,6 +186,7 @@ class EmbeddedServer:
         Raises:
             LauncherError: the options or the environment cannot be used.
         """
+        check_log_format({**os.environ, **self._options.environment})
         check_models(self._options)
         check_agent_models(self._options, os.environ)
         check_tools_file(self._options, os.environ)

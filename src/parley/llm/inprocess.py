@@ -25,6 +25,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.llm.engine import PrioritizedRequest, Progress, RequestT_contra, Translation
+from parley.logs import log_ids
 
 _log = logging.getLogger(__name__)
 
@@ -143,7 +144,8 @@ class InProcessEngine(Generic[RequestT]):
             except ValueError as error:
                 self._report([(request.request_id, InvalidInputError(f"the engine refused: {error}"))])
             except Exception as error:  # noqa: BLE001 - logged, and the answer to this request alone
-                _log.exception("request %s could not be added", request.request_id)
+                with log_ids(request=request.request_id):
+                    _log.exception("request %s could not be added", request.request_id)
                 engine.abort(request.request_id)
                 failure = InferenceError(f"the engine could not accept the request: {error}")
                 self._report([(request.request_id, failure)])

@@ -132,7 +132,7 @@ class ChatService:
             refused = type(error) in (InvalidInputError, InferenceError)
             if begun or request.structural_tag is None or not refused:
                 raise
-            _log.warning("%s: not guided: %s", request.request_id, error.to_log())
+            _log.warning("%s: not guided: %s", request.request_id, error.to_log(), extra=error.log_extra())
         else:
             return
         async with aclosing(self._engine.generate(replace(request, structural_tag=None))) as steps:

@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from parley.asr.messages import AsrReply
 from parley.asr.offline.networks import RemoteDetector
 from parley.asr.pipeline.segmentation import Detector
 from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
 from parley.asr.pipeline.step import RecognizerPipeline
+from parley.errors import ParleyError
 from parley.inference import BlockingModelClient, struct_tensor
+from parley.logs import log_ids
 from parley.metrics import Family
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
@@ -107,10 +110,12 @@ class RecognitionModel:
         began = monotonic()
         replies = self._service.serve([self._read(request) for request in requests])
         self.metrics.on_batch(len(requests), monotonic() - began)
-        return [
-            answer(self._pb, reply, lambda done: {"REPLY": struct_tensor(done, batched=True)})
-            for reply in replies
-        ]
+        return [self._answer(request, reply) for request, reply in zip(requests, replies, strict=True)]
+
+    def _answer(self, request: Any, reply: AsrReply | ParleyError) -> Any:
+        # The requests of a stream have no ids of their own; its sequence has one.
+        with log_ids(request=request.request_id() or str(request.correlation_id())):
+            return answer(self._pb, reply, lambda done: {"REPLY": struct_tensor(done, batched=True)})
 
     def close(self) -> None:
         """Stop the thread that drops idle streams."""

@@ -1,15 +1,20 @@
-"""Python's logging inside Triton's log, and metrics on Triton's metrics page."""
+"""Python's logging in Triton's log or beside it, and metrics on Triton's metrics page."""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
+from collections.abc import Mapping
 from typing import Any
 
+from parley.errors import ModelLoadingError
+from parley.logs import JsonFormatter, read_log_format
 from parley.metrics import DROPPED, Changes, Family, Labels, MetricsRecorder
 
 PUBLISH_S = 2.0
 _CLOSE_S = 5.0
+_STDERR = 2  # the file descriptor
 _log = logging.getLogger(__name__)
 
 
@@ -36,10 +41,44 @@ class TritonLogHandler(logging.Handler):
             self.handleError(record)
 
 
-def log_to_triton(pb_utils: Any, model: str, level: int = logging.INFO) -> None:
-    """Send the project's log records to Triton's log; call once, in ``initialize``."""
-    handler = TritonLogHandler(pb_utils)
-    handler.setFormatter(logging.Formatter(f"{model}: %(message)s"))
+class JsonLogHandler(logging.Handler):
+    """Writes each record as one JSON line to standard error, which is where Triton logs by default.
+
+    Triton would put its own prefix before the line, and escape it. One write for each line keeps the lines of
+    several processes apart.
+    """
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self.setFormatter(JsonFormatter(model))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        try:
+            os.write(_STDERR, f"{self.format(record)}\n".encode())
+        except Exception:  # noqa: BLE001 - logging must not take the model down; this prints the failure
+            self.handleError(record)
+
+
+def log_to_triton(
+    pb_utils: Any, model: str, level: int = logging.INFO, *, environment: Mapping[str, str] = os.environ
+) -> None:
+    """Send the project's log records to Triton's log; call once, in ``initialize``.
+
+    With ``PARLEY_LOG_FORMAT=json`` they are JSON lines on standard error.
+
+    Raises:
+        ModelLoadingError: ``PARLEY_LOG_FORMAT`` names no format.
+    """
+    handler: logging.Handler
+    try:
+        if read_log_format(environment) == "json":
+            handler = JsonLogHandler(model)
+        else:
+            handler = TritonLogHandler(pb_utils)
+            handler.setFormatter(logging.Formatter(f"{model}: %(message)s"))
+    except ValueError as error:
+        raise ModelLoadingError(str(error)) from error
     logger = logging.getLogger("parley")
     logger.handlers = [handler]
     logger.setLevel(level)

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
@@ -23,6 +24,7 @@ import msgspec
 
 from parley.errors import ShuttingDownError
 from parley.inference import Tensor, decode_request
+from parley.logs import log_ids
 from parley.runtime.process_end import end_failed_process
 from parley.triton.model_control import FOLDER_VARIABLE
 from parley.triton.model_metrics import ModelMetrics
@@ -142,10 +144,11 @@ class RequestLoop:
         self._tasks[task] = responder
         task.add_done_callback(self._ended)
         if self._watch is None or self._watch.done():
-            self._watch = asyncio.create_task(self._watch_callers())
+            # It is for all requests: it does not get the log ids of this one.
+            self._watch = asyncio.create_task(self._watch_callers(), context=Context())
 
     async def _answer(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
-        with responder:
+        with log_ids(request=responder.request_id), responder:
             await self._handler(responder, inputs)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

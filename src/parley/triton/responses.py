@@ -22,6 +22,7 @@ import numpy as np
 
 from parley.errors import ParleyError, ShuttingDownError
 from parley.inference import Tensor
+from parley.logs import log_ids
 from parley.runtime.batching import Tensors
 from parley.triton.failures import wire_text
 from parley.triton.model_metrics import ModelMetrics
@@ -122,7 +123,8 @@ class Responder:
         self._thread = thread
         self._timer = metrics.begin_request() if metrics else None
         self._sender = request.get_response_sender()
-        self._name: str = request.request_id() or "unnamed request"
+        self.request_id: str = request.request_id()
+        """Empty: the caller gave it none."""
         self._lock = threading.Lock()
         self._open = True
         self._failure: Exception | None = None  # of a response that the thread has sent
@@ -175,10 +177,13 @@ class Responder:
         """End the request with an error, and log it; does nothing when it has ended."""
         if not self._open:
             return
-        if isinstance(error, ParleyError):
-            _log.warning("%s: %s", self._name, error.to_log())
-        else:
-            _log.error("%s failed", self._name, exc_info=error)
+        name = self.request_id or "unnamed request"
+        # In a thread, or on the loop of another request, the ids are not yet set.
+        with log_ids(request=self.request_id):
+            if isinstance(error, ParleyError):
+                _log.warning("%s: %s", name, error.to_log(), extra=error.log_extra())
+            else:
+                _log.error("%s failed", name, exc_info=error)
         code = error.code if isinstance(error, ParleyError) else ParleyError.code
         self._end(make_error(self._pb, error), code)
 
@@ -270,7 +275,8 @@ def receive_requests(
     for request in requests:
         responder = Responder(pb_utils, request, metrics, thread)
         try:
-            begin(responder, read_tensors(request.inputs()))
+            with log_ids(request=responder.request_id):
+                begin(responder, read_tensors(request.inputs()))
         except Exception as error:  # noqa: BLE001 - sent to the caller and logged
             responder.fail(error)
 
@@ -290,7 +296,7 @@ def make_error(pb_utils: Any, error: BaseException) -> Any:
 def answer(pb_utils: Any, result: T | ParleyError, outputs: Callable[[T], Mapping[str, Tensor]]) -> Any:
     """The response to one request: the outputs of its result, or its error."""
     if isinstance(result, ParleyError):
-        _log.warning("%s", result.to_log())
+        _log.warning("%s", result.to_log(), extra=result.log_extra())
         return make_error(pb_utils, result)
     return make_response(pb_utils, outputs(result))
 

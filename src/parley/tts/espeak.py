@@ -18,6 +18,7 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
+from parley.logs import log_ids
 from parley.runtime.admission import EarlyAborts
 from parley.tts.espeak_library import EspeakLibrary, WordEvent
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
@@ -153,14 +154,15 @@ class EspeakSynthesizer:
 
     def _run(self) -> None:
         while (job := self._waiting.get()) is not None:
-            try:
-                self._answer(job)
-            except Exception:  # noqa: BLE001 - logged
-                # The one thread goes on: the requests that wait have nothing to do with this one.
-                _log.exception("speech request %s could not be ended", job.request.request_id)
-            finally:
-                with self._lock:
-                    del self._jobs[job.request.request_id]
+            with log_ids(request=job.request.request_id):
+                try:
+                    self._answer(job)
+                except Exception:  # noqa: BLE001 - logged
+                    # The one thread goes on: the requests that wait have nothing to do with this one.
+                    _log.exception("speech request %s could not be ended", job.request.request_id)
+                finally:
+                    with self._lock:
+                        del self._jobs[job.request.request_id]
 
     def _answer(self, job: _Job) -> None:
         try:

@@ -6,7 +6,12 @@ import pytest
 
 from parley.agent.config import AgentConfig
 from parley.launcher.__main__ import main
-from parley.launcher.checks import check_agent_models, check_tools_file, find_unknown_settings
+from parley.launcher.checks import (
+    check_agent_models,
+    check_log_format,
+    check_tools_file,
+    find_unknown_settings,
+)
 from parley.launcher.options import ROOT, TINY_PROFILE, LauncherSettingsError, ServerOptions, ToolsFileError
 from parley.runtime.parameters import Parameters
 
@@ -185,3 +190,9 @@ def test_a_model_of_ones_own_may_read_its_variables_itself(repository):
     assert [line.split()[1] for line in find_unknown_settings(repository, environment)] == [
         "PARLEY_ECHO_VOLUMN"
     ]
+
+
+def test_a_log_format_that_there_is_not_is_refused_before_the_start():
+    check_log_format({"PARLEY_LOG_FORMAT": "json"})
+    with pytest.raises(LauncherSettingsError, match="PARLEY_LOG_FORMAT is 'xml'; it must be text or json"):
+        check_log_format({"PARLEY_LOG_FORMAT": "xml"})

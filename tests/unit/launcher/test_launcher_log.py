@@ -114,3 +114,12 @@ def test_the_end_of_all_requests_is_seen():
     assert not state.unloading
     state.feed('I1121 00:05:40.024647 32164 a.cc:1] "All models are stopped, unloading models"')
     assert state.unloading
+
+
+def test_warnings_of_models_in_json_count_as_complaints():
+    state = read(
+        '{"ts": "2026-11-23T16:41:03.123Z", "level": "info", "source": "qwen3", "message": "ready"}',
+        '{"ts": "2026-11-23T16:41:03.124Z", "level": "error", "source": "qwen3", "message": "engine died"}',
+        '{"ts": "cut off',
+    )
+    assert state.tail() == '    qwen3: engine died\n    {"ts": "cut off'

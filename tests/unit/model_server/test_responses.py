@@ -1,4 +1,5 @@
 import asyncio
+import json
 import logging
 import threading
 
@@ -10,11 +11,13 @@ from parley.errors import (
     ContextTooLongError,
     InferenceError,
     InvalidMessageError,
+    ModelLoadingError,
     ModelUnavailableError,
     OverloadedError,
     ParleyError,
     ShuttingDownError,
 )
+from parley.inference import make_engine_name
 from parley.triton.failures import read_failure, wire_text
 from parley.triton.observability import log_to_triton
 from parley.triton.responses import Responder, ResponseThread, answer
@@ -119,6 +122,38 @@ def test_log_records_reach_tritons_log(pb_utils):
     finally:
         logger.handlers, logger.level, logger.propagate = before
     assert pb_utils.Logger.lines == [("warning", "qwen3: slow: 3")]
+
+
+@pytest.fixture
+def project_logger():
+    logger = logging.getLogger("parley")
+    before = logger.handlers, logger.level, logger.propagate
+    yield logger
+    logger.handlers, logger.level, logger.propagate = before
+
+
+def test_json_lines_go_to_standard_error_with_the_ids_of_the_request(pb_utils, project_logger, capfd):
+    log_to_triton(pb_utils, "qwen3", environment={"PARLEY_LOG_FORMAT": "json"})
+    name = make_engine_name("call-7")
+    Responder(pb_utils, Request(request_id=f"{name}-llm1")).fail(OverloadedError("full"))
+    project_logger.debug("not shown")
+    (line,) = capfd.readouterr().err.splitlines()
+    line = json.loads(line)
+    assert line.pop("ts")
+    assert line == {
+        "level": "warning",
+        "source": "qwen3",
+        "logger": "parley.triton.responses",
+        "message": f"{name}-llm1: overloaded: full",
+        "session": "call-7",
+        "request": f"{name}-llm1",
+        "code": "overloaded",
+    }
+
+
+def test_a_format_that_there_is_not_keeps_the_model_from_loading(pb_utils):
+    with pytest.raises(ModelLoadingError, match="PARLEY_LOG_FORMAT is 'xml'"):
+        log_to_triton(pb_utils, "qwen3", environment={"PARLEY_LOG_FORMAT": "xml"})
 
 
 def test_errors_survive_the_wire():

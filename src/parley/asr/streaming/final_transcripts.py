@@ -97,7 +97,9 @@ class FinalTranscriber:
 
     def replace(self, utterance: int, from_model: str, to_model: str, error: ParleyError) -> AsrFallbackEvent:
         """Note that a model was replaced."""
-        _log.warning("%s is replaced by %s: %s", from_model, to_model, error.to_log())
+        _log.warning(
+            "%s is replaced by %s: %s", from_model, to_model, error.to_log(), extra=error.log_extra()
+        )
         event = AsrFallbackEvent(
             utterance=utterance, from_model=from_model, to_model=to_model, reason=error.code
         )

@@ -21,6 +21,7 @@ from parley.errors import (
     ShuttingDownError,
     UnsupportedSampleRateError,
 )
+from parley.logs import log_ids
 from parley.runtime.admission import EarlyAborts
 from parley.tts.clauses.network import ClauseNetwork, ClauseSound, Stop, StoppedError, pause_samples
 from parley.tts.clauses.splitting import split_clauses
@@ -232,12 +233,13 @@ class ClauseSynthesizer:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            try:
-                is_over = self._advance(job)
-            except Exception:  # noqa: BLE001 - logged
-                # The one thread goes on: the other requests have nothing to do with this one.
-                _log.exception("speech request %s could not be ended", job.request.request_id)
-                is_over = True
+            with log_ids(request=job.request.request_id):
+                try:
+                    is_over = self._advance(job)
+                except Exception:  # noqa: BLE001 - logged
+                    # The one thread goes on: the other requests have nothing to do with this one.
+                    _log.exception("speech request %s could not be ended", job.request.request_id)
+                    is_over = True
             with self._changed:
                 self._running = None
                 if is_over:
