@@ -17,6 +17,7 @@ from parley.errors import (
     ParleyError,
     ShuttingDownError,
 )
+from parley.logs import log_ids
 from parley.tracing import NO_TRACE, Trace, Tracing
 from parley_client.call import Call
 from parley_client.errors import ConnectError
@@ -180,6 +181,8 @@ class Calls:
                     start = msgspec.structs.replace(start, traceparent=trace.traceparent)
                 call = await self._connect_in_time(start, stack)
                 trace.set({"gen_ai.conversation.id": call.id})
+                stack.enter_context(log_ids(session=call.id, traceparent=trace.traceparent))
+                _log.info("call %s is open: %s", call.id, api)
                 self._metrics.opened.labels(api).inc()
                 stack.enter_context(self._metrics.calls.labels(api).track_inprogress())
                 self._open.add(call)

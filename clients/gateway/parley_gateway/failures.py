@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any
-from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from parley.errors import InvalidMessageError, ParleyError
+from parley.logs import current_ids
 from parley_gateway.errors import body_of, headers_of, status_of
 from parley_gateway.metrics import Metrics
 
@@ -36,7 +36,7 @@ def add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
         assert isinstance(error, ParleyError)
         metrics.refused.labels(error.code).inc()
         if status_of(error) >= 500 and not error.retryable:
-            _log.error("a request failed: %s", error.to_log())
+            _log.error("a request failed: %s", error.to_log(), extra=error.log_extra())
         return answer(error)
 
     async def refuse_invalid(_: Request, error: Exception) -> Response:
@@ -71,7 +71,7 @@ def route_class(answer: Callable[[ParleyError], Response], id_header: str) -> ty
 
     Args:
         answer: makes the response of a failure.
-        id_header: carries an id of the request, unless the route gives it one.
+        id_header: carries the request's id, by which its log lines are found, unless the route gives it one.
     """
 
     class Route(APIRoute):
@@ -86,9 +86,11 @@ def route_class(answer: Callable[[ParleyError], Response], id_header: str) -> ty
                 except ParleyError as error:
                     request.app.state.gateway.metrics.refused.labels(error.code).inc()
                     if status_of(error) >= 500:
-                        _log.warning("%s failed: %s", request.url.path, error.to_log())
+                        _log.warning(
+                            "%s failed: %s", request.url.path, error.to_log(), extra=error.log_extra()
+                        )
                     response = answer(error)
-                response.headers.setdefault(id_header, uuid4().hex)
+                response.headers.setdefault(id_header, current_ids().request)
                 return response
 
             return answer_failures

@@ -7,26 +7,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import quote, unquote
+from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parley.logs import LogFormat, log_ids
 from parley_gateway.errors import GatewaySettingsError
-from parley_gateway.security.audit import LogFormatter, redact, write_audit_to
+from parley_gateway.security.audit import GatewayJsonFormatter, LogFormatter, redact, write_audit_to
 
 
 @contextmanager
-def log_to_stderr(audit_file: str, level: int) -> Iterator[None]:
+def log_to_stderr(audit_file: str, level: int, form: LogFormat = "text") -> Iterator[None]:
     """Write the gateway's log, and the audit log, for a while.
 
     Args:
         audit_file: Where the audit log goes; empty: to standard error too.
         level: The least that is logged.
+        form: Of the gateway's log; the audit log is JSON in any case.
 
     Raises:
         GatewaySettingsError: the audit log's file cannot be opened.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(LogFormatter())
+    handler.setFormatter(GatewayJsonFormatter() if form == "json" else LogFormatter())
     root = logging.getLogger()
     before = root.level
     try:
@@ -53,6 +56,8 @@ _MAX_PATH = 200
 class AccessLog:
     """ASGI middleware: logs who asked for what, the status, and how long it took.
 
+    It gives each request and WebSocket the id that all their log lines have.
+
     Args:
         app: What is inside.
     """
@@ -65,6 +70,10 @@ class AccessLog:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        with log_ids(request=str(uuid4())):
+            await self._pass_on(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         began_s = time.perf_counter()
         # Of a WebSocket: 101 once it is accepted, and the code with which the gateway closed it.
         status, code = 0, 0

@@ -20,7 +20,13 @@ from parley_gateway.calls import CallSettings
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
 from parley_gateway.servers import ServerSettings
-from parley_gateway.settings_sections import LimitSettings, ListenSettings, StageSettings, WriterSettings
+from parley_gateway.settings_sections import (
+    LimitSettings,
+    ListenSettings,
+    LogSettings,
+    StageSettings,
+    WriterSettings,
+)
 from parley_gateway.spool import UploadSettings
 
 PREFIX = "PARLEY_GATEWAY_"
@@ -31,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """All parts."""
 
     listen: ListenSettings = ListenSettings()
+    log: LogSettings = LogSettings()
     servers: ServerSettings = ServerSettings()
     calls: CallSettings = CallSettings()
     limits: LimitSettings = LimitSettings()

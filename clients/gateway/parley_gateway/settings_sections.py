@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from parley.errors import InvalidInputError
+from parley.logs import LogFormat
 from parley_client.stages.synthesis import AUTO, read_names
 from parley_client.stages.transcription import MAX_SECONDS
 
@@ -40,6 +41,13 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What clients call the gateway, behind a proxy: `https://voice.example.com`. Empty: as they do."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
     """How long running calls may go on after SIGTERM (seconds)."""
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The log on standard error."""
+
+    format: LogFormat = "text"
+    """`json`: one object per line, with the ids of request, session and trace ([logs.md](logs.md))."""
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

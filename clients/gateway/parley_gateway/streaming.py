@@ -68,7 +68,7 @@ class StreamedAnswer(Response):
                         sending.result()
             except ParleyError as error:
                 # The status is sent already: only an incomplete body can show the failure.
-                _log.warning("a response broke off: %s", error.to_log())
+                _log.warning("a response broke off: %s", error.to_log(), extra=error.log_extra())
             except ClientDisconnect:
                 _log.info("a response was not read")
             finally:

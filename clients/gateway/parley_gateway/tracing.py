@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley import protocol
+from parley.logs import log_ids
 
 _FORM = re.compile(protocol.TRACEPARENT)
 _traceparent: ContextVar[str] = ContextVar("traceparent", default="")
@@ -32,8 +33,12 @@ class TraceContext:
         """Pass the request on."""
         if scope["type"] in ("http", "websocket"):
             value = Headers(scope=scope).get("traceparent", "")
-            _traceparent.set(value if _FORM.match(value) else "")
-        await self._app(scope, receive, send)
+            value = value if _FORM.match(value) else ""
+            _traceparent.set(value)
+            with log_ids(traceparent=value):
+                await self._app(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 def with_trace(start: protocol.Start) -> protocol.Start:

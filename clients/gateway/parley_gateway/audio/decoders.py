@@ -170,7 +170,7 @@ class Decoders:
             raise
         except (DecodersBusyError, UploadsFullError) as error:
             outcome = "busy"
-            _log.warning("a recording was not decoded: %s", error.to_log())
+            _log.warning("a recording was not decoded: %s", error.to_log(), extra=error.log_extra())
             raise
         except OSError as error:  # no descriptors, or no memory
             outcome = "busy"

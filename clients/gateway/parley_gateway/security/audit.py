@@ -14,6 +14,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from parley.logs import MAX_EXCEPTION_CHARS, MAX_MESSAGE_CHARS, JsonFormatter
+
 _MAX_MESSAGE = 8_192
 _MAX_TRACE = 32_768
 # A secret of which this many characters are left is still recognised.
@@ -77,16 +79,36 @@ class LogFormatter(logging.Formatter):
         return "\n".join(lines)
 
 
+class GatewayJsonFormatter(JsonFormatter):
+    """One JSON object for each record, without secrets."""
+
+    def __init__(self) -> None:
+        super().__init__("gateway")
+
+    def clean_message(self, text: str) -> str:
+        """See :class:`parley.logs.JsonFormatter`."""
+        return redact_cut(text, MAX_MESSAGE_CHARS)
+
+    def clean_exception(self, text: str) -> str:
+        """See :class:`parley.logs.JsonFormatter`."""
+        return _redact_middle(text, MAX_EXCEPTION_CHARS)
+
+
 def _trace(text: str) -> list[str]:
     """Lines that cannot be taken for records: a message inside may hold line breaks."""
-    if len(text) > _MAX_TRACE:
-        # Where it happened is at the beginning, what happened at the end.
-        half = _MAX_TRACE // 2
-        left_out = f"[{len(text) - 2 * half} characters are left out]"
-        text = f"{redact_cut(text, half)}\n{left_out}\n{_redact_end(text, half)}"
-    else:
-        text = redact(text)
-    return [f"  {escape(line)}" for line in text.split("\n")]
+    return [f"  {escape(line)}" for line in _redact_middle(text, _MAX_TRACE).split("\n")]
+
+
+def _redact_middle(text: str, limit: int) -> str:
+    """The text without the secrets in it: of a longer one, about ``limit`` characters.
+
+    Where it happened is at the beginning of a traceback, what happened at its end.
+    """
+    if len(text) <= limit:
+        return redact(text)
+    half = limit // 2
+    left_out = f"[{len(text) - 2 * half} characters are left out]"
+    return f"{redact_cut(text, half)}\n{left_out}\n{_redact_end(text, half)}"
 
 
 def _redact_end(text: str, limit: int) -> str:

@@ -101,7 +101,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         health = f" health={one.health_url}" if one.health_url else ""
         print(f"ready http={one.url}{health} servers={','.join(settings.servers.addresses)}", flush=True)
 
-    with log_to_stderr(settings.security.audit_file, logging.getLevelName(args.log_level.upper())):
+    level = logging.getLevelName(args.log_level.upper())
+    with log_to_stderr(settings.security.audit_file, level, settings.log.format):
         asyncio.run(serve(settings, announce))
     return 0
 

@@ -1,8 +1,9 @@
-"""The trace of a caller, passed on to the agent."""
+"""The trace of a caller, passed on to the agent and to the log."""
 
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import suppress
 
 import pytest
@@ -14,6 +15,7 @@ from opentelemetry.trace import StatusCode
 from websockets.exceptions import ConnectionClosed
 
 from parley.errors import ModelUnavailableError
+from parley.logs import current_ids
 from parley.tracing import Tracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -88,3 +90,34 @@ async def test_a_call_is_a_span_between_the_caller_s_and_the_agent_s(gateway):
     assert sent[1] == PARENT.split("-")[1]
     assert span.attributes["parley.api"] == "sessions"
     assert span.attributes["gen_ai.conversation.id"] == one.agents[0].call_ids[0]
+
+
+async def test_log_lines_of_a_call_have_its_ids(gateway):
+    lines = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            lines.append((record.getMessage(), current_ids()))
+
+    handler = Handler(logging.INFO)
+    logger = logging.getLogger("parley.gateway")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        one = await gateway()
+        async with one.stream(additional_headers={"traceparent": PARENT}) as socket:
+            await socket.recv()
+        while not any(" WS " in message for message, _ in lines):
+            await one.http.get("/healthz")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    ((opened, ids),) = [line for line in lines if "is open" in line[0]]
+    call_id = one.agents[0].call_ids[0]
+    assert opened == f"call {call_id} is open: sessions"
+    assert (ids.session, ids.trace_id) == (call_id, PARENT.split("-")[1])
+    ((_, access),) = [line for line in lines if " WS " in line[0]]
+    assert access.request == ids.request
+    made = next(other for message, other in lines if "POST /v1/sessions " in message)
+    assert made.request not in ("", ids.request)

@@ -6,7 +6,14 @@ import logging
 
 import pytest
 
-from parley_gateway.security.audit import LogFormatter, audit, redact, redact_cut, write_audit_to
+from parley_gateway.security.audit import (
+    GatewayJsonFormatter,
+    LogFormatter,
+    audit,
+    redact,
+    redact_cut,
+    write_audit_to,
+)
 from parley_gateway.security.keys import new_key
 from parley_gateway.security.principal import ANONYMOUS, Principal
 from parley_gateway.security.tokens import SessionTokens
@@ -199,3 +206,17 @@ def test_the_audit_log_is_a_file_of_json_lines(tmp_path):
     assert len(first["long"]) == 200
     assert (second["who"], second["seconds"]) == (None, 1.5)
     assert first["at"] > 1_700_000_000
+
+
+def test_json_lines_have_no_secrets():
+    message = f"refused {KEY} of {TOKEN}"
+    error = ValueError(f"Bearer {TOKEN}" + " and more" * 2_000 + f" Bearer {TOKEN}")
+    failure = (ValueError, error, None)
+    record = logging.LogRecord("parley.gateway", logging.ERROR, __file__, 1, message, (), failure)
+    line = GatewayJsonFormatter().format(record)
+    assert KEY.split("_", 2)[2] not in line
+    assert TOKEN.rsplit(".", 1)[1] not in line
+    said = json.loads(line)
+    assert (said["source"], said["level"]) == ("gateway", "error")
+    assert said["message"] == redact(message)
+    assert said["exception"].startswith("ValueError: Bearer")

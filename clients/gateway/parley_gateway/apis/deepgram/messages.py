@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
-from uuid import uuid4
 
 import msgspec
 from starlette.responses import JSONResponse, Response
@@ -20,6 +19,7 @@ from parley.errors import (
     SessionIdleError,
     ShuttingDownError,
 )
+from parley.logs import current_ids
 from parley.protocol import Word
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
 from parley_gateway.websocket import GOING_AWAY, Close, close_of
@@ -37,7 +37,7 @@ _CODES = {
 def answer(error: ParleyError) -> Response:
     """The HTTP response for ``error``."""
     status = status_of(error)
-    request_id = str(uuid4())
+    request_id = current_ids().request
     code = _CODES.get(status, "Bad Request" if status < 500 else "INTERNAL_SERVER_ERROR")
     message = "Invalid credentials." if isinstance(error, UnauthorizedError) else str(error) or error.code
     said = message.encode("ascii", "replace").decode().replace("\n", " ")
@@ -113,7 +113,7 @@ class Transaction:
     """The ids and metadata of one stream or recording."""
 
     model: str
-    request_id: str = field(default_factory=lambda: str(uuid4()))
+    request_id: str = field(default_factory=lambda: current_ids().request)
     _created: datetime = field(default_factory=lambda: datetime.now(UTC))
     _digest: Any = field(default_factory=sha256)
 
