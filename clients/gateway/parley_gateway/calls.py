@@ -181,7 +181,7 @@ class Calls:
                     start = msgspec.structs.replace(start, traceparent=trace.traceparent)
                 call = await self._connect_in_time(start, stack)
                 trace.set({"gen_ai.conversation.id": call.id})
-                stack.enter_context(log_ids(session=call.id, traceparent=trace.traceparent))
+                stack.enter_context(log_ids(session=call.id, traceparent=start.traceparent))
                 _log.info("call %s is open: %s", call.id, api)
                 self._metrics.opened.labels(api).inc()
                 stack.enter_context(self._metrics.calls.labels(api).track_inprogress())
