@@ -111,6 +111,12 @@ class AudioDeviceError(ClientError):
     code = "audio_device"
 
 
+class TraceFileError(ClientError):
+    """A file with traces or events cannot be read or written."""
+
+    code = "trace_file"
+
+
 class ScriptError(ClientError):
     """A conversation script is not valid."""
 

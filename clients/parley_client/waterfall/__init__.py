@@ -1,0 +1,1 @@
+"""Where the time of a call went: read from a trace, or from the events that a client recorded."""

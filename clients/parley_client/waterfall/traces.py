@@ -1,0 +1,193 @@
+"""Calls in a file of OTLP JSON lines, as the OpenTelemetry Collector's file exporter writes it.
+
+The file is read twice, so that it may be larger than memory: once for the list of its calls, and once for the
+spans of one trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from parley.protocol import TurnMetrics
+from parley_client.errors import TraceFileError
+from parley_client.waterfall.calls import CallEntry, CallTimes, Row, TurnTimes, choose_call
+from parley_client.waterfall.lines import read_lines
+from parley_client.waterfall.otlp import Span, read_spans
+
+MAX_SPANS = 20_000
+"""Of one trace."""
+MAX_CALLS = 10_000
+CALL, TURN = "call", "turn"
+"""Names of spans."""
+SESSION = "gen_ai.conversation.id"
+# The stages of a turn show them, unless a model has spans below.
+_SHOWN_AS_STAGES = ("asr", "endpointing")
+_MAX_DEPTH = 8
+_NS_PER_MS = 1e6
+_NS_PER_S = 1e9
+
+
+def read_trace(path: Path, wanted: str) -> CallTimes:
+    """The call in the file that ``wanted`` names; see :func:`choose_call`.
+
+    Raises:
+        TraceFileError: the file cannot be read, a line is not OTLP, or there is too much in it.
+        UsageError: no call or several calls fit.
+    """
+    entries, keys = _list(spans_of(path))
+    trace_id, span_id = keys[choose_call(entries, wanted, str(path))]
+    found: list[Span] = []
+    for span in spans_of(path):
+        if span.trace_id == trace_id:
+            if len(found) == MAX_SPANS:
+                raise TraceFileError(f"{path}: the trace {trace_id} has more than {MAX_SPANS} spans")
+            found.append(span)
+    return call_of(found, span_id)
+
+
+def spans_of(path: Path) -> Iterator[Span]:
+    """The spans of all lines; raises TraceFileError with the number of a line that has none."""
+    for spans in read_lines(path, read_spans):
+        yield from spans
+
+
+def _list(spans: Iterable[Span]) -> tuple[list[CallEntry], list[tuple[str, str]]]:
+    """The calls in the order of their beginnings, and the ids of their traces and spans."""
+    calls: dict[tuple[str, str], CallEntry] = {}
+    turns: dict[tuple[str, str], int] = {}
+    for span in spans:
+        if span.name == CALL:
+            calls[span.trace_id, span.span_id] = CallEntry(span.text(SESSION), span.trace_id, _time(span))
+        elif span.name == TURN:
+            key = span.trace_id, span.parent_id
+            turns[key] = turns.get(key, 0) + 1
+        if len(calls) > MAX_CALLS or len(turns) > MAX_CALLS:
+            raise TraceFileError(f"more than {MAX_CALLS} calls are in the file")
+    for key, count in turns.items():
+        # The span of a call that goes on is not there yet.
+        calls.setdefault(key, CallEntry("", key[0], None)).turns = count
+    keys = sorted(calls, key=lambda key: calls[key].began or datetime.max.replace(tzinfo=UTC))
+    return [calls[key] for key in keys], keys
+
+
+def call_of(spans: Iterable[Span], span_id: str) -> CallTimes:
+    """The call with this span, among the spans of its trace, of which there is at least one."""
+    spans = sorted(spans, key=lambda span: span.start_ns)
+    children: dict[str, list[Span]] = {}
+    for span in spans:
+        children.setdefault(span.parent_id, []).append(span)
+    call = next((span for span in spans if span.span_id == span_id), None)
+    below = children.get(span_id, [])
+    began_ns = call.start_ns if call else min(span.start_ns for span in below)
+    turns = [span for span in below if span.name == TURN]
+    others = [span for span in below if span.name != TURN]
+    return CallTimes(
+        session=call.text(SESSION) if call else "",
+        trace_id=spans[0].trace_id,
+        began=_time(call) if call else None,
+        reason=call.text("parley.reason") if call else "",
+        turns=[
+            _turn(span, children, number, began_ns)
+            for number, span in enumerate((one for one in turns if not _is_discarded(one)), 1)
+        ],
+        rows=list(_rows(others, children, began_ns)),
+    )
+
+
+def _is_discarded(span: Span) -> bool:
+    """A prepared answer that was not used has the number of the one that was."""
+    return span.text("parley.outcome") == "discarded"
+
+
+def _turn(span: Span, children: dict[str, list[Span]], number: int, began_ns: int) -> TurnTimes:
+    figures = {
+        field.name: span.attributes[f"parley.{field.name}"]
+        for field in msgspec.structs.fields(TurnMetrics)
+        if f"parley.{field.name}" in span.attributes
+    }
+    try:
+        metrics = msgspec.convert({"turn": number, **figures}, TurnMetrics, strict=False)
+    except msgspec.ValidationError:  # another program's span, of the same name
+        metrics = TurnMetrics(turn=number)
+    return TurnTimes(
+        number=metrics.turn,
+        at_s=(span.start_ns - began_ns) / _NS_PER_S,
+        figures=metrics,
+        outcome=span.text("parley.outcome"),
+        rows=list(_rows(children.get(span.span_id, []), children, span.start_ns)),
+    )
+
+
+def _rows(
+    spans: Iterable[Span], children: dict[str, list[Span]], origin_ns: int, depth: int = 0
+) -> Iterator[Row]:
+    """Spans and what is below them, each under the one it belongs to."""
+    for span in spans:
+        below = children.get(span.span_id, []) if depth < _MAX_DEPTH else []
+        if span.name in _SHOWN_AS_STAGES and not below and not span.failed:
+            continue
+        yield Row(
+            span.name,
+            (span.start_ns - origin_ns) / _NS_PER_MS,
+            (span.end_ns - span.start_ns) / _NS_PER_MS,
+            depth,
+            (span.text("error.type") or "failed") if span.failed else "",
+        )
+        yield from _rows(below, children, origin_ns, depth + 1)
+
+
+def _time(span: Span) -> datetime:
+    return datetime.fromtimestamp(span.start_ns / _NS_PER_S, UTC)
+
+
+class TraceCollection:
+    """Spans as a collector gets them, and the calls among them that are complete.
+
+    A call is complete when its span has come, and nothing of its trace for ``settle_s``: models export their
+    spans in batches of their own.
+
+    Args:
+        settle_s: seconds.
+        now: seconds, monotonic.
+    """
+
+    MAX_TRACES = 256
+
+    def __init__(self, settle_s: float, now: Callable[[], float]) -> None:
+        self._settle_s = settle_s
+        self._now = now
+        self._traces: dict[str, list[Span]] = {}
+        self._changed: dict[str, float] = {}
+        self.dropped = 0
+        """Spans that were too many, of a trace or of traces that were forgotten."""
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Add spans; of too many traces, the one that has not changed for longest is forgotten."""
+        for span in spans:
+            kept = self._traces.setdefault(span.trace_id, [])
+            if len(kept) < MAX_SPANS:
+                kept.append(span)
+            else:
+                self.dropped += 1
+            self._changed[span.trace_id] = self._now()
+            if len(self._traces) > self.MAX_TRACES:
+                self.dropped += len(self._forget(min(self._changed, key=self._changed.__getitem__)))
+
+    def complete(self, *, all_of_them: bool = False) -> list[CallTimes]:
+        """The calls that have become complete, which are forgotten; or all of which the span has come."""
+        due = self._now() - self._settle_s
+        found = []
+        for trace_id in [one for one, at in self._changed.items() if all_of_them or at <= due]:
+            ids = [span.span_id for span in self._traces[trace_id] if span.name == CALL]
+            if ids:
+                spans = self._forget(trace_id)
+                found += [call_of(spans, span_id) for span_id in ids]
+        return found
+
+    def _forget(self, trace_id: str) -> list[Span]:
+        del self._changed[trace_id]
+        return self._traces.pop(trace_id)
