@@ -92,6 +92,16 @@ def add_pacing(parser: argparse.ArgumentParser, turn_timeout_s: float) -> None:
     )
 
 
+def add_events(parser: argparse.ArgumentParser) -> None:
+    """``--events``."""
+    parser.add_argument(
+        "--events",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="append the call's events, with what is said, as JSON lines; `parley trace` draws them",
+    )
+
+
 def ending_signals() -> list[signal.Signals]:
     """The signals that end the program besides Ctrl-C: SIGTERM, and SIGHUP if it is not ignored."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

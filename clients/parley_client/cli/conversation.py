@@ -15,6 +15,7 @@ from parley_client.cli.script import ScriptTurn
 from parley_client.cli.turns import TurnReport, TurnTracker
 from parley_client.cli.view import CallView
 from parley_client.errors import CallEndedError, ClientError
+from parley_client.events import CallEvent
 
 _INTERVAL_S = 0.2
 
@@ -84,6 +85,7 @@ class ScriptedConversation:
         turn_timeout_s: Longest wait for an answer to be complete (seconds); a turn that takes
             longer gets a ``problem``, and the conversation goes on.
         record: Keep the whole call in :attr:`recording`.
+        on_event: Gets every event of the call.
     """
 
     def __init__(
@@ -94,7 +96,9 @@ class ScriptedConversation:
         chunk_ms: int = DEFAULT_CHUNK_MS,
         turn_timeout_s: float = DEFAULT_TURN_TIMEOUT_S,
         record: bool = True,
+        on_event: Callable[[CallEvent], object] = lambda _: None,
     ) -> None:
+        self._on_event = on_event
         self._call = call
         self._view = view
         self._turn_timeout_s = turn_timeout_s
@@ -250,6 +254,7 @@ class ScriptedConversation:
     async def _listen(self) -> None:
         async for event in self._call:
             now = time.perf_counter()
+            self._on_event(event)
             self.tracker.on_event(event, now)
             self._update_pause()
             if self._view is not None:

@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from parley_client.cli import CHECKOUT
 from parley_client.cli.arguments import (
+    add_events,
     add_pacing,
     add_session,
     add_timeout,
@@ -93,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep server and page up afterwards, until Ctrl-C (default: on a terminal)",
     )
     parser.set_defaults(verbose=True)
+    add_events(parser)
     add_pacing(parser, DEFAULT_TURN_TIMEOUT_S)
     add_timeout(parser)
     add_session(parser)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from parley_client.cli.arguments import (
+    add_events,
     add_pacing,
     add_server,
     add_session,
@@ -22,6 +25,7 @@ from parley_client.cli.output import print_reports
 from parley_client.cli.script import Script, load_script, script_of_files
 from parley_client.cli.view import CallView
 from parley_client.errors import ClientError, UsageError
+from parley_client.waterfall.events import EventRecorder
 
 EXAMPLES = """\
   parley say tests/data/open_conversation/02-weather.wav
@@ -47,13 +51,17 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
     view = CallView(console)
     tools = tool_table(args, view.show_tool_answer)
     prompt = args.system_prompt or script.system_prompt
-    async with open_call(args, tools, system_prompt=prompt) as call:
+    async with AsyncExitStack() as stack:
+        # Before the call: a file that cannot be written is noticed at once.
+        recorder = stack.enter_context(EventRecorder(args.events)) if args.events else None
+        call = await stack.enter_async_context(open_call(args, tools, system_prompt=prompt))
         conversation = ScriptedConversation(
             call,
             view,
             chunk_ms=args.chunk_ms,
             turn_timeout_s=args.turn_timeout,
             record=out is not None,
+            on_event=partial(recorder.record, call.id) if recorder else lambda _: None,
         )
         view.use_playback(conversation.tracker.playout.played_ms)
         try:
@@ -66,6 +74,8 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
             if out is not None:
                 write_recording(conversation, out, console)
         closed = await call.hang_up()
+        if recorder and closed:
+            recorder.record(call.id, closed)
     if closed is None:
         raise ClientError("the server did not confirm the end of the call")
     print_reports(console, reports, explain=args.verbose)
@@ -102,6 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="CALL.wav", help="write the call: you left, the agent right"
     )
+    add_events(parser)
     parser.add_argument("--verbose", action="store_true", help="say what each measured latency means")
     add_pacing(parser, DEFAULT_TURN_TIMEOUT_S)
     add_server(parser)
