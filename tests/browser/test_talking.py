@@ -102,7 +102,7 @@ def test_typing_muting_stopping_and_hanging_up(gateway, open_page):
         expect(page.locator("body")).to_have_attribute("data-agent", "speaking", timeout=10_000)
         page.get_by_role("button", name="Stop answer").click()
         expect(page.locator("li.agent")).to_contain_text("cut: you stopped it", timeout=10_000)
-        expect(page.locator("#turns .what")).to_have_text("typedtell me a story")
+        expect(page.locator("#turns .what")).to_have_text("typedinterruptedtell me a story")
 
         mute = page.get_by_role("button", name="Mute")
         mute.click()

@@ -20,11 +20,13 @@ class Stage:
 
 STAGES = {
     "silence": Stage("Silence noticed", "from the end of speech until the silence after it was noticed"),
-    "asr_final": Stage("Final transcript", "from then until the final transcript"),
-    "end_of_turn": Stage("Endpointing", "from then until the decision that the user's turn is over"),
-    "first_audio": Stage("First audio", "from that decision until the first audio was sent"),
-    "llm_first_token": Stage("First token", "from that decision until the language model's first token"),
-    "llm_total": Stage("Language model", "its requests for this answer, until their last tokens"),
+    "asr_final": Stage("Final transcript", "from that notice until the final transcript"),
+    "end_of_turn": Stage("Endpointing", "from the final transcript until the decision that the turn is over"),
+    "first_audio": Stage(
+        "First audio", "from the decision that the turn is over until the first audio was sent"
+    ),
+    "llm_first_token": Stage("First token", "from that decision until the first token of the language model"),
+    "llm_total": Stage("Language model", "its requests for the answer, until their last tokens"),
     "tool": Stage("Tools", "waiting for tools"),
     "tts_first_audio": Stage("Voice", "from the first segment of text until its first audio"),
     "delivery": Stage(

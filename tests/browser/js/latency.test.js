@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
+import { STAGES } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/stages.js';
 import { Latency } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/latency.js';
 
 const METRICS = {
@@ -40,7 +41,7 @@ test('from the last sample of speech to the first audible one of the answer', ()
   latency.apply(METRICS, null);
   assert.equal(turns[0].totalMs, 500);
   assert.equal(turns[0].said, 'what time is it');
-  assert.deepEqual(partsOf(turns[0]), { silence: 200, recognise: 60, decide: 40, answer: 100, play: 100 });
+  assert.deepEqual(partsOf(turns[0]), { silence: 200, asr_final: 60, end_of_turn: 40, first_audio: 100, delivery: 100 });
 });
 
 test('a typed text counts from when it was sent', () => {
@@ -58,7 +59,14 @@ test('an answer to nobody has no end of speech: the server’s own time counts',
   const { latency, turns } = measured();
   latency.apply({ ...METRICS, asr_final_ms: null }, null);
   assert.equal(turns[0].totalMs, null);
-  assert.deepEqual(partsOf(turns[0]), { silence: 0, recognise: 0, decide: 40, answer: 160, play: 0 });
+  assert.deepEqual(partsOf(turns[0]), { silence: 0, asr_final: 0, end_of_turn: 40, first_audio: 160, delivery: 0 });
+});
+
+test('a turn has every stage of the table, and no other', () => {
+  const { latency, turns } = measured();
+  latency.apply({ ...METRICS, tool_ms: 10 }, null);
+  const names = [...turns[0].parts, ...turns[0].details].map(({ name }) => name);
+  assert.deepEqual(names.toSorted(), Object.keys(STAGES).toSorted());
 });
 
 test('a turn without sound is no row', () => {

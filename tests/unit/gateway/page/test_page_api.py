@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import re
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from parley.launcher.options import ROOT
 from parley_gateway.apis.page import load_assets, routes
 from parley_gateway.failures import add_error_handlers
 from parley_gateway.metrics import Metrics
@@ -101,3 +103,10 @@ def test_other_files_are_not_found(client, assets, path):
     assert answer.status_code == 404
     if "error" in answer.json():
         assert answer.json()["error"]["code"] == "not_found"
+
+
+def test_the_page_has_the_stages_of_parley_trace():
+    found = importlib.util.spec_from_file_location("page_stages", ROOT / "build" / "page_stages.py")
+    page_stages = importlib.util.module_from_spec(found)
+    found.loader.exec_module(page_stages)
+    assert page_stages.MODULE.read_text() == page_stages.stages_module(), "run build/page_stages.py"

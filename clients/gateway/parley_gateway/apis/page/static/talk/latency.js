@@ -14,6 +14,7 @@ const REMEMBERED = 16;
 /**
  * @typedef {{turn: number, said: string, totalMs: number | null, parts: {name: string, ms: number}[],
  *   details: {name: string, ms: number}[], interrupted: boolean, speculated: boolean, typed: boolean}} TurnTime
+ *   the names of parts and details are those of `stages.js`
  * @typedef {{end: number, detectedMs: number, typed: boolean}} Pause
  *   the end of speech, and how long it took to notice; or when a text was sent
  * @typedef {{turn: number, pause: Pause | null, said: string, leadMs: number, isAudible: boolean}} Response
@@ -125,7 +126,7 @@ export class Latency {
 
 /**
  * Stretches that follow each other. With an answer that was begun early, parts of the server's work overlap;
- * "answer" is what they took after the decision.
+ * "first_audio" is what they took after the decision.
  * @param {any} metrics @param {Measured | undefined} measured
  */
 function partsOf(metrics, measured) {
@@ -134,22 +135,22 @@ function partsOf(metrics, measured) {
   const decide = Math.min(metrics.end_of_turn_ms ?? 0, firstAudio - recognise);
   const parts = [
     { name: 'silence', ms: measured?.silenceMs ?? 0 },
-    { name: 'recognise', ms: recognise },
-    { name: 'decide', ms: decide },
-    { name: 'answer', ms: firstAudio - recognise - decide },
+    { name: 'asr_final', ms: recognise },
+    { name: 'end_of_turn', ms: decide },
+    { name: 'first_audio', ms: firstAudio - recognise - decide },
   ];
   const known = parts.reduce((sum, part) => sum + part.ms, 0);
-  parts.push({ name: 'play', ms: Math.max(0, (measured?.totalMs ?? known) - known) });
+  parts.push({ name: 'delivery', ms: Math.max(0, (measured?.totalMs ?? known) - known) });
   return parts;
 }
 
 /** @param {any} metrics */
 function detailsOf(metrics) {
   const named = [
-    ['First token', metrics.llm_first_token_ms],
-    ['Language model in all', metrics.llm_total_ms],
-    ['Tools', metrics.tool_ms || null],
-    ['First audio of the voice', metrics.tts_first_audio_ms],
+    ['llm_first_token', metrics.llm_first_token_ms],
+    ['llm_total', metrics.llm_total_ms],
+    ['tool', metrics.tool_ms || null],
+    ['tts_first_audio', metrics.tts_first_audio_ms],
   ];
   return named.filter(([, ms]) => ms !== null && ms !== undefined).map(([name, ms]) => ({ name, ms }));
 }

@@ -1,17 +1,11 @@
 // @ts-check
 /** Draws how long the user waited for each answer. */
+import { STAGES } from '../talk/stages.js';
 import { byId, make } from './dom.js';
 
 /** @typedef {import('../talk/latency.js').TurnTime} TurnTime */
 
 const SHOWN = 12;
-const NAMES = /** @type {Record<string, string>} */ ({
-  silence: 'Silence heard',
-  recognise: 'Words recognised',
-  decide: 'End of turn decided',
-  answer: 'Answer begun',
-  play: 'Network and sound',
-});
 const SVG = 'http://www.w3.org/2000/svg';
 
 export class Times {
@@ -50,15 +44,18 @@ function rowOf(turn, longest) {
     String(Math.round(turn.totalMs ?? lengthOf(turn))),
     make('small', '', ' ms'),
   ]);
-  const label = turn.typed ? [make('small', '', 'typed')] : [];
-  const what = make('span', 'what', turn.said ? [...label, turn.said] : 'The agent spoke by itself');
+  const labels = Object.entries({ typed: turn.typed, interrupted: turn.interrupted })
+    .filter(([, isSo]) => isSo)
+    .map(([label]) => make('small', '', label));
+  const what = make('span', 'what', [...labels, turn.said || 'The agent spoke by itself']);
   const head = make('summary', '', [total, what, barOf(turn, longest)]);
-  const parts = turn.parts.map(({ name, ms }) => ({ name: NAMES[name], ms, key: name }));
+  const parts = turn.parts.map((part) => ({ ...part, key: part.name }));
   const rows = [...parts, ...turn.details.map((detail) => ({ ...detail, key: '' }))];
   const facts = rows
     .filter(({ ms }) => ms >= 0.5)
     .flatMap(({ name, ms, key }) => {
-      const term = make('dt', '', name);
+      const term = make('dt', '', STAGES[name].title);
+      term.title = STAGES[name].meaning;
       term.dataset.part = key;
       return [term, make('dd', '', `${Math.round(ms)} ms`)];
     });
@@ -73,7 +70,7 @@ function barOf(turn, longest) {
   bar.setAttribute('role', 'img');
   bar.setAttribute(
     'aria-label',
-    turn.parts.map(({ name, ms }) => `${NAMES[name]} ${Math.round(ms)} ms`).join(', '),
+    turn.parts.map(({ name, ms }) => `${STAGES[name].title} ${Math.round(ms)} ms`).join(', '),
   );
   let x = 0;
   for (const { name, ms } of turn.parts) {
