@@ -24,6 +24,8 @@ LogFormat: TypeAlias = Literal["text", "json"]
 LOG_FORMATS: tuple[str, ...] = get_args(LogFormat)
 FORMAT_VARIABLE = "PARLEY_LOG_FORMAT"
 """Environment variable with the :data:`LogFormat` of a server; empty: ``text``."""
+_FACTS = ("turn", "outcome", "e2e_ms")
+"""Fields of a line that a log call gives as ``extra``."""
 # A line stays below 16 KiB, at which container runtimes split lines, unless most of it is escapes.
 MAX_MESSAGE_CHARS = 4_096
 MAX_EXCEPTION_CHARS = 8_192
@@ -100,9 +102,10 @@ class JsonFormatter(logging.Formatter):
             "trace_id": ids.trace_id,
             "span_id": ids.span_id,
             "code": _code(record),
+            **{name: value for name in _FACTS if (value := getattr(record, name, None)) is not None},
             "exception": self.clean_exception(self._trace(record)),
         }
-        text = json.dumps({name: value for name, value in line.items() if value or name == "message"})
+        text = json.dumps({name: value for name, value in line.items() if value != "" or name == "message"})
         return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
 
     def clean_message(self, text: str) -> str:

@@ -1,34 +1,53 @@
-"""What a conversation leaves in the logs of server and gateway: its ids, and none of its words."""
+"""What a conversation leaves in the logs of server and gateway: its ids, and none of its words.
+
+The ids of a line lead to the trace of its call.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
+from contextlib import redirect_stderr
+from dataclasses import dataclass
 
 import pytest
+import pytest_asyncio
 import tritonclient.grpc as triton
 from gateway_caller import TOOLS, ask_for_the_weather, call
 from leftovers import ANY_PORTS
 
 from parley.inference import make_engine_name, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
+from parley_client.waterfall.receiver import TraceReceiver
+from parley_client.waterfall.traces import read_trace
 from parley_gateway.logs import log_to_stderr
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
 PROMPT, TYPED, SAID = "zacharias", "marmalade", "quokka"
 SECRETS = (PROMPT, TYPED, SAID, "paris", "foggy")
-PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OF_TRITON = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ |Error: Failed to initialize NVML")
 """How the lines of a running Triton begin that are its own."""
-FIELDS = {"ts", "level", "source", "logger", "message"}
-OPTIONAL = {"session", "request", "trace_id", "span_id", "code", "exception"}
+FIELDS = {"ts": str, "level": str, "source": str, "logger": str, "message": str}
+OPTIONAL = {
+    "session": str,
+    "request": str,
+    "trace_id": str,
+    "span_id": str,
+    "code": str,
+    "turn": int,
+    "outcome": str,
+    "e2e_ms": float,
+    "exception": str,
+}
+TRACED_S = 20.0
 
 
 async def hold_conversation(url):
-    """With a tool, a typed text, a text to say and an error; returns the call's id."""
-    options = {"tools": TOOLS, "system_prompt": f"Your name is {PROMPT.title()}.", "traceparent": PARENT}
+    """With a tool, a typed text, a text to say and an error."""
+    options = {"tools": TOOLS, "system_prompt": f"Your name is {PROMPT.title()}."}
     async with call(url, **options) as caller:
         await caller.until("connected")
         await ask_for_the_weather(caller)
@@ -47,9 +66,8 @@ async def hold_conversation(url):
 
 
 def settings_for(server, **parts):
-    return load_settings(
-        flags={"listen": {"port": 0}, "servers": {"addresses": [server.endpoints.grpc]}, **parts}
-    )
+    given = {"listen": {"port": 0}, "servers": {"addresses": [server.endpoints.grpc]}, **parts}
+    return load_settings(flags=given)
 
 
 async def test_no_word_of_a_conversation_is_in_a_log(server, caplog):
@@ -65,15 +83,21 @@ async def test_no_word_of_a_conversation_is_in_a_log(server, caplog):
     assert not [word for word in SECRETS if word in logs]
 
 
-@pytest.fixture(scope="module")
-def json_server(tmp_path_factory):
-    options = ServerOptions(
-        state_dir=tmp_path_factory.mktemp("json_server") / "state",
-        environment={"PARLEY_LOG_FORMAT": "json"},
-        **ANY_PORTS,
-    )
-    with EmbeddedServer(options) as running_server:
-        yield running_server
+@dataclass
+class Logged:
+    """A call whose lines are JSON, and whose spans are in a file."""
+
+    of_models: list
+    of_gateway: list
+    traces: object
+
+    @property
+    def session(self):
+        (opened,) = [line for line in self.of_models if line["message"].endswith(": opened")]
+        return opened["session"]
+
+    def of_session(self):
+        return [line for line in self.of_models if line.get("session") == self.session]
 
 
 def refuse_by_a_model(server, request_id):
@@ -88,32 +112,63 @@ def refuse_by_a_model(server, request_id):
     assert errors[0] is not None
 
 
-async def test_each_line_in_json_has_the_documented_fields_and_no_word(json_server, capfd):
-    # Libraries print while models load.
-    before = len(json_server.log_path.read_text().splitlines())
-    settings = settings_for(json_server, log={"format": "json"})
-    with log_to_stderr("", logging.INFO, settings.log.format):
-        async with running(settings) as gateway:
-            await hold_conversation(gateway.url)
-    refuse_by_a_model(json_server, make_engine_name("call-7"))
-    lines = json_server.log_path.read_text().splitlines()[before:]
-    of_models = [json.loads(line) for line in lines if not OF_TRITON.match(line)]
-    of_gateway = [
-        json.loads(line) for line in capfd.readouterr().err.splitlines() if '"source": "gateway"' in line
-    ]
-    for line in (*of_models, *of_gateway):
-        assert set(line) >= FIELDS, line
-        assert set(line) <= FIELDS | OPTIONAL, line
-        assert all(isinstance(value, str) for value in line.values()), line
-    (opened,) = [line for line in of_models if line["message"].endswith(": opened")]
-    session = opened["session"]
-    of_call = [line for line in of_models if line.get("session") == session]
-    assert {line["trace_id"] for line in of_call} == {PARENT.split("-")[1]}
-    assert len([line for line in of_call if ": turn " in line["message"]]) >= 3
-    assert of_call[-1]["message"] == f"{session}: closed: ended"
-    (of_api,) = [line for line in of_gateway if line.get("session") == session]
-    assert of_api["trace_id"] == PARENT.split("-")[1]
-    (refused,) = [line for line in of_models if line["source"] == "qwen3" and line["level"] == "warning"]
-    assert (refused["session"], refused["code"]) == ("call-7", "invalid_message")
-    logs = json.dumps([*of_models, *of_gateway]).lower()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def logged(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logged")
+    traces, of_gateway = folder / "traces.jsonl", io.StringIO()
+    with pytest.MonkeyPatch.context() as environment, TraceReceiver(0, traces) as receiver:
+        environment.setenv("PARLEY_LOG_FORMAT", "json")
+        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
+        with EmbeddedServer(ServerOptions(state_dir=folder / "state", **ANY_PORTS)) as server:
+            # Libraries print while models load.
+            before = len(server.log_path.read_text().splitlines())
+            settings = settings_for(server, log={"format": "json"})
+            with redirect_stderr(of_gateway), log_to_stderr("", logging.INFO, settings.log.format):
+                async with running(settings) as gateway:
+                    await hold_conversation(gateway.url)
+            refuse_by_a_model(server, make_engine_name("call-7"))
+            names = set()
+            while not {"call", "gateway call"} <= names:
+                spans = receiver.take(TRACED_S)
+                assert spans, names
+                names |= {span.name for span in spans}
+            lines = server.log_path.read_text().splitlines()[before:]
+    yield Logged(
+        [json.loads(line) for line in lines if not OF_TRITON.match(line)],
+        # The audit log has a form of its own.
+        [json.loads(line) for line in of_gateway.getvalue().splitlines() if not line.startswith('{"at"')],
+        traces,
+    )
+
+
+def test_each_line_in_json_has_the_documented_fields(logged):
+    for line in (*logged.of_models, *logged.of_gateway):
+        assert set(FIELDS) <= set(line) <= {*FIELDS, *OPTIONAL}, line
+        kinds = FIELDS | OPTIONAL
+        assert all(isinstance(value, kinds[name]) for name, value in line.items()), line
+
+
+def test_no_word_of_a_conversation_is_in_a_line_of_json(logged):
+    logs = json.dumps([*logged.of_models, *logged.of_gateway]).lower()
     assert not [word for word in SECRETS if word in logs]
+
+
+def test_every_line_of_a_call_has_its_ids(logged):
+    lines = logged.of_session()
+    (trace_id,) = {line["trace_id"] for line in lines}
+    assert len([line for line in lines if "turn" in line]) >= 3
+    assert lines[-1]["message"] == f"{logged.session}: closed: ended"
+    (of_gateway,) = [line for line in logged.of_gateway if line.get("session") == logged.session]
+    assert of_gateway["trace_id"] == trace_id
+    (refused,) = [line for line in logged.of_models if line["source"] == "qwen3"]
+    assert (refused["session"], refused["code"]) == ("call-7", "invalid_message")
+
+
+def test_a_line_of_a_turn_leads_to_its_waterfall(logged):
+    slow = next(line for line in logged.of_session() if "e2e_ms" in line)
+    drawn = read_trace(logged.traces, slow["trace_id"])
+    assert drawn.session == logged.session
+    (turn,) = [turn for turn in drawn.turns if turn.number == slow["turn"]]
+    assert turn.figures.e2e_ms == pytest.approx(slow["e2e_ms"])
+    assert {"chat qwen3", "execute_tool get_weather", "tts", "playback"} <= {row.name for row in turn.rows}

@@ -114,6 +114,18 @@ def test_errors_have_their_code():
     assert json.loads(line_of("%s", told.to_log(), extra=told.log_extra()))["code"] == "invalid_input"
 
 
+def test_the_figures_of_a_turn_are_fields():
+    facts = {"turn": 0, "outcome": "complete", "e2e_ms": 612.5, "other": 1}
+    line = json.loads(line_of("turn over", extra=facts))
+    assert {name: line[name] for name in ("turn", "outcome", "e2e_ms")} == {
+        "turn": 0,
+        "outcome": "complete",
+        "e2e_ms": 612.5,
+    }
+    assert "other" not in line
+    assert "e2e_ms" not in json.loads(line_of("turn over", extra={"e2e_ms": None}))
+
+
 @pytest.mark.parametrize("text", ["a\nb\r\x1b[31m\x7f\x85\u2028\u202e", "\ud83d half", "zoë 日本"])
 def test_a_line_is_one_line_of_ascii(text):
     line = line_of("%s", text)

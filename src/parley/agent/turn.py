@@ -263,7 +263,8 @@ class AgentTurn:
         kind: Literal["answer", "say"] = "say" if isinstance(self._source, FixedText) else "answer"
         with self._log_ids():
             waited = "" if figures.e2e_ms is None else f", first audio {figures.e2e_ms:.0f} ms after speech"
-            _log.info("%s: turn %d %s%s", self._name, self.number, outcome, waited)
+            facts = {"turn": self.number, "outcome": outcome, "e2e_ms": figures.e2e_ms}
+            _log.info("%s: turn %d %s%s", self._name, self.number, outcome, waited, extra=facts)
         self._output.record(TurnRecord(figures, outcome, kind, self._timing.stopped_at is not None))
         if self._voice.sent_at is not None:
             playback = self.trace.child("playback", start_s=self._voice.sent_at)
