@@ -25,9 +25,10 @@ _LONG = ("playback",)
 def print_waterfall(console: Console, call: CallTimes) -> None:
     """Print a call, in 80 columns where there is no terminal; without colours it reads the same."""
     width = min(console.width, _MAX_WIDTH) if console.is_terminal else _PLAIN_WIDTH
-    _print(console, _heading(call), width)
+    _print(console, Text(_printable(f"call {call.session or '(not ended)'}"), "bold"), width)
     if call.trace_id:
         _print(console, Text(f"trace {call.trace_id}", "dim"), width)
+    _print(console, _about(call), width)
     for turn in call.turns:
         console.print()
         _print(console, _heading_of_turn(turn), width)
@@ -40,14 +41,14 @@ def print_waterfall(console: Console, call: CallTimes) -> None:
         _print_bars(console, bars, max(row.start_ms + (row.ms or 0.0) for row in call.rows), width)
 
 
-def _heading(call: CallTimes) -> Text:
-    parts = [f"call {call.session or '(not ended)'}"]
+def _about(call: CallTimes) -> Text:
+    parts = []
     if call.began:
         parts.append(call.began.astimezone().strftime("%Y-%m-%d %H:%M:%S"))
     parts.append(f"{len(call.turns)} turn{'' if len(call.turns) == 1 else 's'}")
     if call.reason:
-        parts.append(f"ended: {call.reason}")
-    return Text(_printable("  ".join(parts)), "bold")
+        parts.append(f"closed: {call.reason}")
+    return Text(_printable(", ".join(parts)), "dim")
 
 
 def _heading_of_turn(turn: TurnTimes) -> Text:
@@ -102,7 +103,8 @@ def _axis(turn: TurnTimes) -> float:
 
 def _print_bars(console: Console, bars: Sequence[_Bar], axis_ms: float, width: int) -> None:
     room = max(_LEAST_BAR, width - _NAME_COLUMNS - 2 * _NUMBER_COLUMNS - 2)
-    head = f"{'':{_NAME_COLUMNS}}{'from ms':>{_NUMBER_COLUMNS}}{'ms':>{_NUMBER_COLUMNS}}"
+    head = f"{'':{_NAME_COLUMNS}}{'from ms':>{_NUMBER_COLUMNS}}{'ms':>{_NUMBER_COLUMNS}}  0"
+    head += f"{f'{axis_ms:.0f} ms':>{room - 1}}" if axis_ms > 0 else ""
     _print(console, Text(head, "dim"), width)
     full = "#" if console.options.ascii_only else "█"
     for bar in bars[:_MAX_ROWS]:

@@ -22,10 +22,8 @@ STAGES = {
     "silence": Stage("Silence noticed", "from the end of speech until the silence after it was noticed"),
     "asr_final": Stage("Final transcript", "from that notice until the final transcript"),
     "end_of_turn": Stage("Endpointing", "from the final transcript until the decision that the turn is over"),
-    "first_audio": Stage(
-        "First audio", "from the decision that the turn is over until the first audio was sent"
-    ),
     "llm_first_token": Stage("First token", "from that decision until the first token of the language model"),
+    "first_audio": Stage("First audio", "from the same decision until the first audio was sent"),
     "llm_total": Stage("Language model", "its requests for the answer, until their last tokens"),
     "tool": Stage("Tools", "waiting for tools"),
     "tts_first_audio": Stage("Voice", "from the first segment of text until its first audio"),
@@ -59,11 +57,11 @@ def stage_times(figures: TurnMetrics) -> list[StageTime]:
         StageTime("silence", noticed, 0.0),
         StageTime("asr_final", figures.asr_final_ms or 0.0, noticed),
         StageTime("end_of_turn", figures.end_of_turn_ms or 0.0, heard),
-        # An answer that was begun early may have its first audio when it is decided to give it.
-        StageTime("first_audio", max(0.0, e2e_ms - decided), min(decided, e2e_ms)),
     ]
     if figures.llm_first_token_ms is not None:
         times.append(StageTime("llm_first_token", figures.llm_first_token_ms, decided))
+    # An answer that was begun early may have its first audio when it is decided to give it.
+    times.append(StageTime("first_audio", max(0.0, e2e_ms - decided), min(decided, e2e_ms)))
     return times + [time for time in _unplaced(figures) if time.stage != "llm_first_token"]
 
 

@@ -138,8 +138,8 @@ def test_stages_follow_each_other_until_the_first_audio():
         ("silence", 0, 160),
         ("asr_final", 160, 45),
         ("end_of_turn", 205, 120),
-        ("first_audio", 325, 287),
         ("llm_first_token", 325, 180),
+        ("first_audio", 325, 287),
     ]
     assert {stage for stage, _, _ in times} < set(STAGES)
 

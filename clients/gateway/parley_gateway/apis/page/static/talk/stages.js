@@ -16,13 +16,13 @@ export const STAGES = /** @type {Readonly<Record<string, Stage>>} */ ({
     title: 'Endpointing',
     meaning: 'from the final transcript until the decision that the turn is over',
   },
-  first_audio: {
-    title: 'First audio',
-    meaning: 'from the decision that the turn is over until the first audio was sent',
-  },
   llm_first_token: {
     title: 'First token',
     meaning: 'from that decision until the first token of the language model',
+  },
+  first_audio: {
+    title: 'First audio',
+    meaning: 'from the same decision until the first audio was sent',
   },
   llm_total: {
     title: 'Language model',
