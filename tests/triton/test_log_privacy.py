@@ -159,8 +159,9 @@ def test_every_line_of_a_call_has_its_ids(logged):
     (trace_id,) = {line["trace_id"] for line in lines}
     assert len([line for line in lines if "turn" in line]) >= 3
     assert lines[-1]["message"] == f"{logged.session}: closed: ended"
-    (of_gateway,) = [line for line in logged.of_gateway if line.get("session") == logged.session]
-    assert of_gateway["trace_id"] == trace_id
+    of_gateway = [line for line in logged.of_gateway if line.get("session") == logged.session]
+    assert of_gateway
+    assert {line["trace_id"] for line in of_gateway} == {trace_id}
     (refused,) = [line for line in logged.of_models if line["source"] == "qwen3"]
     assert (refused["session"], refused["code"]) == ("call-7", "invalid_message")
 

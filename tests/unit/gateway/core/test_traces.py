@@ -117,6 +117,8 @@ async def test_log_lines_of_a_call_have_its_ids(gateway):
     call_id = one.agents[0].call_ids[0]
     assert opened == f"call {call_id} is open: sessions"
     assert (ids.session, ids.trace_id) == (call_id, PARENT.split("-")[1])
+    ((named, _),) = [line for line in lines if line[0].startswith("session ")]
+    assert named.endswith(f" has call {call_id}")
     ((_, access),) = [line for line in lines if " WS " in line[0]]
     assert access.request == ids.request
     made = next(other for message, other in lines if "POST /v1/sessions " in message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.security.rates import Meter
 from parley_gateway.websocket import HANGUP, SocketWriter, WebSocketSession, accept, close_of_call, refuse
 
+_log = logging.getLogger("parley.gateway")
 # Reported to the client; the session continues.
 _REPORTED = (InvalidInputError, OverloadedError)
 
@@ -42,6 +44,8 @@ async def serve_stream(
     try:
         async with gateway.calls.open(session.start, principal=principal, api="sessions") as call:
             registry.open(session, call)
+            # Clients know the one, traces and the server's log the other.
+            _log.info("session %s has call %s", session.id, call.id)
             await accept(websocket, SUBPROTOCOL)
             stream = _SessionStream(websocket, session, call, gateway, gateway.guard.meter(principal))
             registry.end(session, await stream.end_reason())
