@@ -18,6 +18,7 @@ _LEAST_BAR = 10
 _MAX_ROWS = 200
 _BEYOND = 2.5
 """The axis is at most so many times as long as the wait for the first audio; what is longer is cut off."""
+_LONGEST_MS = 1e7
 _LONG = ("playback",)
 """Spans that do not count for the axis."""
 
@@ -44,7 +45,7 @@ def print_waterfall(console: Console, call: CallTimes) -> None:
 def _about(call: CallTimes) -> Text:
     parts = []
     if call.began:
-        parts.append(call.began.astimezone().strftime("%Y-%m-%d %H:%M:%S"))
+        parts.append(f"{call.began:%Y-%m-%d %H:%M:%S} UTC")
     parts.append(f"{len(call.turns)} turn{'' if len(call.turns) == 1 else 's'}")
     if call.reason:
         parts.append(f"closed: {call.reason}")
@@ -55,7 +56,7 @@ def _heading_of_turn(turn: TurnTimes) -> Text:
     text = Text(f"turn {turn.number}", "bold")
     text.append(f"  at {turn.at_s:.2f} s", "")
     if turn.figures.e2e_ms is not None:
-        text.append(f"  e2e {turn.figures.e2e_ms:.0f} ms", "bold cyan")
+        text.append(f"  e2e {_number(turn.figures.e2e_ms).strip()} ms", "bold cyan")
     else:
         text.append("  no speech before it")
     if turn.outcome:
@@ -96,9 +97,8 @@ def _axis(turn: TurnTimes) -> float:
     """The length of the axis (milliseconds)."""
     ends = [row.start_ms + (row.ms or 0.0) for row in turn.rows if row.name not in _LONG]
     ends += [time.start_ms + time.ms for time in stage_times(turn.figures) if time.start_ms is not None]
-    if turn.figures.e2e_ms:
-        return min(max(ends), _BEYOND * turn.figures.e2e_ms)
-    return max(ends, default=0.0)
+    longest = min(max(ends, default=0.0), _LONGEST_MS)
+    return min(longest, _BEYOND * turn.figures.e2e_ms) if turn.figures.e2e_ms else longest
 
 
 def _print_bars(console: Console, bars: Sequence[_Bar], axis_ms: float, width: int) -> None:
@@ -123,17 +123,25 @@ def _print_bars(console: Console, bars: Sequence[_Bar], axis_ms: float, width: i
 def _draw(bar: _Bar, axis_ms: float, room: int, full: str) -> str:
     if bar.start_ms is None or axis_ms <= 0:
         return ""
-    begin = max(0, round(room * bar.start_ms / axis_ms))
+    begin = _column(bar.start_ms, axis_ms, room)
     if begin >= room:
         return " " * (room - 1) + ">"
-    end = round(room * (bar.start_ms + (bar.ms or 0.0)) / axis_ms)
+    end = _column(bar.start_ms + (bar.ms or 0.0), axis_ms, room)
     if end > room:
         return " " * begin + full * (room - begin - 1) + ">"
     return " " * begin + (full * (end - begin) or "|")
 
 
+def _column(ms: float, axis_ms: float, room: int) -> int:
+    """Where a time is drawn: from 0 to the first column that is not there. Files may have any number."""
+    share = min(ms / axis_ms, 2.0) if ms > 0 else 0.0
+    return min(round(room * share), room + 1)
+
+
 def _number(ms: float | None) -> str:
-    return f"{'-' if ms is None else f'{ms:.0f}':>{_NUMBER_COLUMNS}}"
+    if ms is None:
+        return f"{'-':>{_NUMBER_COLUMNS}}"
+    return f"{ms:{_NUMBER_COLUMNS}.0f}" if abs(ms) < _LONGEST_MS else f"{ms:{_NUMBER_COLUMNS}.0e}"
 
 
 def _printable(text: str) -> str:

@@ -69,7 +69,7 @@ class CallEntry:
     def describe(self) -> str:
         """One line."""
         ids = [self.session or "(not ended)", *([f"trace {self.trace_id}"] if self.trace_id else [])]
-        began = self.began.astimezone().strftime("%Y-%m-%d %H:%M:%S") if self.began else ""
+        began = f"{self.began:%Y-%m-%d %H:%M:%S} UTC" if self.began else ""
         return "  ".join(filter(None, [*ids, began, f"{self.turns} turn{'' if self.turns == 1 else 's'}"]))
 
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self, TypeAlias, get_args
+from typing import Annotated, Self, TypeAlias, get_args
 
 import msgspec
 
@@ -18,10 +18,13 @@ from parley_client.waterfall.calls import CallEntry, CallTimes, Row, TurnTimes, 
 from parley_client.waterfall.lines import read_lines
 
 MAX_CALLS = 10_000
+MAX_TURNS = 10_000
+"""Of one call."""
 MAX_OPEN_TURNS = 64
 """Turns of a call that have begun, and of which no figures came yet."""
 MAX_TOOLS = 256
 """Calls of tools in one turn that are shown."""
+_NAME_CHARS = 200
 _MS = 1000.0
 _OfATurn: TypeAlias = (
     protocol.ResponseText
@@ -37,7 +40,7 @@ _OF_A_TURN = get_args(_OfATurn)
 class RecordedEvent(msgspec.Struct, frozen=True):
     """A line: an event, and when the client got it."""
 
-    session: str
+    session: Annotated[str, msgspec.Meta(max_length=256)]
     ts: datetime
     """UTC."""
     at_ms: float
@@ -168,6 +171,8 @@ class _RecordedCall:
         self._last_ms = line.at_ms
         event = line.event
         if isinstance(event, protocol.TurnMetrics):
+            if len(self._done) >= MAX_TURNS:
+                raise TraceFileError(f"{line.session} has more than {MAX_TURNS} turns")
             turn = self._turns.pop(event.turn, None) or _Turn(line.at_ms)
             self._done.append(turn.times(event.turn, event, line.at_ms))
         elif isinstance(event, protocol.Closed):
@@ -196,9 +201,9 @@ def _add(turn: _Turn, event: _OfATurn, at_ms: float) -> None:
         case protocol.Interrupted():
             turn.interrupted_ms = at_ms
         case protocol.ToolRequest() if len(turn.tools) < MAX_TOOLS:
-            turn.tools.append((event.name, at_ms, None, ""))
+            turn.tools.append((event.name[:_NAME_CHARS], at_ms, None, ""))
         case protocol.ToolRun() if len(turn.tools) < MAX_TOOLS:
             error = "failed" if event.is_error else ""
-            turn.tools.append((event.name, at_ms - event.duration_ms, event.duration_ms, error))
+            turn.tools.append((event.name[:_NAME_CHARS], at_ms - event.duration_ms, event.duration_ms, error))
         case _:
             pass

@@ -12,6 +12,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from parley.errors import InvalidMessageError
+from parley.protocol import TurnMetrics
+
+_KEPT = frozenset(
+    {f"parley.{field.name}" for field in msgspec.structs.fields(TurnMetrics)}
+    | {"parley.outcome", "parley.reason", "gen_ai.conversation.id", "error.type"}
+)
+"""Names of the attributes that are read."""
+_MAX_CHARS = 200
 
 AttributeValue: TypeAlias = str | int | float | bool
 
@@ -25,10 +33,9 @@ class _Value(msgspec.Struct, frozen=True, rename="camel"):
     def read(self) -> AttributeValue | None:
         if self.int_value is not None:
             return int(self.int_value)
-        return next(
-            (value for value in (self.string_value, self.double_value, self.bool_value) if value is not None),
-            None,
-        )
+        if self.string_value is not None:
+            return self.string_value[:_MAX_CHARS]
+        return self.double_value if self.bool_value is None else self.bool_value
 
 
 class _Attribute(msgspec.Struct):
@@ -81,11 +88,6 @@ class Span(msgspec.Struct, frozen=True):
         """An attribute as text; empty: there is none."""
         return str(self.attributes.get(name, ""))
 
-    def number(self, name: str) -> float | None:
-        """An attribute as a number; None: it is none."""
-        value = self.attributes.get(name)
-        return float(value) if isinstance(value, int | float) else None
-
 
 _data = msgspec.json.Decoder(_TracesData)
 _ERRORS = (2, "STATUS_CODE_ERROR")
@@ -116,12 +118,13 @@ def _read(span: _Span) -> Span:
     for digits, size in ((span.trace_id, 16), (span.span_id, 8), (span.parent_span_id or "0" * 16, 8)):
         if len(bytes.fromhex(digits)) != size:
             raise ValueError(f"{digits!r} is no id of {size} bytes in hexadecimal")
-    values = ((each.key, each.value.read()) for each in span.attributes)
+    # A span stays small, whatever a file has: texts of a conversation are not kept.
+    values = ((each.key, each.value.read()) for each in span.attributes if each.key in _KEPT)
     return Span(
         span.trace_id.lower(),
         span.span_id.lower(),
         span.parent_span_id.lower(),
-        span.name,
+        span.name[:_MAX_CHARS],
         start_ns,
         end_ns,
         {key: value for key, value in values if value is not None},

@@ -110,7 +110,7 @@ def _turn(span: Span, children: dict[str, list[Span]], number: int, began_ns: in
         if f"parley.{field.name}" in span.attributes
     }
     try:
-        metrics = msgspec.convert({"turn": number, **figures}, TurnMetrics, strict=False)
+        metrics = msgspec.convert({"turn": number, **figures}, TurnMetrics)
     except msgspec.ValidationError:  # another program's span, of the same name
         metrics = TurnMetrics(turn=number)
     return TurnTimes(

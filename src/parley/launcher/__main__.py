@@ -40,8 +40,8 @@ starts in ten minutes it ends with status 1. .server/NAME/supervisor.json counts
 The first Ctrl-C (or SIGTERM) ends open conversations, whose clients get closed: shutdown, the
 second one kills the server.
 Weights that the profile needs are downloaded before the start if they are not here (docs/models.md).
-Environment: PARLEY_MODELS_DIR (folder of the weights), VLLM_CACHE_ROOT, OMP_NUM_THREADS are
-passed on to the models. Log: .server/NAME/triton.log
+Environment: PARLEY_MODELS_DIR (folder of the weights), PARLEY_LOG_FORMAT (text or json),
+VLLM_CACHE_ROOT, OMP_NUM_THREADS are passed on to the models. Log: .server/NAME/triton.log
 """
 
 

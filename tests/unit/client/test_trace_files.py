@@ -245,6 +245,26 @@ def test_deep_and_circular_spans_end(traces):
     assert max(row.depth for row in call.turns[0].rows) == 8
 
 
+@pytest.mark.parametrize("number", [0.0, -5.0, 1e-300, 1e12, 1e308, -1e308, "nan", True])
+def test_any_numbers_can_be_drawn(traces, number):
+    figures = dict.fromkeys(FIGURES, number)
+    far = [
+        span("tts", 3, 2, 0, 0),
+        span("x", 4, 2, 1, 7_000_000_000_000),
+        span("turn", 2, 1, 5, 5, **figures),
+        span("other", 5, 1, 0, 9_000),
+    ]
+    shown = drawn(read_trace(traces([*far, call_spans()[-1]]), ""))
+    assert max(map(len, shown)) <= 80
+    assert any(one.startswith("outside of turns") for one in shown)
+
+
+def test_words_of_the_conversation_are_not_kept(traces):
+    words = {"parley.content.text": "quokka", "parley.e2e_ms": "x" * 1_000}
+    (kept,) = read_spans(line([span("tts", 1, 0, 0, 1, **words)]).encode())
+    assert kept.attributes == {"parley.e2e_ms": "x" * 200}
+
+
 # --- recorded events ------------------------------------------------------------------------------
 
 
