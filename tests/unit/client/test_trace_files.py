@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -360,6 +361,15 @@ def test_what_cannot_be_drawn_is_one_line(content, words, tmp_path, capsys):
 def test_listening_draws_every_call(tmp_path, capsys):
     assert main(["trace", str(tmp_path / "file.jsonl"), "call-7", "--listen", "0"]) == 2
     assert "--listen draws every call" in capsys.readouterr().err
+
+
+def test_listening_needs_the_extra_packages(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry.proto.collector.trace.v1", None)
+    monkeypatch.delitem(
+        sys.modules, "opentelemetry.proto.collector.trace.v1.trace_service_pb2", raising=False
+    )
+    assert main(["trace", str(tmp_path / "file.jsonl"), "--listen", "0"]) == 2
+    assert "parley[traces]" in capsys.readouterr().err
 
 
 # --- spans as they come ---------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import time
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return 0
     if args.call:
         raise UsageError("--listen draws every call: name none")
-    if importlib.util.find_spec("opentelemetry.proto") is None:
-        raise UsageError(_NEEDS)
+    try:
+        importlib.import_module("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    except ImportError as error:
+        raise UsageError(_NEEDS) from error
     with TraceReceiver(args.listen, args.file) as receiver:
         console.print(
             f"Traces go to [bold]{escape(str(args.file))}[/]. Ctrl-C ends this. Start servers with:"
