@@ -72,8 +72,9 @@ def log_ids(*, session: str = "", request: str = "", traceparent: str = "") -> I
     try:
         yield
     finally:
-        # Not by a token: a generator may be closed in another context than it was begun in.
-        _ids.set(before)
+        # A coroutine that is never finished is closed in another context, which keeps its own ids.
+        if _ids.get() is ids:
+            _ids.set(before)
 
 
 class JsonFormatter(logging.Formatter):

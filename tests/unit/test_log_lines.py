@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import threading
+from contextvars import copy_context
 
 import pytest
 
@@ -88,6 +89,19 @@ def test_a_session_stays_whole_where_the_request_has_its_beginning():
 def test_requests_of_another_session_do_not_keep_this_one():
     with log_ids(session="s1"), log_ids(request=make_engine_name("s2")):
         assert current_ids().session == "s2"
+
+
+def test_a_coroutine_that_is_closed_elsewhere_leaves_no_ids_there():
+    async def wait():
+        with log_ids(request="r1"):
+            await asyncio.sleep(0)
+
+    coroutine = wait()
+    with log_ids(session="s1"):
+        of_session = copy_context()
+    of_session.run(coroutine.send, None)
+    coroutine.close()
+    assert current_ids().session == ""
 
 
 async def test_tasks_inherit_ids_and_threads_do_not():
