@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 
 import msgspec
 import numpy as np
@@ -76,6 +77,9 @@ class AgentSession:
         # Health checks come every few seconds.
         self._level = logging.DEBUG if session_id.startswith(protocol.CANARY_PREFIX) else logging.INFO
         self._trace = self._begin_trace()
+        # Of what is logged by a request of the client, or in tasks that it begins.
+        with self._log_ids():
+            self._context = copy_context()
         self._metrics = SessionMetrics(metrics, self._arrival)
         self._conversation = Conversation(
             name,
@@ -117,11 +121,13 @@ class AgentSession:
         """Add a chunk of audio: mono PCM16 at 16 kHz."""
         self._on_request()
         self._metrics.on_audio_received(len(raw))
-        with self._log_ids():
-            try:
-                self._recognition.push_audio(decode_pcm16(raw))
-            except ParleyError as error:
-                self.report_error(error)
+        self._context.run(self._push_audio, raw)
+
+    def _push_audio(self, raw: bytes) -> None:
+        try:
+            self._recognition.push_audio(decode_pcm16(raw))
+        except ParleyError as error:
+            self.report_error(error)
 
     def _on_request(self) -> None:
         self._idle_s, self._idle_counted_at = 0.0, loop_time()
@@ -130,13 +136,15 @@ class AgentSession:
     def on_message(self, raw: bytes) -> None:
         """Handle a message (JSON)."""
         self._on_request()
-        with self._log_ids():
-            try:
-                self._handle(raw)
-            except ParleyError as error:
-                self.report_error(error)
-            except Exception:  # noqa: BLE001 - logged and reported to the client
-                self._conversation.on_task_failed("message")
+        self._context.run(self._on_message, raw)
+
+    def _on_message(self, raw: bytes) -> None:
+        try:
+            self._handle(raw)
+        except ParleyError as error:
+            self.report_error(error)
+        except Exception:  # noqa: BLE001 - logged and reported to the client
+            self._conversation.on_task_failed("message")
 
     def end(self, reason: Reason) -> None:
         """End the session; the first reason counts."""
@@ -190,7 +198,6 @@ class AgentSession:
         return tracing.begin("call", self._start.traceparent, attributes)
 
     def _log_ids(self) -> AbstractContextManager[None]:
-        """For what is logged by, or in tasks begun by, a request of the client or the session's own tasks."""
         return log_ids(
             session=self.session_id, traceparent=self._trace.traceparent or self._start.traceparent
         )

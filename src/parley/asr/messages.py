@@ -1,8 +1,8 @@
 """Messages of ``parakeet_tdt`` and every other recogniser.
 
-Tensors of a recogniser of streams: in ``AUDIO`` INT16 [1, n] (16 kHz mono PCM, n may be 0) and, if it says more
-than its defaults, ``REQUEST`` TYPE_STRING [1, 1] (:class:`AsrRequest`); out ``REPLY`` TYPE_STRING [1, 1]
-(:class:`AsrReply`).
+Tensors of a recogniser of streams: in ``AUDIO`` INT16 [1, n] (16 kHz mono PCM, n may be 0) and, if it says
+more than its defaults, ``REQUEST`` TYPE_STRING [1, 1] (:class:`AsrRequest`); out ``REPLY`` TYPE_STRING
+[1, 1] (:class:`AsrReply`).
 One Triton sequence is one stream of audio. Times are milliseconds since its START.
 
 A transcription model (``parakeet_transcribe``) takes a whole recording instead: in ``AUDIO`` INT16

@@ -21,7 +21,7 @@ from parley.metrics import Family
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
-from parley.triton.responses import answer, read_tensors
+from parley.triton.responses import answer, make_response, read_tensors
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 _CLOSE_S = 5.0
@@ -113,9 +113,11 @@ class RecognitionModel:
         return [self._answer(request, reply) for request, reply in zip(requests, replies, strict=True)]
 
     def _answer(self, request: Any, reply: AsrReply | ParleyError) -> Any:
+        if isinstance(reply, AsrReply):
+            return make_response(self._pb, {"REPLY": struct_tensor(reply, batched=True)})
         # The requests of a stream have no ids of their own; its sequence has one.
         with log_ids(request=request.request_id() or str(request.correlation_id())):
-            return answer(self._pb, reply, lambda done: {"REPLY": struct_tensor(done, batched=True)})
+            return answer(self._pb, reply, lambda _: {})
 
     def close(self) -> None:
         """Stop the thread that drops idle streams."""
