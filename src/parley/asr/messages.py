@@ -46,6 +46,8 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     join_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_JOIN_MS)] = 0
     """Longest speech that is read together for a final text: the utterance with those before it, back to
     the last ``turn_over``. 0: each by itself."""
+    traceparent: str = ""
+    """Span of the caller (W3C Trace Context): those of final texts are below it. Empty: there is none."""
 
 
 class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +155,8 @@ class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     phrase_weight: float = 1.0
     """See :class:`AsrOptions`."""
     nbest: Nbest = 0
+    traceparent: str = ""
+    """Span of the caller (W3C Trace Context): those of the model are below it. Empty: there is none."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

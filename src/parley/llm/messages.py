@@ -75,6 +75,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op",
     tools: list[Tool] = []
     sampling: Sampling = Sampling()
     priority: Priority = Priority.ANSWER
+    traceparent: str = ""
+    """Span of the caller (W3C Trace Context): those of the model are below it. Empty: there is none."""
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="abort"):

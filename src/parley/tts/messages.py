@@ -39,6 +39,8 @@ class SpeakRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", ta
     """Shared by requests that belong together: an engine that was replaced for one of them is not
     tried again for the others.
     """
+    traceparent: str = ""
+    """Span of the caller (W3C Trace Context): those of the model are below it. Empty: there is none."""
 
 
 class MoreText(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="more"):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +22,13 @@ from parley.errors import InferenceError, WeightsNotFoundError
 
 FILE = "smart-turn-v3.2-cpu.onnx"
 TINY_FILE = "smart-turn.onnx"
+
+
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """May come with a pause to be scored."""
+
+    traceparent: str = ""
+    """Span of the caller (W3C Trace Context): that of the model is below it. Empty: there is none."""
 
 
 def bundled_folder() -> Path:

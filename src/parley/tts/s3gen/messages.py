@@ -35,6 +35,8 @@ class OpenUtterance(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", t
     after_s: float = 0.0
     """Seconds of other audio that will be played before this: it is as urgent as if it
     were opened that much later. 0 to 60."""
+    traceparent: str = ""
+    """Span of the caller (W3C Trace Context): those of the model are below it. Empty: there is none."""
 
 
 class PushTokens(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="push"):

@@ -48,6 +48,8 @@ class SpeechTokensRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="
     max_tokens: int = 1000
     chunk_tokens: int = 1
     """At least as many tokens in each event, but for the last."""
+    traceparent: str = ""
+    """Span of the caller (W3C Trace Context): those of the model are below it. Empty: there is none."""
 
 
 class AbortTokens(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="abort"):
