@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -43,8 +43,8 @@ Attributes: TypeAlias = Mapping[str, Attribute | None]
 class Trace:
     """A span, and the way to make others below it. This class itself records nothing.
 
-    Times are seconds of the event loop's clock; None: now. As a context manager it ends with the block, and
-    records its error.
+    Times are seconds of the clock of its :class:`Tracing`; None: now. As a context manager it ends with the
+    block, and records its error.
     """
 
     traceparent = ""
@@ -60,7 +60,7 @@ class Trace:
         return self
 
     def set(self, attributes: Attributes) -> None:
-        """Add attributes."""
+        """Add attributes; after the end it does nothing."""
 
     def set_content(self, name: str, text: str) -> None:
         """Add words of the conversation, if that is switched on."""
@@ -92,23 +92,58 @@ class Tracing:
     Args:
         provider: of OpenTelemetry's SDK.
         content: whether words of the conversation are recorded.
+        clock: seconds that never go back, of all times of spans; that of the event loop unless given.
     """
 
-    def __init__(self, provider: TracerProvider, *, content: bool) -> None:
+    def __init__(
+        self, provider: TracerProvider, *, content: bool, clock: Callable[[], float] = loop_time
+    ) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("parley")
         self._content = content
+        self._clock = clock
 
     def begin(self, name: str, traceparent: str = "", attributes: Attributes | None = None) -> Trace:
-        """Begin a span, below that of another process if ``traceparent`` names one; needs an event loop."""
-        from opentelemetry.trace import SpanKind  # noqa: PLC0415
+        """Begin a span, below that of another process if ``traceparent`` names one."""
+        return self._begin(name, traceparent, attributes)
+
+    def begin_below(
+        self,
+        name: str,
+        traceparent: str,
+        attributes: Attributes | None = None,
+        *,
+        start_s: float | None = None,
+    ) -> Trace:
+        """Begin a span below that of another process; nothing is recorded if ``traceparent`` names none."""
+        return self._begin(name, traceparent, attributes, start_s, alone=False)
+
+    def _begin(
+        self,
+        name: str,
+        traceparent: str,
+        attributes: Attributes | None,
+        start_s: float | None = None,
+        *,
+        alone: bool = True,
+    ) -> Trace:
+        from opentelemetry.trace import SpanKind, get_current_span  # noqa: PLC0415
         from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
 
         carrier = {"traceparent": traceparent} if traceparent else {}
         try:
             context = tracecontext.TraceContextTextMapPropagator().extract(carrier)
-            span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes=_given(attributes))
-            return _Recorded(self._tracer, span, time.time() - loop_time(), has_content=self._content)
+            if not (alone or get_current_span(context).get_span_context().is_valid):
+                return NO_TRACE
+            span_clock = _SpanClock(self._clock)
+            span = self._tracer.start_span(
+                name,
+                context,
+                SpanKind.SERVER,
+                attributes=_given(attributes),
+                start_time=span_clock.unix_ns(start_s),
+            )
+            return _Recorded(self._tracer, span, span_clock, has_content=self._content)
         except Exception:  # noqa: BLE001 - a call is worth more than its trace
             _log.exception("a trace could not be begun")
             return NO_TRACE
@@ -121,12 +156,15 @@ class Tracing:
         thread.join(_CLOSE_S)
 
 
-def open_tracing(service: str, environment: Mapping[str, str]) -> Tracing | None:
+def open_tracing(
+    service: str, environment: Mapping[str, str], *, clock: Callable[[], float] = loop_time
+) -> Tracing | None:
     """Export traces as the environment says; None: it names no endpoint, or the packages are missing.
 
     Args:
         service: ``service.name``, unless ``OTEL_SERVICE_NAME`` is set.
         environment: that of this process, which the SDK reads by itself.
+        clock: see :class:`Tracing`.
     """
     off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     if off or not any(environment.get(name) for name in _ENDPOINTS):
@@ -147,7 +185,8 @@ def open_tracing(service: str, environment: Mapping[str, str]) -> Tracing | None
     except Exception:  # noqa: BLE001 - such as a number in OTEL_BSP_MAX_QUEUE_SIZE that the SDK refuses
         _log.exception("there are no traces: the SDK refuses its settings")
         return None
-    return Tracing(provider, content=environment.get(CONTENT_VARIABLE, "").lower() == "true")
+    content = environment.get(CONTENT_VARIABLE, "").lower() == "true"
+    return Tracing(provider, content=content, clock=clock)
 
 
 def _make_exporter(protocol: str) -> SpanExporter:
@@ -160,16 +199,28 @@ def _make_exporter(protocol: str) -> SpanExporter:
     return http.OTLPSpanExporter(timeout=_EXPORT_S)
 
 
-class _Recorded(Trace):
-    """A span of OpenTelemetry. ``epoch_s`` is Unix time at zero of the loop's clock."""
+class _SpanClock:
+    """Unix time of the times of a trace's spans; all of them use one, or they would drift apart."""
 
-    def __init__(self, tracer: Tracer, span: Span, epoch_s: float, *, has_content: bool) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._epoch_s = time.time() - clock()
+
+    def unix_ns(self, at_s: float | None) -> int:
+        """Unix time in nanoseconds; of now for None."""
+        return round((self._epoch_s + (self._clock() if at_s is None else at_s)) * _PER_S)
+
+
+class _Recorded(Trace):
+    """A span of OpenTelemetry."""
+
+    def __init__(self, tracer: Tracer, span: Span, clock: _SpanClock, *, has_content: bool) -> None:
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
         from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
 
         self._tracer = tracer
         self._span = span
-        self._epoch_s = epoch_s
+        self._clock = clock
         self._context = set_span_in_context(span)
         self._ended = False
         self.has_content = has_content and span.is_recording()
@@ -181,15 +232,16 @@ class _Recorded(Trace):
         self, name: str, attributes: Attributes | None = None, *, start_s: float | None = None
     ) -> Trace:
         span = self._tracer.start_span(
-            name, self._context, attributes=_given(attributes), start_time=self._unix_ns(start_s)
+            name, self._context, attributes=_given(attributes), start_time=self._clock.unix_ns(start_s)
         )
-        return _Recorded(self._tracer, span, self._epoch_s, has_content=self.has_content)
+        return _Recorded(self._tracer, span, self._clock, has_content=self.has_content)
 
     def set(self, attributes: Attributes) -> None:
-        self._span.set_attributes(_given(attributes))
+        if not self._ended:
+            self._span.set_attributes(_given(attributes))
 
     def set_content(self, name: str, text: str) -> None:
-        if self.has_content:
+        if self.has_content and not self._ended:
             self._span.set_attribute(f"{CONTENT_PREFIX}{name}", text)
 
     def end(self, end_s: float | None = None, failure: str = "") -> None:
@@ -201,10 +253,7 @@ class _Recorded(Trace):
         if failure:
             self._span.set_attribute("error.type", failure)
             self._span.set_status(Status(StatusCode.ERROR))
-        self._span.end(self._unix_ns(end_s))
-
-    def _unix_ns(self, at_s: float | None) -> int:
-        return round((self._epoch_s + (loop_time() if at_s is None else at_s)) * _PER_S)
+        self._span.end(self._clock.unix_ns(end_s))
 
 
 def _given(attributes: Attributes | None) -> dict[str, Attribute]:

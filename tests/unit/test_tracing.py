@@ -6,6 +6,7 @@ import socket
 import sys
 
 import pytest
+from recorded_spans import PARENT, Spans
 
 from parley import tracing
 from parley.errors import InferenceError
@@ -78,3 +79,16 @@ async def test_without_traces_nothing_is_recorded():
         span.set_content("text", "hello")
         assert span is NO_TRACE
     assert NO_TRACE.traceparent == ""
+
+
+def test_a_span_needs_no_event_loop():
+    spans = Spans(clock=lambda: 5.0)
+    span = spans.tracing.begin_below("step", PARENT, start_s=4.0)
+    span.child("part", start_s=4.0).end(4.5)
+    span.end()
+    span.set({"late": 1})
+    whole, part = spans.one("step"), spans.one("part")
+    assert whole.end_time - whole.start_time == pytest.approx(1e9, abs=1e3)
+    assert part.end_time - part.start_time == pytest.approx(5e8, abs=1e3)
+    assert part.start_time == whole.start_time
+    assert not whole.attributes
