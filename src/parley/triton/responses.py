@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
 from types import TracebackType
@@ -24,6 +25,7 @@ from parley.errors import ParleyError, ShuttingDownError
 from parley.inference import Tensor
 from parley.logs import log_ids
 from parley.runtime.batching import Tensors
+from parley.tracing import NO_TRACE, Attributes, Trace
 from parley.triton.failures import wire_text
 from parley.triton.model_metrics import ModelMetrics
 
@@ -128,6 +130,24 @@ class Responder:
         self._lock = threading.Lock()
         self._open = True
         self._failure: Exception | None = None  # of a response that the thread has sent
+        self._answered = False
+        self._span = NO_TRACE
+        self.received_at = time.monotonic()
+        """Seconds of the monotonic clock."""
+
+    def follow(self, span: Trace) -> None:
+        """End ``span`` with the request; it gets the time of the first response, and the error."""
+        with self._lock:
+            if self._open:
+                self._span = span
+                return
+        span.end()
+
+    def on_begun(self, attributes: Attributes | None = None) -> None:
+        """The model begins with the request, which has waited until now; the span gets the time."""
+        with self._lock:
+            if self._open:
+                self._span.set({"parley.queue_ms": self._passed_ms(), **(attributes or {})})
 
     def send(self, outputs: Mapping[str, Tensor]) -> bool:
         """Send one response; False (and nothing is sent) when the request has already ended.
@@ -141,8 +161,7 @@ class Responder:
                 raise self._failure
             if self._open:
                 self._deliver(response)
-                if self._timer:
-                    self._timer.on_response()
+                self._on_response()
             return self._open
 
     def _deliver(self, response: Any) -> None:
@@ -198,10 +217,11 @@ class Responder:
             if not self._open:
                 return
             self._open = False
+            if response is not None and not error_code:
+                self._on_response()
             if self._timer:
-                if response is not None and not error_code:
-                    self._timer.on_response()
                 self._timer.on_ended(error_code)
+            self._span.end(failure=error_code)
             if self._thread is None:
                 self._send_last(response)
             else:
@@ -221,6 +241,16 @@ class Responder:
         except Exception:
             self._sender.send(flags=flags)  # the caller would wait for ever
             raise
+
+    def _on_response(self) -> None:
+        if self._timer:
+            self._timer.on_response()
+        if not self._answered:
+            self._answered = True
+            self._span.set({"parley.first_response_ms": self._passed_ms()})
+
+    def _passed_ms(self) -> float:
+        return round((time.monotonic() - self.received_at) * 1000, 1)
 
     def __enter__(self) -> Self:
         return self
