@@ -17,6 +17,7 @@ from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
 from parley.triton.model_client import make_model_client
 from parley.triton.model_metrics import ModelMetrics
+from parley.triton.model_traces import ModelTraces, below
 from parley.triton.request_loop import RequestLoop, StructHandler, log_failure, wait_for_stop
 from parley.triton.responses import Responder
 from parley.tts.chatterbox.limits import ChatterboxLimits
@@ -89,6 +90,7 @@ class ChatterboxModel:
         self._normalizer: ThreadNormalizer
         self._handle: ChatterboxHandler
         self._watch: asyncio.Task[None]
+        self._traces = ModelTraces.open(parameters)
         self._loop = RequestLoop(pb_utils, self._answer, ModelMetrics(pb_utils, parameters))
         self._loop.run(self._open(parameters), _START_S)
 
@@ -100,6 +102,7 @@ class ChatterboxModel:
     def close(self) -> None:
         """End every utterance and free what they used."""
         self._loop.close(self._release)
+        self._traces.close()
 
     async def _answer(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
         await self._handle(responder, inputs)
@@ -128,7 +131,7 @@ class ChatterboxModel:
             sample_rate=parameters.integer("sample_rate", 24_000, minimum=8_000, maximum=48_000),
         )
         await self._service.check_default_voice()
-        self._handle = ChatterboxHandler(self._service)
+        self._handle = ChatterboxHandler(self._service, self._traces)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
         self._watch.add_done_callback(log_failure)
 
@@ -147,9 +150,10 @@ class ChatterboxModel:
 class ChatterboxHandler(StructHandler[SpeechRequest]):
     """Answers the requests of ``chatterbox``: tensors ``CHUNK`` and ``AUDIO`` out."""
 
-    def __init__(self, service: ChatterboxService) -> None:
+    def __init__(self, service: ChatterboxService, traces: ModelTraces) -> None:
         super().__init__(msgspec.json.Decoder(SpeechRequest))
         self._service = service
+        self._traces = traces
 
     async def answer(
         self, responder: Responder, message: SpeechRequest, inputs: Mapping[str, Tensor]
@@ -165,4 +169,6 @@ class ChatterboxHandler(StructHandler[SpeechRequest]):
             def send(chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
                 return responder.send({"CHUNK": struct_tensor(chunk), "AUDIO": audio})
 
-            await self._service.speak(with_id(message), send)
+            characters = {"parley.characters": len(message.text)}
+            span = self._traces.follow(responder, "speak", message.traceparent, characters)
+            await self._service.speak(below(span, with_id(message)), send)

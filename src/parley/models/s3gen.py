@@ -16,6 +16,7 @@ from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
+from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
@@ -75,6 +76,7 @@ class S3GenModel:
         loaded = load_s3gen(parameters, "chatterbox")
         self._max_prompt = loaded.max_prompt
         self._metrics = ModelMetrics(pb_utils, parameters)
+        self._traces = ModelTraces.open(parameters)
         self._service = S3GenService(
             loaded.synthesizer, loaded.plan, loaded.limits, on_batch=self._metrics.on_batch
         )
@@ -87,11 +89,13 @@ class S3GenModel:
         """End every utterance and the thread."""
         self._service.close()
         self._metrics.close()
+        self._traces.close()
 
     def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
         message = decode_request(tensors["REQUEST"], _requests)
         tokens = tensors.get("TOKENS", _NO_TOKENS).reshape(-1)
         if isinstance(message, OpenUtterance):
+            self._traces.follow(responder, "synthesize", message.traceparent)
             voice = read_voice(tensors, self._max_prompt)
             self._service.open(with_id(message, "utterance_id"), voice, tokens, _TritonSink(responder))
             return

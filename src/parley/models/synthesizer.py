@@ -13,6 +13,7 @@ from parley.errors import ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
+from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, TtsRequest
 
@@ -36,6 +37,10 @@ class TritonSink:
     def wanted(self) -> bool:
         """Whether the caller is still connected."""
         return not self._responder.cancelled
+
+    def on_begun(self) -> None:
+        """The request has waited for its turn until now."""
+        self._responder.on_begun()
 
     def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
         """Send a piece; False when the request has ended or its caller has disconnected."""
@@ -83,6 +88,7 @@ class SpeechModel:
     ) -> None:
         self._pb = pb_utils
         self._metrics = ModelMetrics(pb_utils, parameters)
+        self._traces = ModelTraces.open(parameters)
         self.synthesizer = synthesizer
         self._check_every = check_every
 
@@ -94,6 +100,7 @@ class SpeechModel:
         """End every request and free what they used."""
         self.synthesizer.close()
         self._metrics.close()
+        self._traces.close()
 
     def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
         message = decode_request(tensors["REQUEST"], _requests)
@@ -101,4 +108,6 @@ class SpeechModel:
             self.synthesizer.abort(message.request_id)
             responder.finish()
         else:
+            characters = {"parley.characters": len(message.text)}
+            self._traces.follow(responder, "speak", message.traceparent, characters)
             self.synthesizer.submit(with_id(message), TritonSink(responder, self._check_every))

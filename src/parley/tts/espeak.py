@@ -167,6 +167,7 @@ class EspeakSynthesizer:
     def _answer(self, job: _Job) -> None:
         try:
             if not job.stop.is_set():
+                job.sink.on_begun()
                 self._speak(job)
             job.sink.finish()
         except ParleyError as error:

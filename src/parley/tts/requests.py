@@ -28,6 +28,10 @@ class SpeechSink(Protocol):
         """Whether the caller still waits for audio."""
         ...
 
+    def on_begun(self) -> None:
+        """The request has waited for its turn until now."""
+        ...
+
     def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
         """Send a piece; False: the request is over for its caller."""
         ...

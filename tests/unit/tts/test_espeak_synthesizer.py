@@ -62,6 +62,10 @@ class Sink:
         self.first = threading.Event()
         self.room = room
         self.ends = 0
+        self.begun = 0
+
+    def on_begun(self):
+        self.begun += 1
 
     def send(self, chunk, audio):
         if len(self.chunks) >= self.room:
@@ -113,7 +117,7 @@ def test_the_first_buffer_goes_out_alone_the_rest_in_larger_chunks(speaker):
     assert [len(audio) for _, audio in sink.chunks] == [50, 200, 50]
     assert [chunk.offset for chunk, _ in sink.chunks] == [0, 50, 250]
     assert {chunk.sample_rate for chunk, _ in sink.chunks} == {RATE}
-    assert sink.ends == 1
+    assert (sink.begun, sink.ends) == (1, 1)
 
 
 def test_marks_come_with_the_chunk_in_which_they_begin(speaker):

@@ -97,6 +97,7 @@ class ChatterboxUtterance:
         self._parts = parts
         self._limits = limits
         self._send = send
+        self._traceparent = request.traceparent
         # A client may use an id again, and the models remember the ids that they stopped.
         self._name = f"{request.request_id}-{uuid4().hex[:8]}"
         self._segments: deque[TextSegment] = deque()
@@ -229,6 +230,7 @@ class ChatterboxUtterance:
             sampling=SpeechSampling(seed=self._seed(segment)),
             max_tokens=max_tokens(text, self._limits),
             chunk_tokens=self._limits.event_tokens,
+            traceparent=self._traceparent,
         )
 
     def _model_id(self, segment: TextSegment) -> str:
@@ -260,6 +262,7 @@ class ChatterboxUtterance:
             seed=self._seed(work.segment),
             sample_rate=style.sample_rate,
             after_s=min(max(0.0, self._playout.deadline - loop_time()), _MAX_AFTER_S),
+            traceparent=self._traceparent,
         )
         tensors = {
             "SPEAKER": voice.speaker,

@@ -153,6 +153,7 @@ class _Job:
     due: float
     """When the audio that was sent has been played (monotonic clock)."""
     stop: Stop = field(default_factory=Stop)
+    begun: bool = False
 
 
 class ClauseSynthesizer:
@@ -260,6 +261,9 @@ class ClauseSynthesizer:
         made_s = job.utterance.made_s
         if not job.sink.wanted:
             job.stop.request()
+        if not job.begun:
+            job.begun = True
+            job.sink.on_begun()
         try:
             for chunk, audio in job.utterance.make_piece(job.stop):
                 if job.stop.requested or not job.sink.send(chunk, audio):

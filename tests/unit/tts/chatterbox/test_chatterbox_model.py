@@ -9,10 +9,12 @@ import threading
 from types import SimpleNamespace
 
 import fake_pb_utils
+import fake_pb_utils as pb
 import numpy as np
 import pytest
 from chatterbox_fakes import PER_TOKEN, Rig
 from google.protobuf import json_format, text_format
+from recorded_spans import PARENT, Spans, traceparent
 from tritonclient.grpc import model_config_pb2
 
 from parley.errors import (
@@ -25,6 +27,8 @@ from parley.launcher.options import ROOT
 from parley.models import chatterbox
 from parley.models.chatterbox import ChatterboxHandler, ThreadNormalizer
 from parley.runtime.parameters import Parameters
+from parley.triton.model_traces import ModelTraces
+from parley.triton.responses import Responder
 from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.messages import AbortSpeech, MoreText, SpeakRequest, SpeechChunk
 from parley.tts.normalization.normalizer import TextNormalizer
@@ -54,7 +58,7 @@ def rig():
 
 @pytest.fixture
 def handle(rig):
-    handler = ChatterboxHandler(rig.service)
+    handler = ChatterboxHandler(rig.service, ModelTraces("chatterbox", None))
 
     async def handle(message):
         answers = Answers()
@@ -70,6 +74,19 @@ async def test_a_whole_text(handle):
     assert answers.samples == 24 * PER_TOKEN
     assert {audio.dtype for _, audio in answers.sent} == {np.dtype(np.int16)}
     assert len([mark for chunk, _ in answers.sent for mark in chunk.words]) == 2
+
+
+async def test_both_models_work_below_the_span_of_the_request(rig):
+    spans = Spans()
+    handler = ChatterboxHandler(rig.service, ModelTraces("chatterbox", spans.tracing))
+    message = SpeakRequest(request_id="a", text="Hello there.", traceparent=PARENT)
+    with Responder(pb, pb.Request()) as responder:
+        await handler(responder, {"REQUEST": struct_tensor(message)})
+    span = spans.one("speak chatterbox")
+    assert f"{span.parent.span_id:016x}" == PARENT.split("-")[2]
+    asked = [*rig.tokens.requests, *rig.audio.opened]
+    assert len(asked) == 2
+    assert {request.traceparent for request in asked} == {traceparent(span)}
 
 
 async def test_texts_without_an_id_are_spoken_at_once(handle):

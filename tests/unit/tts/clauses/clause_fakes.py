@@ -104,6 +104,10 @@ class Sink:
         self.error = None
         self.ended = threading.Event()
         self.ends = 0
+        self.begun = 0
+
+    def on_begun(self):
+        self.begun += 1
 
     def send(self, chunk, audio):
         if self.takes is not None and len(self.chunks) >= self.takes:
