@@ -23,6 +23,7 @@ from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_client import InProcessBlockingClient
+from parley.triton.model_traces import ModelTraces
 
 _CLOSE_S = 5.0
 
@@ -137,4 +138,5 @@ class MoonshineTranscription(RecordingRequests):
         def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> MoonshineRecording:
             return MoonshineRecording(audio, request, reader, recording)
 
-        super().__init__(pb_utils, TranscriptionService(begin, rounds, limits), client)
+        service = TranscriptionService(begin, rounds, limits)
+        super().__init__(pb_utils, service, client, ModelTraces.open(parameters))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,15 @@ from parley.asr.files.rounds import TranscriptionRounds
 from parley.asr.files.service import TranscriptionLimits, TranscriptionService
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.offline.networks import RemoteModels
+from parley.asr.pipeline.segmentation import PER_MS
 from parley.errors import ModelLoadingError, ParleyError
-from parley.inference import BlockingModelClient, struct_tensor
+from parley.inference import BlockingModelClient, Tensor, struct_tensor
 from parley.models.recognition import open_detector
 from parley.protocol import VadOptions
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_client import InProcessBlockingClient
+from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
 from parley.vad.segmenter import DEFAULT_SILENCE_MS, check_options
 
@@ -49,27 +51,33 @@ class RecordingRequests:
     """Hands Triton's requests to a service."""
 
     def __init__(
-        self, pb_utils: Any, service: TranscriptionService[Any], client: BlockingModelClient
+        self,
+        pb_utils: Any,
+        service: TranscriptionService[Any],
+        client: BlockingModelClient,
+        traces: ModelTraces,
     ) -> None:
-        """Own the service, and the client that calls its networks."""
+        """Own the service, the client that calls its networks, and the model's traces."""
         self._pb = pb_utils
+        self._traces = traces
         self._service = service
         self._client = client
 
     def accept(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; each is answered when it is done."""
-        receive_requests(
-            self._pb,
-            requests,
-            lambda responder, tensors: self._service.submit(
-                tensors["AUDIO"], tensors["REQUEST"], _TritonCaller(responder)
-            ),
-        )
+        receive_requests(self._pb, requests, self._begin)
 
     def close(self) -> None:
         """Refuse what is not done, and stop."""
         self._service.close(_CLOSE_S)
         self._client.close()
+        self._traces.close()
+
+    def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
+        audio = tensors["AUDIO"]
+        request = self._service.submit(audio, tensors["REQUEST"], _TritonCaller(responder))
+        length = {"parley.audio_ms": audio.size // PER_MS}
+        self._traces.follow(responder, "transcribe", request.traceparent, length)
 
 
 def read_limits(parameters: Parameters) -> TranscriptionLimits:
@@ -122,7 +130,8 @@ class TranscriptionModel(RecordingRequests):
         def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> Recording:
             return Recording(audio, request, export, mel, recording)
 
-        super().__init__(pb_utils, TranscriptionService(begin, rounds, limits), client)
+        service = TranscriptionService(begin, rounds, limits)
+        super().__init__(pb_utils, service, client, ModelTraces.open(parameters))
 
 
 def read_vad(parameters: Parameters) -> VadOptions | None:

@@ -21,6 +21,7 @@ from parley.metrics import Family
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
+from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import answer, make_response, read_tensors
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
@@ -96,11 +97,13 @@ class RecognitionModel:
         self._pb = pb_utils
         batching = json.loads(args["model_config"])["sequence_batching"]
         idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
+        self._traces = ModelTraces.open(parameters)
         self._service = RecognitionService(
             pipeline,
             SessionTable(parameters.integer("max_sessions", 64, minimum=1), idle_s),
             languages=parameters.names("languages", "en"),
             max_chunk_ms=max_chunk_ms(parameters),
+            begin_span=self._traces.begin,
         )
         self._sweeper = Periodic(idle_s / 4, self._service.sweep)
         self.metrics = ModelMetrics(pb_utils, parameters, families)
@@ -123,6 +126,7 @@ class RecognitionModel:
         """Stop the thread that drops idle streams."""
         self._sweeper.close()
         self.metrics.close()
+        self._traces.close()
 
     def _read(self, request: Any) -> StreamRequest:
         tensors = read_tensors(request.inputs())

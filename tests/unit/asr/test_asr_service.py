@@ -1,16 +1,19 @@
 """What parakeet_tdt answers to the requests of an execution."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 from asr_fakes import LoudnessModels
+from recorded_spans import PARENT, Spans
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.messages import AsrReply
 from parley.asr.offline.pipeline import OfflinePipeline
 from parley.asr.offline.stream import StreamLimits
 from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
+from parley.asr.pipeline.utterance_spans import no_span
 from parley.errors import (
     InferenceError,
     InvalidAudioError,
@@ -20,6 +23,7 @@ from parley.errors import (
     UnsupportedLanguageError,
 )
 from parley.inference import text_tensor
+from parley.triton.model_traces import ModelTraces
 
 CHECKPOINT = Checkpoint(
     None, ParakeetConfig(features_size=8), tuple(f"▁t{number}" for number in range(2000)), blank=1999
@@ -31,7 +35,7 @@ SPEECH = np.concatenate([np.full(640 * MS, 8000, np.int16), np.zeros(352 * MS, n
 class Server:
     """A service with a clock in the test's hand."""
 
-    def __init__(self, limit=3, idle_s=60.0):
+    def __init__(self, limit=3, idle_s=60.0, begin_span=no_span):
         self.now = 0.0
         self.models = LoudnessModels()
         self.sessions = SessionTable(limit, idle_s, clock=lambda: self.now)
@@ -40,6 +44,7 @@ class Server:
             self.sessions,
             languages=("en", "de"),
             max_chunk_ms=1000,
+            begin_span=begin_span,
         )
 
     def serve(self, *requests):
@@ -224,3 +229,19 @@ def test_the_decoder_gets_the_phrases_of_each_stream():
 def test_phrases_that_cannot_be_boosted_are_refused(options):
     refused = Server().one("a", message=json.dumps({"options": options}).encode(), start=True)
     assert isinstance(refused, InvalidMessageError)
+
+
+def test_a_final_text_is_a_span_and_a_chunk_is_none():
+    spans = Spans(clock=time.monotonic)
+    server = Server(begin_span=ModelTraces("parakeet_tdt", spans.tracing).begin)
+    start = json.dumps({"options": {"traceparent": PARENT}}).encode()
+    server.serve(request("a", message=start, start=True), request("b", start=True))
+    for _ in range(3):
+        server.serve(*(request(key, SPEECH) for key in "ab"))
+    server.serve(request("a", np.zeros(16_000, np.int16)), request("b", np.zeros(16_000, np.int16)))
+    texts = spans.named("transcribe parakeet_tdt")
+    assert texts == list(spans.all())
+    assert [span.attributes["parley.utterance"] for span in texts] == list(range(1, len(texts) + 1))
+    assert texts
+    assert {f"{span.parent.span_id:016x}" for span in texts} == {PARENT.split("-")[2]}
+    assert all(span.attributes["parley.audio_ms"] > 0 for span in texts)

@@ -116,8 +116,8 @@ class TranscriptionService(Generic[RecordingT]):
         self._thread = threading.Thread(target=self._serve, name="transcription", daemon=True)
         self._thread.start()
 
-    def submit(self, audio: Tensor, message: Tensor | bytes, caller: TranscriptReceiver) -> None:
-        """Take over a request.
+    def submit(self, audio: Tensor, message: Tensor | bytes, caller: TranscriptReceiver) -> TranscribeRequest:
+        """Take over a request, and return its message.
 
         Args:
             audio: i16 ``[n]`` or ``[1, n]``: 16 kHz mono.
@@ -131,7 +131,8 @@ class TranscriptionService(Generic[RecordingT]):
             OverloadedError: too much audio waits already.
             ShuttingDownError: after :meth:`close`.
         """
-        recording = self._read(audio, message)
+        request = decode_request(message, _decoder, _DEFAULTS)
+        recording = self._read(audio, request)
         with self._changed:
             if self._closing:
                 raise ShuttingDownError("the model is being unloaded")
@@ -142,6 +143,7 @@ class TranscriptionService(Generic[RecordingT]):
                 )
             self._work.append((recording, caller))
             self._changed.notify()
+        return request
 
     def close(self, timeout_s: float) -> None:
         """Refuse what is not done yet, and end the thread after its round."""
@@ -152,8 +154,7 @@ class TranscriptionService(Generic[RecordingT]):
         if self._thread.is_alive():
             _log.error("transcription did not stop within %g s", timeout_s)
 
-    def _read(self, audio: Tensor, message: Tensor | bytes) -> RecordingT:
-        request = decode_request(message, _decoder, _DEFAULTS)
+    def _read(self, audio: Tensor, request: TranscribeRequest) -> RecordingT:
         if request.language not in self._limits.languages:
             known = ", ".join(self._limits.languages)
             raise UnsupportedLanguageError(f"language {request.language!r} is not understood; only {known}")

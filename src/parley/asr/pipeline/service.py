@@ -14,6 +14,7 @@ import numpy as np
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult, RecognizerPipeline, StreamT
+from parley.asr.pipeline.utterance_spans import BeginSpan, UtteranceSpans, no_span
 from parley.errors import (
     InvalidAudioError,
     ParleyError,
@@ -54,6 +55,7 @@ class RecognitionService(Generic[StreamT]):
         *,
         languages: Sequence[str],
         max_chunk_ms: int,
+        begin_span: BeginSpan = no_span,
     ) -> None:
         """Serve the streams of a pipeline.
 
@@ -62,7 +64,9 @@ class RecognitionService(Generic[StreamT]):
             sessions: of the streams; used by this object only.
             languages: of the pipeline.
             max_chunk_ms: longest audio of one request.
+            begin_span: begins the spans of final texts.
         """
+        self._begin_span = begin_span
         self._pipeline = pipeline
         self._sessions = sessions
         self._languages = tuple(languages)
@@ -72,6 +76,7 @@ class RecognitionService(Generic[StreamT]):
     def serve(self, requests: Sequence[StreamRequest]) -> list[AsrReply | ParleyError]:
         """Answer each request; at most one per stream."""
         with self._lock:
+            began_s = time.monotonic()
             self._sweep()
             admitted = [self._admit(request) for request in requests]
             results = iter(
@@ -81,7 +86,7 @@ class RecognitionService(Generic[StreamT]):
             for request, chunk in zip(requests, admitted, strict=True):
                 result = chunk if isinstance(chunk, ParleyError) else next(results)
                 if isinstance(result, ChunkResult):
-                    self._sessions.update(request.key, result.stream)
+                    self._sessions.update(request.key, result.stream).on_reply(result.reply, began_s)
                 replies.append(result.reply if isinstance(result, ChunkResult) else result)
                 if request.end:
                     self._close(request.key)
@@ -94,14 +99,18 @@ class RecognitionService(Generic[StreamT]):
 
     def _sweep(self) -> int:
         idle = self._sessions.sweep()
-        for stream in idle:
-            self._pipeline.release(stream)
+        for entry in idle:
+            self._release(entry)
         return len(idle)
 
     def _close(self, key: str) -> None:
-        stream = self._sessions.close(key)
-        if stream is not None:
-            self._pipeline.release(stream)
+        entry = self._sessions.close(key)
+        if entry is not None:
+            self._release(entry)
+
+    def _release(self, entry: SessionEntry[StreamT]) -> None:
+        entry.spans.close()
+        self._pipeline.release(entry.stream)
 
     def _admit(self, request: StreamRequest) -> ChunkRequest[StreamT] | ParleyError:
         try:
@@ -110,7 +119,9 @@ class RecognitionService(Generic[StreamT]):
             message = decode_request(request.message, _decoder, _DEFAULTS)
             audio = self._read_audio(request.audio)
             if request.start:
-                self._sessions.open(request.key, self._new_stream(message.options or AsrOptions()))
+                options = message.options or AsrOptions()
+                spans = UtteranceSpans(self._begin_span, options.traceparent)
+                self._sessions.open(request.key, self._new_stream(options), spans)
             return ChunkRequest(
                 self._sessions.get(request.key),
                 audio,
@@ -139,8 +150,11 @@ class RecognitionService(Generic[StreamT]):
 
 
 @dataclass
-class _Entry(Generic[StreamT]):
+class SessionEntry(Generic[StreamT]):
+    """An open stream."""
+
     stream: StreamT
+    spans: UtteranceSpans
     used_at: float
 
 
@@ -161,12 +175,12 @@ class SessionTable(Generic[StreamT]):
         self._limit = limit
         self._idle_s = idle_s
         self._clock = clock
-        self._entries: dict[str, _Entry[StreamT]] = {}
+        self._entries: dict[str, SessionEntry[StreamT]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def open(self, key: str, stream: StreamT) -> None:
+    def open(self, key: str, stream: StreamT, spans: UtteranceSpans) -> None:
         """Begin a stream under a key that no open stream has.
 
         Raises:
@@ -174,7 +188,7 @@ class SessionTable(Generic[StreamT]):
         """
         if len(self._entries) >= self._limit:
             raise TooManySessionsError(f"{self._limit} audio streams are open; no more are accepted")
-        self._entries[key] = _Entry(stream, self._clock())
+        self._entries[key] = SessionEntry(stream, spans, self._clock())
 
     def get(self, key: str) -> StreamT:
         """The stream, which counts as used now.
@@ -188,17 +202,18 @@ class SessionTable(Generic[StreamT]):
         entry.used_at = self._clock()
         return entry.stream
 
-    def update(self, key: str, stream: StreamT) -> None:
-        """Replace an open stream by its next state."""
-        self._entries[key].stream = stream
+    def update(self, key: str, stream: StreamT) -> UtteranceSpans:
+        """Replace an open stream by its next state; returns its spans."""
+        entry = self._entries[key]
+        entry.stream = stream
+        return entry.spans
 
-    def close(self, key: str) -> StreamT | None:
+    def close(self, key: str) -> SessionEntry[StreamT] | None:
         """End a stream and return it; unknown keys are not an error."""
-        entry = self._entries.pop(key, None)
-        return None if entry is None else entry.stream
+        return self._entries.pop(key, None)
 
-    def sweep(self) -> list[StreamT]:
+    def sweep(self) -> list[SessionEntry[StreamT]]:
         """Drop the streams that are idle, and return them."""
         before = self._clock() - self._idle_s
         idle = [key for key, entry in self._entries.items() if entry.used_at < before]
-        return [self._entries.pop(key).stream for key in idle]
+        return [self._entries.pop(key) for key in idle]

@@ -117,6 +117,7 @@ class FinalTranscriber:
             phrases=options.phrases,
             phrase_weight=options.phrase_weight,
             nbest=options.nbest,
+            traceparent=options.traceparent,
         )
         return self.transcribers.submit(model, audio, request)
 
