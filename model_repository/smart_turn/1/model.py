@@ -11,6 +11,7 @@ from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
+from parley.triton.model_traces import ModelTraces
 from parley.triton.observability import log_to_triton
 from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
@@ -33,6 +34,7 @@ class TritonPythonModel:
             together=rows,
             max_waiting=parameters.integer("max_waiting", 16, minimum=1),
             metrics=ModelMetrics(pb_utils, parameters),
+            traces=ModelTraces.open(parameters),
         )
 
     def execute(self, requests: list[Any]) -> None:

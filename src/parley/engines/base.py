@@ -124,9 +124,10 @@ class Synthesizer(Protocol):
 class TurnModel(Protocol):
     """Hears whether a pause is the end of a turn."""
 
-    async def score(self, speech: NDArray[np.int16]) -> float:
+    async def score(self, speech: NDArray[np.int16], *, traceparent: str = "") -> float:
         """The probability (0-1) that it is; raises a ``ParleyError`` on failure.
 
-        ``speech``: i16 ``[n]``, 16 kHz mono, the turn so far with the silence after it.
+        ``speech``: i16 ``[n]``, 16 kHz mono, the turn so far with the silence after it. ``traceparent``: span
+        of the caller (W3C Trace Context); empty: there is none.
         """
         ...

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.inference import ModelClient, ModelRequest
-from parley.turns.smart_turn import SAMPLES
+from parley.inference import ModelClient, ModelRequest, Tensor, struct_tensor
+from parley.turns.smart_turn import SAMPLES, TurnRequest
 
 SMART_TURN = "smart_turn"
 
@@ -28,22 +28,21 @@ class SmartTurnModel:
         self._model = model
         self._timeout_s = timeout_s
 
-    async def score(self, speech: NDArray[np.int16]) -> float:
+    async def score(self, speech: NDArray[np.int16], *, traceparent: str = "") -> float:
         """The probability that the turn is over, 0-1.
 
         Args:
             speech: i16 ``[n]``, 16 kHz mono: the turn so far with the silence after it; only its last
                 eight seconds are sent.
+            traceparent: span of the caller; empty: there is none.
 
         Raises:
             InvalidAudioError: there is no audio.
             InferenceError: the model failed, is overloaded, or did not answer in time.
         """
-        request = ModelRequest(
-            self._model,
-            {"AUDIO": speech[-SAMPLES:].reshape(1, -1)},
-            ("PROBABILITY",),
-            timeout_s=self._timeout_s,
-        )
+        inputs: dict[str, Tensor] = {"AUDIO": speech[-SAMPLES:].reshape(1, -1)}
+        if traceparent:
+            inputs["REQUEST"] = struct_tensor(TurnRequest(traceparent=traceparent), batched=True)
+        request = ModelRequest(self._model, inputs, ("PROBABILITY",), timeout_s=self._timeout_s)
         response = await self._client.infer(request)
         return float(response["PROBABILITY"].reshape(-1)[0])

@@ -9,16 +9,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from parley.errors import InvalidAudioError, OverloadedError, ParleyError, ShuttingDownError
-from parley.inference import Tensor
+from parley.inference import Tensor, decode_request
 from parley.runtime.batching import Tensors, run_together
 from parley.triton.model_metrics import ModelMetrics
+from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
-from parley.turns.smart_turn import SAMPLE_RATE, SAMPLES, SmartTurn
+from parley.turns.smart_turn import SAMPLE_RATE, SAMPLES, SmartTurn, TurnRequest
 
 _CLOSE_S = 5.0
+_requests = msgspec.json.Decoder(TurnRequest)
+_DEFAULTS = TurnRequest()
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +38,7 @@ class SmartTurnRequests:
         together: requests of one run; more wait longer for the first of them than they save.
         max_waiting: requests that wait beside those in the run.
         metrics: of the model; closed with the thread.
+        traces: of the model; closed with the thread.
     """
 
     def __init__(
@@ -44,8 +49,10 @@ class SmartTurnRequests:
         together: int,
         max_waiting: int,
         metrics: ModelMetrics,
+        traces: ModelTraces,
     ) -> None:
         self._metrics = metrics
+        self._traces = traces
         self._pb = pb_utils
         self._serve = serve
         self._together = together
@@ -69,8 +76,12 @@ class SmartTurnRequests:
         self._metrics.close()
         for _, responder in self._waiting:
             responder.fail(ShuttingDownError("the model is being unloaded"))
+        self._traces.close()
 
     def _take(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
+        if "REQUEST" in tensors:
+            message = decode_request(tensors["REQUEST"].reshape(-1)[:1], _requests, _DEFAULTS)
+            self._traces.follow(responder, "score", message.traceparent)
         with self._changed:
             if self._closed:
                 raise ShuttingDownError("the model is being unloaded")
@@ -82,6 +93,8 @@ class SmartTurnRequests:
     def _run(self) -> None:
         while batch := self._next():
             began = monotonic()
+            for _, responder in batch:
+                responder.on_begun()
             results: Sequence[Tensors | Exception]
             try:
                 results = self._serve([tensors for tensors, _ in batch])
@@ -112,7 +125,8 @@ class SmartTurnService:
     """Probabilities that turns are over.
 
     Input: ``AUDIO`` i16 ``[B, n]``, 16 kHz mono, at most eight seconds: the turn so far, with the silence
-    after it. Output: ``PROBABILITY`` f32 ``[B, 1]``.
+    after it; ``REQUEST`` TYPE_STRING ``[B, 1]``, of which the first is read
+    (:class:`parley.turns.smart_turn.TurnRequest`), may be left out. Output: ``PROBABILITY`` f32 ``[B, 1]``.
     """
 
     def __init__(self, network: SmartTurn) -> None:

@@ -7,13 +7,17 @@ import fake_pb_utils as pb
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from recorded_spans import PARENT, Spans
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.errors import InvalidAudioError
+from parley.inference import struct_tensor, text_tensor
 from parley.launcher.options import ROOT
 from parley.models.smart_turn import SmartTurnRequests
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
+from parley.triton.model_traces import ModelTraces
+from parley.turns.smart_turn import TurnRequest
 
 DEADLINE_S = 10
 
@@ -44,10 +48,15 @@ def network():
 
 @pytest.fixture
 def model(network):
-    running = SmartTurnRequests(pb, network.serve, together=2, max_waiting=3, metrics=metrics())
+    running = SmartTurnRequests(
+        pb, network.serve, together=2, max_waiting=3, metrics=metrics(), traces=NO_TRACES
+    )
     yield running
     network.go.set()
     running.close()
+
+
+NO_TRACES = ModelTraces("smart_turn", None)
 
 
 def metrics():
@@ -100,7 +109,9 @@ def test_a_request_fails_alone_and_the_thread_goes_on(model, network):
 
 
 def test_what_waits_is_refused_when_the_model_is_unloaded(network):
-    model = SmartTurnRequests(pb, network.serve, together=1, max_waiting=3, metrics=metrics())
+    model = SmartTurnRequests(
+        pb, network.serve, together=1, max_waiting=3, metrics=metrics(), traces=NO_TRACES
+    )
     first, waiting = busy(model, network), ask(model, 2)
     closing = threading.Thread(target=model.close)
     closing.start()
@@ -120,3 +131,27 @@ def test_no_model_has_a_bounded_queue_of_tritons(path):
     """With one, Triton 24.10 overlooks a request that comes as another ends, for half a second."""
     config = text_format.Parse(path.read_text(), ModelConfig())
     assert not config.dynamic_batching.default_queue_policy.max_queue_size
+
+
+def test_the_score_of_a_traced_pause_is_a_span(network):
+    spans = Spans(clock=time.monotonic)
+    model = SmartTurnRequests(
+        pb,
+        network.serve,
+        together=2,
+        max_waiting=3,
+        metrics=metrics(),
+        traces=ModelTraces("smart_turn", spans.tracing),
+    )
+    network.go.set()
+    audio = np.array([[5]], np.int16)
+    messages = [struct_tensor(TurnRequest(traceparent=PARENT), batched=True), text_tensor("{", batched=True)]
+    requests = [pb.Request({"AUDIO": audio}), *(pb.Request({"AUDIO": audio, "REQUEST": m}) for m in messages)]
+    model.accept(requests)
+    for request in requests:
+        assert request.sender.final.wait(DEADLINE_S)
+    model.close()
+    span = spans.one("score smart_turn")
+    assert f"{span.parent.span_id:016x}" == PARENT.split("-")[2]
+    assert {"parley.queue_ms", "parley.first_response_ms"} <= span.attributes.keys()
+    assert requests[2].sender.sent[0][0] == "error"
