@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -19,7 +20,9 @@ from parley.errors import (
     ParleyError,
 )
 from parley.llm.engine import PrioritizedRequest, Progress, Translation
-from parley.llm.vllm_types import REFUSALS
+from parley.llm.engine_metrics import EngineMetrics
+from parley.llm.vllm_stats import make_stat_logger
+from parley.llm.vllm_types import REFUSALS, trace_headers
 
 RequestT = TypeVar("RequestT", bound=PrioritizedRequest)
 
@@ -32,6 +35,7 @@ class AsyncEngine(Generic[RequestT]):
         died: called with the reason when the processes of the engine have ended, or when no request has made
             progress for that time.
         watch_s: interval of the checks whether they have ended.
+        metrics: get the engine's figures, if it measures any.
     """
 
     def __init__(
@@ -42,9 +46,14 @@ class AsyncEngine(Generic[RequestT]):
         stall_timeout_s: float = 120.0,
         died: Callable[[str], None] = lambda _: None,
         watch_s: float = 0.5,
+        metrics: EngineMetrics | None = None,
     ) -> None:
+        # Loggers make vLLM measure, whatever its arguments say.
+        measures = metrics is not None and not engine_args.disable_log_stats
+        loggers = [make_stat_logger(metrics)] if metrics and measures else None
         self._translation = translation
-        self._engine = AsyncLLM.from_engine_args(engine_args)
+        self._trace_headers = partial(trace_headers, engine_args)
+        self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=loggers)
         self._stall_timeout_s = stall_timeout_s
         self._running: set[str] = set()
         # Aborts whose requests the engine may not have received yet.
@@ -54,6 +63,11 @@ class AsyncEngine(Generic[RequestT]):
         # Requests notice it, but there may be none for hours.
         self._watch = asyncio.get_running_loop().create_task(self._watch_core(watch_s))
         self.max_model_len: int = self._engine.model_config.max_model_len
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has requests; may be read from any thread."""
+        return bool(self._running)
 
     async def generate(self, request: RequestT) -> AsyncGenerator[Progress, None]:
         """Report progress until it has a finish reason."""
@@ -88,7 +102,13 @@ class AsyncEngine(Generic[RequestT]):
 
     async def _outputs(self, request: RequestT) -> AsyncGenerator[Progress, None]:
         prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
-        outputs = self._engine.generate(prompt, sampling, request.request_id, priority=request.priority)
+        outputs = self._engine.generate(
+            prompt,
+            sampling,
+            request.request_id,
+            trace_headers=self._trace_headers(request.traceparent),
+            priority=request.priority,
+        )
         async with aclosing(outputs):  # closing it early also aborts the request
             while True:
                 try:

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from parley.tracing import Trace
+
 
 class PrioritizedRequest(Protocol):
     """Any request to an engine.
@@ -21,6 +23,11 @@ class PrioritizedRequest(Protocol):
     @property
     def priority(self) -> int:
         """The lower goes first where not all fit, if the engine's scheduling policy has priorities."""
+        ...
+
+    @property
+    def traceparent(self) -> str:
+        """Span of the request (W3C Trace Context), for spans of the engine's own; empty: there is none."""
         ...
 
 
@@ -43,6 +50,27 @@ class EngineRequest:
     """Constrains the text, in the form of vLLM's structured outputs; None: anything."""
     skip_special_tokens: bool = True
     """Whether tokens that are no text are left out of the text."""
+    traceparent: str = ""
+
+
+@dataclass(frozen=True)
+class EngineTimes:
+    """What an engine has done with a request so far. Times are seconds of the monotonic clock."""
+
+    queued_at: float
+    begun_at: float
+    """When the first step with the request began."""
+    first_token_at: float
+    last_token_at: float
+    preemptions: int = 0
+    """How often the request was put back into the queue."""
+
+    def record(self, span: Trace) -> None:
+        """Add the stages to the request's span, as spans below it."""
+        span.child("queue", start_s=self.queued_at).end(self.begun_at)
+        span.child("prefill", start_s=self.begun_at).end(self.first_token_at)
+        span.child("decode", start_s=self.first_token_at).end(self.last_token_at)
+        span.set({"parley.preemptions": self.preemptions})
 
 
 @dataclass(frozen=True)
@@ -58,6 +86,8 @@ class Progress:
     """Set in the last report."""
     token_ids: tuple[int, ...] = ()
     """The tokens themselves."""
+    times: EngineTimes | None = None
+    """None: the engine does not measure them."""
 
     def __add__(self, later: Progress) -> Progress:
         """Join two reports into one."""
@@ -67,6 +97,7 @@ class Progress:
             max(self.cached_tokens, later.cached_tokens),
             later.finish_reason,
             self.token_ids + later.token_ids,
+            later.times or self.times,
         )
 
 
@@ -88,6 +119,11 @@ class Translation(Protocol[RequestT_contra]):
 
 class Engine(Protocol[RequestT_contra]):
     """Continues prompts, many at a time. Used from one event loop."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has requests; may be read from any thread."""
+        ...
 
     def generate(self, request: RequestT_contra) -> AsyncGenerator[Progress, None]:
         """Report progress until it has a finish reason; raises a ``ParleyError`` on failure.

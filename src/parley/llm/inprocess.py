@@ -25,6 +25,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.llm.engine import PrioritizedRequest, Progress, RequestT_contra, Translation
+from parley.llm.engine_metrics import EngineMetrics
 from parley.logs import log_ids
 
 _log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class InProcessEngine(Generic[RequestT]):
         self._died = died
         self._stepped_at = time.monotonic()
         self._commands: queue.SimpleQueue[_Command[RequestT] | None] = queue.SimpleQueue()
-        # Of the engine's thread alone.
+        # Changed by the engine's thread alone.
         self._mailboxes: dict[str, tuple[asyncio.AbstractEventLoop, _Mailbox]] = {}
         self._lock = threading.Lock()
         # Makes the error of every request from then on; guarded by the lock, with the queue's last entry.
@@ -131,6 +132,11 @@ class InProcessEngine(Generic[RequestT]):
         except TimeoutError as error:
             self._commands.put(None)  # should it start after all, it ends at once
             raise DeadlineExceededError(f"the engine did not start within {start_timeout_s:g} s") from error
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has requests; may be read from any thread."""
+        return bool(self._mailboxes)
 
     async def generate(self, request: RequestT) -> AsyncGenerator[Progress, None]:
         """Report progress until it has a finish reason."""
@@ -287,24 +293,35 @@ def _deliver(delivery: list[tuple[_Mailbox, Report]]) -> None:
 
 
 class VllmEngine(Generic[RequestT]):
-    """:class:`SteppedEngine` over vLLM's ``LLMEngine``."""
+    """:class:`SteppedEngine` over vLLM's ``LLMEngine``; ``metrics`` get its figures, if it measures any."""
 
-    def __init__(self, engine_args: Any, translation: Translation[RequestT]) -> None:
+    def __init__(
+        self, engine_args: Any, translation: Translation[RequestT], metrics: EngineMetrics | None = None
+    ) -> None:
         # Importing vLLM takes seconds and needs a prepared environment.
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
-        from parley.llm.vllm_types import REFUSALS  # noqa: PLC0415
+        from parley.llm.vllm_stats import make_stat_logger  # noqa: PLC0415
+        from parley.llm.vllm_types import REFUSALS, trace_headers  # noqa: PLC0415
 
         self._refusals = REFUSALS
+        self._trace_headers = partial(trace_headers, engine_args)
         self._translation = translation
-        self._engine = LLMEngine.from_engine_args(engine_args)
+        loggers = [make_stat_logger(metrics)] if metrics else None
+        self._engine = LLMEngine.from_engine_args(engine_args, stat_loggers=loggers)
         self.max_model_len: int = self._engine.model_config.max_model_len
 
     def add(self, request: RequestT) -> None:
         """Queue a request; raises ``ValueError`` if vLLM will never run it."""
         prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
         try:
-            self._engine.add_request(request.request_id, prompt, sampling, priority=request.priority)
+            self._engine.add_request(
+                request.request_id,
+                prompt,
+                sampling,
+                trace_headers=self._trace_headers(request.traceparent),
+                priority=request.priority,
+            )
         except self._refusals as error:
             raise ValueError(str(error)) from error
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from parley.errors import InferenceError, InvalidInputError, InvalidModelOutputError
-from parley.llm.engine import Engine, EngineRequest, Progress
+from parley.llm.engine import Engine, EngineRequest, EngineTimes, Progress
 from parley.llm.messages import (
     Completed,
     GenerateRequest,
@@ -19,9 +19,10 @@ from parley.llm.messages import (
     ToolCalled,
     check_sampling,
 )
-from parley.llm.prompt import PromptBuilder
+from parley.llm.prompt import Prompt, PromptBuilder
 from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, TextPiece
 from parley.runtime.admission import Admission
+from parley.tracing import NO_TRACE, Trace
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +56,10 @@ class ChatService:
         """Requests running or waiting."""
         return len(self._admission)
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
-        """Stream the answer; the last event is ``Completed``.
+    async def generate(
+        self, request: GenerateRequest, span: Trace = NO_TRACE
+    ) -> AsyncGenerator[LlmEvent, None]:
+        """Stream the answer; the last event is ``Completed``. ``span`` is of the request.
 
         Raises:
             InvalidMessageError: the id is in use, a sampling value is out of range, or the
@@ -71,7 +74,7 @@ class ChatService:
             yield Completed(finish_reason="abort")
             return
         with self._admission.place(request_id):
-            async with aclosing(self._run(request)) as events:
+            async with aclosing(self._run(request, span)) as events:
                 async for event in events:
                     yield event
 
@@ -82,13 +85,14 @@ class ChatService:
         else:
             self._admission.abort_early(request_id)
 
-    async def _run(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
+    async def _run(self, request: GenerateRequest, span: Trace) -> AsyncGenerator[LlmEvent, None]:
         sampling = request.sampling
         check_sampling(sampling)
         prompt = self._prompts.build(request.messages, request.tools, sampling.max_tokens)
         spoken = [message.role for message in request.messages if message.role != "system"]
         reply = self._replies.begin(request.tools, prompt.ids, after_results=spoken[-1:] == ["tool"])
         last = Progress()
+        times: EngineTimes | None = None
         calls = tokens = 0
         engine_request = EngineRequest(
             request.request_id,
@@ -100,15 +104,22 @@ class ChatService:
             request.priority,
             reply.structural_tag,
             reply.skip_special_tokens,
+            span.traceparent,
         )
-        async with aclosing(self._progress(engine_request)) as progress:
-            async for step in progress:
-                last = step
-                tokens += step.tokens
-                for piece in _read(reply, step):
-                    event = _event(piece, f"{request.request_id}-{calls}")
-                    calls += isinstance(event, ToolCalled)
-                    yield event
+        try:
+            async with aclosing(self._progress(engine_request)) as progress:
+                async for step in progress:
+                    last, times = step, step.times or times
+                    tokens += step.tokens
+                    for piece in _read(reply, step):
+                        event = _event(piece, f"{request.request_id}-{calls}")
+                        calls += isinstance(event, ToolCalled)
+                        yield event
+        finally:
+            # Also of a request that was aborted or has failed.
+            _record(span, request, prompt, last, tokens)
+            if times is not None:
+                times.record(span)
         if last.finish_reason is None:
             raise InferenceError("the engine ended the answer without a reason")
         yield Completed(
@@ -138,6 +149,22 @@ class ChatService:
         async with aclosing(self._engine.generate(replace(request, structural_tag=None))) as steps:
             async for step in steps:
                 yield step
+
+
+def _record(span: Trace, request: GenerateRequest, prompt: Prompt, last: Progress, tokens: int) -> None:
+    span.set(
+        {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.max_tokens": prompt.max_tokens,
+            "gen_ai.request.temperature": request.sampling.temperature,
+            "gen_ai.request.top_p": request.sampling.top_p,
+            "gen_ai.usage.input_tokens": len(prompt.ids),
+            "gen_ai.usage.cache_read.input_tokens": last.cached_tokens,
+            "gen_ai.usage.output_tokens": tokens,
+            "gen_ai.response.finish_reason": last.finish_reason,
+            "parley.priority": request.priority.name.lower(),
+        }
+    )
 
 
 def _read(reply: Reply, step: Progress) -> list[Piece]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from parley.llm.engine import Engine, PrioritizedRequest, Translation
+from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.inprocess import InProcessEngine, VllmEngine
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
@@ -48,6 +49,7 @@ def start_engine(
     *,
     fixed: Mapping[str, Any] | None = None,
     died: Callable[[str], None] = lambda _: None,
+    metrics: EngineMetrics | None = None,
 ) -> StartedEngine[RequestT]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
@@ -58,6 +60,7 @@ def start_engine(
 
     vLLM loads ``weights``, with the ``fixed`` arguments in place of the file's. ``translation`` is called
     when vLLM may be imported, and ``died`` with the reason when the engine can never answer again.
+    ``metrics`` get the engine's figures, unless its arguments have ``disable_log_stats``.
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
@@ -77,16 +80,20 @@ def start_engine(
     if not in_process:
         from parley.llm.async_llm import AsyncEngine  # noqa: PLC0415
 
-        engine = AsyncEngine(engine_args, translate, died=died)
+        engine = AsyncEngine(engine_args, translate, died=died, metrics=metrics)
+        if metrics is not None:
+            metrics.watch(lambda: engine.busy)
         return StartedEngine(engine, engine.max_model_len)
 
     created: list[VllmEngine[RequestT]] = []
 
     def create() -> VllmEngine[RequestT]:
-        created.append(VllmEngine(engine_args, translate))
+        created.append(VllmEngine(engine_args, translate, metrics))
         return created[0]
 
     stepped = InProcessEngine(create, start_timeout_s=START_TIMEOUT_S, died=died)
+    if metrics is not None:
+        metrics.watch(lambda: stepped.busy)
     return StartedEngine(stepped, created[0].max_model_len)
 
 

@@ -15,7 +15,7 @@ from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 from parley.errors import InferenceError, ModelLoadingError
-from parley.llm.engine import EngineRequest, Progress
+from parley.llm.engine import EngineRequest, EngineTimes, Progress
 
 # Before 0.32 vLLM refused what it cannot run with a plain ValueError.
 REFUSALS: tuple[type[Exception], ...] = (ValueError, getattr(vllm.exceptions, "VLLMClientError", ValueError))
@@ -84,4 +84,26 @@ def read_output(output: RequestOutput) -> Progress:
         len(piece.token_ids),
         output.num_cached_tokens or 0,
         cast("Literal['stop', 'length', 'abort'] | None", reason),
+        times=_read_times(output),
     )
+
+
+def _read_times(output: RequestOutput) -> EngineTimes | None:
+    measured = output.metrics
+    if measured is None or not measured.first_token_ts:
+        return None
+    # vLLM's core takes them from the monotonic clock, which all processes of a machine share.
+    return EngineTimes(
+        measured.queued_ts,
+        measured.scheduled_ts,
+        measured.first_token_ts,
+        measured.last_token_ts,
+        measured.num_preemptions,
+    )
+
+
+def trace_headers(engine_args: Any, traceparent: str) -> dict[str, str] | None:
+    """The trace context for vLLM's own spans, which it has if ``otlp_traces_endpoint`` is set."""
+    if not traceparent or engine_args.otlp_traces_endpoint is None:
+        return None
+    return {"traceparent": traceparent}

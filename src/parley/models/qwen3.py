@@ -11,6 +11,7 @@ import msgspec
 from parley.errors import InvalidModelOutputError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, EngineRequest, Translation
+from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.guidance import ToolGuidance
 from parley.llm.messages import AbortRequest, ChatMessage, GenerateRequest, LlmRequest, Priority, Sampling
 from parley.llm.prompt import PromptBuilder, Rendering, TemplateRendering
@@ -19,9 +20,11 @@ from parley.llm.python_calls.rendering import PythonRendering
 from parley.llm.replies import HermesFormat, ReplyFormat
 from parley.llm.service import ChatService
 from parley.llm.startup import start_engine
+from parley.models.vllm_model import Surroundings
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.model_traces import ModelTraces
 from parley.triton.request_loop import StructHandler, stream_responses
 from parley.triton.responses import Responder
 
@@ -40,7 +43,11 @@ _WARM_UP = GenerateRequest(
 
 
 def load_chat_service(
-    parameters: Parameters, default_weights: str, *, died: Callable[[str], None] = lambda _: None
+    parameters: Parameters,
+    default_weights: str,
+    *,
+    died: Callable[[str], None] = lambda _: None,
+    metrics: EngineMetrics | None = None,
 ) -> tuple[ChatService, Engine[EngineRequest]]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
@@ -56,7 +63,8 @@ def load_chat_service(
         ``guided_tools``: whether the arguments of tool calls are constrained to the tools' schemas.
         ``chat_template_kwargs``: variables of the chat template, as a JSON object.
 
-    ``died`` is called with the reason when the engine can never answer again.
+    ``died`` is called with the reason when the engine can never answer again. ``metrics`` get its
+    figures.
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
@@ -64,7 +72,7 @@ def load_chat_service(
     weights = resolve_weights(parameters, default_weights, _WEIGHTS)
     max_requests = parameters.integer("max_requests", 64, minimum=1)
     options = _template_options(parameters)
-    started = start_engine(parameters, weights, _translation, died=died)
+    started = start_engine(parameters, weights, _translation, died=died, metrics=metrics)
     # A tokenizer of its own: fast tokenizers may not be used from two threads at once.
     from transformers import AutoTokenizer  # noqa: PLC0415
 
@@ -72,6 +80,21 @@ def load_chat_service(
     rendering, replies = _format(parameters, tokenizer, options)
     prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering)
     return ChatService(started.engine, prompts, replies, max_requests=max_requests), started.engine
+
+
+async def load_chat_model(
+    parameters: Parameters, surroundings: Surroundings, *, default_weights: str
+) -> tuple[ChatHandler, Engine[EngineRequest]]:
+    """Start the service of :func:`load_chat_service`, and let it answer once.
+
+    Raises:
+        ModelLoadingError: a setting, the arguments or the weights are not usable.
+    """
+    service, engine = load_chat_service(
+        parameters, default_weights, died=surroundings.died, metrics=surroundings.metrics
+    )
+    await warm_up(service)
+    return ChatHandler(service, surroundings.traces), engine
 
 
 async def warm_up(chat: ChatService) -> None:
@@ -130,9 +153,10 @@ def _translation() -> Translation[EngineRequest]:
 class ChatHandler(StructHandler[LlmRequest]):
     """Answers the requests of a chat model: tensor ``REQUEST`` in, tensors ``EVENT`` out."""
 
-    def __init__(self, service: ChatService) -> None:
+    def __init__(self, service: ChatService, traces: ModelTraces) -> None:
         super().__init__(msgspec.json.Decoder(LlmRequest))
         self._service = service
+        self._traces = traces
 
     async def answer(self, responder: Responder, message: LlmRequest, inputs: Mapping[str, Tensor]) -> None:
         """See :class:`parley.triton.request_loop.StructHandler`."""
@@ -140,5 +164,6 @@ class ChatHandler(StructHandler[LlmRequest]):
         if isinstance(message, AbortRequest):
             await self._service.abort(message.request_id)
         else:
-            events = self._service.generate(with_id(message))
+            span = self._traces.follow(responder, "generate", message.traceparent)
+            events = self._service.generate(with_id(message), span)
             await stream_responses(responder, events, lambda event: {"EVENT": struct_tensor(event)})

@@ -13,9 +13,12 @@ import numpy as np
 from parley.errors import InvalidMessageError
 from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, Translation
+from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.startup import start_engine
+from parley.models.vllm_model import Surroundings
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
+from parley.triton.model_traces import ModelTraces
 from parley.triton.request_loop import StructHandler, stream_responses
 from parley.triton.responses import Responder
 from parley.tts.t3.checkpoint import T3Shape, engine_folder, find_checkpoint, read_shape
@@ -35,7 +38,11 @@ ENGINE_SETTINGS: Mapping[str, Any] = MappingProxyType(
 
 
 def load_service(
-    parameters: Parameters, default_weights: str, *, died: Callable[[str], None] = lambda _: None
+    parameters: Parameters,
+    default_weights: str,
+    *,
+    died: Callable[[str], None] = lambda _: None,
+    metrics: EngineMetrics | None = None,
 ) -> tuple[SpeechTokenService, Engine[TokenGeneration]]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
@@ -46,7 +53,8 @@ def load_service(
         ``prompt_device``: where prompts are computed, for example ``cuda``.
         ``max_requests``: requests running or waiting before more are refused.
 
-    ``died`` is called with the reason when the engine can never answer again.
+    ``died`` is called with the reason when the engine can never answer again. ``metrics`` get its
+    figures.
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
@@ -64,6 +72,7 @@ def load_service(
         lambda: _translation(shape),
         fixed=ENGINE_SETTINGS,
         died=died,
+        metrics=metrics,
     )
     # These need PyTorch, which the environment for vLLM must be prepared for.
     from parley.tts.t3.prompt import PromptEncoder  # noqa: PLC0415
@@ -80,6 +89,20 @@ def load_service(
     return service, started.engine
 
 
+async def load_speech_token_model(
+    parameters: Parameters, surroundings: Surroundings, *, default_weights: str
+) -> tuple[SpeechTokenHandler, Engine[TokenGeneration]]:
+    """Start the service of :func:`load_service`.
+
+    Raises:
+        ModelLoadingError: a setting, the arguments or the weights are not usable.
+    """
+    service, engine = load_service(
+        parameters, default_weights, died=surroundings.died, metrics=surroundings.metrics
+    )
+    return SpeechTokenHandler(service, surroundings.traces), engine
+
+
 def _translation(shape: T3Shape) -> Translation[TokenGeneration]:
     from parley.tts.t3 import plugin  # noqa: PLC0415 - imports vLLM
     from parley.tts.t3.vllm_sampling import SpeechTranslation  # noqa: PLC0415 - imports vLLM
@@ -91,16 +114,18 @@ def _translation(shape: T3Shape) -> Translation[TokenGeneration]:
 class SpeechTokenHandler(StructHandler[T3Request]):
     """Answers the requests of ``t3``: tensors ``EVENT`` and ``TOKENS`` out."""
 
-    def __init__(self, service: SpeechTokenService) -> None:
+    def __init__(self, service: SpeechTokenService, traces: ModelTraces) -> None:
         super().__init__(msgspec.json.Decoder(T3Request))
         self._service = service
+        self._traces = traces
 
     async def answer(self, responder: Responder, message: T3Request, inputs: Mapping[str, Tensor]) -> None:
         """See :class:`parley.triton.request_loop.StructHandler`."""
         if isinstance(message, AbortTokens):
             await self._service.abort(message.request_id)
         else:
-            steps = self._service.generate(_utterance(with_id(message), inputs))
+            span = self._traces.follow(responder, "generate", message.traceparent)
+            steps = self._service.generate(_utterance(with_id(message), inputs), span)
             await stream_responses(
                 responder, steps, lambda step: {"EVENT": struct_tensor(step[0]), "TOKENS": step[1]}
             )

@@ -14,12 +14,15 @@ from pathlib import Path
 
 from parley.agent.config import AgentDeadlines
 from parley.agent.response import warm_up
+from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineMetrics
 from parley.llm.messages import ChatMessage, GenerateRequest, Priority, Sampling
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
+from parley.metrics import MetricsRecorder
 from parley.models.qwen3 import load_chat_service
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
+from parley.tracing import Trace
 
 ROOT = Path(__file__).parents[3]
 SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."
@@ -71,6 +74,31 @@ async def ask(chat, *args, **fields):
     }
 
 
+class Stages(Trace):
+    """Keeps the lengths of the spans below it, in seconds."""
+
+    def __init__(self, kept, name="", start_s=0.0):
+        self.kept, self._name, self._start_s = kept, name, start_s
+
+    def child(self, name, attributes=None, *, start_s=None):
+        return Stages(self.kept, name, start_s)
+
+    def end(self, end_s=None, failure=""):
+        self.kept[self._name] = end_s - self._start_s
+
+
+async def watch(recorder, most):
+    """Keep the highest value of each gauge, and all times in the queue."""
+    while True:
+        changes = recorder.drain()
+        for (_, labels), value in changes.values.items():
+            name = dict(labels).get("state", "cache")
+            most["last", name] = value
+            most[name] = max(most.get(name, 0), value)
+        most["queued"] = most.get("queued", []) + [value for *_, value in changes.observations]
+        await asyncio.sleep(0.01)
+
+
 async def overtake(chat, tools):
     """The order in which requests begin that found the engine full, the least urgent having come first."""
 
@@ -111,10 +139,24 @@ async def main(folder, policy):
         "threads": "1",
         "chat_template_kwargs": '{"enable_thinking": false}',
     }
-    guided, engine = load_chat_service(Parameters("qwen3", values, model_dir=folder, environment={}), "")
+    recorder = MetricsRecorder(ENGINE_FAMILIES)
+    guided, engine = load_chat_service(
+        Parameters("qwen3", values, model_dir=folder, environment={}),
+        "",
+        metrics=EngineMetrics(recorder, "qwen3", "qwen3_0"),
+    )
     free = ChatService(engine, guided._prompts, HermesFormat())
     tools = make_tools()
+    most = {}
+    watching = asyncio.create_task(watch(recorder, most))
     found = {"order": await overtake(guided, tools)}
+    await asyncio.sleep(0.1)
+    watching.cancel()
+    found["most"] = {name: most[name] for name in ("running", "waiting", "cache", "queued")}
+    found["last"] = {name: most["last", name] for name in ("running", "waiting", "cache")}
+    stages = {}
+    _ = [event async for event in guided.generate(request("staged", "hello", tools), Stages(stages))]
+    found["stages"] = stages
     if policy == "priority":
         system = [ChatMessage(role="system", content="Speak of boats.")]
         warmed = [ChatMessage(role="user", content="hello")]

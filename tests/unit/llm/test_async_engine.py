@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
+from recorded_spans import PARENT
 
 from parley.errors import DeadlineExceededError
 from parley.llm.engine import EngineRequest
+from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineMetrics
+from parley.metrics import MetricsRecorder
 
 async_llm = pytest.importorskip("parley.llm.async_llm", exc_type=ImportError)
 
@@ -22,10 +26,13 @@ class Core:
         self.errored = False
 
     @classmethod
-    def from_engine_args(cls, _):
-        return cls()
+    def from_engine_args(cls, _, *, stat_loggers):
+        made = cls()
+        made.stat_loggers = stat_loggers
+        return made
 
-    async def generate(self, *_, **__):
+    async def generate(self, *_, **options):
+        self.asked = options
         await asyncio.Event().wait()
         yield
 
@@ -49,8 +56,8 @@ async def make(monkeypatch):
     monkeypatch.setattr(async_llm, "AsyncLLM", Core)
     made = []
 
-    def make(**options):
-        engine = async_llm.AsyncEngine(None, Translation(), watch_s=0.001, **options)
+    def make(arguments=None, **options):
+        engine = async_llm.AsyncEngine(arguments, Translation(), watch_s=0.001, **options)
         made.append(engine)
         return engine
 
@@ -83,3 +90,25 @@ async def test_an_engine_that_is_shut_down_is_not_reported(make):
     await engine.shutdown()
     await asyncio.sleep(0.01)
     assert reasons.empty()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sent"), [(None, None), ("http://127.0.0.1:4318", {"traceparent": PARENT})]
+)
+async def test_vllm_gets_the_trace_only_if_it_traces_by_itself(make, endpoint, sent):
+    engine = make(SimpleNamespace(otlp_traces_endpoint=endpoint))
+    request = EngineRequest("a", [1], 1, traceparent=PARENT)
+    running = asyncio.create_task(anext(engine.generate(request)))
+    await asyncio.sleep(0.01)
+    assert engine.busy
+    assert engine._engine.asked["trace_headers"] == sent
+    running.cancel()
+    await asyncio.wait([running])
+    assert not engine.busy
+
+
+@pytest.mark.parametrize("disabled", [True, False])
+async def test_vllm_measures_unless_its_arguments_say_no(make, disabled):
+    metrics = EngineMetrics(MetricsRecorder(ENGINE_FAMILIES), "qwen3", "qwen3_0")
+    engine = make(SimpleNamespace(disable_log_stats=disabled, otlp_traces_endpoint=None), metrics=metrics)
+    assert (engine._engine.stat_loggers is None) is disabled

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 from fake_engines import ScriptedEngine, WordTokenizer
+from recorded_spans import PARENT, Spans, traceparent
 
 from parley.errors import (
     ContextTooLongError,
@@ -15,7 +16,7 @@ from parley.errors import (
     ModelUnavailableError,
     OverloadedError,
 )
-from parley.llm.engine import Progress
+from parley.llm.engine import EngineTimes, Progress
 from parley.llm.messages import (
     ChatMessage,
     Completed,
@@ -276,3 +277,37 @@ def test_every_option_replaces_the_servers_choice():
 def test_values_out_of_range_are_named(field, value):
     with pytest.raises(InvalidMessageError, match=rf"^sampling\.{field} is {value}; it must be "):
         choose_sampling(SamplingOptions(**{field: value}), DEFAULT)
+
+
+async def test_the_stages_of_a_request_are_spans():
+    spans = Spans()
+    engine = ScriptedEngine(
+        Progress("Ten.", 2, 3, times=EngineTimes(1.0, 1.5, 2.5, 2.5)),
+        Progress("", 1, 3, finish_reason="stop", times=EngineTimes(1.0, 1.5, 2.5, 4.5, preemptions=1)),
+    )
+    with spans.tracing.begin_below("generate qwen3", PARENT) as span:
+        await collect(service(engine).generate(request(max_tokens=9), span))
+    whole = spans.one("generate qwen3")
+    assert {one.name: round((one.end_time - one.start_time) / 1e9, 3) for one in spans.below(whole)} == {
+        "queue": 0.5,
+        "prefill": 1.0,
+        "decode": 2.0,
+    }
+    assert whole.attributes["gen_ai.usage.output_tokens"] == 3
+    assert whole.attributes["gen_ai.usage.cache_read.input_tokens"] == 3
+    assert whole.attributes["gen_ai.response.finish_reason"] == "stop"
+    assert whole.attributes["parley.preemptions"] == 1
+    assert engine.requests[0].traceparent == traceparent(whole)
+
+
+async def test_a_request_that_is_aborted_has_the_stages_so_far():
+    spans = Spans()
+    engine = ScriptedEngine(Progress("Ten.", 2, times=EngineTimes(1.0, 1.5, 2.5, 2.5)), None)
+    chat = service(engine)
+    with spans.tracing.begin_below("generate qwen3", PARENT) as span:
+        answer = chat.generate(request(), span)
+        await anext(answer)
+        await chat.abort("r")
+        await collect(answer)
+    assert spans.one("prefill").parent.span_id == spans.one("generate qwen3").context.span_id
+    assert spans.one("generate qwen3").attributes["gen_ai.response.finish_reason"] == "abort"

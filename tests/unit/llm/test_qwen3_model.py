@@ -15,6 +15,7 @@ from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
 from parley.models.qwen3 import ChatHandler, load_chat_service, warm_up
 from parley.runtime.parameters import Parameters
+from parley.triton.model_traces import ModelTraces
 
 REQUEST = GenerateRequest(request_id="r", messages=[ChatMessage(role="user", content="hi")])
 
@@ -32,7 +33,7 @@ class Responder:
 
 
 def handler(engine):
-    return ChatHandler(ChatService(engine, PromptBuilder(WordTokenizer(), 1_000)))
+    return ChatHandler(ChatService(engine, PromptBuilder(WordTokenizer(), 1_000)), ModelTraces("qwen3", None))
 
 
 async def test_generate():

@@ -28,6 +28,20 @@ def test_an_urgent_request_overtakes_those_that_waited_longer(found):
     assert found[0]["order"] == ["ANSWER", "SPECULATION", "WARM_UP", "BACKGROUND"]
 
 
+def test_vllm_reports_its_queue_its_cache_and_its_stages(found):
+    most, last = found[0]["most"], found[0]["last"]
+    assert most["running"] == 2  # max_num_seqs
+    assert 1 <= most["waiting"] <= 4
+    assert 0 < most["cache"] < 1
+    assert len(most["queued"]) == 6
+    assert max(most["queued"]) > min(most["queued"]) >= 0
+    assert last == {"running": 0, "waiting": 0, "cache": 0}
+    stages = found[0]["stages"]
+    assert stages.keys() == {"queue", "prefill", "decode"}
+    assert stages["queue"] >= 0
+    assert min(stages["prefill"], stages["decode"]) > 0
+
+
 def test_an_engine_without_priorities_serves_in_order_of_arrival(tmp_path):
     assert run(tmp_path, "fcfs")[0]["order"] == ["BACKGROUND", "WARM_UP", "SPECULATION", "ANSWER"]
 

@@ -89,6 +89,7 @@ class TokenGeneration:
     max_tokens: int
     sampling: TokenSampling
     priority: int = 0
+    traceparent: str = ""
 
 
 @dataclass(frozen=True)

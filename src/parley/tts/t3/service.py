@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import ContextTooLongError, InferenceError, InvalidMessageError
-from parley.llm.engine import Engine, Progress
+from parley.llm.engine import Engine, EngineTimes, Progress
 from parley.runtime.admission import Admission
+from parley.tracing import NO_TRACE, Trace
 from parley.tts.t3.checkpoint import T3Shape, Variant
 from parley.tts.t3.messages import (
     SpeechSampling,
@@ -95,9 +96,11 @@ class SpeechTokenService:
         return len(self._admission)
 
     async def generate(
-        self, utterance: TokenUtterance
+        self, utterance: TokenUtterance, span: Trace = NO_TRACE
     ) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
         """Stream the utterance's speech tokens without marks; the last event is ``TokensCompleted``.
+
+        ``span`` is of the request.
 
         Raises:
             InvalidMessageError: the id is in use, or a value is out of range.
@@ -111,7 +114,7 @@ class SpeechTokenService:
             yield TokensCompleted(finish_reason="abort"), _NO_TOKENS
             return
         with self._admission.place(request_id):
-            async with aclosing(self._run(utterance)) as events:
+            async with aclosing(self._run(utterance, span)) as events:
                 async for event in events:
                     yield event
 
@@ -122,20 +125,29 @@ class SpeechTokenService:
         if request_id in self._admission:
             await self._engine.abort(request_id)
 
-    async def _run(self, utterance: TokenUtterance) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
+    async def _run(
+        self, utterance: TokenUtterance, span: Trace
+    ) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
         request = utterance.request
-        generation = await self._prepare(utterance)
+        generation = await self._prepare(utterance, span.traceparent)
         if self._admission.was_aborted(request.request_id):
             yield TokensCompleted(finish_reason="abort"), _NO_TOKENS
             return
         chunker = _Chunker(request.chunk_tokens)
         last, generated = Progress(), 0
-        async with aclosing(self._engine.generate(generation)) as progress:
-            async for step in progress:
-                last = step
-                generated += len(step.token_ids)
-                if event := chunker.add(step):
-                    yield event
+        times: EngineTimes | None = None
+        try:
+            async with aclosing(self._engine.generate(generation)) as progress:
+                async for step in progress:
+                    last, times = step, step.times or times
+                    generated += len(step.token_ids)
+                    if event := chunker.add(step):
+                        yield event
+        finally:
+            # Also of a request that was aborted or has failed.
+            span.set({"parley.tokens": generated, "parley.finish_reason": last.finish_reason})
+            if times is not None:
+                times.record(span)
         if last.finish_reason is None:
             raise InferenceError("the engine ended the utterance without a reason")
         # An abort that the engine carried out must not meet a later request of this name.
@@ -149,7 +161,7 @@ class SpeechTokenService:
         )
         yield completed, _NO_TOKENS
 
-    async def _prepare(self, utterance: TokenUtterance) -> TokenGeneration:
+    async def _prepare(self, utterance: TokenUtterance, traceparent: str) -> TokenGeneration:
         request = utterance.request
         _check_request(request)
         sampling = _decide_sampling(request.sampling, self._shape)
@@ -174,7 +186,9 @@ class SpeechTokenService:
             raise ContextTooLongError(
                 f"the prompt has {len(prompt.ids)} positions; the model takes {self._max_length} with speech"
             )
-        return TokenGeneration(request.request_id, prompt, min(request.max_tokens, room), sampling)
+        return TokenGeneration(
+            request.request_id, prompt, min(request.max_tokens, room), sampling, traceparent=traceparent
+        )
 
 
 class _Chunker:

@@ -12,6 +12,7 @@ from t3_fakes import SHAPE, Engine, Prompts, service, tokens, utterance
 from parley.errors import ContextTooLongError, InferenceError, InvalidMessageError, OverloadedError
 from parley.inference import struct_tensor, tensor_struct, text_tensor
 from parley.models.t3 import SpeechTokenHandler
+from parley.triton.model_traces import ModelTraces
 from parley.tts.t3.messages import (
     AbortTokens,
     SpeechSampling,
@@ -214,7 +215,9 @@ def without_text():
 
 async def test_events_carry_their_tokens():
     answers = Answers()
-    handler = SpeechTokenHandler(service(Engine(tokens(4, 5), tokens(6562, finish="stop"))))
+    handler = SpeechTokenHandler(
+        service(Engine(tokens(4, 5), tokens(6562, finish="stop"))), ModelTraces("t3", None)
+    )
     await handler(answers, inputs())
     events = [msgspec.json.decode(sent["EVENT"][0], type=SpeechTokensEvent) for sent in answers.sent]
     assert events[0] == TokensDrawn(offset=0)
@@ -225,20 +228,20 @@ async def test_events_carry_their_tokens():
 async def test_a_request_without_an_id_gets_one():
     engine = Engine(tokens(6562, finish="stop"))
     message = struct_tensor(SpeechTokensRequest(text="Hi."))
-    await SpeechTokenHandler(service(engine))(Answers(), inputs(REQUEST=message))
+    await SpeechTokenHandler(service(engine), ModelTraces("t3", None))(Answers(), inputs(REQUEST=message))
     assert engine.requests[0].request_id
 
 
 async def test_text_tokens():
     engine = Engine(tokens(6562, finish="stop"))
     sent = inputs(REQUEST=without_text(), TEXT_TOKENS=np.array([255, 9, 0], np.int32))
-    await SpeechTokenHandler(service(engine))(Answers(), sent)
+    await SpeechTokenHandler(service(engine), ModelTraces("t3", None))(Answers(), sent)
     assert len(engine.requests[0].prompt.ids) == 36 + 3
 
 
 async def test_an_abort_gets_no_event():
     engine, answers = Engine(), Answers()
-    await SpeechTokenHandler(service(engine))(
+    await SpeechTokenHandler(service(engine), ModelTraces("t3", None))(
         answers, {"REQUEST": struct_tensor(AbortTokens(request_id="x"))}
     )
     assert answers.sent == []
@@ -246,7 +249,9 @@ async def test_an_abort_gets_no_event():
 
 async def test_nothing_more_is_sent_to_a_client_that_cancelled():
     answers = Answers(open_for=1)
-    handler = SpeechTokenHandler(service(Engine(tokens(4), tokens(5), tokens(6562, finish="stop"))))
+    handler = SpeechTokenHandler(
+        service(Engine(tokens(4), tokens(5), tokens(6562, finish="stop"))), ModelTraces("t3", None)
+    )
     await handler(answers, inputs())
     assert len(answers.sent) == 1
 
@@ -270,7 +275,7 @@ async def test_nothing_more_is_sent_to_a_client_that_cancelled():
 async def test_requests_that_cannot_be_served(wrong):
     engine = Engine(tokens(6562, finish="stop"))
     with pytest.raises(InvalidMessageError):
-        await SpeechTokenHandler(service(engine))(Answers(), inputs(**wrong))
+        await SpeechTokenHandler(service(engine), ModelTraces("t3", None))(Answers(), inputs(**wrong))
     assert not engine.requests
 
 
