@@ -108,14 +108,17 @@ class ToolExecutor:
         """Whether a call was handed to its tool, with any outcome; not so for refused calls."""
         return call_id in self._running or call_id in self._ended
 
-    async def call(self, turn: int, call: ToolCall) -> str:
-        """Run one call; returns its result for the language model, as JSON."""
+    async def call(self, turn: int, call: ToolCall, *, traceparent: str = "") -> str:
+        """Run one call; returns its result for the language model, as JSON.
+
+        ``traceparent``: its span, for a tool of the server; empty: there is none.
+        """
         if turn <= self._over:  # interrupted a moment before its calls began
             return self._write(ToolOutcome.failed("cancelled"))
         refusal = "the session is over" if self._closed else self._refuse(turn, call)
         if refusal is not None:
             return self._write(ToolOutcome.failed(refusal))
-        running = self._begin(turn, call)
+        running = self._begin(turn, call, traceparent)
         try:
             # Not awaited directly: a task that is cancelled twice cannot clean up.
             done, _ = await asyncio.wait({running.work}, timeout=running.limit_s)
@@ -152,14 +155,16 @@ class ToolExecutor:
         self._report(InvalidToolCallError(f"the language model made invalid tool calls again: {what}"))
         return f"{what}. Do not call it again."
 
-    def _begin(self, turn: int, call: ToolCall) -> _Running:
+    def _begin(self, turn: int, call: ToolCall, traceparent: str) -> _Running:
         loop = asyncio.get_running_loop()
         limit_s = self._config.deadlines.tool_s
         on_server = call.name in self._on_server
         work: asyncio.Future[ToolOutcome]
         if on_server and self._server_tools is not None:
             limit_s = self._server_tools.timeout_s(call.name) or limit_s
-            work = asyncio.create_task(self._serve(self._server_tools, call), name=f"{call.id} {call.name}")
+            work = asyncio.create_task(
+                self._serve(self._server_tools, call, traceparent), name=f"{call.id} {call.name}"
+            )
         else:
             work = loop.create_future()
         running = _Running(turn, call, work, limit_s, on_server, loop.time())
@@ -168,9 +173,9 @@ class ToolExecutor:
             self._emit(ToolRequest(turn=turn, call_id=call.id, name=call.name, arguments=call.arguments))
         return running
 
-    async def _serve(self, tools: ServerTools, call: ToolCall) -> ToolOutcome:
+    async def _serve(self, tools: ServerTools, call: ToolCall, traceparent: str) -> ToolOutcome:
         try:
-            return await tools.call(call.name, call.arguments)
+            return await tools.call(call.name, call.arguments, traceparent=traceparent)
         except Exception as error:  # noqa: BLE001 - the turn goes on
             # Neither message nor trace: they may hold what the user said.
             _log.error("tool %s failed unexpectedly: %s", call.name, type(error).__name__)

@@ -43,11 +43,13 @@ class ServerTools(Protocol):
         """Seconds after which the caller gives a call of this tool up; None: as long as a client's."""
         ...
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+    async def call(self, name: str, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
         """Run a tool with arguments that suit its schema.
 
         What goes wrong is an outcome too, never an exception. Cancellation ends the call. It has no
         deadline of its own: see :meth:`timeout_s`.
+
+        ``traceparent``: span of the call (W3C Trace Context), passed on to the tool; empty: there is none.
         """
         ...
 

@@ -148,10 +148,13 @@ class HttpTool:
         self._secrets = [secret for secret in secrets if len(secret) >= _MIN_SECRET]
         self._client = client
 
-    async def call(self, arguments: Mapping[str, Any]) -> ToolOutcome:
-        """Run it; cancellation closes the connection, and failures are outcomes and lines in the log."""
+    async def call(self, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
+        """Run it; cancellation closes the connection, and failures are outcomes and lines in the log.
+
+        ``traceparent`` is sent as the header of that name, unless it is empty or the tool's headers have one.
+        """
         try:
-            return await self._request(arguments)
+            return await self._request(arguments, traceparent)
         except ArgumentRefusedError as error:
             return self._failed(str(error))
         except _TooLongError:
@@ -168,11 +171,14 @@ class HttpTool:
     def _log_failure(self, reason: str) -> None:
         _log.warning("tool %s failed: %s", self._settings.name, reason)
 
-    async def _request(self, arguments: Mapping[str, Any]) -> ToolOutcome:
+    async def _request(self, arguments: Mapping[str, Any], traceparent: str) -> ToolOutcome:
         method = self._settings.method
         with_body = method in _WITH_BODY
         url = self._template.fill(arguments, others_in_query=not with_body)
-        headers = {"Accept": "application/json, text/*;q=0.9", **self._headers}
+        headers = httpx2.Headers({"Accept": "application/json, text/*;q=0.9"})
+        if traceparent:
+            headers["traceparent"] = traceparent
+        headers.update(self._headers)
         content = None
         if with_body:
             body = {name: value for name, value in arguments.items() if name not in self._template.names}

@@ -14,13 +14,13 @@ import random
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import httpx2
 import msgspec
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, Implementation, TextContent
+from mcp_types import CallToolResult, Implementation, RequestParamsMeta, TextContent
 from mcp_types import Tool as McpTool
 
 from parley.protocol import Tool
@@ -108,14 +108,22 @@ class McpServer:
         if late:
             _log.error("MCP server %s: the connection did not end within %g s", self._settings.name, _CLOSE_S)
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
-        """Run one of its tools; failures are outcomes."""
+    async def call(self, name: str, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
+        """Run one of its tools; failures are outcomes.
+
+        ``traceparent`` is sent in the call's ``_meta``, unless it is empty.
+        """
         client = self._client
         if client is None or all(tool.name != name for tool in self._tools):
             return ToolOutcome.failed("the tool is out of order at the moment")
         self._calls += 1
         try:
-            result = await client.call_tool(name.removeprefix(self._settings.prefix), dict(arguments))
+            result = await client.call_tool(
+                name.removeprefix(self._settings.prefix),
+                dict(arguments),
+                # It may hold anything, which mypy does not know of.
+                meta=cast("RequestParamsMeta", {"traceparent": traceparent}) if traceparent else None,
+            )
         except Exception as error:  # noqa: BLE001 - the library raises whatever its parts do
             # Neither message nor trace: they may hold what the user said.
             _log.warning("MCP server %s: a call failed (%s)", self._settings.name, _kind(error))

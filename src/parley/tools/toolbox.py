@@ -101,12 +101,12 @@ class Toolbox:
         runner = self._http.get(name) or self._by_name.get(name)
         return runner.timeout_s if runner else None
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+    async def call(self, name: str, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
         """Run a tool."""
         if tool := self._http.get(name):
-            return await tool.call(arguments)
+            return await tool.call(arguments, traceparent=traceparent)
         if server := self._by_name.get(name):
-            return await server.call(name, arguments)
+            return await server.call(name, arguments, traceparent=traceparent)
         return ToolOutcome.failed(f"there is no tool {name}")
 
     async def close(self) -> None:

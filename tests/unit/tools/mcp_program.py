@@ -35,6 +35,13 @@ def add(a: int, b: int) -> int:
 
 
 @server.tool()
+def trace(context: Context) -> str:
+    """Say which span called."""
+    meta = context.request_context.meta or {}
+    return str(meta.get("traceparent"))
+
+
+@server.tool()
 async def wait() -> str:
     """Wait for ever."""
     note("waiting")

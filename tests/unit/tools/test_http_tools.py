@@ -8,6 +8,7 @@ import logging
 
 import pytest
 from local_http import local_http, response
+from recorded_spans import PARENT
 
 from parley.agent.config import AgentConfig
 from parley.agent.tools import ToolExecutor
@@ -264,3 +265,20 @@ async def test_nobodys_argument_repeats_a_fixed_part_of_the_query(http, toolbox)
     assert outcome.output == {"error": "the argument 'key' has the name of a fixed part of the query"}
     assert http.received == []
     assert not (await box.call("t", {"other": 1})).is_error
+
+
+@pytest.mark.parametrize(
+    ("headers", "sent"), [({}, PARENT), ({"Traceparent": "00-of-the-operator"}, "00-of-the-operator")]
+)
+async def test_a_call_s_span_goes_with_it(http, toolbox, headers, sent):
+    http.answers.append(response("1"))
+    await toolbox(headers=headers).call("t", {}, traceparent=PARENT)
+    (request,) = http.received
+    assert request.headers["traceparent"] == sent
+
+
+async def test_without_a_span_none_is_sent(http, toolbox):
+    http.answers.append(response("1"))
+    await toolbox().call("t", {})
+    (request,) = http.received
+    assert "traceparent" not in request.headers

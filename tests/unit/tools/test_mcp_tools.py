@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from local_http import local_http
+from recorded_spans import PARENT
 
 from parley.agent.config import AgentConfig
 from parley.agent.tools import ToolExecutor
@@ -125,6 +126,12 @@ async def test_allowed_tools_are_offered_and_run(program):
         for name in ("p_missing", "p_hidden", "hidden", "add"):
             assert (await box.call(name, {})).is_error
     assert "hidden was called" not in program.notes
+
+
+async def test_a_call_s_span_goes_with_it(program):
+    async with opened(program.settings(tools=["trace"])) as box:
+        assert (await box.call("trace", {}, traceparent=PARENT)).output == {"result": PARENT}
+        assert (await box.call("trace", {})).output == {"result": "None"}
 
 
 async def test_a_dropped_call_is_cancelled_at_the_server(program):
