@@ -138,7 +138,8 @@ class OpenAiChatModel:
         if self._client.is_closed:
             raise ShuttingDownError("the connections to the chat server are closed")
         try:
-            body = self._client.build_request("POST", self._url, json=self._body(request))
+            headers = {"traceparent": request.traceparent} if request.traceparent else None
+            body = self._client.build_request("POST", self._url, json=self._body(request), headers=headers)
             response = await self._client.send(body, stream=True)
             try:
                 if not response.is_success:

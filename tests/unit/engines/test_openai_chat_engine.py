@@ -4,7 +4,9 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
+from recorded_spans import PARENT
 
 from parley.agent.config import AgentConfig
 from parley.engines.base import Closable, RemoteChat
@@ -111,6 +113,15 @@ def request(*messages, tools=(), **sampling):
 
 async def collect(generator):
     return [event async for event in generator]
+
+
+async def test_the_span_goes_with_the_request():
+    traced = msgspec.structs.replace(request(), traceparent=PARENT)
+    async with chatting(delta("stop"), DONE) as (chat, server):
+        await collect(chat.generate(traced))
+        await collect(chat.generate(request()))
+    assert f"traceparent: {PARENT}" in server.headers[0]
+    assert "traceparent" not in server.headers[1]
 
 
 async def test_text_and_usage():
