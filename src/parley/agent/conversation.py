@@ -114,6 +114,7 @@ class Conversation:
             commit=self._on_user_turn,
             begin_turn=begin_turn,
             arrival=metrics.arrival,
+            trace=trace,
         )
         self._interruptions = InterruptionDetector(
             start.barge_in,

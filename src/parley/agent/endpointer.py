@@ -21,6 +21,7 @@ from parley.protocol import (
     TurnDecision,
 )
 from parley.timeouts import loop_time, with_timeout
+from parley.tracing import NO_TRACE, Trace
 from parley.turns.endpointing import (
     CommitTurn,
     EndpointingPolicy,
@@ -75,6 +76,7 @@ class Endpointer:
         commit: called with a turn that is over.
         begin_turn: called before it, and before all else: later utterances belong to another turn.
         arrival: when the client's audio before a position (ms) had arrived, in seconds; None: unknown.
+        trace: span of the call.
     """
 
     def __init__(
@@ -91,7 +93,9 @@ class Endpointer:
         commit: Callable[[UserTurn], None],
         begin_turn: Callable[[], None],
         arrival: Callable[[int], float | None],
+        trace: Trace = NO_TRACE,
     ) -> None:
+        self._trace = trace
         self._arrival = arrival
         self._settings = settings
         self._language = language
@@ -325,8 +329,11 @@ class Endpointer:
         scoring = self._scoring
         assert scoring is not None
         try:
-            score = await with_timeout(scoring.model.score(speech), self._deadline_s, "the end-of-turn model")
-            probability = _checked(score)
+            # A pause may be no end of a turn: the span is below that of the call.
+            with self._trace.child("scoring") as span:
+                score = scoring.model.score(speech, traceparent=span.traceparent)
+                probability = _checked(await with_timeout(score, self._deadline_s, "the end-of-turn model"))
+                span.set({"parley.probability": probability})
         except ParleyError as error:
             _log.warning(
                 "%s: a pause was not scored: %s", self._name, error.to_log(), extra=error.log_extra()

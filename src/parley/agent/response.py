@@ -291,6 +291,7 @@ class LlmResponse:
             "parley.request_id": request_id,
         }
         with context.trace.child(f"chat {self._config.llm}", names) as span:
+            request = msgspec.structs.replace(request, traceparent=span.traceparent)
             if span.has_content:
                 span.set_content("prompt", msgspec.json.encode(request.messages).decode())
             try:
@@ -368,7 +369,9 @@ class LlmResponse:
                 "gen_ai.tool.call.id": call.id,
             }
             with context.trace.child(f"execute_tool {name}", names) as span:
-                result = answer.results[call.id] = await self._tools.call(context.number, call)
+                result = answer.results[call.id] = await self._tools.call(
+                    context.number, call, traceparent=span.traceparent
+                )
                 span.set_content("arguments", msgspec.json.encode(call.arguments).decode())
                 span.set_content("result", result)
 

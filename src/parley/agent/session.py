@@ -92,7 +92,7 @@ class AgentSession:
             metrics=self._metrics,
             trace=self._trace,
         )
-        options = _asr_options(start, config)
+        options = self._asr_options(start)
         self._recognition = AudioRecognition(
             engines.recognizer,
             name,
@@ -185,7 +185,7 @@ class AgentSession:
 
     def _apply(self, start: protocol.Start) -> None:
         prefix_changed = self._conversation.change(start)
-        self._recognition.change(_asr_options(start, self._config))
+        self._recognition.change(self._asr_options(start))
         self._emit(protocol.Updated())
         if prefix_changed:
             self._warm_up()
@@ -201,6 +201,10 @@ class AgentSession:
         return log_ids(
             session=self.session_id, traceparent=self._trace.traceparent or self._start.traceparent
         )
+
+    def _asr_options(self, start: protocol.Start) -> AsrOptions:
+        # Utterances become turns later, or never: their spans are below that of the call.
+        return _asr_options(start, self._config, self._trace.traceparent)
 
     def _arrival(self, at_ms: int) -> float | None:
         return self._recognition.arrival(at_ms)  # made after the metrics, which it needs
@@ -337,7 +341,7 @@ class AgentSession:
             self._metrics.on_event(event, audio)
 
 
-def _asr_options(start: protocol.Start, config: AgentConfig) -> AsrOptions:
+def _asr_options(start: protocol.Start, config: AgentConfig, traceparent: str) -> AsrOptions:
     vad = start.vad
     if vad.onset_threshold is None:
         vad = msgspec.structs.replace(vad, onset_threshold=min(_ONSET_THRESHOLD, vad.threshold))
@@ -351,6 +355,7 @@ def _asr_options(start: protocol.Start, config: AgentConfig) -> AsrOptions:
         phrase_weight=start.phrase_weight,
         nbest=start.alternatives,
         join_ms=_TURN_CONTEXT_MS,
+        traceparent=traceparent,
     )
 
 

@@ -191,16 +191,13 @@ class SpeechOutput:
             before_ms, began = self.made_ms, loop_time()
             await self._synthesise_segment(
                 round_number,
-                text,
-                request_id,
+                self._request(text, request_id, span.traceparent),
                 lambda: span.set({"parley.tts_first_audio_ms": round((loop_time() - began) * 1000, 1)}),
             )
             span.set({"parley.characters": len(text), "parley.audio_ms": round(self.made_ms - before_ms)})
 
-    async def _synthesise_segment(
-        self, round_number: int, text: str, request_id: str, on_first_audio: Callable[[], None]
-    ) -> None:
-        request = SpeakRequest(
+    def _request(self, text: str, request_id: str, traceparent: str) -> SpeakRequest:
+        return SpeakRequest(
             request_id=request_id,
             text=text,
             voice=self._speaker.voice,
@@ -209,7 +206,13 @@ class SpeechOutput:
             guidance_weight=self._speaker.guidance_weight,
             sample_rate=self._speaker.sample_rate,
             utterance=self._name,
+            traceparent=traceparent,
         )
+
+    async def _synthesise_segment(
+        self, round_number: int, request: SpeakRequest, on_first_audio: Callable[[], None]
+    ) -> None:
+        text, request_id = request.text, request.request_id
         await self._pieces.put(_Piece(round_number, text, opens=True))
         limits = self._config.deadlines
         stream = iter_with_timeout(self._synthesizer.speak(request), limits.tts_s, "the synthesizer")

@@ -333,10 +333,12 @@ class FakeTurnModel:
         self.otherwise = 0.9
         self.takes_s = 0.01
         self.heard: list[NDArray[np.int16]] = []
+        self.traceparents: list[str] = []
         self.running = 0
 
-    async def score(self, speech: NDArray[np.int16]) -> float:
+    async def score(self, speech: NDArray[np.int16], *, traceparent: str = "") -> float:
         self.heard.append(speech)
+        self.traceparents.append(traceparent)
         self.running += 1
         try:
             await asyncio.sleep(self.takes_s)

@@ -6,10 +6,8 @@ import json
 
 import pytest
 from agent_fakes import FakeCall, calls, says
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from recorded_spans import PARENT, Spans, traceparent
 
 from parley.agent.config import AgentConfig
 from parley.errors import InferenceError, InvalidMessageError
@@ -25,34 +23,10 @@ from parley.protocol import (
     TurnMetrics,
     TurnOptions,
 )
-from parley.tracing import CONTENT_PREFIX, Tracing
+from parley.tracing import CONTENT_PREFIX
 
 STORY = "Once there was a robot in a house by the sea, and it was happy. It waved at all the boats."
-PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CONFIG = AgentConfig(asr="fake_asr", llm="fake_llm")
-
-
-class Spans:
-    """Everything that was exported."""
-
-    def __init__(self, *, content=False):
-        self.exporter = InMemorySpanExporter()
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracing = Tracing(provider, content=content)
-
-    def all(self):
-        return self.exporter.get_finished_spans()
-
-    def named(self, name):
-        return sorted((span for span in self.all() if span.name == name), key=lambda span: span.start_time)
-
-    def one(self, name):
-        (span,) = self.named(name)
-        return span
-
-    def below(self, parent):
-        return [span for span in self.all() if span.parent and span.parent.span_id == parent.context.span_id]
 
 
 async def tool_and_barge_in(spans, **start):
@@ -99,6 +73,46 @@ async def test_a_call_is_one_tree_with_every_stage():
     assert interruption.attributes["parley.played_ms"] > 0
     assert story.attributes["parley.outcome"] == "interrupted"
     assert all(span.start_time <= span.end_time for span in spans.all())
+
+
+async def test_the_models_get_the_spans_that_they_work_for():
+    spans = Spans()
+    call = await tool_and_barge_in(spans)
+    chats = {traceparent(span) for span in spans.named("chat fake_llm")}
+    assert {request.traceparent for request in call.chat.requests if request.traceparent} == chats
+    assert {request.traceparent for request in call.synthesizer.requests} == {
+        traceparent(span) for span in spans.named("tts")
+    }
+    assert [stream.options.traceparent for stream in call.recognition.streams] == [
+        traceparent(spans.one("call"))
+    ]
+
+
+async def test_pauses_are_scored_below_the_call():
+    spans = Spans()
+    call = FakeCall(CONFIG, tracing=spans.tracing)
+    call.hears((200, 1_000, "what time is it"))
+    call.chat.answers += [says("Noon.")]
+    call.turn_model.scores += [0.9]
+    await call.start(Start(turn=TurnOptions(eagerness="normal")))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    scoring = spans.one("scoring")
+    assert scoring.parent.span_id == spans.one("call").context.span_id
+    assert scoring.attributes["parley.probability"] == pytest.approx(0.9)
+    assert call.turn_model.traceparents == [traceparent(scoring)]
+
+
+async def test_without_traces_the_models_get_no_span():
+    call = FakeCall(CONFIG)
+    call.hears((200, 1_000, "what time is it"))
+    call.chat.answers += [says("Noon.")]
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    asked = [*call.chat.requests, *call.synthesizer.requests]
+    assert len(asked) >= 2
+    assert {request.traceparent for request in asked} == {""}
 
 
 async def test_a_turn_has_the_figures_of_its_metrics():

@@ -50,7 +50,7 @@ class FakeServerTools:
     def timeout_s(self, name):
         return 30.0
 
-    async def call(self, name, arguments):
+    async def call(self, name, arguments, *, traceparent=""):
         self.running += 1
         try:
             await asyncio.sleep(self.takes_s)
