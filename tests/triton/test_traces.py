@@ -20,6 +20,14 @@ from parley_gateway.settings import load_settings
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 DEADLINE_S = 30
+OF_MODELS = {
+    "generate qwen3": "chat qwen3",
+    "speak espeak": "tts",
+    "score smart_turn": "scoring",
+    "transcribe nemotron_streaming": "call",
+}
+"""Spans of the models, and those of the agent that they are below."""
+BEFORE_THE_END = ("call", "gateway call", *OF_MODELS)
 
 
 class Collector:
@@ -41,6 +49,14 @@ class Collector:
 
     def named(self, name):
         return [span for _, span in self.spans if span.name == name]
+
+    def missing(self, names):
+        return [name for name in names if not self.named(name)]
+
+    def orphans(self):
+        """Spans whose parent has not come yet, but for that of the caller."""
+        known = {PARENT.split("-")[2], *(span.span_id.hex() for _, span in self.spans)}
+        return [span for _, span in self.spans if span.parent_span_id.hex() not in known]
 
     async def until(self, condition):
         def wait():
@@ -93,7 +109,8 @@ async def collector(tmp_path_factory):
                     await interrupt_a_story(caller)
                     await caller.send("control", action="hangup")
                     await caller.until("closed")
-                await one.until(lambda: one.named("call") and one.named("gateway call"))
+                # Every process sends its spans by itself.
+                await one.until(lambda: not (one.missing(BEFORE_THE_END) or one.orphans()))
         yield one
 
 
@@ -125,6 +142,31 @@ def test_every_stage_of_the_turns_is_a_span(collector):
     for stage in ("chat qwen3", "tts", "playback", "execute_tool get_weather", "interruption"):
         assert all(span.parent_span_id in turns for span in collector.named(stage)), stage
     assert all(span.start_time_unix_nano <= span.end_time_unix_nano for _, span in collector.spans)
+
+
+def test_the_work_of_the_models_is_below_the_spans_of_the_agent(collector):
+    by_id = {span.span_id: span for _, span in collector.spans}
+    services = {span.span_id: service for service, span in collector.spans}
+    for name, above in OF_MODELS.items():
+        for span in collector.named(name):
+            assert by_id[span.parent_span_id].name == above, name
+            assert services[span.span_id] == f"parley-{name.split()[1].replace('_', '-')}"
+    assert len(collector.named("transcribe nemotron_streaming")) >= 3  # a text for each of the user's turns
+    (question, *_) = sorted(collector.named("generate qwen3"), key=lambda span: span.start_time_unix_nano)
+    stages = [span for _, span in collector.spans if span.parent_span_id == question.span_id]
+    assert [span.name for span in sorted(stages, key=lambda span: span.start_time_unix_nano)] == [
+        "queue",
+        "prefill",
+        "decode",
+    ]
+    assert all(
+        question.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano
+        for span in stages
+    )
+    attributes = {each.key: each.value for each in question.attributes}
+    assert attributes["gen_ai.usage.output_tokens"].int_value > 0
+    (sound, *_) = collector.named("speak espeak")
+    assert {"parley.queue_ms", "parley.first_response_ms"} <= {each.key for each in sound.attributes}
 
 
 def test_no_word_of_the_conversation_is_in_it(collector):
