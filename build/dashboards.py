@@ -216,6 +216,21 @@ BOARDS = (
                 (Query(_rate("voice_agent_tokens_generated_total", "model"), "{{model}}"),),
                 "ops",
             ),
+            Panel(
+                "Requests in engines",
+                (Query("sum by (model, state) (parley_engine_requests)", "{{model}} {{state}}"),),
+            ),
+            Panel(
+                "KV cache of engines in use",
+                (Query("max by (model) (parley_engine_kv_cache_ratio)", "{{model}}"),),
+                "percentunit",
+            ),
+            Panel("Queue of engines", _quantiles("parley_engine_queue_seconds", "model"), "s"),
+            Panel(
+                "Requests that engines put back",
+                (Query(_rate("parley_engine_preemptions_total", "model"), "{{model}}"),),
+                "ops",
+            ),
             Panel("Used memory of the machine", (Query("nv_cpu_memory_used_bytes", "used"),), "bytes"),
             Panel("Processors", (Query("nv_cpu_utilization", "used"),), "percentunit"),
             Panel(

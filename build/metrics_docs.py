@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from parley.agent.metrics import FAMILIES
+from parley.llm.engine_metrics import ENGINE_FAMILIES
 from parley.metrics import DROPPED, Family
 from parley.models.nemotron_streaming import ASR_FALLBACKS
 from parley.triton.model_control import RESTARTS
@@ -19,7 +20,7 @@ Row = tuple[str, str, tuple[str, ...], str]
 
 def sections() -> dict[str, list[Row]]:
     """The metrics of each section of the page."""
-    models = (*MODEL_FAMILIES, ASR_FALLBACKS, *RESTARTS, DROPPED)
+    models = (*MODEL_FAMILIES, *ENGINE_FAMILIES, ASR_FALLBACKS, *RESTARTS, DROPPED)
     return {
         "agent": [_row(family) for family in FAMILIES],
         "models": [_row(family) for family in models],
