@@ -106,6 +106,9 @@ LOAD = Environment(
     "import grpc.experimental.gevent, locust, parley_client, tritonclient.grpc, websocket",
     torch=False,
 )
+PHOENIX = Environment(
+    ".venv-phoenix", ("phoenix.txt",), (), "import phoenix.server.main", project=False, torch=False
+)
 
 
 def locks_folder(root: Path) -> Path:
@@ -321,6 +324,7 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("torch-cuda", torch_libraries),
         ("frameworks", (without,)),
         ("load", wheels[:2]),
+        ("phoenix", wheels[:2]),
         ("perf-analyzer", ("--no-deps", "--only-binary=:all:")),
     ):
         print(f"resolving {name}.in", file=sys.stderr)

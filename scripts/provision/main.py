@@ -18,6 +18,7 @@ from provision.environments import (
     KERNELS,
     LOAD,
     PEERS,
+    PHOENIX,
     SERVE,
     TALK,
     is_ready,
@@ -175,6 +176,11 @@ def main(argv: list[str] | None = None) -> int:
         "--load", action="store_true", help="make .venv-load (locust, for load from many callers) instead"
     )
     what.add_argument(
+        "--phoenix",
+        action="store_true",
+        help="make .venv-phoenix (Arize Phoenix, in which `make observe` shows traces) instead",
+    )
+    what.add_argument(
         "--browser",
         action="store_true",
         help="only provide the Chromium that the gateway's page is tested with",
@@ -204,6 +210,7 @@ def main(argv: list[str] | None = None) -> int:
         "frameworks": FRAMEWORKS,
         "kernels": KERNELS,
         "load": LOAD,
+        "phoenix": PHOENIX,
     }
     environment = next((chosen[name] for name in chosen if getattr(arguments, name)), SERVE)
     try:
