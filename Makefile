@@ -143,7 +143,7 @@ load: setup setup-load ## Let many callers talk to the server at once, with locu
 simulate: setup ## Let simulated callers talk to the server and judge it (PROFILE=NAME; ARGS="--help")
 	@$(PY) perf/simulate.py $(WITH_PROFILE) $(ARGS)
 
-observe: setup ## Start Prometheus, with alerts, beside the server and the gateway (ARGS="--help")
+observe: setup ## Start Prometheus, and Phoenix for traces, beside the server and the gateway (ARGS="--help")
 	@$(PYTHON3) scripts/setup --prometheus
 	@$(call quiet-if-interrupted,$(PY) perf/observe.py $(ARGS))
 
@@ -183,7 +183,7 @@ lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest 
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .venv-load .cache .server \
+	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .venv-load .venv-phoenix .cache .server \
 	    .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/parity/*/.pytest_cache
 
 # Ctrl-C is no error for make to report.

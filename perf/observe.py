@@ -1,15 +1,17 @@
 #!/usr/bin/env python
-"""Starts Prometheus beside a server and a gateway, with the project's alerts.
+"""Starts Prometheus beside a server and a gateway, with the project's alerts, and Phoenix for their traces.
 
     make serve &  make gateway &  make observe
 
-The dashboards in deploy/grafana are for a Grafana with this Prometheus as its source.
+The dashboards in deploy/grafana are for a Grafana with this Prometheus as its source. Phoenix is started if
+``scripts/setup --phoenix`` has installed it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -19,14 +21,19 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+PHOENIX = ROOT / ".venv-phoenix" / "bin" / "phoenix"
 _READY_S = 30.0
+_PHOENIX_READY_S = 180.0
+"""It makes its database first."""
+_WATCH_S = 0.2
 _STOP_S = 10.0
 
 
@@ -69,19 +76,34 @@ def render_config(
     }
 
 
-class Prometheus:
-    """A Prometheus of its own, from entering until leaving.
+class BackgroundProgram:
+    """A program that runs from entering until leaving.
 
     Args:
-        config: see :func:`render_config`.
-        folder: for its data and its log.
-        address: where its page listens.
+        name: for messages.
+        command: starts it.
+        ready_url: answers when it is ready.
+        log: gets what it writes.
+        environment: variables besides those of this process.
+        ready_s: seconds until then.
     """
 
-    def __init__(self, config: dict[str, Any], folder: Path, address: str) -> None:
-        self.address = address
-        self._config = config
-        self._folder = folder
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        ready_url: str,
+        log: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        ready_s: float = _READY_S,
+    ) -> None:
+        self._name = name
+        self._command = list(command)
+        self._ready_url = ready_url
+        self._log = log
+        self._environment = {**os.environ, **(environment or {})}
+        self._ready_s = ready_s
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -90,22 +112,12 @@ class Prometheus:
         Raises:
             RuntimeError: it does not become ready; the message has the end of its log.
         """
-        config, log = self._folder / "prometheus.yaml", self._folder / "prometheus.log"
-        config.write_text(json.dumps(self._config), encoding="utf-8")
-        with log.open("wb") as output:
+        with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                [
-                    find_program("prometheus"),
-                    f"--config.file={config}",
-                    f"--storage.tsdb.path={self._folder / 'data'}",
-                    f"--web.listen-address={self.address}",
-                    "--storage.tsdb.retention.size=1GB",
-                ],
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                self._command, stdout=output, stderr=subprocess.STDOUT, env=self._environment
             )
         try:
-            self._await_ready(log)
+            self._await_ready()
         except BaseException:
             self.stop()
             raise
@@ -115,6 +127,60 @@ class Prometheus:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def poll(self) -> int | None:
+        """Its exit status; None: it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """Stop it; does nothing when it is not running."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _await_ready(self) -> None:
+        end = time.monotonic() + self._ready_s
+        while time.monotonic() < end and self.poll() is None:
+            try:
+                with urllib.request.urlopen(self._ready_url, timeout=1.0):  # noqa: S310 - this machine
+                    return
+            except OSError:
+                time.sleep(0.05)
+        last = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+        raise RuntimeError(f"{self._name} did not start:\n" + "\n".join(last))
+
+
+class Prometheus(BackgroundProgram):
+    """A Prometheus of its own.
+
+    Args:
+        config: see :func:`render_config`.
+        folder: for its data and its log.
+        address: where its page listens.
+    """
+
+    def __init__(self, config: dict[str, Any], folder: Path, address: str) -> None:
+        self.address = address
+        file = folder / "prometheus.yaml"
+        file.write_text(json.dumps(config), encoding="utf-8")
+        super().__init__(
+            "Prometheus",
+            [
+                find_program("prometheus"),
+                f"--config.file={file}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address={address}",
+                "--storage.tsdb.retention.size=1GB",
+            ],
+            f"http://{address}/-/ready",
+            folder / "prometheus.log",
+        )
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The series of an expression now.
@@ -130,33 +196,34 @@ class Prometheus:
             raise ValueError(f"{expression}: {error.read().decode(errors='replace')}") from error
         return series
 
-    def wait(self) -> int:
-        """Wait for its end; returns its exit status."""
-        assert self._process is not None
-        return self._process.wait()
 
-    def stop(self) -> None:
-        """Stop it; does nothing when it is not running."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+class Phoenix(BackgroundProgram):
+    """An Arize Phoenix of its own, which takes traces by OTLP over HTTP and shows them.
 
-    def _await_ready(self, log: Path) -> None:
-        assert self._process is not None
-        end = time.monotonic() + _READY_S
-        while time.monotonic() < end and self._process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=1.0):
-                    return
-            except OSError:
-                time.sleep(0.05)
-        last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-        raise RuntimeError("Prometheus did not start:\n" + "\n".join(last))
+    Args:
+        folder: for its data and its log.
+        address: where its page, its interface and its collector listen.
+    """
+
+    def __init__(self, folder: Path, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        super().__init__(
+            "Phoenix",
+            [str(PHOENIX), "serve"],
+            f"http://{address}/healthz",
+            folder / "phoenix.log",
+            environment={
+                "PHOENIX_HOST": host,
+                "PHOENIX_PORT": port,
+                "PHOENIX_GRPC_PORT": free_address().rpartition(":")[2],
+                "PHOENIX_WORKING_DIR": str(folder / "phoenix"),
+                # Nothing leaves this machine.
+                "PHOENIX_TELEMETRY_ENABLED": "false",
+                "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
+                "PHOENIX_DISABLE_AGENT_ASSISTANT": "true",
+            },
+            ready_s=_PHOENIX_READY_S,
+        )
 
 
 def free_address() -> str:
@@ -168,12 +235,17 @@ def free_address() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status for the shell."""
-    parser = argparse.ArgumentParser(prog="make observe", description="Start Prometheus beside the server.")
+    parser = argparse.ArgumentParser(
+        prog="make observe", description="Start Prometheus, and Phoenix if it is there, beside the server."
+    )
     parser.add_argument("--server", default="127.0.0.1:8002", help="Triton's metrics (default: %(default)s)")
     parser.add_argument("--gateway", default="127.0.0.1:8080", help="the gateway (default: %(default)s)")
     parser.add_argument("--gateway-key-file", type=Path, help="file with a key of the scope admin")
     parser.add_argument("--listen", default="127.0.0.1:9090", help="Prometheus' page (default: %(default)s)")
     parser.add_argument("--interval", default="5s", help="between two scrapes (default: %(default)s)")
+    parser.add_argument(
+        "--phoenix", default="127.0.0.1:6006", help='where traces go; "": nowhere (default: %(default)s)'
+    )
     arguments = parser.parse_args(argv)
     config = render_config(
         arguments.server,
@@ -181,17 +253,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         interval=arguments.interval,
         key_file=arguments.gateway_key_file,
     )
-    with tempfile.TemporaryDirectory(prefix="parley-observe-") as folder:
+    with tempfile.TemporaryDirectory(prefix="parley-observe-") as folder, ExitStack() as programs:
         try:
-            with Prometheus(config, Path(folder), arguments.listen) as prometheus:
-                print(f"Prometheus: http://{arguments.listen}/targets and /alerts; Ctrl-C ends it")
-                print(f"dashboards for Grafana: {ROOT / 'deploy' / 'grafana'}")
-                return prometheus.wait()
+            running: list[BackgroundProgram] = [
+                programs.enter_context(Prometheus(config, Path(folder), arguments.listen))
+            ]
+            print(f"Prometheus: http://{arguments.listen}/targets and /alerts; Ctrl-C ends it")
+            print(f"dashboards for Grafana: {ROOT / 'deploy' / 'grafana'}", flush=True)
+            if arguments.phoenix and PHOENIX.exists():
+                print("starting Phoenix, which takes up to a minute", flush=True)
+                running.append(programs.enter_context(Phoenix(Path(folder), arguments.phoenix)))
+            print(explain_traces(arguments.phoenix), flush=True)
+            while (ended := next((one.poll() for one in running if one.poll() is not None), None)) is None:
+                time.sleep(_WATCH_S)
         except KeyboardInterrupt:
             return 130
         except (FileNotFoundError, RuntimeError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
+        return ended
+
+
+def explain_traces(address: str) -> str:
+    """Where traces are, and how a server and a gateway send theirs there.
+
+    Args:
+        address: of Phoenix; empty: it is not wanted.
+    """
+    if not address:
+        return "traces: none (docs/traces.md)"
+    if not PHOENIX.exists():
+        return "traces: scripts/setup --phoenix gets Arize Phoenix, which shows them (docs/traces.md)"
+    return (
+        f"traces: http://{address}, of a server and a gateway that are started with\n"
+        f"  OTEL_EXPORTER_OTLP_ENDPOINT=http://{address}"
+    )
 
 
 if __name__ == "__main__":
