@@ -40,7 +40,8 @@ from parley.tracing import open_tracing
 from parley.triton.model_client import make_model_client
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import LoopThread, beat, log_failure, wait_for_stop
-from parley.triton.responses import Responder, ResponseThread, read_tensors
+from parley.triton.response_thread import ResponseThread
+from parley.triton.responses import Responder, read_tensors
 
 _OPEN_S = 30.0
 _CLOSE_S = 10.0

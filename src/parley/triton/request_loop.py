@@ -28,7 +28,8 @@ from parley.logs import log_ids
 from parley.runtime.process_end import end_failed_process
 from parley.triton.model_control import FOLDER_VARIABLE
 from parley.triton.model_metrics import ModelMetrics
-from parley.triton.responses import Responder, ResponseThread, receive_requests
+from parley.triton.response_thread import ResponseThread
+from parley.triton.responses import Responder, receive_requests
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

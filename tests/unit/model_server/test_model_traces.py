@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import fake_pb_utils as pb
@@ -9,6 +10,7 @@ import pytest
 from recorded_spans import PARENT, Spans
 
 from parley.errors import OverloadedError
+from parley.logs import current_ids
 from parley.runtime.parameters import Parameters
 from parley.tracing import NO_TRACE
 from parley.triton.model_traces import ModelTraces, below
@@ -95,3 +97,19 @@ def test_what_others_do_for_a_request_is_below_its_span(traces):
     span = traces.begin("speak", PARENT)
     assert below(span, message).traceparent == span.traceparent != PARENT
     assert below(NO_TRACE, message) is message
+
+
+def test_the_log_of_a_failed_request_has_its_trace(traces):
+    seen = []
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(current_ids())
+    logger = logging.getLogger("parley.triton.responses")
+    logger.addHandler(handler)
+    try:
+        responder = Responder(pb, pb.Request())
+        span = traces.follow(responder, "speak", PARENT)
+        responder.fail(OverloadedError("full"))
+    finally:
+        logger.removeHandler(handler)
+    (ids,) = seen
+    assert [ids.trace_id, ids.span_id] == span.traceparent.split("-")[1:3]

@@ -20,7 +20,8 @@ from parley.errors import (
 from parley.inference import make_engine_name
 from parley.triton.failures import read_failure, wire_text
 from parley.triton.observability import log_to_triton
-from parley.triton.responses import Responder, ResponseThread, answer
+from parley.triton.response_thread import ResponseThread
+from parley.triton.responses import Responder, answer
 
 DATA = {"X": np.array([1], np.int16)}
 
