@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from parley.errors import ModelLoadingError
 from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
 from parley.runtime.parameters import Parameters
 from parley.triton.observability import MetricsPublisher
@@ -46,7 +47,16 @@ STARTED = Family(
     "When a model was loaded, in Unix time",
     ("model", "model_instance"),
 )
+SWITCH_VARIABLE = "PARLEY_METRICS"
+"""Environment variable; ``false``: no model has metrics of its own."""
 MODEL_FAMILIES = (REQUESTS, FIRST_RESPONSE, REQUEST_ERRORS, BATCHES, BATCH_ITEMS, BATCH_SECONDS, STARTED)
+
+
+def _read_switch(parameters: Parameters) -> bool:
+    value = parameters.environment.get(SWITCH_VARIABLE, "")
+    if value not in ("", "true", "false"):
+        raise ModelLoadingError(f"{SWITCH_VARIABLE} is {value!r}; it must be true or false")
+    return value != "false"
 
 
 class ModelMetrics:
@@ -55,20 +65,25 @@ class ModelMetrics:
     Args:
         parameters: of the model; its names are the labels.
         families: further ones, recorded with :attr:`recorder`.
+
+    Raises:
+        ModelLoadingError: ``PARLEY_METRICS`` is neither ``true`` nor ``false``.
     """
 
     def __init__(self, pb_utils: Any, parameters: Parameters, families: Sequence[Family] = ()) -> None:
         self._model, self._instance = parameters.model, parameters.instance
         self._lock = threading.Lock()
         self._requests = 0
-        self.recorder = MetricsRecorder((*MODEL_FAMILIES, *families))
+        enabled = _read_switch(parameters)
+        self.recorder = MetricsRecorder((*MODEL_FAMILIES, *families) if enabled else ())
         self.recorder.set(STARTED, time.time(), model=self._model, model_instance=self._instance)
         self.recorder.collect_with(self._record_requests)
-        self._publisher = MetricsPublisher(pb_utils, self.recorder)
+        self._publisher = MetricsPublisher(pb_utils, self.recorder) if enabled else None
 
     def close(self) -> None:
         """Stop writing."""
-        self._publisher.close()
+        if self._publisher is not None:
+            self._publisher.close()
 
     def on_batch(self, items: int, seconds: float) -> None:
         """The model has run for ``items`` requests."""

@@ -9,7 +9,7 @@ import fake_pb_utils as pb
 import pytest
 from fake_pb_utils import Request
 
-from parley.errors import ParleyError
+from parley.errors import ModelLoadingError, ParleyError
 from parley.metrics import Family, MetricsRecorder
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import (
@@ -135,3 +135,15 @@ def test_requests_first_responses_and_batches_of_a_model(page):
     waiting.finish()
     waiting.finish()
     assert metrics.recorder.drain().values[REQUESTS, tuple(instance.items())] == 0
+
+
+def test_metrics_can_be_switched_off():
+    page = Page()
+    metrics = ModelMetrics(page, Parameters("voice", {}, environment={"PARLEY_METRICS": "false"}), (BYTES,))
+    metrics.recorder.count(BYTES, 3)
+    metrics.begin_request().on_response()
+    metrics.on_batch(2, 0.1)
+    metrics.close()
+    assert page.families == {}
+    with pytest.raises(ModelLoadingError, match="'off'; it must be true or false"):
+        ModelMetrics(page, Parameters("voice", {}, environment={"PARLEY_METRICS": "off"}))
