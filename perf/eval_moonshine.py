@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import sys
 import time
@@ -23,7 +22,7 @@ import soundfile
 import soxr
 from eval_asr import CHUNK, SILENCE, Clip, load_clips
 from numpy.typing import NDArray
-from word_errors import word_errors
+from word_errors import spoken_words, word_errors
 
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscribeRequest, TranscriptEvent
@@ -34,7 +33,6 @@ from parley.asr.moonshine.worker import InlineReader, Reader, RecognizedText, Th
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.protocol import VadOptions
 from parley.runtime.onnx import open_session
-from parley.turns.interruption import as_said
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
 
@@ -51,7 +49,6 @@ LIMIT = 0.1
 JOIN_MS = 8_000
 _PAUSES = VadOptions(silence_ms=300)
 _NOTHING = PhraseAutomaton.nothing()
-_WORDS = re.compile(r"[a-z0-9']+")
 
 
 def to_wave(audio: NDArray[np.int16]) -> Wave:
@@ -155,11 +152,6 @@ def versions(
     }
 
 
-def words(text: str) -> list[str]:
-    """The words that count: without case, punctuation and dashes."""
-    return as_said(_WORDS.findall(text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")))
-
-
 def load_recordings(manifest: Path) -> list[Clip]:
     """Those that the manifest names and that are there: beside it, or among the fetched weights."""
     found = []
@@ -212,8 +204,8 @@ def rate(title: str, clips: Sequence[Clip], hear: Callable[[NDArray[np.int16]], 
     shown = []
     for clip in clips:
         heard = hear(clip.audio)
-        distance = word_errors(words(clip.text), words(heard))
-        errors, count = errors + distance, count + len(words(clip.text))
+        distance = word_errors(spoken_words(clip.text), spoken_words(heard))
+        errors, count = errors + distance, count + len(spoken_words(clip.text))
         if show:
             shown.append(f"    {clip.name}: {distance} errors\n      {heard}")
     print(f"  {title:<22} {errors / count:>7.1%}  {errors} errors in {count} words")

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+from parley.turns.interruption import as_said
+
+_WORDS = re.compile(r"[a-z0-9']+")
+
+
+def spoken_words(text: str) -> list[str]:
+    """The words that count: without case, punctuation and dashes, and with figures as words."""
+    return as_said(_WORDS.findall(text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")))
 
 
 def word_errors(said: Sequence[str], heard: Sequence[str]) -> int:
