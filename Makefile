@@ -19,7 +19,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
-    check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
+    check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks \
     bench-recovery bench-growth bench-observation perf-analyzer soak load observe fetch models export convert lock clean
 
 help: ## Show this list
@@ -158,6 +158,9 @@ export: setup-export ## Export a NeMo checkpoint to the files that the models lo
 
 convert: setup-export ## Convert a published Chatterbox checkpoint for the models that speak (MODEL=NAME)
 	@.venv-export/bin/python build/convert_chatterbox.py $(MODEL) $(ARGS)
+
+bench-stages: setup ## Measure stages and calls of Parley, and of any service (PROFILE=NAME; ARGS="--help")
+	@$(PY) perf/bench_stages.py $(WITH_PROFILE) $(ARGS)
 
 bench-asr: setup setup-peers ## Compare streaming recognition with sherpa-onnx on the same model
 	@$(PY) perf/bench_asr.py $(ARGS)

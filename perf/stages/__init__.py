@@ -1,0 +1,1 @@
+"""Single stages and whole calls of any voice stack, measured alike."""

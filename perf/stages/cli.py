@@ -1,0 +1,288 @@
+"""The command line of ``make bench-stages``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+from soak_gateway import UnexpectedAnswerError, gateway
+
+from parley.engines.registry import RECOGNIZERS
+from parley.errors import ParleyError
+from parley.launcher import DEFAULT_PROFILE, EmbeddedServer
+from parley_client.cli.arguments import handle_signals, run_to_end
+from parley_client.cli.output import until_closed
+from parley_client.cli.own_server import own_server
+from parley_client.cli.view import make_console
+from parley_client.errors import OutputClosedError
+from parley_client.stages.transcription import TRANSCRIBERS
+from stages.drivers.table import DRIVERS, EndpointSpec, parse_endpoint
+from stages.figures import LevelResult
+from stages.html import write_html
+from stages.machine import describe_machine, describe_run
+from stages.material import Material, load_material
+from stages.protocols import EndpointError, Level, Stage
+from stages.runner import Runner
+from stages.tables import Table, load_table, notes, stage_tables
+from stages.turns import Patience, Turn
+
+_STAGES = {stage.value.replace(" ", "-"): stage for stage in Stage}
+_INTERRUPTED = 130
+_MOST = 10_000
+_EXAMPLES = """\
+  make bench-stages                          a server and a gateway of one's own, everything
+  make bench-stages ARGS="--only recognizer --profile tiny"
+  make bench-stages ARGS="--no-own --endpoint openai-chat,model=gpt-4o-mini,key=OPENAI_API_KEY
+      --endpoint deepgram-recognizer,model=nova-3,key=DEEPGRAM_API_KEY --html out/hosted.html\""""
+
+
+def own_endpoints(models: Sequence[str], server: str, page: str) -> list[str]:
+    """What is measured of a Parley of one's own, as it would be written on the command line.
+
+    Args:
+        models: that it has loaded.
+        server: its gRPC address.
+        page: the URL of a gateway in front of it.
+    """
+    grpc, http, deepgram = f"url={server}", f"url={page}/v1", f"url={page}"
+    return [
+        *(
+            f"parley-recognizer,{grpc},model={name},name={name} by gRPC"
+            for name in RECOGNIZERS
+            if name in models
+        ),
+        *(
+            f"parley-recording,{grpc},model={name},name={name} by gRPC"
+            for name in TRANSCRIBERS
+            if name in models
+        ),
+        f"openai-realtime-recognizer,{http},turn_detection=server_vad,name=gateway: OpenAI Realtime",
+        f"openai-recording,{http},name=gateway: OpenAI transcriptions",
+        f"deepgram-recognizer,{deepgram},name=gateway: Deepgram listen",
+        f"parley-llm,{grpc},name=language model by gRPC",
+        f"openai-chat,{http},name=gateway: OpenAI chat",
+        f"parley-voice,{grpc},name=synthesizer by gRPC",
+        f"openai-speech,{http},name=gateway: OpenAI speech",
+        f"deepgram-speech,{deepgram},name=gateway: Deepgram speak",
+        f"parley-call,{grpc},name=voice_agent by gRPC",
+        f"openai-realtime,{http},name=gateway: OpenAI Realtime",
+    ]
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """What is measured, and how busy the server behind it is."""
+
+    endpoints: Sequence[EndpointSpec]
+    server_cpu_s: Callable[[], float | None]
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments."""
+    drivers = "\n".join(f"  {name:27} {driver.what}" for name, driver in DRIVERS.items())
+    parser = argparse.ArgumentParser(
+        description="Measure recognisers, language models, voices and whole calls of any stack alike.",
+        epilog=f"drivers:\n{drivers}\n\nexamples:\n{_EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--endpoint",
+        action="append",
+        default=[],
+        type=_endpoint,
+        metavar="DRIVER[,option=value]...",
+        help="measure this, too; options are url, key (a variable's name), model, voice, name; repeatable",
+    )
+    parser.add_argument(
+        "--no-own",
+        action="store_true",
+        help="start no server: measure what --endpoint names, and nothing else",
+    )
+    parser.add_argument("--profile", default=DEFAULT_PROFILE, help="of the own server (default: %(default)s)")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=_STAGES,
+        default=[],
+        help="measure this stage; repeatable (default: all)",
+    )
+    parser.add_argument(
+        "--match", action="append", default=[], metavar="TEXT", help="only endpoints with this in their name"
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=_levels,
+        default=[1, 4, 16],
+        metavar="N,N,...",
+        help="streams, requests or calls at once (default: 1,4,16)",
+    )
+    parser.add_argument(
+        "--turns",
+        type=_whole,
+        default=24,
+        help="of each endpoint and level, 3 at least of each stream (default: %(default)s; p99 needs 100)",
+    )
+    parser.add_argument(
+        "--utterances",
+        type=Path,
+        metavar="FILE",
+        help="other recordings: JSON, a list of file, text and part",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every value")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report that can be handed on")
+    args = parser.parse_args(argv)
+    if args.no_own and not args.endpoint:
+        parser.error("--no-own needs an --endpoint")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure; the exit status is 1 if something could not be measured at all."""
+    args, console = parse(argv), make_console()
+    return until_closed(lambda: _bench(args, console))
+
+
+def _bench(args: argparse.Namespace, console: Console) -> int:
+    run = describe_run(sys.argv)
+    try:
+        with handle_signals(signal.default_int_handler), ExitStack() as stack:
+            targets = stack.enter_context(_targets(args, console))
+            material = load_material(args.profile, args.utterances)
+            console.print(f"Recognisers hear {material.about}.", highlight=False)
+            results: list[LevelResult] = []
+            try:
+                run_to_end(_measure(args, console, targets, material, results))
+            finally:
+                _report(args, console, {**describe_machine(), **run, "spoken": material.about}, results)
+    except OutputClosedError:
+        raise
+    except (ParleyError, EndpointError, UnexpectedAnswerError, OSError) as error:
+        console.print(f"bench-stages: {error}", style="red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return _INTERRUPTED
+    return 1 if any(not one.figure_names() for one in results) else 0
+
+
+@contextmanager
+def _targets(args: argparse.Namespace, console: Console) -> Iterator[_Targets]:
+    """The endpoints that are wanted; starts the own server and its gateway."""
+    if args.no_own:
+        yield _Targets(_wanted(args, args.endpoint), lambda: None)
+        return
+    with (
+        own_server(console, "bench-stages", profile=args.profile) as server,
+        gateway(server.endpoints.grpc) as page,
+    ):
+        own = map(parse_endpoint, own_endpoints(server.models, server.endpoints.grpc, page))
+        cpu_s = partial(_cpu_s, server)
+        yield _Targets(_wanted(args, [*own, *args.endpoint]), cpu_s)
+
+
+def _wanted(args: argparse.Namespace, endpoints: Sequence[EndpointSpec]) -> list[EndpointSpec]:
+    """Raises EndpointError: none is left."""
+    stages = {_STAGES[name] for name in args.only} or set(Stage)
+    found = [
+        one
+        for one in endpoints
+        if one.driver.stage in stages and (not args.match or any(text in one.name for text in args.match))
+    ]
+    if not found:
+        raise EndpointError("no endpoint has this stage and name")
+    return found
+
+
+def _cpu_s(server: EmbeddedServer) -> float:
+    return sum(process.cpu_s for process in server.usage())
+
+
+async def _measure(
+    args: argparse.Namespace,
+    console: Console,
+    targets: _Targets,
+    material: Material,
+    results: list[LevelResult],
+) -> int:
+    """Measure endpoint by endpoint; what is finished is in ``results`` even where the rest is not."""
+    runner = Runner(material, Patience(), targets.server_cpu_s)
+    for spec in targets.endpoints:
+        stage = spec.driver.stage
+        console.print(f"{stage.value}: {spec.name}", markup=False, highlight=False)
+        waiting = list(args.concurrency)
+        try:
+            async with spec.driver.open(spec.options) as endpoint:
+                await runner.run(spec.name, stage, endpoint, Level(1, 1))  # what only the first turns pay
+                while waiting:
+                    level = Level(waiting[0], args.turns)
+                    results += await runner.run(spec.name, stage, endpoint, level)
+                    waiting.pop(0)
+                    _print_progress(console, results[-1])
+        except EndpointError as error:
+            console.print(f"  {error}", style="red", markup=False)
+            lost = [Turn(failure=str(error))]
+            results += [LevelResult(spec.name, stage, concurrency, lost, 0.0) for concurrency in waiting]
+    return 0
+
+
+def _print_progress(console: Console, level: LevelResult) -> None:
+    turns = f"{len(level.turns)} turns in {level.wall_s:.0f} s, {level.failures.total()} failed"
+    console.print(f"  {level.concurrency} at once: {turns}", style="dim", highlight=False)
+
+
+def _report(
+    args: argparse.Namespace, console: Console, machine: dict[str, str], results: Sequence[LevelResult]
+) -> None:
+    """Print and write what was measured."""
+    if not results:
+        return
+    tables = [*stage_tables(results), load_table(results)]
+    remarks = notes(results)
+    for table in tables:
+        console.print(_rich(table))
+    for line in [*(f"{name}: {value}" for name, value in machine.items()), *remarks]:
+        console.print(line, style="dim", markup=False, highlight=False)
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        measured = [one.summary() for one in results]
+        args.json.write_text(json.dumps({"machine": machine, "notes": remarks, "levels": measured}, indent=1))
+        console.print(f"All figures: {args.json}", highlight=False)
+    if args.html:
+        write_html(args.html, machine=machine, tables=tables, notes=remarks, results=results)
+        console.print(f"The report: {args.html}", highlight=False)
+
+
+def _rich(table: Table) -> RichTable:
+    drawn = RichTable(title=table.title, title_justify="left")
+    for number, cell in enumerate(table.head):
+        drawn.add_column(cell, justify="left" if number in (0, 2) else "right")
+    for row in table.rows:
+        drawn.add_row(*map(escape, row))
+    return drawn
+
+
+def _endpoint(written: str) -> EndpointSpec:
+    try:
+        return parse_endpoint(written)
+    except EndpointError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _levels(written: str) -> list[int]:
+    return [_whole(part) for part in written.split(",")]
+
+
+def _whole(written: str) -> int:
+    if not written.isdecimal() or not 0 < int(written) <= _MOST:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {_MOST} expected, not {written!r}")
+    return int(written)

@@ -1,0 +1,119 @@
+"""OpenAI's interfaces by HTTP, of the gateway or of any service: chat, speech and transcription."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import numpy as np
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError
+
+from stages.drivers.options import EndpointOptions
+from stages.drivers.recording import RecordingRecognizer, to_wav
+from stages.protocols import Delta, EndpointError, Pcm, Prompt, Sound, Usage
+
+_SPEECH_RATE = 24_000
+"""Of ``pcm``, in OpenAI's documentation and everywhere else."""
+_LIMIT_TOKENS = 128
+_CHAT, _SPEECH, _TRANSCRIPTION = "gpt-4o-mini", "tts-1", "whisper-1"
+_VOICE = "alloy"
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except APIStatusError as error:
+        raise EndpointError(f"HTTP {error.status_code}") from error
+    except APIConnectionError as error:
+        raise EndpointError("no connection") from error
+    except OpenAIError as error:
+        raise EndpointError(type(error).__name__) from error
+
+
+@asynccontextmanager
+async def _client(options: EndpointOptions) -> AsyncIterator[AsyncOpenAI]:
+    with _translated():
+        client = AsyncOpenAI(base_url=options.url or None, api_key=options.key or "none", max_retries=0)
+        async with client:
+            yield client
+
+
+@asynccontextmanager
+async def open_language_model(options: EndpointOptions) -> AsyncIterator[OpenAiLanguageModel]:
+    """``POST /chat/completions``, streamed."""
+    async with _client(options) as client:
+        yield OpenAiLanguageModel(client, options.model or _CHAT)
+
+
+@asynccontextmanager
+async def open_voice(options: EndpointOptions) -> AsyncIterator[OpenAiVoice]:
+    """``POST /audio/speech``."""
+    async with _client(options) as client:
+        yield OpenAiVoice(client, options.model or _SPEECH, options.voice or _VOICE)
+
+
+@asynccontextmanager
+async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingRecognizer]:
+    """``POST /audio/transcriptions``."""
+    async with _client(options) as client:
+
+        async def transcribe(samples: Pcm) -> str:
+            with _translated():
+                written = await client.audio.transcriptions.create(
+                    model=options.model or _TRANSCRIPTION, file=("speech.wav", to_wav(samples))
+                )
+            return written.text
+
+        yield RecordingRecognizer(transcribe)
+
+
+class OpenAiLanguageModel:
+    """See :class:`stages.protocols.LanguageModel`."""
+
+    def __init__(self, client: AsyncOpenAI, model: str) -> None:
+        self._client = client
+        self._model = model
+
+    async def answer(self, prompt: Prompt) -> AsyncGenerator[Delta | Usage, None]:
+        """See :class:`stages.protocols.LanguageModel`."""
+        with _translated():
+            stream = await self._client.chat.completions.create(
+                model=self._model,
+                messages=[
+                    {"role": "system", "content": prompt.system},
+                    {"role": "user", "content": prompt.user},
+                ],
+                stream=True,
+                stream_options={"include_usage": True},
+                max_completion_tokens=_LIMIT_TOKENS,
+            )
+            async with stream:
+                async for chunk in stream:
+                    if chunk.choices and (text := chunk.choices[0].delta.content):
+                        yield Delta(text)
+                    if chunk.usage is not None:
+                        yield Usage(chunk.usage.completion_tokens)
+
+
+class OpenAiVoice:
+    """See :class:`stages.protocols.Voice`."""
+
+    def __init__(self, client: AsyncOpenAI, model: str, voice: str) -> None:
+        self._client = client
+        self._model = model
+        self._voice = voice
+
+    async def speak(self, text: str) -> AsyncGenerator[Sound, None]:
+        """See :class:`stages.protocols.Voice`."""
+        speech = self._client.audio.speech.with_streaming_response
+        with _translated():
+            async with speech.create(
+                model=self._model, voice=self._voice, input=text, response_format="pcm"
+            ) as response:
+                rest = b""
+                async for part in response.iter_bytes():
+                    whole = rest + part
+                    size = len(whole) // 2 * 2
+                    rest = whole[size:]
+                    yield Sound(np.frombuffer(whole[:size], "<i2").astype(np.int16), _SPEECH_RATE)

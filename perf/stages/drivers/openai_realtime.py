@@ -1,0 +1,184 @@
+"""OpenAI's Realtime interface by WebSocket: transcription, and whole calls."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import numpy as np
+from websockets.asyncio.client import ClientConnection
+
+from parley.audio.pcm import Resampler
+from stages.drivers.options import EndpointOptions
+from stages.drivers.sockets import open_socket, translated
+from stages.protocols import RATE, AnswerEnded, EndpointError, Pcm, Sound, Text
+
+DETECTION = "turn_detection"
+"""Option: ``server_vad`` or ``semantic_vad``; without it the endpoint's default."""
+_PUBLIC = "https://api.openai.com/v1"
+_TRANSCRIBE, _TALK = "gpt-4o-mini-transcribe", "gpt-realtime"
+_RATE = 24_000
+_FORMAT = {"type": "audio/pcm", "rate": _RATE}
+_SYSTEM = "You are a friendly voice assistant. Keep answers short."
+
+
+@asynccontextmanager
+async def open_recognizer(options: EndpointOptions) -> AsyncIterator[RealtimeRecognizer]:
+    """A transcription session."""
+    yield RealtimeRecognizer(options)
+
+
+@asynccontextmanager
+async def open_agent(options: EndpointOptions) -> AsyncIterator[RealtimeAgent]:
+    """Whole calls."""
+    yield RealtimeAgent(options)
+
+
+def _input(options: EndpointOptions) -> dict[str, Any]:
+    detection = options.extra.get(DETECTION)
+    return {"format": _FORMAT, **({"turn_detection": {"type": detection}} if detection else {})}
+
+
+@asynccontextmanager
+async def _session(
+    options: EndpointOptions, query: dict[str, str], settings: dict[str, Any]
+) -> AsyncIterator[_Socket]:
+    headers = {"Authorization": f"Bearer {options.key}"} if options.key else {}
+    url = f"{options.url or _PUBLIC}/realtime?{urlencode(query)}"
+    async with open_socket(url, headers) as connection:
+        socket = _Socket(connection)
+        await socket.send_event("session.update", session=settings)
+        yield socket
+
+
+class _Socket:
+    """Events both ways, and audio in the rate of the protocol."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._resampler = Resampler(RATE, _RATE)
+
+    async def send_event(self, kind: str, **fields: object) -> None:
+        with translated():
+            await self._connection.send(msgspec.json.encode({"type": kind, **fields}).decode())
+
+    async def send(self, chunk: Pcm) -> None:
+        """Send audio, behind by the resampler's filter (a few milliseconds)."""
+        samples = self._resampler.push(chunk)
+        if len(samples):
+            audio = base64.b64encode(samples.astype("<i2").tobytes()).decode()
+            await self.send_event("input_audio_buffer.append", audio=audio)
+
+    async def close(self) -> None:
+        """End the connection, and with it the events."""
+        with translated():
+            await self._connection.close()
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """The server's events; an error ends them.
+
+        Raises:
+            EndpointError: the server sent an error, or the connection broke.
+        """
+        with translated():
+            async for raw in self._connection:
+                event: dict[str, Any] = msgspec.json.decode(raw)
+                if event["type"] == "error":
+                    raise EndpointError(str(event["error"].get("code") or event["error"].get("type")))
+                yield event
+
+
+class RealtimeRecognizer:
+    """See :class:`stages.protocols.Recognizer`."""
+
+    streams = True
+
+    def __init__(self, options: EndpointOptions) -> None:
+        self._options = options
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[_TranscriptStream]:
+        """See :class:`stages.protocols.Recognizer`."""
+        transcription = {"model": self._options.model or _TRANSCRIBE, "language": "en"}
+        audio = {"input": {**_input(self._options), "transcription": transcription}}
+        settings = {"type": "transcription", "audio": audio}
+        async with _session(self._options, {"intent": "transcription"}, settings) as socket:
+            yield _TranscriptStream(socket)
+
+
+class _TranscriptStream:
+    """The protocol has no end of a stream: it is over when no utterance is open any more."""
+
+    def __init__(self, socket: _Socket) -> None:
+        self._socket = socket
+        self._open: dict[str, str] = {}
+        """Partial texts of utterances that have no final one, by item."""
+        self._is_speaking = self._is_ended = False
+
+    async def send(self, chunk: Pcm) -> None:
+        await self._socket.send(chunk)
+
+    async def end(self) -> None:
+        self._is_ended = True
+        if not self._open:
+            await self._socket.close()
+        elif self._is_speaking:
+            await self._socket.send_event("input_audio_buffer.commit")
+
+    async def __aiter__(self) -> AsyncIterator[Text]:
+        async for event in self._socket.events():
+            match event["type"]:
+                case "input_audio_buffer.speech_started":
+                    self._open[event["item_id"]] = ""
+                    self._is_speaking = True
+                case "input_audio_buffer.speech_stopped":
+                    self._is_speaking = False
+                case "conversation.item.input_audio_transcription.delta":
+                    text = self._open.get(event["item_id"], "") + event["delta"]
+                    self._open[event["item_id"]] = text
+                    yield Text(text, is_final=False)
+                case "conversation.item.input_audio_transcription.completed":
+                    self._open.pop(event["item_id"], None)
+                    yield Text(event["transcript"], is_final=True)
+                    if self._is_ended and not self._open:
+                        return
+                case "conversation.item.input_audio_transcription.failed":
+                    raise EndpointError(str(event["error"].get("code") or "failed"))
+
+
+class RealtimeAgent:
+    """See :class:`stages.protocols.Agent`."""
+
+    def __init__(self, options: EndpointOptions) -> None:
+        self._options = options
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[_CallLine]:
+        """See :class:`stages.protocols.Agent`."""
+        voice = {"voice": self._options.voice} if self._options.voice else {}
+        audio = {"input": _input(self._options), "output": {"format": _FORMAT, **voice}}
+        settings = {"type": "realtime", "instructions": _SYSTEM, "audio": audio}
+        query = {"model": self._options.model or _TALK}
+        async with _session(self._options, query, settings) as socket:
+            yield _CallLine(socket)
+
+
+class _CallLine:
+    def __init__(self, socket: _Socket) -> None:
+        self._socket = socket
+
+    async def send(self, chunk: Pcm) -> None:
+        await self._socket.send(chunk)
+
+    async def __aiter__(self) -> AsyncIterator[Sound | AnswerEnded]:
+        async for event in self._socket.events():
+            match event["type"]:
+                case "response.output_audio.delta":
+                    samples = np.frombuffer(base64.b64decode(event["delta"]), "<i2").astype(np.int16)
+                    yield Sound(samples, _RATE)
+                case "response.done":
+                    yield AnswerEnded()

@@ -1,0 +1,130 @@
+"""What is measured: the figures of each stage, and those of a level of load."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stages.protocols import Stage
+from stages.statistics import SHARES, Estimate, estimate, ratio_estimate
+from stages.turns import Turn
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity."""
+
+    stage: Stage
+    title: str
+    unit: str
+    digits: int = 0
+    """Behind the point."""
+
+
+FIGURES: Mapping[str, Figure] = {
+    "first_partial_ms": Figure(Stage.RECOGNIZER, "start of speech to first text", "ms"),
+    "final_ms": Figure(Stage.RECOGNIZER, "true end of speech to final text", "ms"),
+    "first_token_ms": Figure(Stage.LANGUAGE_MODEL, "request to first token", "ms"),
+    "tokens_per_s": Figure(Stage.LANGUAGE_MODEL, "tokens a second, after the first", "1/s", 1),
+    "first_audio_ms": Figure(Stage.VOICE, "request to first audio", "ms"),
+    "first_audible_ms": Figure(Stage.VOICE, "request to first audible audio", "ms"),
+    "real_time_factor": Figure(Stage.VOICE, "real-time factor", "", 2),
+    "call_first_audio_ms": Figure(Stage.CALL, "true end of speech to first audio", "ms"),
+    "call_first_audible_ms": Figure(Stage.CALL, "true end of speech to first audible audio", "ms"),
+}
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """All turns of one endpoint under one load."""
+
+    endpoint: str
+    stage: Stage
+    concurrency: int
+    turns: Sequence[Turn]
+    wall_s: float
+    server_cpu_s: float | None = None
+    """Processor time of the server's processes; None: it is none of ours, or others were served too."""
+    driver_cpu_s: float | None = None
+    """Processor time of this process; None: the endpoint was measured in another one."""
+    loop_late_ms: Sequence[float] = field(default_factory=list)
+    """How much later than asked for this process's event loop woke up."""
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Turns that failed, by reason."""
+        return Counter(turn.failure for turn in self.turns if turn.failure)
+
+    @property
+    def word_error_rate(self) -> Estimate | None:
+        """Words of turns that failed are errors; None: nothing was recognised here."""
+        return ratio_estimate([turn.words for turn in self.turns if turn.words])
+
+    @property
+    def late_ms(self) -> list[float]:
+        """The latest chunk of every turn with a microphone."""
+        return [turn.late_ms for turn in self.turns if turn.late_ms is not None]
+
+    @property
+    def server_cpu_percent(self) -> float | None:
+        """Share of one processor for each stream, request or call (percent)."""
+        if self.server_cpu_s is None:
+            return None
+        return 100 * self.server_cpu_s / self.wall_s / self.concurrency
+
+    @property
+    def driver_cpu_percent(self) -> float | None:
+        """Share of one processor that this process took for all of them (percent)."""
+        return None if self.driver_cpu_s is None else 100 * self.driver_cpu_s / self.wall_s
+
+    def values(self, figure: str) -> list[float]:
+        """Of every turn that has the figure."""
+        return [turn.figures[figure] for turn in self.turns if figure in turn.figures]
+
+    def estimates(self, figure: str) -> dict[float, Estimate | None]:
+        """By :data:`stages.statistics.SHARES`; None: too few turns."""
+        values = self.values(figure)
+        return {share: estimate(values, share) for share in SHARES}
+
+    def figure_names(self) -> list[str]:
+        """Figures that at least one turn has."""
+        return [name for name in FIGURES if any(name in turn.figures for turn in self.turns)]
+
+    def summary(self) -> dict[str, Any]:
+        """For JSON: figures with their values, failures, and how busy both sides were."""
+        return {
+            "endpoint": self.endpoint,
+            "stage": self.stage,
+            "concurrency": self.concurrency,
+            "turns": len(self.turns),
+            "failures": dict(self.failures),
+            "figures": {
+                name: {
+                    "unit": FIGURES[name].unit,
+                    "n": len(self.values(name)),
+                    **{
+                        f"p{round(100 * share)}": _interval(found)
+                        for share, found in self.estimates(name).items()
+                    },
+                    "values": self.values(name),
+                }
+                for name in self.figure_names()
+            },
+            "word_error_rate": _interval(self.word_error_rate),
+            "microphone_late_ms": self.late_ms,
+            "loop_late_ms": {f"p{round(100 * s)}": _value(self.loop_late_ms, s) for s in SHARES},
+            "wall_s": self.wall_s,
+            "server_cpu_percent": self.server_cpu_percent,
+            "driver_cpu_percent": self.driver_cpu_percent,
+        }
+
+
+def _interval(found: Estimate | None) -> dict[str, float] | None:
+    return None if found is None else {"value": found.value, "low": found.low, "high": found.high}
+
+
+def _value(values: Sequence[float], share: float) -> float | None:
+    found = estimate(values, share)
+    return None if found is None else found.value

@@ -1,0 +1,98 @@
+"""The report as one HTML file that needs nothing else: no network, no script, no font."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure as Plot
+
+from stages.figures import FIGURES, LevelResult
+from stages.statistics import estimate
+from stages.tables import Table
+
+_FOLDER = Path(__file__).parent
+_SIZE_INCHES = (7.2, 3.6)
+_MARKS = ((0.5, "o", "p50"), (0.95, "^", "p95"))
+_APART = 0.16
+"""Between the marks of two endpoints, in steps of the axis."""
+
+
+def write_html(
+    path: Path,
+    *,
+    machine: Mapping[str, str],
+    tables: Sequence[Table],
+    notes: Sequence[str],
+    results: Sequence[LevelResult],
+) -> None:
+    """Write the report.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
+    page = environment.get_template("report.html.jinja").render(
+        machine=machine, tables=tables, notes=notes, plots=draw_all(results)
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page)
+
+
+def draw_all(results: Sequence[LevelResult]) -> list[tuple[str, Markup]]:
+    """A title and an SVG for each figure that was measured."""
+    return [
+        (f"{FIGURES[name].stage.value}: {FIGURES[name].title}", _draw(name, results))
+        for name in FIGURES
+        if any(one.values(name) for one in results)
+    ]
+
+
+def _draw(name: str, results: Sequence[LevelResult]) -> Markup:
+    """Percentiles with their intervals over the load, an endpoint by a colour."""
+    shown = [one for one in results if one.values(name)]
+    levels = sorted({one.concurrency for one in shown})
+    endpoints = list(dict.fromkeys(one.endpoint for one in shown))
+    # Text stays text: a reader can search it, and the file is smaller. A fixed salt keeps ids the same.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
+        plot = Plot(figsize=_SIZE_INCHES, layout="constrained")
+        axes = plot.subplots()
+        for number, endpoint in enumerate(endpoints):
+            shift = _APART * (number - (len(endpoints) - 1) / 2)
+            for share, mark, label in _MARKS:
+                points = [
+                    (levels.index(one.concurrency) + shift, found)
+                    for one in shown
+                    if one.endpoint == endpoint and (found := estimate(one.values(name), share))
+                ]
+                if not points:
+                    continue
+                middle = [found.value for _, found in points]
+                spread = [
+                    [found.value - found.low for _, found in points],
+                    [found.high - found.value for _, found in points],
+                ]
+                axes.errorbar(
+                    [at for at, _ in points],
+                    middle,
+                    yerr=spread,
+                    fmt=mark,
+                    color=f"C{number % 10}",
+                    capsize=3,
+                    label=f"{endpoint}, {label}",
+                )
+        axes.set_xticks(range(len(levels)), [str(level) for level in levels])
+        axes.set_xlim(-0.5, len(levels) - 0.5)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("at once")
+        axes.set_ylabel(FIGURES[name].unit or "ratio")
+        axes.grid(axis="y", alpha=0.3)
+        plot.legend(loc="outside right upper", fontsize="small", frameon=False)
+        file = io.StringIO()
+        plot.savefig(file, format="svg", metadata={"Date": None})
+    drawn = file.getvalue()
+    return Markup(drawn[drawn.index("<svg") :])  # noqa: S704 - matplotlib escapes texts

@@ -1,0 +1,122 @@
+"""What is said to endpoints: recordings with their texts, questions, prompts and texts to speak."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parley.launcher.options import ROOT, TINY_PROFILE
+from parley_client.audio.files import read_speech
+from parley_client.cli.script import ScriptTurn, load_script
+from stages.protocols import RATE, EndpointError, Pcm, Prompt
+
+UTTERANCES = Path(__file__).parent / "utterances.json"
+"""Two people who read literature; ``part`` is from the first sound to the last (milliseconds)."""
+_SYNTHETIC = ROOT / "tests" / "data" / "asr_eval" / "manifest.json"
+_RECORDINGS = ROOT / "models" / "test-recordings"
+_SENTENCES = ROOT / "perf" / "voices_sentences.txt"
+_SYSTEM = "You are a friendly voice assistant. Keep answers short."
+_ASKED = (
+    "Hello! What can you do for me?",
+    "What is the capital of Japan?",
+    "How do I make pancakes?",
+    "Who wrote Romeo and Juliet?",
+    "Why is the sky blue?",
+    "Tell me something about the moon.",
+    "What should I do on a rainy day?",
+    "How does a bicycle stay upright?",
+)
+_ASKED_TINY = ("hello", "what can you do", "how do i make pancakes", "thank you", "who are you", "goodbye")
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A recording of 16 kHz, and what is said in it."""
+
+    text: str
+    samples: Pcm
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that is said in a benchmark; every list has at least one entry."""
+
+    utterances: Sequence[Utterance]
+    """For recognisers."""
+    prompts: Sequence[Prompt]
+    """For language models."""
+    texts: Sequence[str]
+    """For voices."""
+    questions: Sequence[Utterance]
+    """For whole calls."""
+    about: str
+    """Where it comes from."""
+
+
+def load_material(profile: str, manifest: Path | None = None) -> Material:
+    """What the models of a profile understand.
+
+    Those of the profile tiny know a small world and synthetic voices: they get the tests' recordings.
+
+    Args:
+        profile: of the server.
+        manifest: other recordings for the recognisers: JSON, a list of ``file``, ``text`` and optionally
+            ``part``, first and last millisecond. Files lie beside it, or in ``models/test-recordings``.
+
+    Raises:
+        EndpointError: a recording is missing or the manifest cannot be read.
+        AudioFileError: a recording cannot be read.
+        ScriptError: as above.
+    """
+    is_tiny = profile == TINY_PROFILE
+    chosen = manifest or (_SYNTHETIC if is_tiny else UTTERANCES)
+    script = ROOT / "examples" / ("conversation.toml" if is_tiny else "open_conversation.toml")
+    utterances = load_utterances(chosen)
+    seconds = sum(len(one.samples) for one in utterances) / RATE
+    words = sum(len(one.text.split()) for one in utterances)
+    kind = "synthetic voices" if chosen == _SYNTHETIC else "recordings"
+    return Material(
+        utterances=utterances,
+        prompts=[Prompt(_SYSTEM, asked) for asked in (_ASKED_TINY if is_tiny else _ASKED)],
+        texts=_SENTENCES.read_text().splitlines(),
+        questions=[
+            Utterance(turn.text, turn.samples) for turn in load_script(script).turns if _is_plain(turn)
+        ],
+        about=f"{len(utterances)} utterances ({kind}, {seconds:.0f} s, {words} words) of {chosen.name}",
+    )
+
+
+def load_utterances(manifest: Path) -> list[Utterance]:
+    """The recordings of a manifest that have words.
+
+    Raises:
+        EndpointError: the manifest cannot be read, or one of its files is missing.
+        AudioFileError: a recording cannot be read.
+    """
+    try:
+        entries = json.loads(manifest.read_text())
+        found = [_load(entry, manifest.parent) for entry in entries if entry["text"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EndpointError(f"{manifest}: {error!r}") from error
+    if not found:
+        raise EndpointError(f"{manifest}: has no recording")
+    return found
+
+
+def _load(entry: dict[str, str], folder: Path) -> Utterance:
+    places = [place / entry["file"] for place in (folder, _RECORDINGS)]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise EndpointError(f"{entry['file']} is not there: `make fetch MODEL={_RECORDINGS.name}` brings it")
+    samples = read_speech(path)
+    if "part" in entry:
+        begin, end = (int(ms) * RATE // 1000 for ms in entry["part"])
+        samples = samples[begin:end]
+    return Utterance(entry["text"], samples)
+
+
+def _is_plain(turn: ScriptTurn) -> bool:
+    """Whether a turn is a question that is spoken after the answer before it."""
+    return len(turn.samples) > 0 and turn.barge_in_ms is None
