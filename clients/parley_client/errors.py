@@ -139,3 +139,9 @@ class ToolDefinitionError(ClientError):
     """A function cannot be offered as a tool."""
 
     code = "tool_definition"
+
+
+def reason_of(error: ParleyError) -> str:
+    """The code of the server's refusal that a :class:`ConnectError` was raised for, otherwise of the error."""
+    cause = error.__cause__
+    return cause.code if isinstance(error, ConnectError) and isinstance(cause, ParleyError) else error.code

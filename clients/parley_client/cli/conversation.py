@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from parley.errors import OverloadedError, ParleyError
 from parley_client.audio.files import Pcm
@@ -109,8 +109,10 @@ class ScriptedConversation:
         self._may_play.set()
         self._marks = PlaybackMarks(call, self.tracker.playout.played_ms)
 
-    async def run(self, turns: Sequence[ScriptTurn]) -> list[TurnReport]:
+    async def run(self, turns: Iterable[ScriptTurn]) -> list[TurnReport]:
         """Speak the turns one after the other and listen to the last answer.
+
+        The next turn is taken from ``turns`` when the one before has been spoken, and is not answered yet.
 
         Raises:
             ParleyError: the call broke.
@@ -150,14 +152,16 @@ class ScriptedConversation:
 
     # --- what the user does ---------------------------------------------------------------
 
-    async def _direct(self, turns: Sequence[ScriptTurn]) -> None:
-        if self._call.greets and await _within(self.tracker.greeted, self._turn_timeout_s):
+    async def _direct(self, turns: Iterable[ScriptTurn]) -> None:
+        is_greeted = self._call.greets and await _within(self.tracker.greeted, self._turn_timeout_s)
+        if is_greeted:
             await self._wait_for_playout()
-            await asyncio.sleep(turns[0].pause_ms / 1000 if turns else 0)
         before: TurnReport | None = None
         for turn in turns:
             if before is not None:
                 await self._wait_for_cue(before, turn)
+            elif is_greeted:
+                await asyncio.sleep(turn.pause_ms / 1000)
             before = self._enter(turn) if turn.write or turn.press else await self._speak(turn)
         if before is not None:
             await self._wait_for_answer(before)

@@ -16,7 +16,18 @@ from types import FrameType, ModuleType
 from parley.errors import ParleyError
 from parley_client.cli.advice import advice
 from parley_client.cli.arguments import handle_signals, run_to_end
-from parley_client.cli.commands import demo, gateway, models, probe, say, talk, trace, transcribe, voices
+from parley_client.cli.commands import (
+    capacity,
+    demo,
+    gateway,
+    models,
+    probe,
+    say,
+    talk,
+    trace,
+    transcribe,
+    voices,
+)
 from parley_client.cli.output import print_error, until_closed
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError, UsageError
@@ -29,6 +40,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "voices": voices,
     "probe": probe,
     "trace": trace,
+    "capacity": capacity,
     "gateway": gateway,
     "models": models,
 }

@@ -10,6 +10,7 @@ from parley.asr.messages import AsrOptions, TranscribeRequest, TranscriptEvent
 from parley.errors import ParleyError
 from parley.llm.messages import ChatMessage, Completed, TextDelta
 from parley_client import NO_RETRY, AgentAudio, Call, connect
+from parley_client.errors import reason_of
 from parley_client.stages import (
     Generation,
     Recognition,
@@ -32,7 +33,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except ParleyError as error:
-        raise EndpointError(error.code) from error
+        raise EndpointError(reason_of(error)) from error
 
 
 @asynccontextmanager

@@ -106,7 +106,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     Raises:
         ParleyError: the script cannot be read, the server cannot start, or the call failed.
     """
-    path = args.script or _default_script(args.profile)
+    path = args.script or default_script(args.profile)
     if args.script is None and not path.exists():
         raise ClientError("the demonstration needs the repository: run `make demo` in a checkout of it")
     check_output(args.out)
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return run_to_end(_hold(args, console, script))
 
 
-def _default_script(profile: str | None) -> Path:
+def default_script(profile: str | None) -> Path:
     """The conversation that a profile's models understand; None: the usual profile."""
     return _EXAMPLES / ("conversation.toml" if profile == _SMALL_WORLD else "open_conversation.toml")
 

@@ -1,0 +1,85 @@
+"""How busy processors and GPUs are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import cache
+from types import TracebackType
+from typing import Any, Self
+
+_SAMPLE_S = 1.0
+
+
+class UsageMeter:
+    """Measures while its ``async with`` lasts.
+
+    Args:
+        cpu_s: processor time of the server so far (seconds); None where that is not known.
+        gpus: utilisation of each GPU of this machine (0-1); None: it has none, or the server is elsewhere.
+    """
+
+    def __init__(
+        self, cpu_s: Callable[[], float] | None, gpus: Callable[[], list[float]] | None = None
+    ) -> None:
+        self._cpu_s = cpu_s
+        self._gpus = gpus
+        self._before_s = 0.0
+        self._began_s = 0.0
+        self._samples: list[list[float]] = []
+        self._task: asyncio.Task[None] | None = None
+        self.cpus: float | None = None
+        """Busy processors in the mean, filled on leaving."""
+        self.busy_gpus: float | None = None
+        """Busy GPUs in the mean."""
+
+    async def __aenter__(self) -> Self:
+        self._began_s = time.monotonic()
+        self._before_s = self._cpu_s() if self._cpu_s else 0.0
+        self._task = asyncio.create_task(self._sample(), name="gpu-usage")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        wall_s = time.monotonic() - self._began_s
+        if self._cpu_s is not None and wall_s > 0:
+            self.cpus = (self._cpu_s() - self._before_s) / wall_s
+        if self._samples:
+            self.busy_gpus = sum(map(sum, self._samples)) / len(self._samples)
+
+    async def _sample(self) -> None:
+        while self._gpus is not None:
+            self._samples.append(self._gpus())
+            await asyncio.sleep(_SAMPLE_S)
+
+
+def gpu_reader() -> Callable[[], list[float]] | None:
+    """Reads the utilisation of this machine's GPUs; None: NVML is not installed, or there is no GPU."""
+    nvml = _nvml()
+    if nvml is None or not nvml.nvmlDeviceGetCount():
+        return None
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+
+    def read() -> list[float]:
+        return [nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in handles]
+
+    return read
+
+
+@cache
+def _nvml() -> Any:
+    """NVML's module, ready for use; None: it is not installed, or there is no driver."""
+    try:
+        import pynvml  # noqa: PLC0415 - of the gpu profile only
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml

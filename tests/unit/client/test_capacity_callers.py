@@ -1,0 +1,89 @@
+"""Callers who hold a level, with an agent that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from fake_agent import CONNECTED, FakeAgent
+from test_conversation import TinyAgent, clip
+
+from parley.errors import ModelUnavailableError, TooManySessionsError
+from parley_client import NO_RETRY, connect
+from parley_client.cli.capacity.callers import CallPlan, hold_level
+from parley_client.cli.capacity.search import Verdict
+from parley_client.cli.script import ScriptTurn
+
+LIMIT_MS = 20_000.0
+
+
+class Line:
+    """Each call gets an agent of its own."""
+
+    def __init__(self, make=TinyAgent):
+        self._make = make
+        self.agents = []
+
+    def __call__(self):
+        made = self._make()
+        self.agents.append(made)
+        return connect("", transport=FakeAgent(made), retry=NO_RETRY)
+
+
+def plan(line, turns=2, timeout_s=0.5):
+    said = [ScriptTurn("turn", clip(), pause_ms=0) for _ in range(turns)]
+    return CallPlan(line, said, chunk_ms=20, turn_timeout_s=timeout_s)
+
+
+async def test_callers_call_again_until_enough_turns_were_held():
+    line = Line()
+    result = await hold_level(plan(line), 2, 60, LIMIT_MS)
+    assert result.verdict == Verdict.HELD
+    assert 59 <= result.turns
+    assert all(math.isfinite(wait) for wait in result.waits_ms)
+    assert (result.unanswered, result.refused, result.lost) == (0, [], [])
+    assert len(line.agents) > 2
+
+
+async def test_a_level_that_is_clearly_too_slow_ends_early():
+    result = await hold_level(plan(Line(lambda: TinyAgent(answers=False)), timeout_s=0.05), 2, 40, LIMIT_MS)
+    assert result.verdict == Verdict.BROKEN
+    assert result.unanswered == result.turns < 20
+
+
+async def test_a_refused_call_breaks_the_level_and_ends_it():
+    class Full:
+        def __init__(self):
+            self.agents = 0
+
+        def __call__(self):
+            self.agents += 1
+            agent = FakeAgent(TinyAgent()) if self.agents == 1 else FakeAgent(TooManySessionsError("full"))
+            return connect("", transport=agent, retry=NO_RETRY)
+
+    result = await hold_level(plan(Full()), 2, 60, LIMIT_MS)
+    assert (result.verdict, result.refused, result.lost) == (Verdict.BROKEN, ["too_many_sessions"], [])
+
+
+async def test_a_call_that_breaks_is_lost():
+    async def breaks(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        await stream.frames.get()
+        stream.fail(ModelUnavailableError("the server is gone"))
+
+    result = await hold_level(plan(Line(lambda: breaks)), 1, 60, LIMIT_MS)
+    assert result.verdict == Verdict.BROKEN
+    assert len(result.lost) == 1
+
+
+async def test_a_cancelled_level_hangs_up_every_call():
+    line = Line()
+    task = asyncio.create_task(hold_level(plan(line, turns=50), 2, 10_000, LIMIT_MS))
+    while len(line.agents) < 2:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not [one for one in asyncio.all_tasks() if (one.get_name() or "").startswith("caller")]
