@@ -20,7 +20,7 @@ from parley_client.options import Bounds, Deadlines, check_keys, check_size, che
 from parley_client.queues import BYTES_PER_MS, EventQueue, SendQueue
 from parley_client.server_stream import CallStats, ServerStream
 from parley_client.tools import CANCEL_GRACE_S, ToolTable
-from parley_client.transport import TritonStream
+from parley_client.transport import CallStream
 
 _MAX_RUNNING = 64
 
@@ -107,7 +107,7 @@ class Call:
 
     def __init__(
         self,
-        stream: TritonStream,
+        stream: CallStream,
         call_id: str,
         start: protocol.Start,
         *,

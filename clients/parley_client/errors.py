@@ -21,6 +21,8 @@
         ├── UsageError          usage
         └── ToolDefinitionError tool_definition
 
+``GatewayRefusalError`` of :mod:`parley_client.gateway_transport` is a ``ConnectError`` with the gateway's code.
+
 An error that the server reports keeps its own class and code from :mod:`parley.errors`.
 """
 
@@ -142,6 +144,6 @@ class ToolDefinitionError(ClientError):
 
 
 def reason_of(error: ParleyError) -> str:
-    """The code of the server's refusal that a :class:`ConnectError` was raised for, otherwise of the error."""
+    """The code of the refusal that a :class:`ConnectError` was raised for, otherwise of the error itself."""
     cause = error.__cause__
     return cause.code if isinstance(error, ConnectError) and isinstance(cause, ParleyError) else error.code

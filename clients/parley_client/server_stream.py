@@ -15,7 +15,7 @@ from parley_client.errors import CallEndedError, CallLostError, SlowConsumerErro
 from parley_client.events import CallEvent, read_event
 from parley_client.options import Deadlines
 from parley_client.queues import BYTES_PER_MS, EventQueue, SendQueue
-from parley_client.transport import Frame, ServerReply, TritonStream
+from parley_client.transport import CallStream, Frame, ServerReply
 
 _REMEMBERED = 16_384
 
@@ -93,7 +93,7 @@ class ServerStream:
 
     def __init__(
         self,
-        stream: TritonStream,
+        stream: CallStream,
         *,
         start: protocol.Start,
         outbox: SendQueue,

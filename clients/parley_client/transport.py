@@ -83,13 +83,33 @@ def open_triton_channel(
     return open_channel(server, credentials, arguments)
 
 
+class CallStream(Protocol):
+    """One call: frames out, replies in."""
+
+    async def send(self, frame: Frame) -> None:
+        """Write one request; waits for flow control."""
+        ...
+
+    async def finish(self) -> None:
+        """No request follows."""
+        ...
+
+    async def receive(self) -> ServerReply | None:
+        """The next reply; None after the last."""
+        ...
+
+    def cancel(self) -> None:
+        """Drop the call on both sides."""
+        ...
+
+
 class Transport(Protocol):
     """Opens streams to one server.
 
     Apart because applications may bring their own to :class:`parley_client.connect`.
     """
 
-    async def open(self, call_id: str, timeout_s: float) -> TritonStream:
+    async def open(self, call_id: str, timeout_s: float) -> CallStream:
         """A stream for the call ``call_id``.
 
         Raises:

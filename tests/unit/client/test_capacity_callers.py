@@ -40,7 +40,7 @@ async def test_callers_call_again_until_enough_turns_were_held():
     line = Line()
     result = await hold_level(plan(line), 2, 60, LIMIT_MS)
     assert result.verdict == Verdict.HELD
-    assert 59 <= result.turns
+    assert result.turns >= 59
     assert all(math.isfinite(wait) for wait in result.waits_ms)
     assert (result.unanswered, result.refused, result.lost) == (0, [], [])
     assert len(line.agents) > 2
@@ -81,7 +81,7 @@ async def test_a_call_that_breaks_is_lost():
 async def test_a_cancelled_level_hangs_up_every_call():
     line = Line()
     task = asyncio.create_task(hold_level(plan(line, turns=50), 2, 10_000, LIMIT_MS))
-    while len(line.agents) < 2:
+    while len(line.agents) < 2:  # noqa: ASYNC110 - the line has no event for it
         await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -32,21 +35,30 @@ from parley_client.cli.commands.demo import default_script
 from parley_client.cli.conversation import DEFAULT_TURN_TIMEOUT_S
 from parley_client.cli.own_server import default_profile, own_server
 from parley_client.cli.script import ScriptTurn, load_script
+from parley_client.connection import connect
 from parley_client.errors import ClientError, UsageError
 
 EXAMPLES = """\
   parley capacity --p95-ms 1000 --price-per-hour 0.40
                                    start a server, and find out what this machine holds and costs
+  parley capacity --gateway https://voice.example.com --most 256
+                                   through a gateway, as callers reach it
   parley capacity --server 10.0.0.5:8001 --most 256 --json capacity.json
                                    a running server; the file has the values of an autoscaler"""
 HELP = "find the most calls at once that a server holds within a latency, and what they cost"
 _WARM_UP_TURNS = 2
+_KEY = "PARLEY_KEY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.add_argument(
         "--server", type=address, metavar="HOST:PORT", help="use a running server instead of starting one"
+    )
+    parser.add_argument(
+        "--gateway",
+        metavar="URL",
+        help=f"call through a gateway, http://host:port; a key is taken from {_KEY}",
     )
     parser.add_argument(
         "--profile", metavar="NAME", help="of the server that is started, or is running (see parley models)"
@@ -96,6 +108,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         UsageError: numbers that do not fit each other.
         ParleyError: the script cannot be read, or the server cannot start.
     """
+    if args.server and args.gateway:
+        raise UsageError("give --server or --gateway, not both")
     if not 1 <= args.start <= args.most:
         raise UsageError("--start must be from 1 to --most")
     if args.turns < 1:
@@ -103,9 +117,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     levels: list[LevelResult] = []
     with _server(args, console) as server:
         args.server = server.address
-        # Tools belong to one call at a time, so each call has a table of its own.
         plan = CallPlan(
-            connect=lambda: open_call(args, tool_table(args), greeting=args.greeting or "", retry=NO_RETRY),
+            connect=_connector(args),
             turns=_questions(args),
             chunk_ms=args.chunk_ms,
             turn_timeout_s=args.turn_timeout,
@@ -120,6 +133,22 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return status
 
 
+def _connector(args: argparse.Namespace) -> Callable[[], connect]:
+    """Opens calls, each with a table of tools of its own, and tries once: refusals are to be seen.
+
+    Raises:
+        ClientError: a gateway is called, and what that needs is not installed.
+    """
+    changes: dict[str, Any] = {"greeting": args.greeting or "", "retry": NO_RETRY}
+    if args.gateway:
+        try:
+            from parley_client.gateway_transport import GatewayTransport  # noqa: PLC0415 - an optional extra
+        except ImportError as error:
+            raise ClientError(f"--gateway needs the packages of the extra gateway ({error})") from error
+        changes["transport"] = partial(GatewayTransport, args.gateway, os.environ.get(_KEY, ""))
+    return lambda: open_call(args, tool_table(args), **changes)
+
+
 @dataclass(frozen=True)
 class _Server:
     address: str
@@ -129,8 +158,8 @@ class _Server:
 
 @contextmanager
 def _server(args: argparse.Namespace, console: Console) -> Iterator[_Server]:
-    if args.server:
-        yield _Server(args.server, None)
+    if args.server or args.gateway:
+        yield _Server(args.server or args.gateway, None)
         return
     args.profile = args.profile or default_profile()
     with own_server(console, "capacity", profile=args.profile) as own:

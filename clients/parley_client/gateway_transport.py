@@ -1,0 +1,186 @@
+"""The network under a call through a gateway: a session by HTTP, and its stream by WebSocket.
+
+It needs the packages of the extra ``gateway``, besides those of ``client``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import msgspec
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from parley import protocol
+from parley.errors import InferenceError, ParleyError, from_wire
+from parley_client.errors import ConnectError, NoServerError
+from parley_client.transport import Frame, ServerReply
+
+_SUBPROTOCOL = Subprotocol("parley.v1")
+_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+_CLOSE_S = 2.0
+_WAITING = 512
+"""Replies that were not received yet; then the WebSocket is not read."""
+_HANG_UP = msgspec.json.encode(protocol.Control(action="hangup"))
+
+
+class GatewayRefusalError(ConnectError):
+    """The gateway refused a session for a reason that no server has, such as ``no_server_ready``."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+        """The gateway's own."""
+
+
+class GatewayTransport:
+    """Opens calls at a gateway.
+
+    Args:
+        url: of the gateway, ``http://host:port``.
+        key: API key; empty: none.
+    """
+
+    def __init__(self, url: str, key: str = "") -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    async def open(self, call_id: str, timeout_s: float) -> GatewayStream:  # noqa: ARG002 - the gateway has own ids
+        """A stream; it connects with the first frame, which says what session it is."""
+        return GatewayStream(self._url, self._headers, timeout_s)
+
+    async def close(self) -> None:
+        """Nothing is left: a stream owns its connection."""
+
+
+class GatewayStream:
+    """One session of the gateway.
+
+    The gateway acknowledges no request, so each one counts as acknowledged when it is sent.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str], timeout_s: float) -> None:
+        self._url = url
+        self._headers = headers
+        self._timeout_s = timeout_s
+        self._socket: ClientConnection | None = None
+        self._replies: asyncio.Queue[ServerReply | ParleyError | None] = asyncio.Queue(_WAITING)
+        self._reader: asyncio.Task[None] | None = None
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame; the first one opens the session.
+
+        Raises:
+            ConnectError: the gateway cannot be reached.
+            ParleyError: it refused the session, or the connection is gone.
+        """
+        if frame.start:
+            await self._open(frame.message)
+            return
+        assert self._socket is not None
+        try:
+            if frame.audio:
+                await self._socket.send(frame.audio)
+            if frame.message or frame.end:
+                await self._socket.send((frame.message or _HANG_UP).decode())
+        except ConnectionClosed as error:
+            if not frame.end:  # a session that is over needs no end
+                raise InferenceError("the stream has ended") from error
+        await self._replies.put(ServerReply(frame.request_id, final=True))
+
+    async def finish(self) -> None:
+        """Nothing: the gateway closes the WebSocket after the last event."""
+
+    async def receive(self) -> ServerReply | None:
+        """The next reply; None after the last.
+
+        Raises:
+            ParleyError: the connection broke.
+        """
+        reply = await self._replies.get()
+        if isinstance(reply, ParleyError):
+            raise reply
+        return reply
+
+    def cancel(self) -> None:
+        """Drop the connection."""
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _open(self, start: bytes) -> None:
+        body = msgspec.json.decode(start)
+        for name in ("type", "input_sample_rate"):
+            body.pop(name, None)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                url = await self._create(body)
+                self._socket = await connect(
+                    url,
+                    additional_headers=self._headers,
+                    subprotocols=[_SUBPROTOCOL],
+                    max_size=_MAX_MESSAGE_BYTES,
+                    close_timeout=_CLOSE_S,
+                    compression=None,
+                    proxy=None,
+                )
+        except TimeoutError as error:
+            raise ConnectError(f"{self._url} did not open a session within {self._timeout_s:g} s") from error
+        except InvalidStatus as error:
+            raise _refusal(error.response.body, error.response.status_code) from error
+        except (OSError, WebSocketException) as error:
+            raise NoServerError(f"no gateway answers at {self._url}") from error
+        self._reader = asyncio.create_task(self._read(self._socket), name="gateway-stream")
+
+    async def _create(self, body: dict[str, Any]) -> str:
+        """Create the session; returns the address of its stream."""
+        # A gateway is reached directly: proxies of the environment are for the public network.
+        async with httpx2.AsyncClient(
+            headers=self._headers, timeout=self._timeout_s, trust_env=False
+        ) as client:
+            try:
+                answer = await client.post(f"{self._url}/v1/sessions", json=body)
+            except httpx2.HTTPError as error:
+                raise NoServerError(f"no gateway answers at {self._url}") from error
+        if not answer.is_success:
+            raise _refusal(answer.content, answer.status_code)
+        return str(answer.json()["stream_url"])
+
+    async def _read(self, socket: ClientConnection) -> None:
+        """Pass events on until the connection ends; frees the connection."""
+        audio: ServerReply | None = None  # its samples are the next message
+        try:
+            async for message in socket:
+                if isinstance(message, bytes):
+                    if audio is not None:
+                        await self._replies.put(replace(audio, audio=np.frombuffer(message, "<i2")))
+                    audio = None
+                    continue
+                reply = ServerReply(event=message.encode())
+                event = msgspec.json.decode(message)
+                if event["type"] == "audio" and event["samples"]:
+                    audio = reply
+                elif event["type"] != "state":  # the gateway's own name for what no caller needs
+                    await self._replies.put(reply)
+        except ConnectionClosed as error:
+            code = error.rcvd.code if error.rcvd else 1006
+            await self._replies.put(InferenceError(f"the gateway closed the connection with {code}"))
+        else:
+            await self._replies.put(None)
+        finally:
+            await socket.close()
+
+
+def _refusal(body: bytes | bytearray | None, status: int) -> ParleyError:
+    """The gateway's error."""
+    try:
+        content = msgspec.json.decode(body or b"")["error"]
+        code, message = str(content["code"]), str(content["message"])
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return ConnectError(f"the gateway answered with HTTP {status}")
+    error = from_wire(f"{code}: {message}")
+    return error if error.code == code else GatewayRefusalError(message, code)

@@ -1,0 +1,148 @@
+"""Calls through a gateway: what the client sends, and what becomes of events and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager, suppress
+
+import numpy as np
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.responses import JSONResponse
+from starlette.websockets import WebSocketDisconnect
+
+from parley import protocol
+from parley.errors import TooManySessionsError
+from parley_client import NO_RETRY, AgentAudio, CallLostError, ConnectError, connect
+from parley_client.gateway_transport import GatewayTransport
+from parley_gateway.serving import running
+from parley_gateway.settings import load_settings
+
+RATE = 22_050
+CONNECTED = {
+    "type": "connected",
+    "session_id": "s",
+    "encoding": "pcm16",
+    "input_sample_rate": 16_000,
+    "output_sample_rate": RATE,
+    "max_message_bytes": 1_000,
+}
+
+
+class Gateway:
+    """As much of one as a client sees: answers the first audio, and closes when it is asked to."""
+
+    def __init__(self, *, breaks=False, refusal=None):
+        self.breaks = breaks
+        self.refusal = refusal
+        self.url = ""
+        self.body = None
+        self.keys = []
+        self.audio = b""
+
+    def app(self):
+        app = FastAPI()
+        app.post("/v1/sessions")(self.create)
+        app.websocket("/stream")(self.stream)
+        return app
+
+    async def create(self, request: Request):
+        self.keys.append(request.headers.get("authorization"))
+        self.body = await request.json()
+        if self.refusal:
+            return JSONResponse({"error": {"code": self.refusal, "message": "no", "retryable": True}}, 503)
+        return {"stream_url": self.url.replace("http", "ws") + "/stream"}
+
+    async def stream(self, websocket: WebSocket):
+        await websocket.accept("parley.v1")
+        await websocket.send_json(CONNECTED)
+        await websocket.send_json({"type": "state", "state": "listening"})
+        with suppress(WebSocketDisconnect):
+            while True:
+                message = await websocket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
+                if message.get("bytes"):
+                    self.audio += message["bytes"]
+                    if self.breaks:
+                        await websocket.close(1011)
+                        return
+                    audio = protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=RATE, samples=3)
+                    await websocket.send_text(protocol.encode(audio).decode())
+                    await websocket.send_bytes(np.array([1, 2, 3], "<i2").tobytes())
+                elif "hangup" in message.get("text", ""):
+                    await websocket.send_text(protocol.encode(protocol.Closed(reason="hangup")).decode())
+                    await websocket.close(1000)
+                    return
+
+
+@asynccontextmanager
+async def serving(gateway):
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(gateway.app(), log_config=None, lifespan="off"))
+    server.capture_signals = suppress  # signals stay with pytest
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0.01)
+        gateway.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield gateway.url
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+def calling(url, key="", **options):
+    return connect("", transport=lambda: GatewayTransport(url, key), retry=NO_RETRY, **options)
+
+
+async def test_a_call_has_audio_both_ways_and_is_hung_up():
+    gateway = Gateway()
+    async with serving(gateway) as url, calling(url, "secret", greeting="Good day.") as call:
+        await call.send_audio(np.ones(160, np.int16))
+        sounds = [event async for event in _until(call, AgentAudio)]
+        closed = await call.hang_up()
+    assert list(sounds[-1].samples) == [1, 2, 3]
+    assert closed.reason == "hangup"
+    assert gateway.audio == np.ones(160, "<i2").tobytes()
+    assert gateway.keys == ["Bearer secret"]
+    assert gateway.body["greeting"] == "Good day."
+    assert not {"type", "input_sample_rate"} & set(gateway.body)
+    assert call.stats.in_flight == 0
+
+
+async def _until(call, kind):
+    async for event in call:
+        yield event
+        if isinstance(event, kind):
+            return
+
+
+async def test_a_refusal_keeps_its_code():
+    async with serving(Gateway(refusal="too_many_sessions")) as url:
+        with pytest.raises(ConnectError) as refused:
+            await calling(url).__aenter__()
+    assert isinstance(refused.value.__cause__, TooManySessionsError)
+
+
+async def test_a_connection_that_breaks_loses_the_call():
+    async with serving(Gateway(breaks=True)) as url, calling(url) as call:
+        await call.send_audio(np.ones(160, np.int16))
+        with pytest.raises(CallLostError, match="1011"):
+            [event async for event in call]
+
+
+async def test_a_gateway_that_is_not_there_is_said():
+    with pytest.raises(ConnectError, match="no gateway answers at"):
+        await calling("http://127.0.0.1:1").__aenter__()
+
+
+async def test_a_real_gateway_without_a_server_refuses():
+    settings = load_settings(flags={"listen": {"port": 0}, "servers": {"addresses": ["127.0.0.1:1"]}})
+    async with running(settings) as one:
+        with pytest.raises(ConnectError) as refused:
+            await calling(one.url).__aenter__()
+    assert refused.value.code == "no_server_ready"
