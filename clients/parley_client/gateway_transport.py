@@ -34,8 +34,7 @@ class GatewayRefusalError(ConnectError):
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
-        self.code = code
-        """The gateway's own."""
+        self.code = code  # type: ignore[misc] - of one error, where other classes have one for all
 
 
 class GatewayTransport:
