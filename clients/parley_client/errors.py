@@ -21,7 +21,7 @@
         ├── UsageError          usage
         └── ToolDefinitionError tool_definition
 
-``GatewayRefusalError`` (:mod:`parley_client.gateway_transport`) is a ``ConnectError`` with the gateway's code.
+``GatewayRefusalError`` (:mod:`parley_client.gateway_transport`) is a ``ConnectError`` with a gateway's code.
 
 An error that the server reports keeps its own class and code from :mod:`parley.errors`.
 """

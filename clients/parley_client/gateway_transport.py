@@ -34,7 +34,8 @@ class GatewayRefusalError(ConnectError):
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
-        self.code = code  # type: ignore[misc] - of one error, where other classes have one for all
+        # Of one error, where other classes have one for all.
+        self.code = code  # type: ignore[misc]
 
 
 class GatewayTransport:

@@ -16,8 +16,9 @@ from stages.statistics import estimate
 from stages.tables import Table
 
 _FOLDER = Path(__file__).parent
-_SIZE_INCHES = (7.2, 3.6)
-_MARKS = ((0.5, "o", "p50"), (0.95, "^", "p95"))
+_SIZE_INCHES = (9.6, 3.8)
+_MARKS = {0.5: "o", 0.95: "^"}
+"""The report says which is which."""
 _APART = 0.16
 """Between the marks of two endpoints, in steps of the axis."""
 
@@ -63,7 +64,7 @@ def _draw(name: str, results: Sequence[LevelResult]) -> Markup:
         axes = plot.subplots()
         for number, endpoint in enumerate(endpoints):
             shift = _APART * (number - (len(endpoints) - 1) / 2)
-            for share, mark, label in _MARKS:
+            for share, mark in _MARKS.items():
                 points = [
                     (levels.index(one.concurrency) + shift, found)
                     for one in shown
@@ -83,7 +84,7 @@ def _draw(name: str, results: Sequence[LevelResult]) -> Markup:
                     fmt=mark,
                     color=f"C{number % 10}",
                     capsize=3,
-                    label=f"{endpoint}, {label}",
+                    label=endpoint if share == min(_MARKS) else None,
                 )
         axes.set_xticks(range(len(levels)), [str(level) for level in levels])
         axes.set_xlim(-0.5, len(levels) - 0.5)

@@ -10,6 +10,9 @@ from stages.protocols import Stage
 from stages.statistics import SHARES, Estimate, estimate, fewest
 
 
+_LATE_MS = 50
+
+
 @dataclass(frozen=True)
 class Table:
     """Cells as texts; the first two columns name the row."""
@@ -70,6 +73,12 @@ def notes(results: Sequence[LevelResult]) -> list[str]:
             )
     if any(one.server_cpu_percent is None for one in results):
         found.append("The server's processor time is known only where the benchmark has started the server.")
+    late = [one for one in results if max(one.late_ms, default=0.0) > _LATE_MS]
+    if late:
+        found.append(
+            f"The driver was late: in {len(late)} of {len(results)} levels a piece of audio left more than "
+            f"{_LATE_MS} ms after its time. Their latencies have some of that in them."
+        )
     missing = [stage.value for stage in Stage if not any(one.stage == stage for one in results)]
     if missing:
         found.append(f"No endpoint was given for: {', '.join(missing)}.")

@@ -56,6 +56,12 @@ def test_stages_without_an_endpoint_are_named():
     assert "No endpoint was given for: recognizer, voice, call." in notes([level()])
 
 
+def test_a_driver_that_was_late_is_named():
+    slow = LevelResult("one", Stage.RECOGNIZER, 1, [Turn({"final_ms": 1.0}, late_ms=80.0)], 1.0)
+    assert any(note.startswith("The driver was late: in 1 of 2 levels") for note in notes([level(), slow]))
+    assert not any("was late" in note for note in notes([level()]))
+
+
 class _Links(HTMLParser):
     def __init__(self):
         super().__init__()
