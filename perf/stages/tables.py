@@ -9,7 +9,6 @@ from stages.figures import FIGURES, LevelResult
 from stages.protocols import Stage
 from stages.statistics import SHARES, Estimate, estimate, fewest
 
-
 _LATE_MS = 50
 
 
