@@ -15,7 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
-from soak_gateway import UnexpectedAnswerError, gateway
+from soak_callers import UnexpectedAnswerError
+from soak_gateway import gateway
 
 from parley.engines.registry import RECOGNIZERS
 from parley.errors import ParleyError

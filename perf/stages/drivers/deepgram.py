@@ -136,20 +136,27 @@ class DeepgramVoice:
         """See :class:`stages.protocols.Voice`."""
         with translated():
             socket = self._idle.pop() if self._idle else await self._connect()
-            await socket.send(json.dumps({"type": "Speak", "text": text}))
-            await socket.send('{"type": "Flush"}')
-            async for raw in socket:
-                if isinstance(raw, bytes):
-                    yield Sound(np.frombuffer(raw, "<i2").astype(np.int16), _SPEECH_RATE)
-                    continue
-                message = json.loads(raw)
-                match message.get("type"):
-                    case "Flushed":
-                        self._idle.append(socket)
-                        return
-                    case "Error":
+            is_over = False
+            try:
+                await socket.send(json.dumps({"type": "Speak", "text": text}))
+                await socket.send('{"type": "Flush"}')
+                async for raw in socket:
+                    if isinstance(raw, bytes):
+                        yield Sound(np.frombuffer(raw, "<i2").astype(np.int16), _SPEECH_RATE)
+                        continue
+                    message = json.loads(raw)
+                    if message.get("type") == "Flushed":
+                        is_over = True
+                        break
+                    if message.get("type") == "Error":
                         raise EndpointError(str(message.get("code") or message.get("variant")))
-            raise EndpointError("closed early")
+            finally:
+                if is_over:
+                    self._idle.append(socket)
+                else:
+                    await socket.close()
+            if not is_over:
+                raise EndpointError("closed early")
 
     async def _connect(self) -> ClientConnection:
         return await self._stack.enter_async_context(open_socket(self._url, self._headers))
