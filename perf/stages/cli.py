@@ -58,9 +58,10 @@ def own_endpoints(models: Sequence[str], server: str, page: str) -> list[str]:
     grpc, http, deepgram = f"url={server}", f"url={page}/v1", f"url={page}"
     return [
         *(
-            f"parley-recognizer,{grpc},model={name},name={name} by gRPC"
+            f"parley-recognizer,{grpc},model={name},name={name} by gRPC{also}"
             for name in RECOGNIZERS
             if name in models
+            for also in ("", " without partials,finals=yes")
         ),
         *(
             f"parley-recording,{grpc},model={name},name={name} by gRPC"

@@ -42,7 +42,7 @@ def test_where_nothing_is_held_nothing_is_divided():
     assert found["calls_held"] == 0
     assert set(found["replicas"].values()) == {None}
     assert found["cost_per_call_minute"] is None
-    assert capacity(held=0).lines() == ["Not one call is held with a p95 of 1000 ms."]
+    assert capacity(held=0).lines() == ["No level is surely held with a p95 of 1000 ms."]
 
 
 def test_programs_get_numbers_or_null():
@@ -60,6 +60,12 @@ def test_the_result_names_formula_and_buffer():
     assert "Busy processors per call: 0.40." in text
     assert "GPUs" not in text
     assert "interrupted" in " ".join(capacity(is_complete=False).lines())
+
+
+def test_a_level_that_was_unsure_is_named():
+    unsure = [LevelResult(1, [900.0] * 30)]
+    lines = Capacity(Found(0, is_bounded=True), unsure, 1_000.0, 0.8, None).lines()
+    assert lines[1].startswith("At 1 the interval of the p95 has the limit in it")
 
 
 def test_the_table_shows_what_broke_a_level():

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from parley_client.cli.capacity.callers import LevelResult
-from parley_client.cli.capacity.search import Found
+from parley_client.cli.capacity.search import Found, Verdict
 from parley_client.cli.capacity.tail import CONFIDENCE
 from parley_client.cli.turns import percentile
 
@@ -79,10 +79,21 @@ class Capacity:
     def lines(self) -> list[str]:
         """The result in words."""
         held = self.found.held
+        unsure = [level.calls for level in self.levels if level.verdict == Verdict.UNSURE]
+        doubts = [
+            f"At {calls} the interval of the p95 has the limit in it: not held, but unsure; --turns narrows it."
+            for calls in unsure
+        ]
         if not held:
-            return [f"Not one call is held with a p95 of {self.limit_ms:.0f} ms." + self._interrupted()]
+            return [
+                f"No level is surely held with a p95 of {self.limit_ms:.0f} ms." + self._interrupted(),
+                *doubts,
+            ]
         bound = "" if self.found.is_bounded else " or more: no level above was measured"
-        lines = [f"Calls held with a p95 of {self.limit_ms:.0f} ms: {held}{bound}." + self._interrupted()]
+        lines = [
+            f"Calls held with a p95 of {self.limit_ms:.0f} ms: {held}{bound}." + self._interrupted(),
+            *doubts,
+        ]
         at = self.at_capacity
         for what, busy in (("processors", at.cpus if at else None), ("GPUs", at.gpus if at else None)):
             if busy is not None:
