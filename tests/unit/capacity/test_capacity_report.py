@@ -65,7 +65,7 @@ def test_the_result_names_formula_and_buffer():
 def test_a_level_that_was_unsure_is_named():
     unsure = [LevelResult(1, [900.0] * 30)]
     lines = Capacity(Found(0, is_bounded=True), unsure, 1_000.0, 0.8, None).lines()
-    assert lines[1].startswith("At 1 the interval of the p95 has the limit in it")
+    assert lines[1].startswith("At 1 the limit is within the interval of the p95")
 
 
 def test_the_table_shows_what_broke_a_level():
