@@ -81,7 +81,7 @@ class Capacity:
         held = self.found.held
         unsure = [level.calls for level in self.levels if level.verdict == Verdict.UNSURE]
         doubts = [
-            f"At {calls} the limit is within the interval of the p95: unsure, and not held; --turns narrows it."
+            f"At {calls} the limit is within the interval of the p95: unsure, so not held; use more --turns."
             for calls in unsure
         ]
         if not held:
