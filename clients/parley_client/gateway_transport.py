@@ -49,13 +49,18 @@ class GatewayTransport:
     def __init__(self, url: str, key: str = "") -> None:
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._streams: list[GatewayStream] = []
 
     async def open(self, call_id: str, timeout_s: float) -> GatewayStream:  # noqa: ARG002 - the gateway has own ids
         """A stream; it connects with the first frame, which says what session it is."""
-        return GatewayStream(self._url, self._headers, timeout_s)
+        stream = GatewayStream(self._url, self._headers, timeout_s)
+        self._streams.append(stream)
+        return stream
 
     async def close(self) -> None:
-        """Nothing is left: a stream owns its connection."""
+        """Drop the connections of all streams, and wait for their ends."""
+        while self._streams:
+            await self._streams.pop().close()
 
 
 class GatewayStream:
@@ -111,6 +116,12 @@ class GatewayStream:
         """Drop the connection."""
         if self._reader is not None:
             self._reader.cancel()
+
+    async def close(self) -> None:
+        """Drop the connection, and wait for its end."""
+        self.cancel()
+        if self._reader is not None:
+            await asyncio.gather(self._reader, return_exceptions=True)
 
     async def _open(self, start: bytes) -> None:
         body = msgspec.json.decode(start)

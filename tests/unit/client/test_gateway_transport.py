@@ -112,6 +112,7 @@ async def test_a_call_has_audio_both_ways_and_is_hung_up():
     assert gateway.body["greeting"] == "Good day."
     assert not {"type", "input_sample_rate"} & set(gateway.body)
     assert call.stats.in_flight == 0
+    assert "gateway-stream" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
 async def _until(call, kind):
