@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from word_errors import spoken_words
+
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley_client.audio.files import read_speech
 from parley_client.cli.script import ScriptTurn, load_script
@@ -75,7 +77,7 @@ def load_material(profile: str, manifest: Path | None = None) -> Material:
     script = ROOT / "examples" / ("conversation.toml" if is_tiny else "open_conversation.toml")
     utterances = load_utterances(chosen)
     seconds = sum(len(one.samples) for one in utterances) / RATE
-    words = sum(len(one.text.split()) for one in utterances)
+    words = sum(len(spoken_words(one.text)) for one in utterances)
     kind = "synthetic voices" if chosen == _SYNTHETIC else "recordings"
     return Material(
         utterances=utterances,
