@@ -34,7 +34,7 @@ from stages.machine import describe_machine, describe_run
 from stages.material import Material, load_material
 from stages.protocols import EndpointError, Level, Stage
 from stages.runner import Runner
-from stages.tables import Table, load_table, notes, stage_tables
+from stages.tables import Table, load_table, notes, stage_tables, to_markdown
 from stages.turns import Patience, Turn
 
 _STAGES = {stage.value.replace(" ", "-"): stage for stage in Stage}
@@ -141,6 +141,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="other recordings: JSON, a list of file, text and part",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every value")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables for a page")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report that can be handed on")
     args = parser.parse_args(argv)
     if args.no_own and not args.endpoint:
@@ -259,6 +260,10 @@ def _report(
         measured = [one.summary() for one in results]
         args.json.write_text(json.dumps({"machine": machine, "notes": remarks, "levels": measured}, indent=1))
         console.print(f"All figures: {args.json}", highlight=False)
+    if args.markdown:
+        args.markdown.parent.mkdir(parents=True, exist_ok=True)
+        args.markdown.write_text(to_markdown(tables))
+        console.print(f"The tables: {args.markdown}", highlight=False)
     if args.html:
         write_html(args.html, machine=machine, tables=tables, notes=remarks, results=results)
         console.print(f"The report: {args.html}", highlight=False)

@@ -55,6 +55,16 @@ def load_table(results: Sequence[LevelResult]) -> Table:
     )
 
 
+def to_markdown(tables: Sequence[Table]) -> str:
+    """The tables for a page of documentation."""
+    parts = []
+    for table in tables:
+        lines = [table.head, ["---"] * len(table.head), *table.rows]
+        rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+        parts.append("\n".join([f"{table.title}:", "", *rows, ""]))
+    return "\n".join(parts)
+
+
 def notes(results: Sequence[LevelResult]) -> list[str]:
     """What the tables do not show."""
     found = []

@@ -17,7 +17,7 @@ from stages.html import write_html
 from stages.material import Material, load_material, load_utterances
 from stages.protocols import RATE, EndpointError, Level, Stage
 from stages.runner import Runner
-from stages.tables import load_table, notes, stage_tables
+from stages.tables import load_table, notes, stage_tables, to_markdown
 from stages.turns import Turn
 
 MATERIAL = Material(utterances=[utterance()], prompts=(), texts=("hello",), questions=[utterance()], about="")
@@ -54,6 +54,13 @@ def test_a_level_of_which_every_turn_failed_is_a_row():
 
 def test_stages_without_an_endpoint_are_named():
     assert "No endpoint was given for: recognizer, voice, call." in notes([level()])
+
+
+def test_tables_are_written_for_a_page():
+    (table,) = stage_tables([level("a|b", count=2)])
+    title, _, head, rule, row, *_ = to_markdown([table]).splitlines()
+    assert title == "language model:"
+    assert head.count("|") == rule.count("|") == row.count("|") - row.count("\\|")
 
 
 def test_a_driver_that_was_late_is_named():
