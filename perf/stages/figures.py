@@ -45,6 +45,8 @@ class LevelResult:
     concurrency: int
     turns: Sequence[Turn]
     wall_s: float
+    active_s: float = 0.0
+    """The sum of the times for which streams, requests or calls were under way."""
     server_cpu_s: float | None = None
     """Processor time of the server's processes; None: it is none of ours, or others were served too."""
     driver_cpu_s: float | None = None
@@ -69,10 +71,10 @@ class LevelResult:
 
     @property
     def server_cpu_percent(self) -> float | None:
-        """Share of one processor for each stream, request or call (percent)."""
-        if self.server_cpu_s is None:
+        """Share of one processor for each stream, request or call that is under way (percent)."""
+        if self.server_cpu_s is None or not self.active_s:
             return None
-        return 100 * self.server_cpu_s / self.wall_s / self.concurrency
+        return 100 * self.server_cpu_s / self.active_s
 
     @property
     def driver_cpu_percent(self) -> float | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 from stages.calls import call
 from stages.figures import LevelResult
@@ -63,52 +63,51 @@ class Runner:
         late_ms: list[float] = []
         probe = asyncio.create_task(_watch_loop(late_ms), name="loop-probe")
         try:
-            found = await self._turns(stage, endpoint, level)
+            if isinstance(endpoint, OwnBenchmark):
+                return await _measured_elsewhere(name, endpoint, level)
+            held = await self._hold(stage, endpoint, level)
         finally:
             await stop(probe)
         wall_s = time.perf_counter() - began
         used = self._server_cpu_s()
-        results = [LevelResult(name, one, level.concurrency, turns, wall_s) for one, turns in found.items()]
-        if isinstance(endpoint, OwnBenchmark):
-            return results
         return [
-            replace(
-                one,
+            LevelResult(
+                name,
+                stage,
+                level.concurrency,
+                held.turns,
+                wall_s,
+                active_s=held.active_s,
                 server_cpu_s=None if used is None or cpu_s is None else used - cpu_s,
                 driver_cpu_s=time.process_time() - driver_s,
                 loop_late_ms=late_ms,
             )
-            for one in results
         ]
 
-    async def _turns(self, stage: Stage, endpoint: Endpoint, level: Level) -> dict[Stage, list[Turn]]:
-        if isinstance(endpoint, OwnBenchmark):
-            return await _measured_elsewhere(endpoint, level)
+    async def _hold(self, stage: Stage, endpoint: Endpoint, level: Level) -> _Held:
         said, patience = self._material, self._patience
         match stage:
             case Stage.RECOGNIZER:
                 hears = cast("Recognizer", endpoint)
-                turns = await _spread(
+                return await _spread(
                     said.utterances, level, lambda one: recognize(hears, one, patience), stagger_s=_STAGGER_S
                 )
             case Stage.LANGUAGE_MODEL:
                 writes = cast("LanguageModel", endpoint)
-                turns = await _spread(
+                return await _spread(
                     said.prompts, level, lambda one: answer(writes, one, patience), warm_ups=1
                 )
             case Stage.VOICE:
                 speaks = cast("Voice", endpoint)
-                turns = await _spread(said.texts, level, lambda one: speak(speaks, one, patience), warm_ups=1)
+                return await _spread(said.texts, level, lambda one: speak(speaks, one, patience), warm_ups=1)
             case Stage.CALL:
-                turns = await self._calls(cast("Agent", endpoint), level)
-        return {stage: turns}
+                return await self._calls(cast("Agent", endpoint), level)
 
-    async def _calls(self, agent: Agent, level: Level) -> list[Turn]:
+    async def _calls(self, agent: Agent, level: Level) -> _Held:
         """Each caller asks its share; one whose call broke calls again."""
         share = _share(level)
 
         async def hold(number: int) -> list[Turn]:
-            await asyncio.sleep(number * _STAGGER_S)
             questions = itertools.islice(itertools.cycle(self._material.questions), number, None)
             turns: list[Turn] = []
             while len(turns) < share:
@@ -116,7 +115,7 @@ class Runner:
                 turns += await call(agent, asked, self._patience)
             return turns
 
-        return await _all_of(hold, level.concurrency)
+        return await _all_of(hold, level.concurrency, _STAGGER_S)
 
 
 async def _spread(
@@ -126,7 +125,7 @@ async def _spread(
     *,
     stagger_s: float = 0.0,
     warm_ups: int = 0,
-) -> list[Turn]:
+) -> _Held:
     """The turns of workers that take the items round and round, each beginning with another one.
 
     Args:
@@ -139,19 +138,36 @@ async def _spread(
     share = _share(level)
 
     async def work(number: int) -> list[Turn]:
-        await asyncio.sleep(number * stagger_s)
         mine = itertools.islice(itertools.cycle(items), number * share % len(items), None)
         turns = [await take(item) for item in itertools.islice(mine, warm_ups)]
         turns = [turn for turn in turns if turn.failure]
         return turns + [await take(item) for item in itertools.islice(mine, share)]
 
-    return await _all_of(work, level.concurrency)
+    return await _all_of(work, level.concurrency, stagger_s)
 
 
-async def _all_of(work: Callable[[int], Coroutine[Any, Any, list[Turn]]], workers: int) -> list[Turn]:
+@dataclass
+class _Held:
+    """What the workers of a level did."""
+
+    turns: list[Turn] = field(default_factory=list)
+    active_s: float = 0.0
+    """The sum of the times for which each worker was busy (seconds)."""
+
+
+async def _all_of(work: Callable[[int], Awaitable[list[Turn]]], workers: int, stagger_s: float) -> _Held:
+    held = _Held()
+
+    async def run(number: int) -> None:
+        await asyncio.sleep(number * stagger_s)
+        began = time.perf_counter()
+        held.turns.extend(await work(number))
+        held.active_s += time.perf_counter() - began
+
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work(number)) for number in range(workers)]
-    return [turn for task in tasks for turn in task.result()]
+        for number in range(workers):
+            group.create_task(run(number))
+    return held
 
 
 def _share(level: Level) -> int:
@@ -159,15 +175,19 @@ def _share(level: Level) -> int:
     return max(_FEWEST_EACH, -(-level.turns // level.concurrency))
 
 
-async def _measured_elsewhere(endpoint: OwnBenchmark, level: Level) -> dict[Stage, list[Turn]]:
+async def _measured_elsewhere(name: str, endpoint: OwnBenchmark, level: Level) -> list[LevelResult]:
+    began = time.perf_counter()
     try:
         measured = await endpoint.measure(level)
     except EndpointError as error:
-        return {Stage.CALL: [Turn(failure=str(error))]}
-    return {
-        stage: [Turn(figures) if figures else Turn(failure="no right answer") for figures in turns]
-        for stage, turns in measured.items()
-    }
+        found = {Stage.CALL: [Turn(failure=str(error))]}
+    else:
+        found = {
+            stage: [Turn(figures) if figures else Turn(failure="no right answer") for figures in turns]
+            for stage, turns in measured.items()
+        }
+    wall_s = time.perf_counter() - began
+    return [LevelResult(name, stage, level.concurrency, turns, wall_s) for stage, turns in found.items()]
 
 
 async def _watch_loop(late_ms: list[float]) -> None:

@@ -30,7 +30,9 @@ def turns(count, *failed):
 
 
 def level(name="one", concurrency=1, count=30, failed=("full",)):
-    return LevelResult(name, Stage.LANGUAGE_MODEL, concurrency, turns(count, *failed), 10.0, server_cpu_s=5.0)
+    return LevelResult(
+        name, Stage.LANGUAGE_MODEL, concurrency, turns(count, *failed), 10.0, 10.0, server_cpu_s=5.0
+    )
 
 
 def test_failures_are_shown_beside_the_figures():
