@@ -11,6 +11,7 @@ sends no interim texts.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from pipecat.utils.time import time_now_iso8601
 from pipecat_parley import ParleyLLMService, ParleyTTSService
 
 from parley.asr.decoding.words import text_of
+from parley.engines.speech import ESPEAK, EspeakSpeaker
 from parley.errors import ParleyError
 from parley.llm.service import ChatService
 from parley.models.qwen3 import load_chat_service
@@ -91,13 +93,15 @@ class _LocalGeneration(Generation):
 class _LocalSynthesis(Synthesis):
     def __init__(self, synthesizer: EspeakSynthesizer) -> None:
         super().__init__(_NO_SERVER)
-        self._speaker = _LocalSpeaker(synthesizer)  # type: ignore[assignment] - as above
+        self._lineup = [(ESPEAK, _LocalSpeaker(synthesizer))]
+        self._recheck_at_s = math.inf  # no server is asked what it has loaded
 
 
-class _LocalSpeaker:
-    """What :class:`parley.engines.speech.ModelSpeaker` does, without a server."""
+class _LocalSpeaker(EspeakSpeaker):
+    """Speaks without a server."""
 
     def __init__(self, synthesizer: EspeakSynthesizer) -> None:
+        super().__init__(None, timeout_s=0.0)  # type: ignore[arg-type] - nothing here asks a model
         self._synthesizer = synthesizer
 
     async def speak(
