@@ -50,6 +50,12 @@ def test_the_file_has_the_values_of_an_autoscaler(levels, tmp_path, capsys):
     assert "Calls held with a p95 of 1000 ms: 3." in capsys.readouterr().out
 
 
+def test_turns_that_cannot_be_enough_are_warned_of(levels, tmp_path, capsys):
+    levels(lambda _: [400.0] * 20)
+    run(tmp_path, "--turns", "20", "--most", "1")
+    assert "that takes 59 turns" in capsys.readouterr().out
+
+
 def test_nothing_held_is_a_failure(levels, tmp_path):
     levels(lambda _: [4_000.0] * 60)
     status, found = run(tmp_path)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from parley_client.cli.capacity.callers import LevelResult
 from parley_client.cli.capacity.search import Found, Verdict, find_capacity, summarize
-from parley_client.cli.capacity.tail import CONFIDENCE, SHARE, tail_of
+from parley_client.cli.capacity.tail import CONFIDENCE, FEWEST, SHARE, tail_of
 from parley_client.cli.turns import TurnReport
 
 
@@ -77,7 +77,7 @@ def test_the_percentile_is_that_of_the_nearest_rank():
     assert tail.low < tail.value < tail.high
 
 
-@pytest.mark.parametrize(("count", "is_sure"), [(58, False), (59, True)])
+@pytest.mark.parametrize(("count", "is_sure"), [(FEWEST - 1, False), (FEWEST, True)])
 def test_few_waits_are_no_upper_bound(count, is_sure):
     tail = tail_of([100.0] * count)
     assert math.isfinite(tail.high) == is_sure

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 SHARE = 0.95
+FEWEST = 59
+"""With fewer waits the interval has no upper end."""
 CONFIDENCE = 0.9
 """Of the interval, two-sided: each end is wrong once in twenty times."""
 

@@ -27,9 +27,10 @@ from parley_client.cli.arguments import (
     tool_table,
     within,
 )
-from parley_client.cli.capacity.callers import CallPlan, LevelResult, hold_level
+from parley_client.cli.capacity.callers import LOOKS, CallPlan, LevelResult, hold_level
 from parley_client.cli.capacity.report import Capacity
 from parley_client.cli.capacity.search import Verdict, find_capacity, summarize
+from parley_client.cli.capacity.tail import FEWEST
 from parley_client.cli.capacity.usage import UsageMeter, gpu_reader
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.conversation import DEFAULT_TURN_TIMEOUT_S
@@ -114,6 +115,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise UsageError("--start must be from 1 to --most")
     if args.turns < 1:
         raise UsageError("--turns must be at least 1")
+    if args.turns * LOOKS[-1] < FEWEST:
+        console.print(
+            f"No level can be surely held: that takes {FEWEST} turns, so --turns 30.", style="yellow"
+        )
     levels: list[LevelResult] = []
     with _server(args, console) as server:
         args.server = server.address
