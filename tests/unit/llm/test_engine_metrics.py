@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from parley.llm.engine_metrics import (
     ENGINE_CACHE,
     ENGINE_FAMILIES,
     ENGINE_PREEMPTIONS,
-    ENGINE_QUEUE,
     ENGINE_REQUESTS,
     EngineLoad,
     EngineMetrics,
@@ -62,29 +59,3 @@ def test_preemptions_are_there_from_the_start(recorded):
     recorded.metrics.on_preempted(2)
     assert [value for (family, _), value in recorded.recorder.drain().counts.items()] == [2]
     assert ENGINE_PREEMPTIONS.name.endswith("_total")
-
-
-def test_what_vllm_reports_is_recorded(recorded):
-    stats = pytest.importorskip("parley.llm.vllm_stats", exc_type=ImportError)
-    logger = stats.make_stat_logger(recorded.metrics)(vllm_config=None, engine_indexes=[0])
-    scheduler = SimpleNamespace(
-        num_running_reqs=2, num_waiting_reqs=3, num_skipped_waiting_reqs=1, kv_cache_usage=0.25
-    )
-    ended = [SimpleNamespace(queued_time=0.5)]
-    logger.record(scheduler, SimpleNamespace(num_preempted_reqs=1, finished_requests=ended))
-    logger.record(None, None)
-    changes = recorded.recorder.drain()
-    assert [(family, value) for family, _, value in changes.observations] == [(ENGINE_QUEUE, 0.5)]
-    assert [value for (family, _), value in changes.counts.items() if family == ENGINE_PREEMPTIONS] == [1]
-    assert recorded.gauges() == (2, 4, 0.25)
-    logger.log_engine_initialized()
-    logger.record_sleep_state(1, 1)
-    logger.record_admission_rejection("full")
-
-
-def test_figures_that_vllm_has_no_more_end_nothing(recorded, caplog):
-    stats = pytest.importorskip("parley.llm.vllm_stats", exc_type=ImportError)
-    logger = stats.make_stat_logger(recorded.metrics)(vllm_config=None, engine_indexes=[0])
-    for _ in range(3):
-        logger.record(SimpleNamespace(running=1), None)
-    assert caplog.text.count("cannot be read") == 1

@@ -40,7 +40,7 @@ class Refusing:
 def refusal():
     from vllm.v1.engine.llm_engine import LLMEngine
     from parley.llm.inprocess import VllmEngine
-    LLMEngine.from_engine_args = lambda args: Refusing()
+    LLMEngine.from_engine_args = lambda args, stat_loggers: Refusing()
     try:
         VllmEngine(tiny, TextTranslation()).add(EngineRequest("r", [], 5))
     except ValueError as error:
