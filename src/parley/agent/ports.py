@@ -62,7 +62,6 @@ class Outlet(Protocol):
         """
         ...
 
-    @property
-    def cancelled(self) -> bool:
+    async def is_cancelled(self) -> bool:
         """Whether the request was cancelled."""
         ...

@@ -38,7 +38,7 @@ from parley.tracing import NO_TRACE, Trace
 from parley.tts.voice_routing import primary_language
 from parley.turns.settings import choose_settings, choose_silence_ms
 
-_WATCH_S = 0.2
+_WATCH_S = 0.5
 _SAID = protocol.Transcript | protocol.ResponseText | protocol.Interrupted
 """Events with transcripts, for the log."""
 _ONSET_THRESHOLD = 0.15
@@ -273,7 +273,7 @@ class AgentSession:
                 since, self._idle_counted_at = self._idle_counted_at, loop_time()
                 if not self._conversation.agent_active:
                     self._idle_s += self._idle_counted_at - since
-                if self._outlet.cancelled:
+                if await self._outlet.is_cancelled():
                     self.end("disconnected")
                 elif self._idle_s > limit:
                     self.report_error(SessionIdleError(f"neither audio nor messages for {limit:g} s"))

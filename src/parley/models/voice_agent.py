@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -45,6 +46,7 @@ from parley.triton.responses import Responder, read_tensors
 
 _OPEN_S = 30.0
 _CLOSE_S = 10.0
+_LAST_S = 0.5  # for each thread, where that is over
 # The agent keeps its deadlines itself: an engine's own must not come before them.
 _ENGINE_MARGIN_S = 2.0
 _log = logging.getLogger(__name__)
@@ -58,8 +60,8 @@ class AgentService:
         self._model = parameters.model
         self._loop = LoopThread("conversations")
         # Events do not wait behind the ends of requests, of which every chunk of audio has one.
-        self._events = ResponseThread("events")
-        self._ends = ResponseThread("ends of requests")
+        self._event_thread = ResponseThread("events")
+        self._end_thread = ResponseThread("ends of requests")
         self._client: ModelClient
         self._host: Host
         self._server_tools: ServerTools | None = None
@@ -74,7 +76,7 @@ class AgentService:
         self._served = True
         for request in requests:
             start = request.flags() & self._pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
-            responder = Responder(self._pb, request, thread=self._events if start else self._ends)
+            responder = Responder(self._pb, request, thread=self._event_thread if start else self._end_thread)
             try:
                 # Copied now: the tensors are gone when execute returns.
                 incoming = _read(self._pb, request)
@@ -85,14 +87,14 @@ class AgentService:
 
     def close(self) -> None:
         """End all conversations and stop."""
+        end = time.monotonic() + _CLOSE_S
         try:
             self._loop.run(self._close(), _CLOSE_S)
         except TimeoutError:
             _log.exception("conversations did not end within %g s", _CLOSE_S)
         finally:
-            self._loop.stop(_CLOSE_S)
-            self._events.close(_CLOSE_S)
-            self._ends.close(_CLOSE_S)
+            for stop in (self._event_thread.close, self._end_thread.close, self._loop.stop):
+                stop(max(_LAST_S, end - time.monotonic()))
 
     async def _open(self, parameters: Parameters) -> None:
         config = AgentConfig.from_parameters(parameters)
@@ -262,10 +264,9 @@ class TritonOutlet:
         else:
             self._responder.answer({"EVENT": struct_tensor(last, batched=True)})
 
-    @property
-    def cancelled(self) -> bool:
+    async def is_cancelled(self) -> bool:
         """Whether the client has disconnected."""
-        return self._responder.cancelled
+        return await self._responder.is_cancelled()
 
 
 def _read(pb_utils: Any, request: Any) -> Incoming:

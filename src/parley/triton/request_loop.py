@@ -11,12 +11,12 @@ import logging
 import os
 import re
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
 from contextvars import Context
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
@@ -42,6 +42,7 @@ Handler: TypeAlias = Callable[[Responder, Mapping[str, Tensor]], Awaitable[None]
 _STOPPING = re.compile(r"not ready|no available version|unknown model|not found", re.IGNORECASE)
 _ANSWER_S = 5.0
 _INTERVAL_S = 1.0
+_LAST_S = 0.5  # for each thread, where the time to close is over
 
 
 class StructHandler(ABC, Generic[RequestT]):
@@ -127,18 +128,19 @@ class RequestLoop:
         ``release`` frees what the handler uses; it is awaited when no request runs any more, or when half of
         the time is over.
         """
+        end = time.monotonic() + timeout_s
         try:
             self.run(self._end_all(release, timeout_s / 2), timeout_s)
         except TimeoutError:
             _log.error("the model did not stop within %g s; %d requests run", timeout_s, len(self._tasks))
-        self._loop.stop(timeout_s)
-        self._responses.close(timeout_s)
+        self._responses.close(max(_LAST_S, end - time.monotonic()))
+        self._loop.stop(max(_LAST_S, end - time.monotonic()))
         if self._metrics is not None:
             self._metrics.close()
 
     def end_process(self, reason: str) -> None:
         """End the process once all requests are answered; see :func:`end_failed_process`."""
-        end_failed_process(reason, idle=lambda: not self._tasks)
+        end_failed_process(reason, idle=lambda: not self._tasks and self._responses.is_idle)
 
     def _begin(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
         task = asyncio.create_task(self._answer(responder, inputs))
@@ -164,7 +166,7 @@ class RequestLoop:
             await asyncio.sleep(self._poll_cancelled_s)
             for task, responder in tuple(self._tasks.items()):
                 try:
-                    if await self._responses.result(partial(getattr, responder, "cancelled")):
+                    if await responder.is_cancelled():
                         responder.finish()  # no caller to read an error
                         task.cancel()
                 except Exception:  # noqa: BLE001 - logged; the other callers are still checked

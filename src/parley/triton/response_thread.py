@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from parley.errors import OverloadedError
+
+_PATIENCE_S = 5.0
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -21,27 +24,56 @@ class ResponseThread:
 
     Args:
         name: of the thread.
-        limit: calls that wait at most; :meth:`submit` waits for room.
+        limit: calls that may wait when a response is added.
+        patience_s: how long a response waits for room.
     """
 
-    def __init__(self, name: str, limit: int = 1024) -> None:
-        self._room = threading.BoundedSemaphore(limit)
-        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+    def __init__(self, name: str, limit: int = 1024, *, patience_s: float = _PATIENCE_S) -> None:
+        self._limit = limit
+        self._patience_s = patience_s
+        self._calls: deque[Callable[[], object]] = deque()
+        self._changed = threading.Condition()
+        self._running = False
         self._closed = False
+        self._ended = False
         # A daemon: the interpreter's end must not wait for a server that does not take a response.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, call: Callable[[], object]) -> None:
-        """Make a call soon; after :meth:`close` it is made at once. A failure is logged."""
-        if self._closed:
-            _call(call)
-            return
-        self._room.acquire()
-        self._calls.put(call)
+    @property
+    def is_idle(self) -> bool:
+        """Whether all calls were made."""
+        with self._changed:
+            return not self._calls and not self._running
 
-    async def result(self, call: Callable[[], T]) -> T:
-        """Make a call behind those that wait; returns its result, or raises what it raised."""
+    def wait_for_room(self) -> None:
+        """Wait until a response may be added; the end of a request need not wait, as requests are bounded.
+
+        Raises:
+            OverloadedError: the server takes no responses.
+        """
+        with self._changed:
+            if not self._changed.wait_for(self._has_room, self._patience_s):
+                raise OverloadedError(f"the server took no response for {self._patience_s:g} s")
+
+    def _has_room(self) -> bool:
+        return len(self._calls) < self._limit or self._closed
+
+    def submit(self, call: Callable[[], object]) -> None:
+        """Make a call soon; never waits, but makes it at once where the thread has ended."""
+        with self._changed:
+            if not self._ended:
+                self._calls.append(call)
+                self._changed.notify_all()
+                return
+        _call(call)
+
+    async def result(self, call: Callable[[], T], timeout_s: float) -> T:
+        """Make a call behind those that wait; returns its result, or raises what it raised.
+
+        Raises:
+            TimeoutError: it was not made in time.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -54,21 +86,33 @@ class ResponseThread:
                 loop.call_soon_threadsafe(_settle, future, future.set_result, value)
 
         self.submit(run)
-        return await future
+        async with asyncio.timeout(timeout_s):
+            return await future
 
     def close(self, timeout_s: float) -> None:
         """Make the calls that wait, for at most ``timeout_s`` seconds, and end the thread."""
-        self._closed = True
-        self._calls.put(None)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             _log.error("the server did not take all responses within %g s", timeout_s)
 
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
+        while (call := self._next()) is not None:
             _call(call)
-            self._room.release()
             del call  # what it holds is not kept until the next one
+
+    def _next(self) -> Callable[[], object] | None:
+        with self._changed:
+            self._running = False
+            self._changed.wait_for(lambda: self._calls or self._closed)
+            if not self._calls:
+                self._ended = True
+                return None
+            self._running = True
+            self._changed.notify_all()
+            return self._calls.popleft()
 
 
 def _call(call: Callable[[], object]) -> None:

@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -28,6 +29,8 @@ from parley.triton.failures import wire_text
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.response_thread import ResponseThread
 
+_ASK_S = 2.0
+_UNNAMED = "unnamed request"
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -58,7 +61,8 @@ class Responder:
         """Empty: the caller gave it none."""
         self._lock = threading.Lock()
         self._open = True
-        self._failure: Exception | None = None  # of a response that the thread has sent
+        self._failure: Exception | None = None  # of sending a response
+        self._final = False  # the end was sent, or is about to be
         self._answered = False
         self._span = NO_TRACE
         self.received_at = time.monotonic()
@@ -82,31 +86,41 @@ class Responder:
         """Send one response; False (and nothing is sent) when the request has already ended.
 
         Raises:
+            OverloadedError: the server takes no responses.
             Exception: this response could not be sent, or with a thread an earlier one.
         """
         response = make_response(self._pb, outputs)
+        if self._thread is not None:
+            self._thread.wait_for_room()  # not under the lock, which the thread takes too
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
             if self._open:
-                self._deliver(response)
-                self._on_response()
+                if self._failure is not None:
+                    raise self._failure
+                self._deliver(partial(self._send, response))
             return self._open
 
-    def _deliver(self, response: Any) -> None:
+    def _deliver(self, call: Callable[[], None]) -> None:
         if self._thread is None:
-            self._sender.send(response)
+            call()
         else:
-            self._thread.submit(lambda: self._send_later(response))
+            self._thread.submit(call)
 
-    def _send_later(self, response: Any) -> None:
+    def _send(self, response: Any) -> None:
         if self._failure is not None:
             return  # what follows a gap would be taken for the whole
         try:
             self._sender.send(response)
         except Exception as error:
             self._failure = error
-            raise
+            if self._thread is None:
+                raise
+            self._log_unsent()
+        else:
+            self._on_response()
+
+    def _log_unsent(self) -> None:
+        with log_ids(request=self.request_id, traceparent=self._span.traceparent):
+            _log.exception("%s: a response could not be sent", self.request_id or _UNNAMED)
 
     def answer(self, outputs: Mapping[str, Tensor]) -> None:
         """Send the last response, and end the request with it.
@@ -125,7 +139,7 @@ class Responder:
         """End the request with an error, and log it; does nothing when it has ended."""
         if not self._open:
             return
-        name = self.request_id or "unnamed request"
+        name = self.request_id or _UNNAMED
         # In a thread, or on the loop of another request, the ids are not yet set.
         with log_ids(request=self.request_id, traceparent=self._span.traceparent):
             if isinstance(error, ParleyError):
@@ -137,31 +151,51 @@ class Responder:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has disconnected. Calls the server, and waits for it: not for tight loops."""
+        """Whether the caller has disconnected. Calls the server, and waits for it: not for event loops."""
         with self._lock:
             return self._open and bool(self._sender.is_cancelled())
 
+    async def is_cancelled(self) -> bool:
+        """The same, asked by the thread that sends; a server that does not answer in time says nothing."""
+        if self._thread is None:
+            raise RuntimeError("the responses of this request have no thread")
+        try:
+            return await self._thread.result(self._ask, _ASK_S)
+        except TimeoutError:
+            return False
+
+    def _ask(self) -> bool:
+        # Without the lock: the end of the request is sent by this thread, too.
+        return not self._final and bool(self._sender.is_cancelled())
+
     def _end(self, response: Any, error_code: str = "") -> None:
         with self._lock:
-            if not self._open:
-                return
-            self._open = False
+            if self._open:
+                self._open = False
+                self._deliver(partial(self._send_last, response, error_code))
+
+    def _send_last(self, response: Any, error_code: str) -> None:
+        if self._failure is not None:
+            response, error_code = make_error(self._pb, self._failure), ParleyError.code
+        self._final = True
+        try:
+            self._send_flagged(response)
             if response is not None and not error_code:
                 self._on_response()
+        except Exception:
+            error_code = error_code or ParleyError.code
+            if self._thread is None:
+                raise
+            self._log_unsent()
+        finally:
             if self._timer:
                 self._timer.on_ended(error_code)
             self._span.end(failure=error_code)
-            if self._thread is None:
-                self._send_last(response)
-            else:
-                self._thread.submit(lambda: self._send_last(response))
 
-    def _send_last(self, response: Any) -> None:
+    def _send_flagged(self, response: Any) -> None:
         # An error carries the flag itself: when the flag followed alone, Triton 24.10 itself
         # crashed within seconds under callers that hang up as soon as they see the error.
         flags = self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        if self._failure is not None:
-            response = make_error(self._pb, self._failure)
         if response is None:
             self._sender.send(flags=flags)
             return

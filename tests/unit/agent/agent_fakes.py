@@ -414,8 +414,7 @@ class FakeOutlet:
         self.last = last
         self.finished = True
 
-    @property
-    def cancelled(self) -> bool:
+    async def is_cancelled(self) -> bool:
         assert not self.finished, "a finished request must not be asked about"
         if isinstance(self.gone, Exception):
             raise self.gone

@@ -232,7 +232,7 @@ def test_a_response_that_a_thread_cannot_send_fails_its_request(pb_utils, thread
     broken.sender.broken = True
     assert responders[0].send(DATA)
     assert responders[1].send(DATA)
-    asyncio.run(thread.result(lambda: None))
+    asyncio.run(thread.result(lambda: None, 5))
     broken.sender.broken = False
     with pytest.raises(RuntimeError, match="cannot send"):
         responders[0].send(DATA)
@@ -258,18 +258,59 @@ def test_nothing_follows_a_response_that_a_thread_could_not_send(pb_utils, threa
     assert kinds(request) == ["error", "final"]
 
 
-def test_a_full_thread_lets_its_caller_wait(thread):
-    gate = Gate(thread)
-    done = threading.Semaphore(0)
-    for _ in range(7):
-        thread.submit(done.release)
-    waiting = threading.Thread(target=thread.submit, args=(done.release,))
+def test_a_response_waits_for_room_and_gives_up_in_time(pb_utils):
+    thread = ResponseThread("responses", limit=2, patience_s=0.05)
+    gate, request = Gate(thread), Request()
+    responder = Responder(pb_utils, request, thread=thread)
+    assert responder.send(DATA)
+    assert responder.send(DATA)
+    with pytest.raises(OverloadedError, match="took no response"):
+        responder.send(DATA)
+    responder.fail(OverloadedError("full"))  # the end of a request finds room always
+    gate.open()
+    thread.close(5)
+    assert kinds(request) == ["data", "data", "error", "final"]
+
+
+def test_a_response_that_waits_for_room_is_sent_when_there_is_some(pb_utils):
+    thread = ResponseThread("responses", limit=1, patience_s=10)
+    gate, request = Gate(thread), Request()
+    responder = Responder(pb_utils, request, thread=thread)
+    responder.send(DATA)
+    waiting = threading.Thread(target=responder.send, args=(DATA,))
     waiting.start()
-    assert not done.acquire(blocking=False)
+    asked = []
+    asking = threading.Thread(target=lambda: asked.append(asyncio.run(responder.is_cancelled())))
+    asking.start()  # who waits for room holds nothing that this needs
     gate.open()
     waiting.join(5)
+    asking.join(5)
     assert not waiting.is_alive()
-    assert all(done.acquire(timeout=5) for _ in range(8))
+    assert asked == [False]
+    thread.close(5)
+    assert kinds(request) == ["data", "data"]
+
+
+def test_a_caller_is_not_asked_about_behind_the_end(pb_utils, thread):
+    request = Request()
+    responder = Responder(pb_utils, request, thread=thread)
+    request.sender.gone = True
+    assert asyncio.run(responder.is_cancelled())
+    responder.finish()
+    request.sender.gone = LookupError("freed")
+    assert not asyncio.run(responder.is_cancelled())
+
+
+def test_no_call_is_lost_between_a_submission_and_the_end_of_the_thread():
+    for _ in range(200):
+        thread = ResponseThread("responses")
+        made = threading.Event()
+        submitting = threading.Thread(target=thread.submit, args=(made.set,))
+        submitting.start()
+        thread.close(5)
+        submitting.join(5)
+        assert made.wait(5)
+        assert thread.is_idle
 
 
 def test_what_a_thread_is_asked_is_answered_behind_what_waits(thread):
@@ -277,16 +318,18 @@ def test_what_a_thread_is_asked_is_answered_behind_what_waits(thread):
     thread.submit(lambda: order.append("before"))
 
     async def ask():
-        assert await thread.result(lambda: order[:]) == ["before"]
+        assert await thread.result(lambda: order[:], 5) == ["before"]
         with pytest.raises(LookupError):
-            await thread.result(lambda: {}["missing"])
-        cancelled = asyncio.ensure_future(thread.result(lambda: gate.wait(5)))
+            await thread.result(lambda: {}["missing"], 5)
+        with pytest.raises(TimeoutError):
+            await thread.result(lambda: late.wait(0.1), 0.01)
+        cancelled = asyncio.ensure_future(thread.result(lambda: gate.wait(5), 5))
         await asyncio.sleep(0)
         cancelled.cancel()
         gate.set()
-        assert await thread.result(lambda: "next") == "next"
+        assert await thread.result(lambda: "next", 5) == "next"
 
-    gate = threading.Event()
+    gate, late = threading.Event(), threading.Event()
     asyncio.run(ask())
 
 
