@@ -19,7 +19,7 @@ from parley_client.transport import CallStream, Frame, ServerReply
 
 _REMEMBERED = 16_384
 
-# Every acknowledgement is a message of its own. One for so much audio tells as much as one for each chunk.
+# Every acknowledgement is a message of its own; one for so much audio is enough to notice a hanging server.
 _ACKNOWLEDGED_BYTES = 250 * BYTES_PER_MS
 _START_ID = "start"
 _END_ID = "end"
@@ -113,6 +113,7 @@ class ServerStream:
         self._reading = True
         self._unknown: set[str] = set()
         self._read_since_s = time.perf_counter()
+        self._sending_since_s: float | None = None
         self.connected: asyncio.Future[protocol.Connected] = asyncio.get_running_loop().create_future()
         self.is_over = asyncio.Event()
         """No further event will come."""
@@ -162,12 +163,12 @@ class ServerStream:
         """Send until the end mark; END is sent even after ``closed``: only it frees the sequence's slot."""
         try:
             await self._send(Frame(_START_ID, message=protocol.encode(self._start), start=True))
-            number, unasked = 0, _ACKNOWLEDGED_BYTES
+            number, unasked_bytes = 0, _ACKNOWLEDGED_BYTES
             while not (content := await self._outbox.get()).end:
                 number += 1
-                unasked += len(content.audio)
-                ask = bool(content.message) or unasked >= _ACKNOWLEDGED_BYTES
-                unasked = 0 if ask else unasked
+                unasked_bytes += len(content.audio)
+                ask = bool(content.message) or unasked_bytes >= _ACKNOWLEDGED_BYTES
+                unasked_bytes = 0 if ask else unasked_bytes
                 await self._send(
                     Frame(str(number), message=content.message, audio=content.audio, acknowledged=ask)
                 )
@@ -178,7 +179,9 @@ class ServerStream:
 
     async def _send(self, frame: Frame) -> None:
         self._stats.on_sent(frame)
+        self._sending_since_s = time.perf_counter()
         await self._stream.send(frame)
+        self._sending_since_s = None
 
     async def _watch(self) -> None:
         """Notice a server that keeps the connection open but has stopped answering."""
@@ -191,13 +194,15 @@ class ServerStream:
 
     @property
     def _waited_s(self) -> float:
-        """How long the server could have acknowledged the oldest request, and did not (seconds).
+        """How long the server could have taken or acknowledged the oldest request, and did not (seconds).
 
         While the application reads no events, acknowledgements are not read either.
         """
         if not self._reading:
             return 0.0
-        return min(self._stats.oldest_wait_s, time.perf_counter() - self._read_since_s)
+        now = time.perf_counter()
+        sending_s = 0.0 if self._sending_since_s is None else now - self._sending_since_s
+        return min(max(self._stats.oldest_wait_s, sending_s), now - self._read_since_s)
 
     # --- in -------------------------------------------------------------------------------
 

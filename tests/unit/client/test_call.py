@@ -462,6 +462,19 @@ async def test_a_failure_that_nobody_expected_is_told(direction):
         assert isinstance(caught.value.__cause__, ValueError)
 
 
+async def test_a_server_that_takes_nothing_is_noticed(monkeypatch):
+    monkeypatch.setattr("parley_client.server_stream._WATCH_INTERVAL_S", 0.01)
+    agent = FakeAgent()
+    async with dial(agent, QUICK) as call:
+        await call.send_audio(b"\0\0")
+        await anext(call)
+        await asyncio.sleep(0.01)  # it is acknowledged
+        agent.streams[0].may_send.clear()
+        await call.send_audio(b"\0\0")  # for which no acknowledgement is asked
+        with pytest.raises(CallLostError, match="acknowledged nothing"):
+            await anext(call)
+
+
 async def test_a_server_that_stops_acknowledging_is_noticed(monkeypatch):
     monkeypatch.setattr("parley_client.server_stream._WATCH_INTERVAL_S", 0.01)
 
