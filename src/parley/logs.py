@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from parley.errors import ParleyError
 from parley.inference import session_of
@@ -26,9 +27,17 @@ FORMAT_VARIABLE = "PARLEY_LOG_FORMAT"
 """Environment variable with the :data:`LogFormat` of a server; empty: ``text``."""
 _FACTS = ("turn", "outcome", "e2e_ms")
 """Fields of a line that a log call gives as ``extra``."""
-# A line stays below 16 KiB, at which container runtimes split lines, unless most of it is escapes.
+MAX_LINE_BYTES = 4_096
+"""Of a line with its line break. Longer writes to a pipe are not atomic (``PIPE_BUF`` of Linux): the lines of
+several processes would mix.
+"""
 MAX_MESSAGE_CHARS = 4_096
-MAX_EXCEPTION_CHARS = 8_192
+MAX_EXCEPTION_CHARS = 4_096
+_LEAST_EXCEPTION = 1_024
+"""Bytes that a long exception keeps beside a long message."""
+_MAX_ID, _MAX_NAME = 512, 128
+"""Bytes of each other text, where a line is too long. Together they leave room for the message."""
+_LEFT_OUT = "\n[a part is left out]\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ def log_ids(*, session: str = "", request: str = "", traceparent: str = "") -> I
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object in one line of ASCII for each record.
+    """One JSON object in one line of ASCII for each record: with a line break at most :data:`MAX_LINE_BYTES`.
 
     Args:
         source: what writes the log: the name of a model, or ``gateway``.
@@ -106,19 +115,19 @@ class JsonFormatter(logging.Formatter):
             **{name: value for name in _FACTS if (value := getattr(record, name, None)) is not None},
             "exception": self.clean_exception(self._trace(record)),
         }
-        text = json.dumps({name: value for name, value in line.items() if value != "" or name == "message"})
-        return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
+        text = _encode(line)
+        return text if len(text) < MAX_LINE_BYTES else _encode(_shorten(line))
 
     def clean_message(self, text: str) -> str:
         """The part of a message that is written."""
         return text[:MAX_MESSAGE_CHARS]
 
     def clean_exception(self, text: str) -> str:
-        """The part of a traceback that is written: where it happened is at its beginning, what at its end."""
+        """The part of a traceback that may be written, of which a line may leave out the middle."""
         if len(text) <= MAX_EXCEPTION_CHARS:
             return text
         half = MAX_EXCEPTION_CHARS // 2
-        return f"{text[:half]}\n[{len(text) - 2 * half} characters are left out]\n{text[-half:]}"
+        return text[:half] + text[-half:]
 
     def _trace(self, record: logging.LogRecord) -> str:
         parts = [record.exc_text or ""]
@@ -127,6 +136,57 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             parts.append(self.formatStack(record.stack_info))
         return "\n".join(filter(None, parts))
+
+
+def _encode(line: Mapping[str, Any]) -> str:
+    text = json.dumps({name: value for name, value in line.items() if value != "" or name == "message"})
+    return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
+
+
+def _shorten(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a line that is short enough: the exception is shortened first, then the message.
+
+    Other texts are cut only where they are longer than any that the project writes.
+    """
+    kept = {name: _beginning(value, _longest(name)) for name, value in line.items()}
+    message, exception = line["message"], line["exception"]
+    # An empty exception is no field.
+    rest = {**kept, "message": "", "exception": ""}
+    named = ', "exception": ""' if exception else ""
+    room = MAX_LINE_BYTES - 1 - len(_encode(rest)) - len(named)
+    message = _beginning(message, room - min(_size(exception), _LEAST_EXCEPTION))
+    exception = _ends(exception, room - _size(message))
+    return {**kept, "message": message, "exception": exception}
+
+
+def _longest(name: str) -> int:
+    return _MAX_ID if name in ("session", "request") else _MAX_NAME
+
+
+def _size(text: str) -> int:
+    """The bytes of a text in a line, without its quotation marks."""
+    return len(_encode({"message": text})) - len(_encode({"message": ""}))
+
+
+def _beginning(value: Any, size: int) -> Any:
+    """The beginning of a text, at most ``size`` bytes of a line; other values stay as they are."""
+    if not isinstance(value, str):
+        return value
+    lengths = range(1, min(len(value), size) + 1)
+    return value[: bisect_right(lengths, size, key=lambda length: _size(value[:length]))]
+
+
+def _ends(text: str, size: int) -> str:
+    """Beginning and end of a text, in at most ``size`` bytes of a line.
+
+    Where an error was raised is at the beginning of its traceback, what was raised at its end.
+    """
+    if _size(text) <= size:
+        return text
+    half = max(0, size - _size(_LEFT_OUT)) // 2
+    lengths = range(1, min(len(text), half) + 1)
+    end = bisect_right(lengths, half, key=lambda length: _size(text[len(text) - length :]))
+    return f"{_beginning(text, half)}{_LEFT_OUT}{text[len(text) - end :]}"
 
 
 def _code(record: logging.LogRecord) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import select
 import sys
 import threading
 from contextvars import copy_context
@@ -14,8 +15,7 @@ import pytest
 from parley.errors import InvalidInputError, OverloadedError
 from parley.inference import make_engine_name, session_of
 from parley.logs import (
-    MAX_EXCEPTION_CHARS,
-    MAX_MESSAGE_CHARS,
+    MAX_LINE_BYTES,
     JsonFormatter,
     current_ids,
     log_ids,
@@ -147,12 +147,50 @@ def test_a_line_is_one_line_of_ascii(text):
     assert json.loads(line)["message"] == text
 
 
-def test_long_texts_are_cut():
-    assert len(json.loads(line_of("x" * 10_000))["message"]) == MAX_MESSAGE_CHARS
-    line = json.loads(line_of("failed", exc_info=raised(ValueError("y" * 50_000 + " the end"))))
-    assert len(line["exception"]) < MAX_EXCEPTION_CHARS + 100
+def written(line):
+    """Its bytes in a log."""
+    return len(f"{line}\n".encode())
+
+
+@pytest.mark.parametrize("letter", ["x", "\t", '"', "\x00", "\x7f", "é", "日", "🙂", "\ud83d"])
+def test_a_line_fits_into_one_write_to_a_pipe(letter):
+    line = line_of("%s", letter * 10_000)
+    assert MAX_LINE_BYTES - 12 <= written(line) <= MAX_LINE_BYTES == select.PIPE_BUF
+    message = json.loads(line)["message"]
+    assert message
+    assert (letter * 10_000).startswith(message)
+
+
+def test_the_exception_is_shortened_before_the_message():
+    failed = raised(ValueError("y" * 50_000 + " the end"))
+    with log_ids(session="s1", request="r1", traceparent=TRACEPARENT):
+        text = line_of("%s", "x" * 2_000, exc_info=failed, extra={"turn": 3})
+    assert written(text) <= MAX_LINE_BYTES
+    line = json.loads(text)
+    assert (line["session"], line["request"], line["trace_id"], line["turn"]) == ("s1", "r1", TRACE, 3)
+    assert line["message"] == "x" * 2_000
     assert line["exception"].startswith("Traceback")
+    assert "\n[a part is left out]\n" in line["exception"]
     assert line["exception"].endswith(" the end")
+
+
+def test_a_long_message_leaves_room_for_the_end_of_an_exception():
+    failed = raised(ValueError("\x1b" * 9_000 + " the end"))
+    text = line_of("%s", "\x1b" * 9_000, exc_info=failed)
+    assert MAX_LINE_BYTES - 100 <= written(text) <= MAX_LINE_BYTES
+    line = json.loads(text)
+    assert len(line["message"]) > 300
+    assert line["exception"].endswith(" the end")
+
+
+def test_a_caller_cannot_make_a_line_longer_by_its_ids():
+    with log_ids(session="é" * 5_000, request="\x00" * 5_000):
+        text = line_of("%s", "x" * 9_000, exc_info=raised(ValueError("y" * 9_000)), extra={"code": "z" * 999})
+    assert written(text) <= MAX_LINE_BYTES
+    line = json.loads(text)
+    assert len(line["message"]) > 500
+    assert set(line["session"]) == {"é"}
+    assert line["exception"].endswith("y")
 
 
 def test_the_environment_names_the_format():

@@ -44,8 +44,8 @@ class TritonLogHandler(logging.Handler):
 class JsonLogHandler(logging.Handler):
     """Writes each record as one JSON line to standard error, which is where Triton logs by default.
 
-    Triton would put its own prefix before the line, and escape it. One write for each line keeps the lines of
-    several processes apart.
+    Triton would put its own prefix before the line, and escape it. One write for each line, of at most
+    :data:`parley.logs.MAX_LINE_BYTES`, keeps the lines of several processes apart.
     """
 
     def __init__(self, model: str) -> None:
@@ -55,7 +55,9 @@ class JsonLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
         try:
-            os.write(_STDERR, f"{self.format(record)}\n".encode())
+            line = f"{self.format(record)}\n".encode()
+            while line:  # a file on a disk that is nearly full takes a part
+                line = line[os.write(_STDERR, line) :]
         except Exception:  # noqa: BLE001 - logging must not take the model down; this prints the failure
             self.handleError(record)
 

@@ -152,6 +152,22 @@ def test_json_lines_go_to_standard_error_with_the_ids_of_the_request(pb_utils, p
     }
 
 
+def test_the_rest_of_a_line_is_written_where_a_part_was(pb_utils, project_logger, monkeypatch):
+    log_to_triton(pb_utils, "qwen3", environment={"PARLEY_LOG_FORMAT": "json"})
+    taken = []
+
+    def write(descriptor, line):
+        assert descriptor == 2
+        taken.append(line[:50])
+        return len(taken[-1])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.write", write)
+        project_logger.warning("slow")
+    assert len(taken) > 1
+    assert json.loads(b"".join(taken))["message"] == "slow"
+
+
 def test_a_format_that_there_is_not_keeps_the_model_from_loading(pb_utils):
     with pytest.raises(ModelLoadingError, match="PARLEY_LOG_FORMAT is 'xml'"):
         log_to_triton(pb_utils, "qwen3", environment={"PARLEY_LOG_FORMAT": "xml"})

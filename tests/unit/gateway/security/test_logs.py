@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from parley.logs import MAX_LINE_BYTES
 from parley_gateway.security.audit import (
     GatewayJsonFormatter,
     LogFormatter,
@@ -220,3 +221,14 @@ def test_json_lines_have_no_secrets():
     assert (said["source"], said["level"]) == ("gateway", "error")
     assert said["message"] == redact(message)
     assert said["exception"].startswith("ValueError: Bearer")
+
+
+def test_json_lines_of_secrets_and_escapes_fit_into_one_write():
+    error = ValueError(f"\x1b Bearer {TOKEN}\n" * 2_000)
+    record = logging.LogRecord(
+        "parley.gateway", logging.ERROR, __file__, 1, "\x1b" * 9_000, (), (ValueError, error, None)
+    )
+    line = GatewayJsonFormatter().format(record)
+    assert len(line) < MAX_LINE_BYTES
+    assert TOKEN.rsplit(".", 1)[1] not in line
+    assert json.loads(line)["exception"].startswith("ValueError: ")
