@@ -6,6 +6,7 @@ Why not ``json_format`` for both: it reads and writes ids as base64, and OTLP's 
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -27,15 +28,20 @@ AttributeValue: TypeAlias = str | int | float | bool
 class _Value(msgspec.Struct, frozen=True, rename="camel"):
     string_value: str | None = None
     int_value: int | str | None = None
-    double_value: float | None = None
+    double_value: float | str | None = None
+    """JSON has no numbers that are not finite: those are ``NaN``, ``Infinity`` and ``-Infinity`` as texts."""
     bool_value: bool | None = None
 
     def read(self) -> AttributeValue | None:
+        """The value; None: there is none that is kept, such as a number that is not finite."""
         if self.int_value is not None:
             return int(self.int_value)
         if self.string_value is not None:
             return self.string_value[:_MAX_CHARS]
-        return self.double_value if self.bool_value is None else self.bool_value
+        if self.bool_value is not None:
+            return self.bool_value
+        number = math.nan if self.double_value is None else float(self.double_value)
+        return number if math.isfinite(number) else None
 
 
 class _Attribute(msgspec.Struct):

@@ -24,6 +24,7 @@ from parley_client.waterfall.traces import TraceCollection, read_trace
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 OTHER_TRACE = "1" * 32
 BEGAN_NS = 1_790_000_000_000_000_000
+KEPT = "parley.e2e_ms"
 FIGURES = {
     "parley.e2e_ms": 612.0,
     "parley.first_audio_ms": 452.0,
@@ -224,6 +225,12 @@ def test_two_calls_of_one_trace_are_two(traces):
         (line([span("x", 1, 0, 2, 1)]), "ends before it begins"),
         (line([{**span("x", 1, 0, 0, 1), "startTimeUnixNano": "soon"}]), "invalid literal"),
         (line([{**span("x", 1, 0, 0, 1), "endTimeUnixNano": "9" * 5_000}]), "no spans"),
+        (
+            line(
+                [{**span("x", 1, 0, 0, 1), "attributes": [{"key": KEPT, "value": {"doubleValue": "soon"}}]}]
+            ),
+            "could not convert",
+        ),
     ],
 )
 def test_a_bad_line_is_named(traces, bad, why):
@@ -264,6 +271,17 @@ def test_words_of_the_conversation_are_not_kept(traces):
     words = {"parley.content.text": "quokka", "parley.e2e_ms": "x" * 1_000}
     (kept,) = read_spans(line([span("tts", 1, 0, 0, 1, **words)]).encode())
     assert kept.attributes == {"parley.e2e_ms": "x" * 200}
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_is_not_finite_is_dropped_and_its_span_stays(number):
+    tts = span("tts", 1, 0, 0, 1, **{"parley.e2e_ms": 12.0})
+    tts["attributes"] += [
+        {"key": "parley.first_audio_ms", "value": {"doubleValue": number}},
+        {"key": "other", "value": {"doubleValue": number}},
+    ]
+    (kept,) = read_spans(line([tts]).encode())
+    assert kept.attributes == {"parley.e2e_ms": 12.0}
 
 
 # --- recorded events ------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import math
 import os
 import re
 import signal
@@ -60,15 +61,17 @@ def post(receiver, body, where="/v1/traces", **headers):
         connection.close()
 
 
-def export(url, session="call-7"):
-    """A call and its turn, by OpenTelemetry's SDK."""
+def export(url, session="call-7", **attributes):
+    """A call and its turn with ``attributes``, by OpenTelemetry's SDK."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces", timeout=TAKE_S)))
     tracer = provider.get_tracer("test")
     with (
         tracer.start_as_current_span("call", attributes={"gen_ai.conversation.id": session}) as call,
         tracer.start_as_current_span(
-            "turn", attributes={"parley.outcome": "complete"}, links=[Link(call.get_span_context())]
+            "turn",
+            attributes={"parley.outcome": "complete", **attributes},
+            links=[Link(call.get_span_context())],
         ),
     ):
         pass
@@ -84,6 +87,15 @@ def test_spans_of_the_sdk_become_lines_that_can_be_drawn(receiver, path):
     assert [turn.outcome for turn in call.turns] == ["complete"]
     turn = json.loads(path.read_text().splitlines()[0])["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
     assert turn["links"][0]["spanId"] == turn["parentSpanId"] == f"{context.span_id:016x}"
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_costs_no_batch(receiver, path, number):
+    export(receiver.url, **{"parley.e2e_ms": number, "other": number})
+    (turn,) = receiver.take(TAKE_S)
+    assert turn.attributes == {"parley.outcome": "complete"}
+    receiver.take(TAKE_S)
+    assert [turn.outcome for turn in read_trace(path, "call-7").turns] == ["complete"]
 
 
 def test_json_and_packed_bodies_are_taken(receiver, path):
