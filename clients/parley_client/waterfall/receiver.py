@@ -5,6 +5,7 @@ Why not a collector: this one is started and ended with the command that draws t
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import threading
@@ -54,7 +55,7 @@ class TraceReceiver:
         self._writing = threading.Lock()
         self._failure: TraceFileError | None = None
         try:
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)  # what a full disk refused is not tried again
         except OSError as error:
             raise TraceFileError(f"{path}: cannot be written: {error.strerror or error}") from error
         try:
@@ -77,7 +78,7 @@ class TraceReceiver:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-        with self._writing:
+        with self._writing, suppress(OSError):
             self._file.close()
 
     def take(self, wait_s: float) -> list[Span]:
@@ -104,16 +105,29 @@ class TraceReceiver:
         except InvalidMessageError:
             return HTTPStatus.BAD_REQUEST
         with self._writing:
+            if self._failure is not None:
+                return HTTPStatus.INSUFFICIENT_STORAGE
             if self._file.closed or self._batches.full():
                 return HTTPStatus.SERVICE_UNAVAILABLE
             try:
-                self._file.write(line)
-                self._file.flush()
+                self._write(line)
             except OSError as error:
                 self._failure = TraceFileError(f"{self._path}: cannot be written: {error.strerror or error}")
                 return HTTPStatus.INSUFFICIENT_STORAGE
             self._batches.put_nowait(spans)
         return HTTPStatus.OK
+
+    def _write(self, line: bytes) -> None:
+        """Append a line. If that fails, no part of it stays where the file can be shortened."""
+        before = os.fstat(self._file.fileno()).st_size
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(before)
+            raise
 
 
 class _RefusedError(Exception):

@@ -8,11 +8,13 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -151,6 +153,35 @@ def test_a_port_that_is_taken_and_a_file_that_cannot_be_written(receiver, tmp_pa
         TraceReceiver(port_of(receiver.url), tmp_path / "other.jsonl")
     with pytest.raises(TraceFileError, match="cannot be written"):
         TraceReceiver(0, tmp_path)
+
+
+@pytest.fixture
+def small_disk():
+    """The process's files may grow to so many bytes, until the test has ended."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_whole_lines_and_is_told(path, small_disk):
+    with TraceReceiver(0, path) as receiver:
+        assert post(receiver, BODY) == 200
+        whole = path.read_bytes()
+        small_disk(len(whole) + 20)
+        assert post(receiver, BODY) == 507
+        small_disk(10_000)
+        assert post(receiver, BODY) == 507, "it is not tried again"
+        with pytest.raises(TraceFileError, match="File too large"):
+            receiver.take(0)
+    assert path.read_bytes() == whole
+
+
+def test_a_device_that_takes_nothing_is_told_as_such():
+    receiver = TraceReceiver(0, Path("/dev/full"))
+    with receiver:
+        assert post(receiver, BODY) == 507
+    with pytest.raises(TraceFileError, match="No space left"):
+        receiver.take(0)
 
 
 def test_unpacking_stops_at_the_limit():
