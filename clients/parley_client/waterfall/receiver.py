@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 
 from parley.errors import InvalidMessageError
 from parley_client.errors import TraceFileError
+from parley_client.waterfall import lines
 from parley_client.waterfall.otlp import Span, line_of_json, line_of_protobuf, read_spans
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -96,14 +97,7 @@ class TraceReceiver:
 
     def _accept(self, kind: str, body: bytes) -> HTTPStatus:
         """Write and pass on a batch; called by the threads of requests."""
-        make_line = _LINES.get(kind)
-        if make_line is None:
-            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-        try:
-            line = make_line(body)
-            spans = read_spans(line)
-        except InvalidMessageError:
-            return HTTPStatus.BAD_REQUEST
+        line, spans = _read(kind, body)
         with self._writing:
             if self._failure is not None:
                 return HTTPStatus.INSUFFICIENT_STORAGE
@@ -136,6 +130,20 @@ class _RefusedError(Exception):
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status)
         self.status = status
+
+
+def _read(kind: str, body: bytes) -> tuple[bytes, list[Span]]:
+    """The line of a batch, and its spans."""
+    make_line = _LINES.get(kind)
+    if make_line is None:
+        raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+    try:
+        line = make_line(body)
+        if len(line) > lines.MAX_LINE_BYTES:
+            raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return line, read_spans(line)
+    except InvalidMessageError:
+        raise _RefusedError(HTTPStatus.BAD_REQUEST) from None
 
 
 class _Server(ThreadingHTTPServer):

@@ -17,12 +17,15 @@ import zlib
 from pathlib import Path
 
 import pytest
+from google.protobuf.json_format import ParseDict
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import Link
 
 from parley_client.errors import TraceFileError
+from parley_client.waterfall import lines
 from parley_client.waterfall import receiver as receiver_module
 from parley_client.waterfall.receiver import TraceReceiver
 from parley_client.waterfall.traces import read_trace
@@ -125,6 +128,20 @@ def test_what_is_no_batch_is_refused(receiver, path, body, headers, status):
     assert post(receiver, body, **headers) == status
     assert path.read_bytes() == b""
     assert post(receiver, BODY) == 200
+
+
+def test_a_line_that_could_not_be_read_is_not_written(receiver, path, monkeypatch):
+    # A control character is one byte of protobuf and six of JSON.
+    text = "\x01" * 1_000
+    spans = [{**SPAN, "traceId": "AAAAAAAAAAAAAAAAAAAAAQ==", "spanId": "AAAAAAAAAAE=", "name": text}]
+    batch = ExportTraceServiceRequest()
+    ParseDict({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}, batch)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 5_000)
+    packed = {"Content-Type": "application/x-protobuf"}
+    assert post(receiver, batch.SerializeToString(), **packed) == 413
+    assert path.read_bytes() == b""
+    monkeypatch.undo()
+    assert post(receiver, batch.SerializeToString(), **packed) == 200
 
 
 def test_other_paths_do_not_exist(receiver):
