@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -76,6 +76,10 @@ class _TracesData(msgspec.Struct, rename="camel"):
     resource_spans: list[_ResourceSpans]
 
 
+class TooManySpansError(InvalidMessageError):
+    """A batch has more spans than it may."""
+
+
 class Span(msgspec.Struct, frozen=True):
     """A span that has ended."""
 
@@ -138,10 +142,15 @@ def _read(span: _Span) -> Span:
     )
 
 
-def line_of_protobuf(body: bytes) -> bytes:
+def line_of_protobuf(body: bytes, most: int) -> bytes:
     """An ``ExportTraceServiceRequest`` as a line of JSON, with its line break.
 
+    Args:
+        body: the request.
+        most: how many spans it may have, and how many groups of spans.
+
     Raises:
+        TooManySpansError: it has more.
         InvalidMessageError: it is something else.
     """
     # An optional extra.
@@ -151,7 +160,10 @@ def line_of_protobuf(body: bytes) -> bytes:
 
     try:
         request = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
+        _check_size(request.resource_spans, most)  # dictionaries take far more memory and time than messages
         data = json_format.MessageToDict(request, use_integers_for_enums=True)
+    except TooManySpansError:
+        raise
     except (DecodeError, json_format.Error, ValueError, RecursionError) as error:
         raise InvalidMessageError(f"no spans in OTLP's protobuf: {error}") from error
     for span in _spans(data):
@@ -161,16 +173,29 @@ def line_of_protobuf(body: bytes) -> bytes:
     return msgspec.json.encode(data) + b"\n"
 
 
-def line_of_json(body: bytes) -> bytes:
+def line_of_json(body: bytes, most: int) -> bytes:
     """The same as JSON in one line, with its line break.
 
     Raises:
-        InvalidMessageError: it is not JSON.
+        TooManySpansError: it has more than ``most`` spans, or groups of spans.
+        InvalidMessageError: it is not JSON, or not of this form.
     """
     try:
+        _check_size(_data.decode(body).resource_spans, most)
         return msgspec.json.encode(msgspec.json.decode(body)) + b"\n"
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise InvalidMessageError(f"no JSON: {error}") from error
+        raise InvalidMessageError(f"no spans in OTLP's JSON: {error}") from error
+
+
+def _check_size(resources: Sequence[Any], most: int) -> None:
+    """Raise if there are more than ``most`` resources, scopes or spans."""
+    scopes = spans = 0
+    for number, resource in enumerate(resources, 1):
+        scopes += len(resource.scope_spans)
+        if max(number, scopes) <= most:
+            spans += sum(len(scope.spans) for scope in resource.scope_spans)
+        if max(number, scopes, spans) > most:
+            raise TooManySpansError(f"a batch has more than {most} spans, or groups of spans")
 
 
 def _spans(data: Any) -> Iterator[dict[str, Any]]:

@@ -21,19 +21,23 @@ from typing import Any, ClassVar, Self
 from parley.errors import InvalidMessageError
 from parley_client.errors import TraceFileError
 from parley_client.waterfall import lines
-from parley_client.waterfall.otlp import Span, line_of_json, line_of_protobuf, read_spans
+from parley_client.waterfall.otlp import Span, TooManySpansError, line_of_json, line_of_protobuf, read_spans
 
-MAX_BODY_BYTES = 4 * 1024 * 1024
-"""A batch of OpenTelemetry's SDK has at most 512 spans."""
+MAX_BODY_BYTES = 1024 * 1024
+"""Packed or not. What is made of it takes up to a hundred times as much memory while it is read."""
+MAX_BATCH_SPANS = 4_096
+"""Spans of one batch; one of OpenTelemetry's SDK has at most 512."""
 MAX_REQUESTS = 8
 """At once; more are closed unanswered, and exporters try again."""
 MAX_BATCHES = 256
 """That wait to be taken."""
+MAX_WAITING_SPANS = 20_000
+"""Spans of the batches that wait; a batch beyond it is refused, and exporters try again."""
 _STALL_S = 10.0
 _CONNECTION_S = 30.0
 _PATH = "/v1/traces"
-# Browsers send neither type to another origin without asking first, and nobody answers that here.
-_LINES: dict[str, Callable[[bytes], bytes]] = {
+# Before a browser sends either type to another origin, it asks with OPTIONS, which is not answered here.
+_LINES: dict[str, Callable[[bytes, int], bytes]] = {
     "application/x-protobuf": line_of_protobuf,
     "application/json": line_of_json,
 }
@@ -53,7 +57,7 @@ class TraceReceiver:
     def __init__(self, port: int, path: Path) -> None:
         self._path = path
         self._batches: queue.Queue[list[Span]] = queue.Queue(MAX_BATCHES)
-        self._writing = threading.Lock()
+        self._accepting = threading.Lock()  # one batch at a time is read: that bounds the memory
         self._failure: TraceFileError | None = None
         try:
             self._file = path.open("ab", buffering=0)  # what a full disk refused is not tried again
@@ -79,7 +83,7 @@ class TraceReceiver:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-        with self._writing, suppress(OSError):
+        with self._accepting, suppress(OSError):
             self._file.close()
 
     def take(self, wait_s: float) -> list[Span]:
@@ -97,12 +101,12 @@ class TraceReceiver:
 
     def _accept(self, kind: str, body: bytes) -> HTTPStatus:
         """Write and pass on a batch; called by the threads of requests."""
-        line, spans = _read(kind, body)
-        with self._writing:
+        with self._accepting:
             if self._failure is not None:
                 return HTTPStatus.INSUFFICIENT_STORAGE
-            if self._file.closed or self._batches.full():
+            if self._file.closed or self._batches.full() or self._waiting() >= MAX_WAITING_SPANS:
                 return HTTPStatus.SERVICE_UNAVAILABLE
+            line, spans = _read(kind, body)
             try:
                 self._write(line)
             except OSError as error:
@@ -110,6 +114,11 @@ class TraceReceiver:
                 return HTTPStatus.INSUFFICIENT_STORAGE
             self._batches.put_nowait(spans)
         return HTTPStatus.OK
+
+    def _waiting(self) -> int:
+        """Spans that wait to be taken."""
+        with self._batches.mutex:
+            return sum(map(len, self._batches.queue))
 
     def _write(self, line: bytes) -> None:
         """Append a line. If that fails, no part of it stays where the file can be shortened."""
@@ -138,10 +147,12 @@ def _read(kind: str, body: bytes) -> tuple[bytes, list[Span]]:
     if make_line is None:
         raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     try:
-        line = make_line(body)
+        line = make_line(body, MAX_BATCH_SPANS)
         if len(line) > lines.MAX_LINE_BYTES:
             raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return line, read_spans(line)
+    except TooManySpansError:
+        raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from None
     except InvalidMessageError:
         raise _RefusedError(HTTPStatus.BAD_REQUEST) from None
 
@@ -231,6 +242,7 @@ def _unpack(body: bytes) -> bytes:
         unpacked = unpacker.decompress(body, MAX_BODY_BYTES)
     except zlib.error:
         raise _RefusedError(HTTPStatus.BAD_REQUEST) from None
-    if unpacker.unconsumed_tail:
-        raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-    return unpacked
+    if unpacker.eof:
+        return unpacked
+    is_cut_off = len(unpacked) < MAX_BODY_BYTES
+    raise _RefusedError(HTTPStatus.BAD_REQUEST if is_cut_off else HTTPStatus.REQUEST_ENTITY_TOO_LARGE)

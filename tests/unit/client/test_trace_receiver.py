@@ -13,7 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,8 @@ def test_json_and_packed_bodies_are_taken(receiver, path):
         (BODY, {"Content-Type": "text/plain"}, 415),
         (BODY, {"Content-Encoding": "br"}, 415),
         (b"no gzip", {"Content-Encoding": "gzip"}, 400),
+        (gzip.compress(BODY)[:-1], {"Content-Encoding": "gzip"}, 400),
+        (gzip.compress(BODY)[:-20], {"Content-Encoding": "gzip"}, 400),
         (b"[" * 100_000, {}, 400),
         (gzip.compress(bytes(8 * 1024 * 1024)), {"Content-Encoding": "gzip"}, 413),
         (BODY, {"Content-Length": "99999999"}, 413),
@@ -130,6 +134,62 @@ def test_what_is_no_batch_is_refused(receiver, path, body, headers, status):
     assert post(receiver, BODY) == 200
 
 
+OF_PROTOBUF = {"Content-Type": "application/x-protobuf"}
+
+
+def nested(*tags, payload):
+    """Messages of protobuf, each the only field of the one before it."""
+    for tag in reversed(tags):
+        size = len(payload)
+        digits = bytearray()
+        while size >= 0x80:
+            digits.append(size & 0x7F | 0x80)
+            size >>= 7
+        payload = bytes([tag, *digits, size]) + payload
+    return payload
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"\x0a\x00" * 5_000, OF_PROTOBUF),
+        (nested(0x0A, payload=b"\x12\x00" * 5_000), OF_PROTOBUF),
+        (nested(0x0A, 0x12, payload=b"\x12\x00" * 5_000), OF_PROTOBUF),
+        (json.dumps({"resourceSpans": [{}] * 5_000}).encode(), {}),
+        (json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [SPAN] * 5_000}]}]}).encode(), {}),
+    ],
+    ids=["resources", "scopes", "spans", "resources of JSON", "spans of JSON"],
+)
+def test_a_batch_has_a_limit(receiver, path, body, headers):
+    assert len(body) < receiver_module.MAX_BODY_BYTES
+    assert post(receiver, body, **headers) == 413
+    assert path.read_bytes() == b""
+
+
+def test_batches_are_read_one_at_a_time(receiver, monkeypatch):
+    reading, most = 0, []
+
+    def read(body, limit, *, read_one=receiver_module.line_of_json):
+        nonlocal reading
+        reading += 1
+        most.append(reading)
+        time.sleep(0.05)
+        reading -= 1
+        return read_one(body, limit)
+
+    monkeypatch.setitem(receiver_module._LINES, "application/json", read)
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: post(receiver, BODY), range(4))) == {200}
+    assert most == [1] * 4
+
+
+def test_spans_that_wait_have_a_limit(receiver, monkeypatch):
+    monkeypatch.setattr(receiver_module, "MAX_WAITING_SPANS", 3)
+    assert [post(receiver, BODY) for _ in range(4)] == [200, 200, 200, 503]
+    receiver.take(TAKE_S)
+    assert post(receiver, BODY) == 200
+
+
 def test_a_line_that_could_not_be_read_is_not_written(receiver, path, monkeypatch):
     # A control character is one byte of protobuf and six of JSON.
     text = "\x01" * 1_000
@@ -137,11 +197,10 @@ def test_a_line_that_could_not_be_read_is_not_written(receiver, path, monkeypatc
     batch = ExportTraceServiceRequest()
     ParseDict({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}, batch)
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 5_000)
-    packed = {"Content-Type": "application/x-protobuf"}
-    assert post(receiver, batch.SerializeToString(), **packed) == 413
+    assert post(receiver, batch.SerializeToString(), **OF_PROTOBUF) == 413
     assert path.read_bytes() == b""
     monkeypatch.undo()
-    assert post(receiver, batch.SerializeToString(), **packed) == 200
+    assert post(receiver, batch.SerializeToString(), **OF_PROTOBUF) == 200
 
 
 def test_other_paths_do_not_exist(receiver):
