@@ -6,7 +6,7 @@ spans of one trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -148,7 +148,8 @@ class TraceCollection:
     """Spans as a collector gets them, and the calls among them that are complete.
 
     A call is complete when its span has come, and nothing of its trace for ``settle_s``: models export their
-    spans in batches of their own.
+    spans in batches of their own. Then the spans below it are forgotten. The others of its trace stay while
+    another call of the trace may go on.
 
     Args:
         settle_s: seconds.
@@ -156,12 +157,18 @@ class TraceCollection:
     """
 
     MAX_TRACES = 256
+    MAX_SPANS = 50_000
+    """Of all traces."""
+    OPEN_S = 900.0
+    """A trace of which nothing came for so long is forgotten: the span of its call is lost, or was drawn
+    before these spans came."""
 
     def __init__(self, settle_s: float, now: Callable[[], float]) -> None:
         self._settle_s = settle_s
         self._now = now
         self._traces: dict[str, list[Span]] = {}
         self._changed: dict[str, float] = {}
+        self._kept = 0
         self.dropped = 0
         """Spans that were too many, of a trace or of traces that were forgotten."""
 
@@ -171,23 +178,73 @@ class TraceCollection:
             kept = self._traces.setdefault(span.trace_id, [])
             if len(kept) < MAX_SPANS:
                 kept.append(span)
+                self._kept += 1
             else:
                 self.dropped += 1
             self._changed[span.trace_id] = self._now()
-            if len(self._traces) > self.MAX_TRACES:
+            if len(self._traces) > self.MAX_TRACES or self._kept > self.MAX_SPANS:
                 self.dropped += len(self._forget(min(self._changed, key=self._changed.__getitem__)))
 
     def complete(self, *, all_of_them: bool = False) -> list[CallTimes]:
         """The calls that have become complete, which are forgotten; or all of which the span has come."""
-        due = self._now() - self._settle_s
+        now = self._now()
         found = []
-        for trace_id in [one for one, at in self._changed.items() if all_of_them or at <= due]:
-            ids = [span.span_id for span in self._traces[trace_id] if span.name == CALL]
+        for trace_id in [
+            one for one, at in self._changed.items() if all_of_them or at <= now - self._settle_s
+        ]:
+            spans = self._traces[trace_id]
+            ids = [span.span_id for span in spans if span.name == CALL]
             if ids:
-                spans = self._forget(trace_id)
                 found += [call_of(spans, span_id) for span_id in ids]
+                changed = self._changed[trace_id]
+                self._forget(trace_id)
+                if rest := _of_open_calls(spans, ids):
+                    self._traces[trace_id], self._changed[trace_id] = rest, changed
+                    self._kept += len(rest)
+            elif self._changed[trace_id] <= now - self.OPEN_S:
+                self._forget(trace_id)
         return found
 
     def _forget(self, trace_id: str) -> list[Span]:
         del self._changed[trace_id]
-        return self._traces.pop(trace_id)
+        spans = self._traces.pop(trace_id)
+        self._kept -= len(spans)
+        return spans
+
+
+def _of_open_calls(spans: Sequence[Span], ended: Sequence[str]) -> list[Span]:
+    """The spans of a trace that calls may need of which the span has not come.
+
+    Args:
+        spans: of the trace.
+        ended: ids of the calls of which it has come.
+    """
+    by_id = {span.span_id: span for span in spans}
+    below = _below(spans, ended)
+    above: set[str] = set()
+    for span_id in ended:
+        parent = by_id.get(by_id[span_id].parent_id)
+        while parent is not None and parent.span_id not in above | below:
+            above.add(parent.span_id)
+            parent = by_id.get(parent.parent_id)
+    kept = [span for span in spans if span.span_id not in below]
+    # What is below an open call has, at its top, a span whose parent has not come. So have the spans above an
+    # ended one, if a caller's program began the trace: of those only turns are below a call.
+    tops = [span for span in kept if span.parent_id and span.parent_id not in by_id]
+    is_open = any(span.span_id not in above or span.name == TURN for span in tops)
+    return kept if is_open else []
+
+
+def _below(spans: Iterable[Span], roots: Iterable[str]) -> set[str]:
+    """The ids of these spans, and of all spans below them."""
+    children: dict[str, list[str]] = {}
+    for span in spans:
+        children.setdefault(span.parent_id, []).append(span.span_id)
+    found: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        span_id = waiting.pop()
+        if span_id not in found:
+            found.add(span_id)
+            waiting += children.get(span_id, [])
+    return found

@@ -434,3 +434,87 @@ def test_traces_without_an_end_are_bounded():
         clock.now = number
         collection.add(spans([span("turn", 2, 1, 0, 1, trace_id=f"{number + 1:032x}")]))
     assert collection.dropped == 300 - TraceCollection.MAX_TRACES
+
+
+def test_calls_of_one_trace_end_one_after_the_other():
+    clock = Clock()
+    collection = TraceCollection(6.0, clock)
+    *of_first, first = call_spans()
+    *of_second, second = call_spans("call-8", first=100)
+    for one in (first, second):
+        one["parentSpanId"] = f"{90:016x}"
+    collection.add(spans([*of_first, *of_second, first]))
+    clock.now = 10.0
+    assert [(call.session, len(call.turns)) for call in collection.complete()] == [("call-7", 1)]
+    clock.now = 20.0
+    assert collection.complete() == [], "it was drawn"
+    collection.add(spans([second, span("session", 90, 0, 0, 9_000)]))
+    clock.now = 30.0
+    (call,) = collection.complete()
+    assert (call.session, len(call.turns)) == ("call-8", 1)
+    assert [row.name for row in call.turns[0].rows] == ["chat qwen3", "generate", "tts", "playback"]
+    assert collection.complete(all_of_them=True) == []
+
+
+def test_a_call_below_a_turn_of_another_leaves_that_turn():
+    clock = Clock()
+    collection = TraceCollection(6.0, clock)
+    *of_outer, outer = call_spans()
+    *of_inner, inner = call_spans("call-8", first=100)
+    inner["parentSpanId"] = of_outer[0]["spanId"]
+    collection.add(spans([of_outer[0], of_outer[5], *of_inner, inner]))
+    clock.now = 10.0
+    assert [call.session for call in collection.complete()] == ["call-8"]
+    collection.add(spans([outer]))
+    clock.now = 20.0
+    assert [(call.session, len(call.turns)) for call in collection.complete()] == [("call-7", 1)]
+
+
+def test_what_is_above_and_beside_a_call_ends_with_it():
+    clock = Clock()
+    collection = TraceCollection(6.0, clock)
+    *below, call = call_spans()
+    call["parentSpanId"] = f"{90:016x}"
+    above = span("gateway call", 90, 91, 0, 9_000)  # below a span of the caller's program
+    collection.add(spans([*below, call, above, span("authenticate", 92, 90, 0, 1)]))
+    clock.now = 10.0
+    assert len(collection.complete()) == 1
+    assert collection._traces == {}
+
+
+def test_circular_spans_beside_a_call_end():
+    clock = Clock()
+    collection = TraceCollection(6.0, clock)
+    *below, call = call_spans()
+    call["parentSpanId"] = f"{90:016x}"
+    collection.add(spans([*below, call, span("a", 90, 91, 0, 1), span("b", 91, 90, 0, 1)]))
+    clock.now = 10.0
+    assert len(collection.complete()) == 1
+
+
+def test_spans_that_come_late_are_forgotten_in_time():
+    clock = Clock()
+    collection = TraceCollection(6.0, clock)
+    late, *others = call_spans()
+    collection.add(spans(others))
+    clock.now = 10.0
+    assert len(collection.complete()) == 1
+    collection.add(spans([late]))
+    clock.now = 10.0 + TraceCollection.OPEN_S
+    assert collection.complete() == []
+    assert collection._traces == {}
+    assert collection.dropped == 0, "they were not too many"
+
+
+def test_the_spans_of_all_traces_are_bounded(monkeypatch):
+    monkeypatch.setattr(TraceCollection, "MAX_SPANS", 10)
+    clock = Clock()
+    collection = TraceCollection(6.0, clock)
+    for number in range(4):
+        clock.now = number
+        collection.add(spans(call_spans(f"call-{number}", f"{number + 1:032x}")))
+    assert collection.dropped > 14
+    (call,) = collection.complete(all_of_them=True)
+    assert (call.session, len(call.turns)) == ("call-3", 1)
+    collection.add(spans(call_spans("call-9", OTHER_TRACE)))
+    assert len(collection.complete(all_of_them=True)) == 1
