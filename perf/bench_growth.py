@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ _CHUNK = 512  # samples: 32 ms
 CHUNK_S = _CHUNK / 16_000
 """Audio of one request."""
 _QUESTION, _CYCLE = 24, 160  # chunks that are loud, and until the next question
+_PAUSE, _ANSWER_S = 32, 5.0  # chunks after a question, and seconds, by which its answer is over
 _SETTLE_S = 2.0
 
 
@@ -86,8 +87,12 @@ class _Caller:
     turns: int = 0
     answers_ms: list[float] = field(default_factory=list)
     chunks: int = 0
+    due: int = 0
+    """Questions of which the answer should be over at the end of the level."""
     late_ms: float = 0.0
     _phase: int = field(default_factory=lambda: random.randrange(_CYCLE))
+    _asked: list[tuple[int, float]] = field(default_factory=list)
+    """Of each question that was sent as a whole: the chunks until its end, and when that was (seconds)."""
 
     async def speak(self, until: float) -> None:
         noise = np.random.default_rng(0).integers(-8000, 8000, _CHUNK).astype(np.int16)
@@ -96,9 +101,16 @@ class _Caller:
         while (due := began + self.chunks * self.interval_s) < until:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             self.late_ms = max(self.late_ms, 1000 * (time.perf_counter() - due))
-            loud = (self._phase + self.chunks) % _CYCLE < _QUESTION
-            await self.call.send_audio(noise if loud else silence)
+            place = (self._phase + self.chunks) % _CYCLE
+            await self.call.send_audio(noise if place < _QUESTION else silence)
             self.chunks += 1
+            if place == _QUESTION - 1 and self.chunks >= _QUESTION:
+                self._asked.append((self.chunks, time.perf_counter()))
+
+    def count_due(self) -> int:
+        """The questions of which the answer should be over by now."""
+        now = time.perf_counter()
+        return sum(self.chunks - end >= _PAUSE and now - at_s >= _ANSWER_S for end, at_s in self._asked)
 
     async def listen(self) -> None:
         async for event in self.call:
@@ -114,6 +126,10 @@ class Level:
 
     calls: int
     chunks: int
+    questions: int
+    """Those that there was time to answer."""
+    unanswered: int
+    """Those of them without an answer, not counting one of each call, which may be late."""
     turns: int
     wall_s: float
     server_cpu_s: dict[str, float]
@@ -124,6 +140,11 @@ class Level:
     """From the end of the question to the first audio."""
     late_ms: float
     """The latest chunk behind its time."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the agent has answered, and no question was left out."""
+        return bool(self.answers_ms) and not self.unanswered
 
     @property
     def server_us(self) -> float:
@@ -153,6 +174,8 @@ async def measure(server: EmbeddedServer, calls: int, interval_s: float, seconds
         before, began, client = _cpu(server), time.perf_counter(), time.process_time()
         await asyncio.gather(*(caller.speak(began + seconds) for caller in callers))
         after, wall_s, client = _cpu(server), time.perf_counter() - began, time.process_time() - client
+        for caller in callers:
+            caller.due = caller.count_due()
         for task in listening:
             task.cancel()
         for end in await asyncio.gather(*listening, return_exceptions=True):
@@ -161,6 +184,8 @@ async def measure(server: EmbeddedServer, calls: int, interval_s: float, seconds
     return Level(
         calls,
         sum(caller.chunks for caller in callers),
+        sum(caller.due for caller in callers),
+        sum(max(0, caller.due - 1 - len(caller.answers_ms)) for caller in callers),
         sum(caller.turns for caller in callers),
         wall_s,
         {name: after[name] - before[name] for name in after},
@@ -199,6 +224,17 @@ def _print(console: Console, levels: list[Level]) -> None:
     console.print(table)
 
 
+def all_answered(console: Console, levels: Iterable[Level]) -> bool:
+    """Name the levels in which questions were not answered; False: there are some."""
+    failed = [level for level in levels if not level.is_answered]
+    for level in failed:
+        console.print(
+            f"{level.calls} calls: {len(level.answers_ms)} answers to {level.questions} questions",
+            style="red",
+        )
+    return not failed
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", default="1,2,4,8,16,32,64", help="levels (default: %(default)s)")
@@ -221,11 +257,11 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure all levels; the exit status is 1 if a turn was not answered or the server failed."""
+    """Measure all levels; the exit status is 1 if questions were not answered or the server failed."""
     args, console = _arguments(), Console()
     try:
         with null_server(console, "bench-growth", {}) as server:
-            asyncio.run(measure(server, 1, CHUNK_S, 5.0))  # the first call pays for caches
+            asyncio.run(measure(server, 1, CHUNK_S, 5.0))  # caches are filled before anything is measured
             levels = []
             for calls in args.calls:
                 interval_s = CHUNK_S if args.real_time else calls / args.chunks
@@ -238,7 +274,7 @@ def main() -> int:
     if args.json:
         figures = [{**vars(level), "server_us_per_chunk": level.server_us} for level in levels]
         args.json.write_text(json.dumps({"cpus": os.cpu_count(), "levels": figures}, indent=1))
-    return 0 if all(level.turns for level in levels) else 1
+    return 0 if all_answered(console, levels) else 1
 
 
 if __name__ == "__main__":
