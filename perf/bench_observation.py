@@ -1,7 +1,7 @@
 """What metrics, traces and logs cost, on against off in one run: ``make bench-observation``.
 
 Calls with models without networks (``perf/growth``) at the pace of microphones. "On" is everything at once:
-metrics that are scraped, a span for every stage of every call sent to a collector, and logs as JSON. "Off" is
+metrics that are scraped, spans of agent and models sent to a collector, and logs as JSON. "Off" is
 nothing of it. Both are measured by turns, each on a server of its own.
 """
 
@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import http.client
 import http.server
 import json
 import os
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_growth import CHUNK_S, Level, measure, null_server
+from bench_growth import CHUNK_S, Level, all_answered, measure, null_server
 from rich.console import Console
 from rich.table import Table
 
 from parley.errors import ParleyError
 from parley_client.cli.turns import percentile
+from parley_client.errors import ClientError
 
 _SCRAPE_S = 5.0
+_PAGE_S = 5.0  # for one page
 _OFF = {"PARLEY_METRICS": "false"}
 
 
@@ -64,13 +66,25 @@ def _collector() -> Iterator[str]:
 
 @contextmanager
 def _scraped(address: str) -> Iterator[None]:
-    """Read a page of metrics at the interval of a Prometheus."""
+    """Read a page of metrics at the interval of a Prometheus.
+
+    Raises:
+        ClientError: at the end of the block, if the page could not be read each time.
+    """
     done = threading.Event()
+    scrapes = 0
+    failure: Exception | None = None
 
     def scrape() -> None:
-        while not done.wait(_SCRAPE_S):
-            with urllib.request.urlopen(f"http://{address}/metrics") as page:
-                page.read()
+        nonlocal scrapes, failure
+        try:
+            while True:
+                _read_page(address)
+                scrapes += 1
+                if done.wait(_SCRAPE_S):
+                    return
+        except (OSError, http.client.HTTPException, ClientError) as error:
+            failure = error
 
     thread = threading.Thread(target=scrape, daemon=True)
     thread.start()
@@ -78,7 +92,18 @@ def _scraped(address: str) -> Iterator[None]:
         yield
     finally:
         done.set()
-        thread.join()
+        thread.join(2 * _PAGE_S)
+    if failure is not None or thread.is_alive() or not scrapes:
+        raise ClientError(f"metrics were read {scrapes} times, and then not: {failure or 'no end'}")
+
+
+def _read_page(address: str) -> None:
+    with closing(http.client.HTTPConnection(address, timeout=_PAGE_S)) as connection:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise ClientError(f"status {response.status}")
 
 
 @dataclass
@@ -107,7 +132,7 @@ def _measure(console: Console, args: argparse.Namespace, settings: Mapping[str, 
         server = stack.enter_context(
             null_server(console, "bench-observation", _OFF if settings is None else settings)
         )
-        asyncio.run(measure(server, 1, CHUNK_S, 5.0))  # the first call pays for caches
+        asyncio.run(measure(server, 1, CHUNK_S, 5.0))  # caches are filled before anything is measured
         if settings is not None:
             stack.enter_context(_scraped(server.endpoints.metrics))
         return asyncio.run(measure(server, args.calls, CHUNK_S, args.seconds))
@@ -142,7 +167,11 @@ def _print(console: Console, off: _Side, on: _Side, calls: int) -> None:
 
 
 def main() -> int:
-    """Measure both by turns."""
+    """Measure both by turns.
+
+    The exit status is 1 if questions were not answered, metrics could not be read, no span was exported, or a
+    server failed.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", type=int, default=16, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=30.0, help="of a turn (default: %(default)s)")
@@ -158,7 +187,7 @@ def main() -> int:
                 "PARLEY_LOG_FORMAT": "json",
             }
             for turn in range(args.turns):
-                # The first of a pair has the machine to itself a moment longer.
+                # The order changes: what was measured before may still take processor time.
                 for side in (off, on) if turn % 2 else (on, off):
                     console.print(f"turn {turn + 1}: {side.name} …")
                     side.levels.append(_measure(console, args, settings if side is on else None))
@@ -170,7 +199,7 @@ def main() -> int:
     if args.json:
         figures = {side.name: [vars(level) for level in side.levels] for side in (off, on)}
         args.json.write_text(json.dumps({"cpus": os.cpu_count(), **figures}, indent=1))
-    return 0 if _Collector.received else 1
+    return 0 if all_answered(console, [*off.levels, *on.levels]) and _Collector.received else 1
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class TritonPythonModel:
     """Holds all streams and serves those that have audio, together."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Begin."""
+        """Open the table of streams."""
         log_to_triton(pb_utils, args["model_name"])
         self._model = RecognitionModel(pb_utils, args, Parameters.from_args(args), _Pipeline())
 
@@ -92,5 +92,5 @@ class TritonPythonModel:
         return self._model.execute(requests)
 
     def finalize(self) -> None:
-        """Stop."""
+        """Stop the thread that drops idle streams."""
         self._model.close()
