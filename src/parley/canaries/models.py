@@ -360,13 +360,14 @@ CANARIES: dict[str, CanaryCall] = {
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "parakeet_transcribe": ("parakeet_encoder", "parakeet_decoder"),
-    "parakeet_tdt": ("silero_vad", "parakeet_encoder", "parakeet_decoder"),
-    "nemotron_streaming": ("silero_vad",),
-    "moonshine": ("silero_vad",),
-    "moonshine_transcribe": ("silero_vad",),
+    "parakeet_tdt": ("parakeet_encoder", "parakeet_decoder"),
     "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine"),
 }
-"""By model, those whose answers its own answer to its canary may wait for."""
+"""By model, those whose answers its own answer to its canary may wait for.
+
+No recogniser has ``silero_vad`` here: unless its parameter ``vad`` says otherwise, it runs that network
+itself, and a failure of the model would excuse a recogniser that hangs.
+"""
 
 
 def called_models(model: str) -> set[str]:
