@@ -28,7 +28,7 @@ STAGES = {
     "tool": Stage("Tools", "waiting for tools"),
     "tts_first_audio": Stage("Voice", "from the first segment of text until its first audio"),
     "delivery": Stage(
-        "Network and sound", "from the first audio sent until it is heard: only the page knows"
+        "Network and sound", "from the first audio sent until it is heard: measured in the page only"
     ),
 }
 """By name. All but the first and the last are fields of the event ``metrics``, without ``_ms``."""

@@ -38,6 +38,6 @@ export const STAGES = /** @type {Readonly<Record<string, Stage>>} */ ({
   },
   delivery: {
     title: 'Network and sound',
-    meaning: 'from the first audio sent until it is heard: only the page knows',
+    meaning: 'from the first audio sent until it is heard: measured in the page only',
   },
 });
