@@ -40,7 +40,7 @@ class Runner:
     Args:
         material: what is said.
         patience: of every turn.
-        server_cpu_s: processor time of the server so far (seconds); None where nobody knows.
+        server_cpu_s: processor time of the server so far (seconds); None where it cannot be read.
     """
 
     def __init__(
