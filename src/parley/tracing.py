@@ -144,7 +144,7 @@ class Tracing:
                 start_time=span_clock.unix_ns(start_s),
             )
             return _Recorded(self._tracer, span, span_clock, has_content=self._content)
-        except Exception:  # noqa: BLE001 - a call is worth more than its trace
+        except Exception:  # noqa: BLE001 - a call goes on without its trace
             _log.exception("a trace could not be begun")
             return NO_TRACE
 
