@@ -117,9 +117,19 @@ def report(ended_s, answered_s, problem=""):
     return TurnReport("t", speech_began_s=0.0, speech_ended_s=ended_s, answered_s=answered_s, problem=problem)
 
 
-def test_turns_without_an_answer_count_as_infinite_waits_and_cut_offs_apart():
+ANSWERED, CUT_OFF = report(1.0, 1.5), report(2.0, 1.5)
+
+
+def test_turns_without_an_answer_and_those_cut_off_count_as_infinite_waits():
     result = LevelResult(1)
-    for one in (report(1.0, 1.5), report(1.0, None), report(1.0, 1.5, "no audio"), report(2.0, 1.5)):
+    for one in (ANSWERED, report(1.0, None), report(1.0, 1.5, "no audio"), CUT_OFF):
         result.add(one)
-    assert result.waits_ms == [500, math.inf, math.inf]
+    assert result.waits_ms == [500, math.inf, math.inf, math.inf]
     assert (result.turns, result.unanswered, result.cut_off) == (4, 2, 1)
+
+
+def test_a_level_of_which_half_of_the_turns_are_cut_off_is_broken():
+    result = LevelResult(1)
+    for one in [ANSWERED] * 61 + [CUT_OFF] * 59:
+        result.add(one)
+    assert result.judge(1_000) == Verdict.BROKEN

@@ -30,11 +30,11 @@ class LevelResult:
 
     calls: int
     waits_ms: list[float] = field(default_factory=list)
-    """True end of speech to first audio; infinite where a turn had no answer."""
+    """True end of speech to first audio; infinite where a turn had no answer, or one before its end."""
     unanswered: int = 0
-    """Turns without an answer, or with an error of the server's; they are among the waits."""
+    """Turns without an answer, or with an error of the server's."""
     cut_off: int = 0
-    """Turns that were answered before their end. They are among neither: they have no wait."""
+    """Turns that were answered before their end: the agent spoke over the user."""
     refused: list[str] = field(default_factory=list)
     """Codes of calls that were not accepted."""
     lost: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class LevelResult:
     @property
     def turns(self) -> int:
         """All that count."""
-        return len(self.waits_ms) + self.cut_off
+        return len(self.waits_ms)
 
     def add(self, report: TurnReport) -> None:
         """Count a turn that is over."""
@@ -66,6 +66,7 @@ class LevelResult:
             self.waits_ms.append(math.inf)
         elif wait_ms < 0:
             self.cut_off += 1
+            self.waits_ms.append(math.inf)
         else:
             self.waits_ms.append(wait_ms)
 
