@@ -79,6 +79,15 @@ def test_a_server_that_refuses_a_single_call_is_said(tmp_path, monkeypatch, caps
     assert "a single call failed: connect_failed" in capsys.readouterr().err
 
 
+def test_a_warm_up_that_never_ends_is_said(tmp_path, monkeypatch, capsys):
+    async def hangs(*_):
+        return LevelResult(1, overdue_s=90.0)
+
+    monkeypatch.setattr(capacity, "hold_level", hangs)
+    assert run(tmp_path)[0] == 1
+    assert "a single call held no turn within 90 s" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -68,6 +68,16 @@ def test_a_level_that_was_unsure_is_named():
     assert lines[1].startswith("At 1 the limit is within the interval of the p95")
 
 
+def test_a_level_that_was_not_over_by_its_deadline_is_named():
+    overdue = [LevelResult(2, [400.0] * 60, overdue_s=90.0, verdict=Verdict.BROKEN)]
+    found = Capacity(Found(0, is_bounded=True), overdue, 1_000.0, 0.8, None)
+    assert found.lines()[1] == "At 2 the level was not over within 90 s: given up, and broken."
+    assert found.to_json()["levels"][0]["overdue_s"] == 90
+    console = Console(width=160, record=True)
+    console.print(found.table())
+    assert "overdue" in console.export_text()
+
+
 def test_the_table_shows_what_broke_a_level():
     console = Console(width=160, record=True)
     console.print(capacity().table())

@@ -106,6 +106,7 @@ def level(fast=0, slow=0, **more):
         (level(10, 5), Verdict.BROKEN),
         (level(300, refused=["too_many_sessions"]), Verdict.BROKEN),
         (level(300, lost=["call_lost"]), Verdict.BROKEN),
+        (level(300, overdue_s=100.0), Verdict.BROKEN),
         (level(), Verdict.UNSURE),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import asynccontextmanager
 
 import pytest
 from fake_agent import CONNECTED, FakeAgent
@@ -11,11 +12,14 @@ from test_conversation import TinyAgent, clip
 
 from parley.errors import ModelUnavailableError, TooManySessionsError
 from parley_client import NO_RETRY, connect
+from parley_client.cli.capacity import callers
 from parley_client.cli.capacity.callers import CallPlan, hold_level
 from parley_client.cli.capacity.search import Verdict
 from parley_client.cli.script import ScriptTurn
 
 LIMIT_MS = 20_000.0
+GIVE_UP_S = 30
+"""After this a level that does not end by itself fails its test."""
 
 
 class Line:
@@ -76,6 +80,37 @@ async def test_a_call_that_breaks_is_lost():
     result = await hold_level(plan(Line(lambda: breaks)), 1, 60, LIMIT_MS)
     assert result.verdict == Verdict.BROKEN
     assert len(result.lost) == 1
+
+
+async def test_turns_count_although_never_all_calls_are_open_at_once():
+    line, free = Line(), asyncio.Lock()
+
+    @asynccontextmanager
+    async def alone():
+        async with free, line() as call:
+            yield call
+
+    async with asyncio.timeout(GIVE_UP_S):
+        result = await hold_level(plan(alone), 2, 4, LIMIT_MS)
+    assert result.turns >= 8
+    assert (result.refused, result.lost, result.overdue_s) == ([], [], None)
+
+
+async def test_a_level_that_is_not_over_by_its_deadline_is_broken(monkeypatch):
+    monkeypatch.setattr(callers, "_HEARING_S", 0.0)
+    line = Line()
+
+    @asynccontextmanager
+    async def hangs():
+        if line.agents:
+            await asyncio.Event().wait()
+        async with line() as call:
+            yield call
+
+    hanging = plan(hangs, timeout_s=0.01)
+    async with asyncio.timeout(GIVE_UP_S):
+        result = await hold_level(hanging, 2, 1, LIMIT_MS)
+    assert (result.verdict, result.overdue_s) == (Verdict.BROKEN, hanging.deadline_s(2, 1))
 
 
 async def test_a_cancelled_level_hangs_up_every_call():

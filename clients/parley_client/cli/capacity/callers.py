@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 
 from parley.errors import ParleyError
+from parley.protocol import INPUT_SAMPLE_RATE
 from parley_client.call import Call
 from parley_client.cli.capacity.search import Verdict
 from parley_client.cli.capacity.tail import Tail, tail_of
@@ -22,6 +23,10 @@ LOOKS = (0.25, 0.5, 1.0, 2.0)
 """After these shares of the wanted turns a level is judged, until its verdict is sure."""
 _STAGGER_S = 0.43
 """Between the beginnings of two calls: callers are not in step with each other."""
+_HEARING_S = 20.0
+"""For the deadline of a level: to hear the answer of a turn, and to call again."""
+_UNCOUNTED_TURNS = 3
+"""For the deadline of a level: turns of a caller that begin before the count, or are over after it."""
 
 
 @dataclass
@@ -39,6 +44,8 @@ class LevelResult:
     """Codes of calls that were not accepted."""
     lost: list[str] = field(default_factory=list)
     """Codes of calls that broke."""
+    overdue_s: float | None = None
+    """The deadline by which the level was not over (seconds); None: it was."""
     late_ms: float = 0.0
     """By how much the latest chunk of all microphones left after its time: the callers' fault."""
     wall_s: float = 0.0
@@ -71,8 +78,12 @@ class LevelResult:
             self.waits_ms.append(wait_ms)
 
     def judge(self, limit_ms: float) -> Verdict:
-        """Whether the level is held: no call refused or lost, and the percentile surely within the limit."""
-        if self.refused or self.lost:
+        """Whether the level is held.
+
+        That takes an end within the deadline, no call refused or lost, and a percentile that is surely within
+        the limit.
+        """
+        if self.refused or self.lost or self.overdue_s is not None:
             return Verdict.BROKEN
         tail = self.tail
         if tail is None:
@@ -93,12 +104,24 @@ class CallPlan:
     chunk_ms: int
     turn_timeout_s: float
 
+    def deadline_s(self, calls: int, turns: int) -> float:
+        """How long a level may last: each of its turns its speech, its pause, its timeout and its answer.
+
+        Args:
+            calls: at once.
+            turns: that are wanted of all of them.
+        """
+        longest = max(turn.pause_ms / 1000 + len(turn.samples) / INPUT_SAMPLE_RATE for turn in self.turns)
+        of_a_caller = math.ceil(turns * LOOKS[-1] / calls) + _UNCOUNTED_TURNS
+        return calls * _STAGGER_S + of_a_caller * (longest + self.turn_timeout_s + _HEARING_S)
+
 
 async def hold_level(plan: CallPlan, calls: int, turns: int, limit_ms: float) -> LevelResult:
     """Hold calls until the verdict is sure, or twice the wanted turns were held.
 
-    Turns count from when all calls are open. At the end every caller finishes the turn that it is in, so that
-    slow turns are not left out.
+    Turns count from when each caller has been connected once. At the end every caller finishes the turn that
+    it is in, so that slow turns are not left out. A level that is not over by its deadline is given up, and
+    broken.
 
     Args:
         plan: what callers do.
@@ -108,22 +131,30 @@ async def hold_level(plan: CallPlan, calls: int, turns: int, limit_ms: float) ->
     """
     result = LevelResult(calls)
     level = _Level(plan, result)
+    deadline_s = plan.deadline_s(calls, turns)
     began_s = time.monotonic()
-    async with asyncio.TaskGroup() as group:
-        for number in range(calls):
-            group.create_task(level.call_again(number), name=f"caller {number}")
-        try:
-            for share in LOOKS:
-                await level.wait_for(math.ceil(turns * share))
-                result.verdict = result.judge(limit_ms)
-                if result.verdict != Verdict.UNSURE:
-                    break
-        finally:
-            level.stop()
+    try:
+        async with asyncio.timeout(deadline_s), asyncio.TaskGroup() as group:
+            for number in range(calls):
+                group.create_task(level.call_again(number), name=f"caller {number}")
+            try:
+                await _look(level, result, turns, limit_ms)
+            finally:
+                level.stop()
+    except TimeoutError:
+        result.overdue_s = deadline_s
     result.wall_s = time.monotonic() - began_s
     # Turns that were finished at the end may have changed it.
     result.verdict = result.judge(limit_ms)
     return result
+
+
+async def _look(level: _Level, result: LevelResult, turns: int, limit_ms: float) -> None:
+    """Judge the level at every look, until its verdict is sure."""
+    for share in LOOKS:
+        await level.wait_for(math.ceil(turns * share))
+        if result.judge(limit_ms) != Verdict.UNSURE:
+            return
 
 
 class _Level:
@@ -132,7 +163,8 @@ class _Level:
     def __init__(self, plan: CallPlan, result: LevelResult) -> None:
         self._plan = plan
         self._result = result
-        self._open = 0
+        self._connected: set[int] = set()
+        """Numbers of the callers that have been connected."""
         self._counts_from_s = math.inf
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -161,24 +193,31 @@ class _Level:
         try:
             async with self._plan.connect() as call:
                 is_connected = True
+                self._on_connected(number)
                 await self._converse(call, number)
                 await call.hang_up()
         except ParleyError as error:
             (self._result.lost if is_connected else self._result.refused).append(reason_of(error))
             self.stop()
 
+    def _on_connected(self, number: int) -> None:
+        """Begin the count with the last caller's first call.
+
+        A count that waited for all calls to be open at once might never begin, because callers hang up and
+        call again.
+        """
+        self._connected.add(number)
+        if math.isinf(self._counts_from_s) and len(self._connected) == self._result.calls:
+            self._counts_from_s = time.perf_counter()
+
     async def _converse(self, call: Call, number: int) -> None:
         plan = self._plan
         conversation = ScriptedConversation(
             call, chunk_ms=plan.chunk_ms, turn_timeout_s=plan.turn_timeout_s, record=False
         )
-        self._open += 1
-        if self._open == self._result.calls:
-            self._counts_from_s = min(self._counts_from_s, time.perf_counter())
         try:
             reports = await conversation.run(self._turns(conversation.tracker.reports, number))
         finally:
-            self._open -= 1
             late_ms = 1000 * conversation.microphone.worst_late_s
             self._result.late_ms = max(self._result.late_ms, late_ms)
         self._count(reports[-1:])

@@ -84,6 +84,11 @@ class Capacity:
             f"At {calls} the limit is within the interval of the p95: unsure, so not held; use more --turns."
             for calls in unsure
         ]
+        doubts += [
+            f"At {level.calls} the level was not over within {level.overdue_s:.0f} s: given up, and broken."
+            for level in self.levels
+            if level.overdue_s is not None
+        ]
         if not held:
             return [
                 f"No level is surely held with a p95 of {self.limit_ms:.0f} ms." + self._interrupted(),
@@ -119,7 +124,7 @@ class Capacity:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False)
         for head in ("calls", "", "p50 ms", f"p95 ms ({CONFIDENCE:.0%} interval)", "turns", "unanswered"):
             table.add_column(head, justify="left" if not head else "right", vertical="bottom")
-        for head in ("cut off", "refused, lost", "CPUs", "GPUs", "mic late ms"):
+        for head in ("cut off", "failures", "CPUs", "GPUs", "mic late ms"):
             table.add_column(head, justify="right", vertical="bottom")
         for level in sorted(self.levels, key=lambda one: one.calls):
             table.add_row(*_row(level))
@@ -129,7 +134,7 @@ class Capacity:
 def _row(level: LevelResult) -> list[str]:
     tail = level.tail
     p50 = percentile(level.waits_ms, 0.5)
-    failed = [*level.refused, *level.lost]
+    failed = [*level.refused, *level.lost, *([] if level.overdue_s is None else ["overdue"])]
     return [
         str(level.calls),
         level.verdict.value,
@@ -159,6 +164,7 @@ def _level_json(level: LevelResult) -> dict[str, Any]:
         "cut_off": level.cut_off,
         "refused": level.refused,
         "lost": level.lost,
+        "overdue_s": level.overdue_s,
         "busy_cpus": level.cpus,
         "busy_gpus": level.gpus,
         "microphone_late_ms": level.late_ms,

@@ -200,6 +200,8 @@ class _Search:
         warm_up = await hold_level(self.plan, 1, _WARM_UP_TURNS, self.args.p95_ms)
         if warm_up.refused or warm_up.lost:
             raise ClientError(f"a single call failed: {', '.join(warm_up.refused + warm_up.lost)}")
+        if warm_up.overdue_s is not None and not warm_up.turns:
+            raise ClientError(f"a single call held no turn within {warm_up.overdue_s:.0f} s")
         found = await find_capacity(self._judge, start=self.args.start, most=self.args.most)
         return 0 if found.held else 1
 
