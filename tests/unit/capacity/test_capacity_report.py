@@ -94,6 +94,23 @@ async def test_usage_is_a_mean_over_the_level():
     assert meter.busy_gpus == 1.5
 
 
+async def test_gpus_that_cannot_be_read_to_the_end_are_unknown(monkeypatch, caplog):
+    monkeypatch.setattr(usage, "_SAMPLE_S", 0)
+    reads, failed = iter([[0.5], [1.0]]), usage.asyncio.Event()
+
+    def read():
+        sample = next(reads, None)
+        if sample is None:
+            failed.set()
+            raise OSError("GPU is lost")
+        return sample
+
+    async with UsageMeter(None, read) as meter:
+        await failed.wait()
+    assert meter.busy_gpus is None
+    assert "GPU is lost" in caplog.text
+
+
 async def test_of_another_machine_nothing_is_known():
     async with UsageMeter(None) as meter:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import cache
@@ -10,6 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 _SAMPLE_S = 1.0
+
+_log = logging.getLogger("parley.client")
 
 
 class UsageMeter:
@@ -32,7 +35,7 @@ class UsageMeter:
         self.cpus: float | None = None
         """Busy processors in the mean, filled on leaving."""
         self.busy_gpus: float | None = None
-        """Busy GPUs in the mean."""
+        """Busy GPUs in the mean; None also where they could not be read to the end."""
 
     async def __aenter__(self) -> Self:
         self._began_s = time.monotonic()
@@ -45,11 +48,14 @@ class UsageMeter:
     ) -> None:
         assert self._task is not None
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
         wall_s = time.monotonic() - self._began_s
         if self._cpu_s is not None and wall_s > 0:
             self.cpus = (self._cpu_s() - self._before_s) / wall_s
-        if self._samples:
+        if isinstance(ended, Exception):
+            # The samples so far are of a part of the time only: their mean would be that of another load.
+            _log.warning("the usage of GPUs is unknown: %s", ended)
+        elif self._samples:
             self.busy_gpus = sum(map(sum, self._samples)) / len(self._samples)
 
     async def _sample(self) -> None:
