@@ -17,8 +17,8 @@ def levels(monkeypatch):
     """Says what each level measures: waits in milliseconds, or an exception."""
 
     def say(measured):
-        async def hold(plan, calls, turns, limit_ms):
-            del plan, turns
+        async def hold(plan, calls, turns, limit_ms, usage=None):
+            del plan, turns, usage
             await asyncio.sleep(0)
             waits = measured(calls)
             if isinstance(waits, BaseException):

@@ -15,6 +15,7 @@ from parley_client import NO_RETRY, connect
 from parley_client.cli.capacity import callers
 from parley_client.cli.capacity.callers import CallPlan, hold_level
 from parley_client.cli.capacity.search import Verdict
+from parley_client.cli.capacity.usage import UsageMeter
 from parley_client.cli.script import ScriptTurn
 
 LIMIT_MS = 20_000.0
@@ -94,6 +95,36 @@ async def test_turns_count_although_never_all_calls_are_open_at_once():
         result = await hold_level(plan(alone), 2, 4, LIMIT_MS)
     assert result.turns >= 8
     assert (result.refused, result.lost, result.overdue_s) == ([], [], None)
+
+
+async def test_usage_is_measured_while_turns_count():
+    line, connected, seen = Line(), 0, []
+
+    @asynccontextmanager
+    async def counted():
+        nonlocal connected
+        async with line() as call:
+            connected += 1
+            try:
+                yield call
+            finally:
+                connected -= 1
+
+    def cpu_s():
+        seen.append(connected)
+        return float(len(seen))
+
+    result = await hold_level(plan(counted, turns=50), 3, 4, LIMIT_MS, UsageMeter(cpu_s))
+    assert seen == [3, 3]  # neither before all callers are there, nor while they leave
+    assert result.cpus > 0
+
+
+async def test_where_turns_never_count_no_usage_is_known():
+    def refused():
+        return connect("", transport=FakeAgent(TooManySessionsError("full")), retry=NO_RETRY)
+
+    result = await hold_level(plan(refused), 1, 60, LIMIT_MS, UsageMeter(lambda: 1.0))
+    assert (result.verdict, result.cpus) == (Verdict.BROKEN, None)
 
 
 async def test_a_level_that_is_not_over_by_its_deadline_is_broken(monkeypatch):

@@ -14,6 +14,7 @@ from parley.protocol import INPUT_SAMPLE_RATE
 from parley_client.call import Call
 from parley_client.cli.capacity.search import Verdict
 from parley_client.cli.capacity.tail import Tail, tail_of
+from parley_client.cli.capacity.usage import UsageMeter
 from parley_client.cli.conversation import ScriptedConversation
 from parley_client.cli.script import ScriptTurn
 from parley_client.cli.turns import TurnReport
@@ -50,9 +51,9 @@ class LevelResult:
     """By how much the latest chunk of all microphones left after its time: the callers' fault."""
     wall_s: float = 0.0
     cpus: float | None = None
-    """Busy processors of the server in the mean; None: not known."""
+    """Busy processors of the server in the mean while turns counted; None: not known."""
     gpus: float | None = None
-    """Busy GPUs in the mean; None: not known."""
+    """Busy GPUs in the mean while turns counted; None: not known."""
     verdict: Verdict = Verdict.UNSURE
 
     @property
@@ -116,7 +117,9 @@ class CallPlan:
         return calls * _STAGGER_S + of_a_caller * (longest + self.turn_timeout_s + _HEARING_S)
 
 
-async def hold_level(plan: CallPlan, calls: int, turns: int, limit_ms: float) -> LevelResult:
+async def hold_level(
+    plan: CallPlan, calls: int, turns: int, limit_ms: float, usage: UsageMeter | None = None
+) -> LevelResult:
     """Hold calls until the verdict is sure, or twice the wanted turns were held.
 
     Turns count from when each caller has been connected once. At the end every caller finishes the turn that
@@ -128,7 +131,9 @@ async def hold_level(plan: CallPlan, calls: int, turns: int, limit_ms: float) ->
         calls: how many at once.
         turns: after which a level that is well within the limit is surely held.
         limit_ms: of the 95th percentile.
+        usage: measures while turns count, and no longer: neither while calls begin, nor while they end.
     """
+    usage = usage or UsageMeter(None)
     result = LevelResult(calls)
     level = _Level(plan, result)
     deadline_s = plan.deadline_s(calls, turns)
@@ -138,12 +143,15 @@ async def hold_level(plan: CallPlan, calls: int, turns: int, limit_ms: float) ->
             for number in range(calls):
                 group.create_task(level.call_again(number), name=f"caller {number}")
             try:
-                await _look(level, result, turns, limit_ms)
+                if await level.wait_for_count():
+                    async with usage:
+                        await _look(level, result, turns, limit_ms)
             finally:
                 level.stop()
     except TimeoutError:
         result.overdue_s = deadline_s
     result.wall_s = time.monotonic() - began_s
+    result.cpus, result.gpus = usage.cpus, usage.busy_gpus
     # Turns that were finished at the end may have changed it.
     result.verdict = result.judge(limit_ms)
     return result
@@ -174,9 +182,17 @@ class _Level:
         self._stopping.set()
         self._changed.set()
 
+    async def wait_for_count(self) -> bool:
+        """Wait until turns count; False: a call was refused or lost before."""
+        await self._wait_until(lambda: math.isfinite(self._counts_from_s))
+        return not self._stopping.is_set()
+
     async def wait_for(self, turns: int) -> None:
         """Until so many turns count, or a call was refused or lost."""
-        while self._result.turns < turns and not self._stopping.is_set():
+        await self._wait_until(lambda: self._result.turns >= turns)
+
+    async def _wait_until(self, is_true: Callable[[], bool]) -> None:
+        while not is_true() and not self._stopping.is_set():
             self._changed.clear()
             await self._changed.wait()
 
@@ -209,6 +225,7 @@ class _Level:
         self._connected.add(number)
         if math.isinf(self._counts_from_s) and len(self._connected) == self._result.calls:
             self._counts_from_s = time.perf_counter()
+            self._changed.set()
 
     async def _converse(self, call: Call, number: int) -> None:
         plan = self._plan

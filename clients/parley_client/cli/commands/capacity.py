@@ -209,9 +209,8 @@ class _Search:
         args = self.args
         self.console.print(f"{calls} at once …", highlight=False)
         gpus = gpu_reader() if self.server.cpu_s else None
-        async with UsageMeter(self.server.cpu_s, gpus) as usage:
-            level = await hold_level(self.plan, calls, args.turns, args.p95_ms)
-        level.cpus, level.gpus = usage.cpus, usage.busy_gpus
+        usage = UsageMeter(self.server.cpu_s, gpus)
+        level = await hold_level(self.plan, calls, args.turns, args.p95_ms, usage)
         self.levels.append(level)
         tail = level.tail
         p95 = f"p95 {tail.value:.0f} ms ({tail.low:.0f} to {tail.high:.0f}), " if tail else ""
