@@ -180,6 +180,10 @@ class GatewayStream:
         except ConnectionClosed as error:
             code = error.rcvd.code if error.rcvd else 1006
             await self._replies.put(InferenceError(f"the gateway closed the connection with {code}"))
+        except Exception as error:  # noqa: BLE001 - the receiver gets it
+            failure = InferenceError(f"a message of the gateway cannot be read: {error!r}")
+            failure.__cause__ = error
+            await self._replies.put(failure)
         else:
             await self._replies.put(None)
         finally:

@@ -21,6 +21,8 @@ from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
 RATE = 22_050
+GIVE_UP_S = 10
+"""After this a call that does not end by itself fails its test."""
 CONNECTED = {
     "type": "connected",
     "session_id": "s",
@@ -34,9 +36,10 @@ CONNECTED = {
 class Gateway:
     """As much of one as a client sees: answers the first audio, and closes when it is asked to."""
 
-    def __init__(self, *, breaks=False, refusal=None):
+    def __init__(self, *, breaks=False, refusal=None, unreadable=()):
         self.breaks = breaks
         self.refusal = refusal
+        self.unreadable = unreadable
         self.url = ""
         self.body = None
         self.keys = []
@@ -59,6 +62,8 @@ class Gateway:
         await websocket.accept("parley.v1")
         await websocket.send_json(CONNECTED)
         await websocket.send_json({"type": "state", "state": "listening"})
+        for message in self.unreadable:
+            await (websocket.send_bytes if isinstance(message, bytes) else websocket.send_text)(message)
         with suppress(WebSocketDisconnect):
             while True:
                 message = await websocket.receive()
@@ -133,6 +138,19 @@ async def test_a_connection_that_breaks_loses_the_call():
     async with serving(Gateway(breaks=True)) as url, calling(url) as call:
         await call.send_audio(np.ones(160, np.int16))
         with pytest.raises(CallLostError, match="1011"):
+            [event async for event in call]
+
+
+AUDIO = protocol.encode(
+    protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=RATE, samples=3)
+).decode()
+
+
+@pytest.mark.parametrize("messages", [("{}",), ("[]",), ("{",), (AUDIO, b"odd")])
+async def test_a_message_that_cannot_be_read_loses_the_call(messages):
+    gateway = Gateway(unreadable=messages)
+    async with asyncio.timeout(GIVE_UP_S), serving(gateway) as url, calling(url) as call:
+        with pytest.raises(CallLostError, match="a message of the gateway cannot be read"):
             [event async for event in call]
 
 
