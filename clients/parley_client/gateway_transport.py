@@ -24,6 +24,8 @@ from parley_client.transport import Frame, ServerReply
 _SUBPROTOCOL = Subprotocol("parley.v1")
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _CLOSE_S = 2.0
+_PING_S = 20.0
+"""Between two pings, and the longest wait for the answer to one; then the connection is lost."""
 _WAITING = 512
 """Replies that were not received yet; then the WebSocket is not read."""
 _HANG_UP = msgspec.json.encode(protocol.Control(action="hangup"))
@@ -136,6 +138,8 @@ class GatewayStream:
                     subprotocols=[_SUBPROTOCOL],
                     max_size=_MAX_MESSAGE_BYTES,
                     close_timeout=_CLOSE_S,
+                    ping_interval=_PING_S,
+                    ping_timeout=_PING_S,
                     compression=None,
                     proxy=None,
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from contextlib import asynccontextmanager, suppress
 
@@ -12,10 +13,11 @@ import uvicorn
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import JSONResponse
 from starlette.websockets import WebSocketDisconnect
+from websockets.asyncio.server import serve
 
 from parley import protocol
 from parley.errors import TooManySessionsError
-from parley_client import NO_RETRY, AgentAudio, CallLostError, ConnectError, connect
+from parley_client import NO_RETRY, AgentAudio, CallLostError, ConnectError, connect, gateway_transport
 from parley_client.gateway_transport import GatewayTransport
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
@@ -41,6 +43,7 @@ class Gateway:
         self.refusal = refusal
         self.unreadable = unreadable
         self.url = ""
+        self.stream_url = ""
         self.body = None
         self.keys = []
         self.audio = b""
@@ -56,7 +59,7 @@ class Gateway:
         self.body = await request.json()
         if self.refusal:
             return JSONResponse({"error": {"code": self.refusal, "message": "no", "retryable": True}}, 503)
-        return {"stream_url": self.url.replace("http", "ws") + "/stream"}
+        return {"stream_url": self.stream_url or self.url.replace("http", "ws") + "/stream"}
 
     async def stream(self, websocket: WebSocket):
         await websocket.accept("parley.v1")
@@ -152,6 +155,26 @@ async def test_a_message_that_cannot_be_read_loses_the_call(messages):
     async with asyncio.timeout(GIVE_UP_S), serving(gateway) as url, calling(url) as call:
         with pytest.raises(CallLostError, match="a message of the gateway cannot be read"):
             [event async for event in call]
+
+
+async def test_a_gateway_that_has_vanished_loses_the_call(monkeypatch):
+    monkeypatch.setattr(gateway_transport, "_PING_S", 0.1)
+    over = asyncio.Event()
+
+    async def vanish(connection):
+        await connection.send(json.dumps(CONNECTED))
+        connection.transport.pause_reading()  # so that no ping is answered
+        await over.wait()
+        connection.transport.abort()
+
+    gateway = Gateway()
+    deaf = serve(vanish, "127.0.0.1", 0, subprotocols=["parley.v1"])
+    async with asyncio.timeout(GIVE_UP_S), serving(gateway) as url, deaf as server:
+        gateway.stream_url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with calling(url) as call:
+            with pytest.raises(CallLostError, match="1006"):
+                [event async for event in call]
+        over.set()
 
 
 async def test_a_gateway_that_is_not_there_is_said():
