@@ -68,8 +68,10 @@ class GatewayTransport:
 class GatewayStream:
     """One session of the gateway.
 
-    The gateway acknowledges no request, so each one counts as acknowledged when it is sent.
+    A gateway acknowledges no request. That it has vanished is noticed by the pings of the WebSocket.
     """
+
+    acknowledges = False
 
     def __init__(self, url: str, headers: dict[str, str], timeout_s: float) -> None:
         self._url = url
@@ -98,7 +100,6 @@ class GatewayStream:
         except ConnectionClosed as error:
             if not frame.end:  # a session that is over needs no end
                 raise InferenceError("the stream has ended") from error
-        await self._replies.put(ServerReply(frame.request_id, final=True))
 
     async def finish(self) -> None:
         """Nothing: the gateway closes the WebSocket after the last event."""

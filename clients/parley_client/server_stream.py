@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parley import protocol
 from parley.errors import InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
@@ -178,6 +178,8 @@ class ServerStream:
             self.fail(CallLostError(f"sending failed: {error}"), error)
 
     async def _send(self, frame: Frame) -> None:
+        if not self._stream.acknowledges:
+            frame = replace(frame, acknowledged=False)
         self._stats.on_sent(frame)
         self._sending_since_s = time.perf_counter()
         await self._stream.send(frame)

@@ -86,6 +86,9 @@ def open_triton_channel(
 class CallStream(Protocol):
     """One call: frames out, replies in."""
 
+    acknowledges: bool
+    """Whether the server says that it has handled a request; False: it is asked for no acknowledgement."""
+
     async def send(self, frame: Frame) -> None:
         """Write one request; waits for flow control."""
         ...
@@ -165,6 +168,8 @@ class TritonTransport:
 
 class TritonStream:
     """One ``ModelStreamInfer`` call that carries one sequence."""
+
+    acknowledges = True
 
     def __init__(self, rpc: Any, call_id: str) -> None:
         self._rpc = rpc

@@ -17,6 +17,8 @@ CONNECTED = protocol.Connected(session_id="fake", output_sample_rate=22_050)
 class FakeStream:
     """One stream; a behaviour reads its frames and answers them."""
 
+    acknowledges = True
+
     def __init__(self):
         self.frames: asyncio.Queue[Frame | None] = asyncio.Queue()
         self.replies: asyncio.Queue[ServerReply | Exception | None] = asyncio.Queue()
