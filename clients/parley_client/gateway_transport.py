@@ -102,7 +102,7 @@ class GatewayStream:
                 raise InferenceError("the stream has ended") from error
 
     async def finish(self) -> None:
-        """Nothing: the gateway closes the WebSocket after the last event."""
+        """Do nothing: the gateway itself closes the WebSocket, after the last event."""
 
     async def receive(self) -> ServerReply | None:
         """The next reply; None after the last.
@@ -167,7 +167,11 @@ class GatewayStream:
         return str(answer.json()["stream_url"])
 
     async def _read(self, socket: ClientConnection) -> None:
-        """Pass events on until the connection ends; frees the connection."""
+        """Pass the gateway's events on to :meth:`receive`, and close the connection at the end.
+
+        The last thing passed on is None where the gateway has closed the connection in order, and otherwise
+        the error that ended it.
+        """
         audio: ServerReply | None = None  # its samples are the next message
         try:
             async for message in socket:
@@ -196,7 +200,15 @@ class GatewayStream:
 
 
 def _refusal(body: bytes | bytearray | None, status: int) -> ParleyError:
-    """The gateway's error."""
+    """Read the error with which the gateway refused a session.
+
+    Its code has a class in :mod:`parley.errors`, or is one of the gateway's own. An answer that no gateway
+    gives is a :class:`ConnectError` with the HTTP status.
+
+    Args:
+        body: of the HTTP response.
+        status: of the HTTP response.
+    """
     try:
         content = msgspec.json.decode(body or b"")["error"]
         code, message = str(content["code"]), str(content["message"])
