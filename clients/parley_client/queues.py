@@ -1,4 +1,8 @@
-"""What a call has received and the application has not read yet."""
+"""The two queues of a call, both bounded.
+
+:class:`EventQueue` holds the events that the application has not read yet, and :class:`SendQueue` the
+messages and the audio that were not sent yet.
+"""
 
 from __future__ import annotations
 

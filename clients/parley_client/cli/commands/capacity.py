@@ -100,14 +100,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Search.
+    """Search for the capacity of a server, print it, and write it to ``--json``.
 
     Returns:
-        The exit status: 1 if not even the first level is held.
+        The exit status: 1 if no level is held.
 
     Raises:
-        UsageError: numbers that do not fit each other.
-        ParleyError: the script cannot be read, or the server cannot start.
+        UsageError: the arguments do not go together.
+        ParleyError: the script cannot be read, the server cannot start, or a single call fails.
+        KeyboardInterrupt: the search was interrupted; what it has found so far is printed and written.
     """
     if args.server and args.gateway:
         raise UsageError("give --server or --gateway, not both")
