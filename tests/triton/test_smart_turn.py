@@ -56,7 +56,8 @@ async def test_the_server_scores_what_the_network_scores(port, served, turns):
     model = SmartTurnModel(port, timeout_s=10)
     found = [await model.score(turn) for turn in turns]
     assert found == pytest.approx(network.score(turns).tolist(), abs=1e-6)
-    assert max(found) > 0.5 > min(found)
+    # Not all the same; what one clip's score is exactly depends on the processor.
+    assert max(found) - min(found) > 0.3
 
 
 async def test_requests_at_once_get_what_each_gets_alone(port, turns):
