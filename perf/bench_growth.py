@@ -204,7 +204,9 @@ def _cpu(server: EmbeddedServer) -> Counter[str]:
 
 
 def _print(console: Console, levels: list[Level]) -> None:
-    table = Table(title="processor time for 32 ms of audio, µs; acknowledgements, ms", title_justify="left")
+    table = Table(
+        title="processor time for 32 ms of audio, µs; acknowledgements, ms", title_justify="left", box=None
+    )
     headings = ("calls", "turns", "server", "of first", "triton", "agent", "asr", "client")
     for heading in (*headings, "p50", "p95", "p99"):
         table.add_column(heading, justify="right", no_wrap=True)
