@@ -14,6 +14,9 @@ class Sink:
         self.chunks, self.audio, self.error = [], [], None
         self.heard, self.ended = threading.Event(), threading.Event()
 
+    def on_begun(self):
+        pass
+
     def send(self, chunk, audio):
         self.chunks.append(chunk)
         self.audio.append(audio)
