@@ -1,4 +1,4 @@
-"""Used memory of the GPUs, by NVML.
+"""NVML, and the used memory of the GPUs by it.
 
 Apart because the agent knows no hardware.
 """
@@ -13,7 +13,7 @@ from parley.metrics import Family, MetricsRecorder
 
 def record_gpu_memory(metrics: MetricsRecorder, family: Family) -> None:
     """Set the gauge ``family`` with the label ``gpu`` for each GPU that may be read."""
-    nvml = _nvml()
+    nvml = open_nvml()
     for index in range(nvml.nvmlDeviceGetCount() if nvml else 0):
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
@@ -23,7 +23,7 @@ def record_gpu_memory(metrics: MetricsRecorder, family: Family) -> None:
 
 
 @cache
-def _nvml() -> Any:
+def open_nvml() -> Any:
     """NVML's module, ready for use; None: it is not installed, or there is no driver."""
     try:
         import pynvml  # noqa: PLC0415 - of the gpu profile only

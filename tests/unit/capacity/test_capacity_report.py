@@ -130,7 +130,7 @@ class Nvml:
 
 
 def test_gpus_are_read_by_nvml(monkeypatch):
-    monkeypatch.setattr(usage, "_nvml", Nvml)
+    monkeypatch.setattr(usage, "open_nvml", Nvml)
     assert gpu_reader()() == [0.25]
-    monkeypatch.setattr(usage, "_nvml", lambda: None)
+    monkeypatch.setattr(usage, "open_nvml", lambda: None)
     assert gpu_reader() is None

@@ -19,9 +19,9 @@ class NVMLError(Exception):
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    gpu_memory._nvml.cache_clear()
+    gpu_memory.open_nvml.cache_clear()
     yield
-    gpu_memory._nvml.cache_clear()
+    gpu_memory.open_nvml.cache_clear()
 
 
 def nvml(used, **more):

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from functools import cache
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
+
+from parley.runtime.gpu_memory import open_nvml
 
 _SAMPLE_S = 1.0
 
@@ -66,7 +67,7 @@ class UsageMeter:
 
 def gpu_reader() -> Callable[[], list[float]] | None:
     """Reads the utilisation of this machine's GPUs; None: NVML is not installed, or there is no GPU."""
-    nvml = _nvml()
+    nvml = open_nvml()
     if nvml is None or not nvml.nvmlDeviceGetCount():
         return None
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -75,17 +76,3 @@ def gpu_reader() -> Callable[[], list[float]] | None:
         return [nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in handles]
 
     return read
-
-
-@cache
-def _nvml() -> Any:
-    """NVML's module, ready for use; None: it is not installed, or there is no driver."""
-    try:
-        import pynvml  # noqa: PLC0415 - of the gpu profile only
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
