@@ -157,7 +157,7 @@ class RequestLoop:
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()):
-            # The handler's own errors were answered: this one is about sending the answer.
+            # The handler's own errors were answered: this one is about making the answer.
             _log.error("a request could not be ended", exc_info=error)
 
     async def _watch_callers(self) -> None:
