@@ -7,13 +7,15 @@ import time
 import uuid
 from contextlib import aclosing
 
+import grpc.aio
 import numpy as np
 import pytest
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from parley.engines.speech import EspeakSpeaker
 from parley.errors import InvalidMessageError, UnsupportedLanguageError, UnsupportedVoiceError
-from parley.inference import ModelRequest, text_tensor
-from parley.triton.grpc_client import LoopbackClient
+from parley.inference import ModelRequest, struct_tensor, text_tensor
+from parley.triton.grpc_client import LoopbackClient, to_message
 from parley.tts.messages import SpeakRequest
 
 TEXT = "It's twenty five degrees and sunny in Paris."
@@ -114,13 +116,24 @@ async def test_abort_while_running_waiting_and_before(speaker):
     assert await collect(speaker, request()), "the model must go on"
 
 
-async def test_an_abandoned_stream_frees_the_synthesizer(speaker):
-    for _ in range(5):
-        async with aclosing(speaker.speak(request(LONG))) as stream:
-            await anext(stream)
-    start = time.perf_counter()
+async def test_callers_that_vanish_free_the_synthesizer(server, speaker):
+    begin = time.perf_counter()
+    await collect(speaker, request(LONG))
+    whole = time.perf_counter() - begin
+    channels = [grpc.aio.insecure_channel(server.endpoints.grpc) for _ in range(8)]
+    try:
+        calls = [GRPCInferenceServiceStub(channel).ModelStreamInfer() for channel in channels]
+        for call in calls:
+            wanted = {"REQUEST": struct_tensor(request(LONG))}
+            await call.write(to_message(ModelRequest("espeak", wanted, ("CHUNK", "AUDIO"))))
+        await calls[0].read()
+    finally:
+        for channel in channels:
+            await channel.close()
+    begin = time.perf_counter()
     assert await collect(speaker, request())
-    assert time.perf_counter() - start < 2
+    waited = time.perf_counter() - begin
+    assert waited < 4 * whole, "the texts of eight callers who are gone were not all spoken before"
 
 
 async def test_sixteen_at_once(speaker):
