@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ from parley_client import Call, Deadlines, connect
 from parley_client.cli.own_server import own_server
 from parley_client.cli.turns import percentile
 
+AGENT = "voice_agent"
 _MODELS = Path(__file__).resolve().parent / "growth" / "models"
 _SETTINGS = {
     "PARLEY_VOICE_AGENT_ASR": "parakeet_tdt",
@@ -50,29 +51,44 @@ _SETTLE_S = 2.0
 
 
 @contextmanager
-def _repository() -> Iterator[Path]:
+def _repository(wrap: Callable[[str, Path], str] | None) -> Iterator[Path]:
     """The agent and the models without networks, with the configurations of the real ones."""
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder)
         originals = ROOT / "model_repository"
-        (repository / "voice_agent").symlink_to(originals / "voice_agent")
-        for model in sorted(path.name for path in _MODELS.iterdir()):
+        models = {path.name: path / "1" for path in sorted(_MODELS.iterdir())}
+        for model, version in {AGENT: originals / AGENT / "1", **models}.items():
             (repository / model).mkdir()
             (repository / model / "configs").symlink_to(originals / model / "configs")
-            (repository / model / "1").symlink_to(_MODELS / model / "1")
+            if wrap is None:
+                (repository / model / "1").symlink_to(version)
+            else:
+                (repository / model / "1").mkdir()
+                (repository / model / "1" / "model.py").write_text(wrap(model, version / "model.py"))
         yield repository
 
 
 @contextmanager
-def null_server(console: Console, name: str, settings: Mapping[str, str]) -> Iterator[EmbeddedServer]:
+def null_server(
+    console: Console,
+    name: str,
+    settings: Mapping[str, str],
+    wrap: Callable[[str, Path], str] | None = None,
+) -> Iterator[EmbeddedServer]:
     """A server with such a repository.
+
+    Args:
+        console: shows the progress.
+        name: of the folder for its state.
+        settings: of the models, beside those of this benchmark.
+        wrap: the text of a ``model.py`` that loads another one, from a model's name and the file of that one.
 
     Raises:
         ClientError: it cannot start.
     """
     options = {"profile": TINY_PROFILE, "environment": {**_SETTINGS, **settings}}
     with (
-        _repository() as repository,
+        _repository(wrap) as repository,
         own_server(console, name, model_repository=repository, **options) as server,
     ):
         yield server
@@ -171,9 +187,9 @@ async def measure(server: EmbeddedServer, calls: int, interval_s: float, seconds
             callers.append(_Caller(call, interval_s))
         listening = [asyncio.create_task(caller.listen()) for caller in callers]
         await asyncio.sleep(_SETTLE_S)
-        before, began, client = _cpu(server), time.perf_counter(), time.process_time()
+        before, began, client = cpu_times(server), time.perf_counter(), time.process_time()
         await asyncio.gather(*(caller.speak(began + seconds) for caller in callers))
-        after, wall_s, client = _cpu(server), time.perf_counter() - began, time.process_time() - client
+        after, wall_s, client = cpu_times(server), time.perf_counter() - began, time.process_time() - client
         for caller in callers:
             caller.due = caller.count_due()
         for task in listening:
@@ -196,7 +212,8 @@ async def measure(server: EmbeddedServer, calls: int, interval_s: float, seconds
     )
 
 
-def _cpu(server: EmbeddedServer) -> Counter[str]:
+def cpu_times(server: EmbeddedServer) -> Counter[str]:
+    """Processor time so far by process of the server (seconds)."""
     totals: Counter[str] = Counter()
     for process in server.usage():
         totals[process.name] += process.cpu_s

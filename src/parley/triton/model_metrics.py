@@ -74,10 +74,13 @@ class ModelMetrics:
         self._model, self._instance = parameters.model, parameters.instance
         self._lock = threading.Lock()
         self._requests = 0
+        # The batches, items and seconds since they were recorded: a model may run for every chunk of audio.
+        self._batches = (0, 0, 0.0)
         enabled = _read_switch(parameters)
         self.recorder = MetricsRecorder((*MODEL_FAMILIES, *families) if enabled else ())
         self.recorder.set(STARTED, time.time(), model=self._model, model_instance=self._instance)
         self.recorder.collect_with(self._record_requests)
+        self.recorder.collect_with(self._record_batches)
         self._publisher = MetricsPublisher(pb_utils, self.recorder) if enabled else None
 
     def close(self) -> None:
@@ -87,9 +90,9 @@ class ModelMetrics:
 
     def on_batch(self, items: int, seconds: float) -> None:
         """The model has run for ``items`` requests."""
-        self.recorder.count(BATCHES, model=self._model)
-        self.recorder.count(BATCH_ITEMS, items, model=self._model)
-        self.recorder.count(BATCH_SECONDS, seconds, model=self._model)
+        with self._lock:
+            batches, all_items, all_seconds = self._batches
+            self._batches = (batches + 1, all_items + items, all_seconds + seconds)
 
     def begin_request(self) -> RequestTimer:
         """A decoupled request has begun."""
@@ -107,6 +110,14 @@ class ModelMetrics:
             self._requests -= 1
         if error_code:
             self.recorder.count(REQUEST_ERRORS, model=self._model, code=error_code)
+
+    def _record_batches(self) -> None:
+        with self._lock:
+            (batches, items, seconds), self._batches = self._batches, (0, 0, 0.0)
+        if batches:
+            self.recorder.count(BATCHES, batches, model=self._model)
+            self.recorder.count(BATCH_ITEMS, items, model=self._model)
+            self.recorder.count(BATCH_SECONDS, seconds, model=self._model)
 
     def _record_requests(self) -> None:
         self.recorder.set(REQUESTS, self._requests, model=self._model, model_instance=self._instance)
