@@ -25,9 +25,10 @@ import msgspec
 from open_llm.cases import Case, load, load_questions
 
 from parley.agent.config import AgentConfig
+from parley.chat import ChatMessage
 from parley.launcher.models import read_parameters
 from parley.llm.engine import Engine, EngineRequest
-from parley.llm.messages import ChatMessage, Completed, GenerateRequest, Sampling, TextDelta
+from parley.llm.messages import Completed, GenerateRequest, Sampling, TextDelta
 from parley.llm.service import ChatService
 from parley.models.qwen3 import load_chat_service
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parley.llm.messages import ChatMessage, ToolCall
+from parley.chat import ChatMessage, ToolCall
 from parley.protocol import Tool
 from qwen_voice.library import Pair, Persona, Request, Talk, ToolKind
 from qwen_voice.slots import Value

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from parley.llm.messages import ChatMessage
+from parley.chat import ChatMessage
 from parley.llm.python_calls.rendering import PythonRendering
 from qwen_voice.dialogues import Session
 

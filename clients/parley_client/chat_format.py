@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from parley.chat import ChatMessage, ToolCall
 from parley.errors import InvalidMessageError
-from parley.llm.messages import ChatMessage, ToolCall
 from parley.protocol import Tool
 
 _ROLES = {"system": "system", "developer": "user", "user": "user", "assistant": "assistant", "tool": "tool"}

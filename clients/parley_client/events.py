@@ -37,6 +37,8 @@ class AgentAudio:
 
 CallEvent: TypeAlias = (
     protocol.Connected
+    | protocol.Checkpoint
+    | protocol.GoAway
     | protocol.Updated
     | protocol.SpeechStarted
     | protocol.SpeechStopped

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from parley.llm.messages import ChatMessage, ToolCall
+from parley.chat import ChatMessage, ToolCall
 from parley.protocol import Tool
 
 QUESTIONS = (

@@ -20,9 +20,10 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrRequest, TranscribeRequest
 from parley.asr.offline.networks import OnnxEncoder
+from parley.chat import ChatMessage
 from parley.inference import Tensor, struct_tensor, text_tensor
 from parley.launcher.options import ROOT, TINY_PROFILE
-from parley.llm.messages import ChatMessage, GenerateRequest, Sampling
+from parley.llm.messages import GenerateRequest, Sampling
 from parley.protocol import SilenceOptions, Start, encode
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from parley.checkpoint import HistoryState, Resume, SessionState
 from parley.errors import InvalidMessageError, ParleyError
 
 PROTOCOL_VERSION = 1
@@ -220,6 +221,10 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     its own, if the server records any."""
     describe: bool = False
     """Whether :class:`Connected` contains the agent's description."""
+    checkpoints: bool = False
+    """Whether :class:`Checkpoint` and :class:`GoAway` are sent."""
+    resume: Resume | None = None
+    """The session goes on where another one has ended. None: it is a new one."""
 
 
 class ToolResponse(_Message, frozen=True, tag="tool_response", kw_only=True):
@@ -402,8 +407,36 @@ class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     max_chunk_ms: int = MAX_CHUNK_MS
     greets: bool = False
     """Whether the agent speaks first: a greeting follows."""
+    resumed: bool = False
+    """Whether this session goes on where another one has ended (``Start.resume``)."""
     agent: AgentDescription | None = None
     """Only with ``describe``."""
+
+
+class Checkpoint(_Event, frozen=True, tag="checkpoint", kw_only=True, omit_defaults=True):
+    """What the session needs to go on elsewhere. Sent if ``Start.checkpoints`` asks for it, at every change.
+
+    The client keeps the latest ``settings``, ``history`` and ``state``, and sends them in ``Start.resume``
+    of the session that goes on.
+    """
+
+    state: SessionState
+    settings: Start | None = None
+    """The session's options, without ``resume``. None: as in the checkpoint before."""
+    history: HistoryState | None = None
+    """None: as in the checkpoint before."""
+    settled: bool = False
+    """Whether neither side has a turn under way: the best moment to move."""
+
+
+class GoAway(_Event, frozen=True, tag="go_away", kw_only=True):
+    """The server will stop: the client goes on elsewhere.
+
+    It does so from the next :class:`Checkpoint` that is ``settled``, or at the end of the time from the last
+    one. A client that cannot go elsewhere stays; the server closes the session when it stops.
+    """
+
+    time_left_ms: int
 
 
 class Updated(_Event, frozen=True, tag="updated", kw_only=True):
@@ -683,6 +716,8 @@ class Closed(_Event, frozen=True, tag="closed", kw_only=True):
 
 ServerEvent: TypeAlias = (
     Connected
+    | Checkpoint
+    | GoAway
     | Updated
     | SpeechStarted
     | SpeechStopped

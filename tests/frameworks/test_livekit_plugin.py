@@ -28,7 +28,8 @@ from livekit_call import calling
 from recordings import RATE, recording
 
 from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
+from parley.chat import ToolCall
+from parley.llm.messages import Completed, TextDelta, ToolCalled
 from parley.tts.messages import SpeechChunk, WordMark
 
 PROMPT = "You are Parley, a friendly voice assistant. Keep answers short."

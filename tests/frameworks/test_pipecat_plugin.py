@@ -42,7 +42,8 @@ from recordings import RATE, recording
 
 from parley import errors
 from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.llm.messages import ChatMessage, Completed, TextDelta, ToolCall, ToolCalled
+from parley.chat import ChatMessage, ToolCall
+from parley.llm.messages import Completed, TextDelta, ToolCalled
 from parley.tts.messages import SpeechChunk
 from parley_client.options import Backoff
 

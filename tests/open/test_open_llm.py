@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from parley.chat import ChatMessage
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
-from parley.llm.messages import ChatMessage, GenerateRequest, Sampling, TextDelta, ToolCalled
+from parley.llm.messages import GenerateRequest, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
 from parley.triton.grpc_client import LoopbackClient
 

@@ -11,19 +11,11 @@ import pytest
 
 from parley.agent.config import AgentDeadlines
 from parley.agent.response import warm_up
+from parley.chat import ChatMessage, ToolCall
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.errors import ContextTooLongError, InvalidMessageError, OverloadedError
 from parley.inference import ModelRequest, text_tensor
-from parley.llm.messages import (
-    ChatMessage,
-    Completed,
-    GenerateRequest,
-    Priority,
-    Sampling,
-    TextDelta,
-    ToolCall,
-    ToolCalled,
-)
+from parley.llm.messages import Completed, GenerateRequest, Priority, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
 from parley.triton.grpc_client import LoopbackClient
 

@@ -11,9 +11,10 @@ import pytest
 from rails import final_text, read_clips
 
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, TranscriptEvent
+from parley.chat import ChatMessage
 from parley.errors import InvalidInputError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.launcher.options import ROOT
-from parley.llm.messages import ChatMessage, Completed, Sampling, TextDelta, ToolCalled
+from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
 from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.stages import FinalizedEvent, Generation, Recognition, Synthesis, open_server
 from parley_client.tools import ToolTable

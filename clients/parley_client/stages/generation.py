@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import TypeAlias
 from uuid import uuid4
 
+from parley.chat import ChatMessage
 from parley.engines.qwen3 import MODEL, Qwen3ChatModel
-from parley.llm.messages import ChatMessage, GenerateRequest, LlmEvent, Priority, Sampling
+from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling
 from parley.protocol import Tool
 from parley.triton.grpc_client import GrpcModelClient
 from parley_client.stages.server import ClosedAtTheEnd, StageServer

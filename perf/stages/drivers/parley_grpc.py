@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager, contextmanager
 
 from parley import protocol
 from parley.asr.messages import AsrOptions, TranscribeRequest, TranscriptEvent
+from parley.chat import ChatMessage
 from parley.errors import ParleyError
-from parley.llm.messages import ChatMessage, Completed, TextDelta
+from parley.llm.messages import Completed, TextDelta
 from parley_client import NO_RETRY, AgentAudio, Call, connect
 from parley_client.errors import reason_of
 from parley_client.stages import (

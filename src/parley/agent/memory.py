@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parley.agent.playout import HeardSpeech, Playout
+from parley.chat import ChatMessage, ToolCall
 from parley.errors import InvalidMessageError, InvalidModelOutputError, OverloadedError
 from parley.llm.history import History, estimate_tokens
-from parley.llm.messages import CUT, ChatMessage, ToolCall, cut_short
+from parley.llm.messages import CUT, cut_short
 from parley.protocol import Remember
 from parley.tts.text import has_words
 

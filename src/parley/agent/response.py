@@ -16,6 +16,7 @@ import msgspec
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember, shorten_results
 from parley.agent.tools import ToolExecutor
+from parley.chat import ChatMessage, ToolCall
 from parley.engines.base import ChatModel
 from parley.errors import (
     ContextTooLongError,
@@ -27,17 +28,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.llm.history import History
-from parley.llm.messages import (
-    CUT,
-    ChatMessage,
-    Completed,
-    GenerateRequest,
-    LlmEvent,
-    Priority,
-    Sampling,
-    TextDelta,
-    ToolCall,
-)
+from parley.llm.messages import CUT, Completed, GenerateRequest, LlmEvent, Priority, Sampling, TextDelta
 from parley.protocol import Tool
 from parley.timeouts import best_effort, loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace

@@ -13,8 +13,8 @@ import msgspec
 
 from parley.agent.config import AgentConfig
 from parley.agent.memory import cut_after
+from parley.chat import ToolCall
 from parley.errors import InvalidToolCallError, ParleyError, ToolTimeoutError, UnknownToolCallError
-from parley.llm.messages import ToolCall
 from parley.protocol import ErrorEvent, ServerEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
 from parley.timeouts import loop_time
 from parley.tools.base import ServerTools, ToolOutcome

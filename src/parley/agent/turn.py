@@ -18,9 +18,9 @@ from parley.agent.memory import UNREMEMBERED, ToolRound, remember
 from parley.agent.playout import HeardSpeech, Playout
 from parley.agent.response import FixedText, ResponseSource, TurnContext
 from parley.agent.speech import SpeechOutput, SpeechSettings
+from parley.chat import ChatMessage
 from parley.engines.base import Synthesizer
 from parley.errors import ParleyError, TtsFallbackError
-from parley.llm.messages import ChatMessage
 from parley.logs import log_ids
 from parley.protocol import (
     Audio,

@@ -11,6 +11,7 @@ import numpy as np
 
 from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
 from parley.canaries.connection import CanaryConnection
+from parley.chat import ChatMessage
 from parley.errors import (
     DeadlineExceededError,
     NotPermittedError,
@@ -29,7 +30,7 @@ from parley.inference import (
     tensor_struct,
     text_tensor,
 )
-from parley.llm.messages import ChatMessage, Completed, GenerateRequest, LlmEvent, Sampling
+from parley.llm.messages import Completed, GenerateRequest, LlmEvent, Sampling
 from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, Start, decode_event, encode
 from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance

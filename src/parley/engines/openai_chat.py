@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from parley.chat import ToolCall
 from parley.engines.base import RemoteChat
 from parley.errors import (
     ContextTooLongError,
@@ -22,7 +23,7 @@ from parley.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCall, ToolCalled
+from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCalled
 from parley.llm.prompt import described, plain_message
 
 _CONNECT_S = 5.0

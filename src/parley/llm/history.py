@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from parley.llm.messages import ChatMessage, GenerateRequest, Priority, Sampling
+from parley.chat import ChatMessage
+from parley.llm.messages import GenerateRequest, Priority, Sampling
 from parley.protocol import Tool
 
 _MAX_TOKENS = 200

@@ -8,34 +8,16 @@ error whose text is :meth:`parley.errors.ParleyError.to_wire`.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from parley.chat import ChatMessage, ToolCall
 from parley.errors import InvalidMessageError
 from parley.protocol import SamplingOptions, Tool
 
 CUT = "…"
 """Marks, for the language model, an answer that the user cut short."""
-
-
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the model made."""
-
-    id: str
-    name: str
-    arguments: dict[str, Any]
-
-
-class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of the conversation, as chat templates expect it."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
-    tool_calls: list[ToolCall] = []
-    """Calls of an assistant message."""
-    tool_call_id: str = ""
-    """The call that a tool message answers."""
 
 
 def cut_short(played: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from parley.chat import ChatMessage
 from parley.errors import ContextTooLongError, InvalidMessageError
-from parley.llm.messages import ChatMessage
 from parley.protocol import Tool
 
 PartT = TypeVar("PartT", ChatMessage, Tool)

@@ -8,17 +8,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
+from parley.chat import ToolCall
 from parley.errors import InferenceError, InvalidInputError, InvalidModelOutputError
 from parley.llm.engine import Engine, EngineRequest, EngineTimes, Progress
-from parley.llm.messages import (
-    Completed,
-    GenerateRequest,
-    LlmEvent,
-    TextDelta,
-    ToolCall,
-    ToolCalled,
-    check_sampling,
-)
+from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCalled, check_sampling
 from parley.llm.prompt import Prompt, PromptBuilder
 from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, TextPiece
 from parley.runtime.admission import Admission

@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
+from parley.chat import ChatMessage
 from parley.errors import InvalidModelOutputError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, EngineRequest, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.guidance import ToolGuidance
-from parley.llm.messages import AbortRequest, ChatMessage, GenerateRequest, LlmRequest, Priority, Sampling
+from parley.llm.messages import AbortRequest, GenerateRequest, LlmRequest, Priority, Sampling
 from parley.llm.prompt import PromptBuilder, Rendering, TemplateRendering
 from parley.llm.python_calls.format import CallGrammar, PythonFormat
 from parley.llm.python_calls.rendering import PythonRendering

@@ -24,8 +24,9 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
+from parley.chat import ToolCall
 from parley.errors import ParleyError
-from parley.llm.messages import Completed, LlmEvent, TextDelta, ToolCall, ToolCalled
+from parley.llm.messages import Completed, LlmEvent, TextDelta, ToolCalled
 from parley.metrics import MetricsRecorder
 from parley.protocol import (
     AgentState,

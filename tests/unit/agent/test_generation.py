@@ -9,6 +9,7 @@ import pytest
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.response import generate, warm_up
+from parley.chat import ChatMessage
 from parley.errors import (
     ContextTooLongError,
     DeadlineExceededError,
@@ -17,7 +18,7 @@ from parley.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from parley.llm.messages import ChatMessage, Completed, GenerateRequest, Priority, TextDelta
+from parley.llm.messages import Completed, GenerateRequest, Priority, TextDelta
 from parley.runtime.parameters import Parameters
 
 LIMITS = AgentDeadlines(llm_s=10.0, llm_retries=2, llm_retry_s=0.2)

@@ -6,8 +6,9 @@ import pytest
 from agent_fakes import FakeCall, calls, says
 
 from parley.agent.config import AgentConfig
+from parley.chat import ToolCall
 from parley.errors import InferenceError, InvalidModelOutputError
-from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
+from parley.llm.messages import Completed, TextDelta, ToolCalled
 from parley.protocol import ErrorEvent, ResponseText, Start, Tool, ToolRequest, ToolResponse, TurnMetrics
 
 TOOLS = [Tool(name="get_weather")]

@@ -6,7 +6,7 @@ import pytest
 
 from parley.agent.memory import ToolRound, remember
 from parley.agent.playout import HeardSpeech, PlayedWord, Playout
-from parley.llm.messages import ToolCall
+from parley.chat import ToolCall
 
 WORDS = [PlayedWord(0, 5, 0.0), PlayedWord(6, 12, 500.0)]
 

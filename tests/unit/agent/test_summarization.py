@@ -8,9 +8,10 @@ import pytest
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.summarization import Summarizer
+from parley.chat import ChatMessage
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.history import History
-from parley.llm.messages import ChatMessage, Completed, Priority, TextDelta
+from parley.llm.messages import Completed, Priority, TextDelta
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 

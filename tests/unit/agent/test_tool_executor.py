@@ -10,8 +10,8 @@ import pytest
 
 from parley.agent.config import AgentConfig
 from parley.agent.tools import ToolExecutor
+from parley.chat import ToolCall
 from parley.errors import UnknownToolCallError
-from parley.llm.messages import ToolCall
 from parley.protocol import ErrorEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
 from parley.tools.base import ToolOutcome
 

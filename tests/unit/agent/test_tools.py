@@ -9,7 +9,8 @@ import json
 from agent_fakes import FakeCall, calls, says
 
 from parley.agent.config import AgentConfig
-from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
+from parley.chat import ToolCall
+from parley.llm.messages import Completed, TextDelta, ToolCalled
 from parley.protocol import (
     Closed,
     Interrupted,

@@ -1,7 +1,7 @@
 import pytest
 
+from parley.chat import ChatMessage, ToolCall
 from parley.errors import InvalidMessageError
-from parley.llm.messages import ChatMessage, ToolCall
 from parley_client.chat_format import read_messages, read_tool
 
 

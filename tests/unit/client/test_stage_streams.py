@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fake_models import Chat, Voice, serving_models
 
+from parley.chat import ChatMessage
 from parley.errors import (
     ContextTooLongError,
     DeadlineExceededError,
@@ -18,7 +19,7 @@ from parley.errors import (
     SessionIdleError,
     UnsupportedVoiceError,
 )
-from parley.llm.messages import ChatMessage, Completed, Sampling, TextDelta
+from parley.llm.messages import Completed, Sampling, TextDelta
 from parley.protocol import Tool
 from parley.tts.messages import SpeechChunk, WordMark
 from parley_client import CallEndedError

@@ -9,6 +9,7 @@ import pytest
 from recorded_spans import PARENT
 
 from parley.agent.config import AgentConfig
+from parley.chat import ChatMessage, ToolCall
 from parley.engines.base import Closable, RemoteChat
 from parley.engines.openai_chat import OpenAiChatModel
 from parley.engines.registry import CHAT_MODELS, find_engine
@@ -22,15 +23,7 @@ from parley.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from parley.llm.messages import (
-    ChatMessage,
-    Completed,
-    GenerateRequest,
-    Sampling,
-    TextDelta,
-    ToolCall,
-    ToolCalled,
-)
+from parley.llm.messages import Completed, GenerateRequest, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 

@@ -4,13 +4,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from parley.chat import ChatMessage
 from parley.engines.base import RemoteChat
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, find_engine
 from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker
 from parley.errors import InferenceError, ModelLoadingError, OverloadedError, UnsupportedVoiceError
 from parley.inference import struct_tensor, tensor_bytes, text_tensor
-from parley.llm.messages import ChatMessage, Completed, GenerateRequest, TextDelta
+from parley.llm.messages import Completed, GenerateRequest, TextDelta
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
 
 GENERATE = GenerateRequest(request_id="g", messages=[ChatMessage(role="user", content="hi")])

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from parley.agent.config import AgentDeadlines
 from parley.agent.response import warm_up
+from parley.chat import ChatMessage
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineMetrics
-from parley.llm.messages import ChatMessage, GenerateRequest, Priority, Sampling
+from parley.llm.messages import GenerateRequest, Priority, Sampling
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
 from parley.metrics import MetricsRecorder

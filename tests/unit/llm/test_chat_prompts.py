@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from fake_engines import WordTokenizer
 
+from parley.chat import ChatMessage, ToolCall
 from parley.errors import ContextTooLongError, InvalidMessageError
 from parley.llm.history import History
-from parley.llm.messages import ChatMessage, ToolCall
 from parley.llm.prompt import PromptBuilder
 from parley.llm.python_calls.rendering import PythonRendering
 from parley.protocol import Tool

@@ -7,6 +7,7 @@ import pytest
 from fake_engines import ScriptedEngine, WordTokenizer
 from recorded_spans import PARENT, Spans, traceparent
 
+from parley.chat import ChatMessage, ToolCall
 from parley.errors import (
     ContextTooLongError,
     DeadlineExceededError,
@@ -18,13 +19,11 @@ from parley.errors import (
 )
 from parley.llm.engine import EngineTimes, Progress
 from parley.llm.messages import (
-    ChatMessage,
     Completed,
     GenerateRequest,
     Priority,
     Sampling,
     TextDelta,
-    ToolCall,
     ToolCalled,
     choose_sampling,
 )

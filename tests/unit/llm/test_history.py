@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parley.chat import ChatMessage, ToolCall
 from parley.llm.history import History, SummaryPlan, estimate_tokens, summary_request, summary_text
-from parley.llm.messages import ChatMessage, Priority, ToolCall
+from parley.llm.messages import Priority
 from parley.protocol import Tool
 
 

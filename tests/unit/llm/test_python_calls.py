@@ -11,16 +11,10 @@ from fake_engines import ScriptedEngine, WordTokenizer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parley.chat import ChatMessage, ToolCall
 from parley.errors import InvalidModelOutputError
 from parley.llm.engine import Progress
-from parley.llm.messages import (
-    ChatMessage,
-    Completed,
-    GenerateRequest,
-    TextDelta,
-    ToolCall,
-    ToolCalled,
-)
+from parley.llm.messages import Completed, GenerateRequest, TextDelta, ToolCalled
 from parley.llm.prompt import PromptBuilder
 from parley.llm.python_calls import functions
 from parley.llm.python_calls.format import CallGrammar, CallStream, PythonFormat

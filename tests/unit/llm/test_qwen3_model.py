@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from fake_engines import ScriptedEngine, WordTokenizer
 
+from parley.chat import ChatMessage
 from parley.errors import InferenceError, InvalidMessageError, ModelLoadingError
 from parley.inference import struct_tensor, tensor_struct, text_tensor
 from parley.llm.engine import Progress
 from parley.llm.guidance import ToolGuidance
-from parley.llm.messages import AbortRequest, ChatMessage, Completed, GenerateRequest, TextDelta
+from parley.llm.messages import AbortRequest, Completed, GenerateRequest, TextDelta
 from parley.llm.prompt import PromptBuilder
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService

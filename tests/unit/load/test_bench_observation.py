@@ -15,8 +15,9 @@ import fake_pb_utils
 import pytest
 from recorded_spans import PARENT, Spans
 
+from parley.chat import ChatMessage
 from parley.inference import struct_tensor
-from parley.llm.messages import ChatMessage, GenerateRequest
+from parley.llm.messages import GenerateRequest
 from parley.triton import model_traces
 from parley.tts.messages import SpeakRequest
 from parley_client.errors import ClientError

@@ -9,9 +9,10 @@ import pytest
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.metrics import TTS_FALLBACKS, UNMEASURED, AgentMetrics
 from parley.asr.messages import AsrOptions
+from parley.chat import ChatMessage
 from parley.engines.openai_chat import OpenAiChatModel
 from parley.errors import InferenceError, ModelLoadingError
-from parley.llm.messages import ChatMessage, GenerateRequest
+from parley.llm.messages import GenerateRequest
 from parley.metrics import MetricsRecorder
 from parley.models.voice_agent import AgentService, make_engines
 from parley.runtime.parameters import Parameters

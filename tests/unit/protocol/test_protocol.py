@@ -11,6 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley import errors, protocol
+from parley.chat import ChatMessage, ToolCall
+from parley.checkpoint import (
+    CHECKPOINT_VERSION,
+    AgentTurnState,
+    HistoryState,
+    QueuedText,
+    RoundState,
+    SessionState,
+    UserTurnState,
+)
 from parley.errors import InferenceError, InvalidMessageError, ParleyError, from_wire
 from parley.protocol import decode_event, decode_message, encode
 
@@ -87,6 +97,24 @@ FULL = [
     protocol.TurnMetrics(
         turn=1, asr_final_ms=1.5, prompt_tokens=3, interrupted=True, speculations=2, speculated=True
     ),
+    protocol.Checkpoint(
+        state=SessionState(
+            version=CHECKPOINT_VERSION,
+            turns=2,
+            audio_ms=900,
+            user=UserTurnState(text="and", digits="12"),
+            agent=AgentTurnState(
+                turn=2,
+                response_id="r2",
+                rounds=[RoundState(calls=[ToolCall(id="c1", name="add", arguments={})], results={"c1": "3"})],
+            ),
+            queued=[QueuedText(kind="respond")],
+        ),
+        settings=protocol.Start(language="de"),
+        history=HistoryState(messages=[ChatMessage(role="user", content="grüße")], summary="before"),
+        settled=True,
+    ),
+    protocol.GoAway(time_left_ms=5_000),
     protocol.ErrorEvent(code="overloaded", message="full", retryable=True),
     protocol.Closed(reason="silence"),
 ]

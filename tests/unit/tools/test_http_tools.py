@@ -13,8 +13,8 @@ from recorded_spans import PARENT
 from parley.agent.config import AgentConfig
 from parley.agent.tools import ToolExecutor
 from parley.agent.validation import check_start
+from parley.chat import ToolCall
 from parley.engines.speech import EspeakSpeaker
-from parley.llm.messages import ToolCall
 from parley.protocol import ErrorEvent, Start, ToolRun, encode
 from parley.tools.settings import HttpToolSettings, ToolSettings
 from parley.tools.toolbox import Toolbox

@@ -16,7 +16,7 @@ from recorded_spans import PARENT
 
 from parley.agent.config import AgentConfig
 from parley.agent.tools import ToolExecutor
-from parley.llm.messages import ToolCall
+from parley.chat import ToolCall
 from parley.protocol import ToolRun
 from parley.tools.mcp import McpServer
 from parley.tools.settings import McpServerSettings, ToolSettings

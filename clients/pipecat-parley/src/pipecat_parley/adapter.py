@@ -9,8 +9,8 @@ from pipecat.adapters.llm.base_llm_adapter import BaseLLMAdapter, LLMContextConv
 from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
 from pipecat.processors.aggregators.llm_context import LLMContext, LLMContextMessage, LLMSpecificMessage
 
+from parley.chat import ChatMessage
 from parley.errors import InvalidMessageError
-from parley.llm.messages import ChatMessage
 from parley.protocol import Tool
 from parley_client.chat_format import read_messages, read_tool
 

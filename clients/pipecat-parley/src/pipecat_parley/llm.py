@@ -23,8 +23,9 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.tracing.service_decorators import traced_llm
 from pipecat.utils.types import assert_given, require_given
 
+from parley.chat import ToolCall
 from parley.errors import DeadlineExceededError, ParleyError
-from parley.llm.messages import Completed, Sampling, TextDelta, ToolCall, ToolCalled
+from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
 from parley_client.stages.generation import Answer, Generation
 from parley_client.stages.server import LazyServer
 from pipecat_parley.adapter import ParleyInvocation, ParleyLLMAdapter

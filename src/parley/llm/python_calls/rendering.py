@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from parley.chat import ChatMessage, ToolCall
 from parley.llm.guidance import ToolSetCache
-from parley.llm.messages import ChatMessage, ToolCall
 from parley.llm.prompt import Rendered, plain_message
 from parley.llm.python_calls.functions import SAY, Function, as_functions
 from parley.protocol import Tool

@@ -6,7 +6,8 @@ import json
 import pytest
 from fake_models import Chat
 
-from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
+from parley.chat import ToolCall
+from parley.llm.messages import Completed, TextDelta, ToolCalled
 from parley_gateway.apis.openai.chat import StopFilter
 
 PATH = "/v1/chat/completions"

@@ -14,7 +14,8 @@ from fastapi import Request
 from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
-from parley.llm.messages import ChatMessage, Completed, Sampling, TextDelta, ToolCall, ToolCalled
+from parley.chat import ChatMessage, ToolCall
+from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
 from parley_client.stages import Generation
 from parley_gateway.apis.openai import rest

@@ -163,7 +163,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     state: Literal["listening", "processing", "speaking"]
 
 
-_REPLACED: tuple[type, ...] = (protocol.Connected, protocol.AgentState)
+_OWN: tuple[type, ...] = (protocol.Connected, protocol.AgentState, protocol.Checkpoint, protocol.GoAway)
+"""Events that the gateway sends in another form, or that are its own business."""
 
 FROM_CLIENT: tuple[type, ...] = tuple(
     kind for kind in get_args(protocol.ClientMessage) if kind is not protocol.Start
@@ -172,7 +173,7 @@ FROM_CLIENT: tuple[type, ...] = tuple(
 FROM_GATEWAY: tuple[type, ...] = (
     SessionConnected,
     State,
-    *(kind for kind in get_args(protocol.ServerEvent) if kind not in _REPLACED),
+    *(kind for kind in get_args(protocol.ServerEvent) if kind not in _OWN),
 )
 """JSON messages from the gateway. An ``audio`` message with ``samples`` above 0 is followed at once by one
 binary message with these samples."""

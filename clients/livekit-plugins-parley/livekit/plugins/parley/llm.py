@@ -9,8 +9,9 @@ import grpc
 import msgspec
 from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, APIConnectOptions, NotGivenOr, llm, utils
 
+from parley.chat import ChatMessage
 from parley.errors import ParleyError
-from parley.llm.messages import ChatMessage, LlmEvent, Sampling, TextDelta, ToolCalled, cut_short
+from parley.llm.messages import LlmEvent, Sampling, TextDelta, ToolCalled, cut_short
 from parley.protocol import Tool
 from parley_client.chat_format import read_messages, read_tool
 from parley_client.stages import Generation

@@ -1,0 +1,130 @@
+"""What a conversation needs to go on, on another server or after a failure.
+
+The agent sends a :class:`parley.protocol.Checkpoint` whenever one of these parts changes. The client keeps
+the latest of each, adds what it knows itself (:class:`ResponseProgress`), and sends all of it in
+``Start.resume``. A server keeps nothing of a session that is gone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from parley.chat import ChatMessage, ToolCall
+
+CHECKPOINT_VERSION = 1
+
+
+class HistoryState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The conversation as it was played."""
+
+    messages: list[ChatMessage] = []
+    """Without the system prompt."""
+    summary: str = ""
+    """Of what came before them."""
+
+
+class UserTurnState(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The user's turn that is not over."""
+
+    text: str = ""
+    """Its final transcripts so far, joined; empty: none."""
+    digits: str = ""
+    """Keys that are not yet a turn (:class:`parley.protocol.Dtmf`)."""
+
+
+class RoundState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One answer of the language model that ended with tool calls."""
+
+    text: str = ""
+    said: bool = False
+    """Whether any of the text goes to the user."""
+    calls: list[ToolCall] = []
+    results: dict[str, str] = {}
+    """What each call's tool returned, by the call's id. A call without a result is still running."""
+
+
+class AgentTurnState(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The agent's turn under way: it has begun, and is not over."""
+
+    turn: int
+    response_id: str
+    kind: Literal["answer", "say"] = "answer"
+    """``say``: a fixed text, such as a greeting."""
+    text: str = ""
+    """The fixed text; empty for an answer."""
+    interruptible: bool = True
+    remember: bool = True
+    """Whether a fixed text is added to the history."""
+    system_prompt: str | None = None
+    """Replaces the session's prompt for this answer. None: the session's."""
+    use_tools: bool = True
+    rounds: list[RoundState] = []
+    """Of an answer, those that ended with tool calls."""
+
+
+class QueuedText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A :class:`parley.protocol.Say` or :class:`parley.protocol.Respond` that waits for its turn."""
+
+    kind: Literal["say", "respond"] = "say"
+    text: str = ""
+    interruptible: bool = True
+    remember: bool = True
+    system_prompt: str | None = None
+    use_tools: bool = True
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Everything of a session but its settings and its history: small, and sent with every checkpoint."""
+
+    version: int
+    """:data:`CHECKPOINT_VERSION` of the server that made it."""
+    turns: int = 0
+    """Turns of the agent so far; their numbers go on."""
+    utterances: int = 0
+    """Utterances of the user so far; their numbers go on."""
+    audio_ms: int = 0
+    """The user's audio before this position is contained in the state; what follows it has to be sent
+    again."""
+    user: UserTurnState = UserTurnState()
+    agent: AgentTurnState | None = None
+    """None: no turn of the agent is under way."""
+    unanswered: bool = False
+    """Whether the user's last turn still gets an answer: its own turn of the agent was not begun."""
+    queued: list[QueuedText] = []
+    muted: bool = False
+
+
+class ResponseProgress(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What the client has of the response that was under way when it lost its server."""
+
+    response_id: str
+    text: str = ""
+    """All of :class:`parley.protocol.ResponseText` that came."""
+    audio_ms: int = 0
+    """The length of its audio that came. The client goes on playing it."""
+    words: list[tuple[int, str]] = []
+    """``offset_ms`` and ``text`` of every :class:`parley.protocol.Audio` with words, in order."""
+    played_ms: int = 0
+    """How much of it was played."""
+    done: bool = False
+    """Whether :class:`parley.protocol.ResponseDone` came."""
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A session that goes on; its settings are those of the :class:`parley.protocol.Start` around it."""
+
+    state: SessionState
+    history: HistoryState = HistoryState()
+    progress: ResponseProgress | None = None
+    """Of ``state.agent``; None: nothing of it came, or there is none."""
+    audio_ms: int = 0
+    """Where in the session's audio the client begins to send again: ``state.audio_ms``, or later if it no
+    longer has that."""
