@@ -20,7 +20,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery bench-growth bench-observation perf-analyzer soak load observe fetch models export convert lock clean
+    bench-recovery bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -136,6 +136,9 @@ bench-observation: setup ## Measure what metrics, traces and logs cost: on again
 
 soak: setup ## Send the server callers that behave badly for an hour, and watch it (ARGS="--help")
 	@$(PY) perf/soak.py $(ARGS)
+
+fleet: setup ## Simulate a day of a fleet on paper: refused calls, cost, the buffer that it needs (ARGS="--help")
+	@$(PY) perf/fleet.py $(ARGS)
 
 load: setup setup-load ## Let many callers talk to the server at once, with locust (USERS=8 MINUTES=5; ARGS="--help")
 	@$(PY) perf/load.py $(if $(USERS),--users $(USERS)) $(if $(MINUTES),--minutes $(MINUTES)) $(WITH_PROFILE) $(ARGS)

@@ -1,0 +1,1 @@
+"""A fleet of servers on paper: what no machine of a developer holds."""
