@@ -95,8 +95,11 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     agent: AgentTurnState | None = None
     """None: no turn of the agent is under way."""
     unanswered: bool = False
-    """Whether the user's last turn still gets an answer: its own turn of the agent was not begun."""
+    """Whether the user's last turn still gets an answer: its own turn of the agent was not begun. With a
+    text in ``user``, that text is the turn, and waits for the end of the agent's turn under way."""
     queued: list[QueuedText] = []
+    messages: list[ChatMessage] = []
+    """For the history, behind the agent's turn under way (:class:`parley.protocol.Remember`)."""
     muted: bool = False
 
 

@@ -5,6 +5,7 @@
     ParleyError
     ├── InvalidInputError (ValueError)
     │   ├── InvalidMessageError          invalid_message
+    │   ├── CheckpointVersionError       checkpoint_version
     │   ├── InvalidAudioError            invalid_audio
     │   ├── UnsupportedSampleRateError   unsupported_sample_rate
     │   ├── UnsupportedLanguageError     unsupported_language
@@ -85,6 +86,12 @@ class InvalidMessageError(InvalidInputError):
     """A message is not JSON, has an unknown type, or a field of the wrong kind."""
 
     code = "invalid_message"
+
+
+class CheckpointVersionError(InvalidInputError):
+    """A checkpoint was made by a server of another version: the session cannot go on from it here."""
+
+    code = "checkpoint_version"
 
 
 class InvalidAudioError(InvalidInputError):

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from parley.checkpoint import HistoryState, Resume, SessionState
-from parley.errors import InvalidMessageError, ParleyError
+from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState
+from parley.errors import CheckpointVersionError, InvalidMessageError, ParleyError
 
 PROTOCOL_VERSION = 1
 INPUT_SAMPLE_RATE = 16_000
@@ -29,6 +29,8 @@ OUTPUT_SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 48_000)
 MAX_CHUNK_MS = 1_000
 MAX_ALTERNATIVES = 16
 MAX_MESSAGE_BYTES = 256 * 1024
+MAX_RESUME_BYTES = 1024 * 1024
+"""Of a :class:`Start` with ``resume``."""
 CANARY_PREFIX = "canary-"
 """Prefix of the session ids of health checks, which do not count towards the limit of sessions."""
 
@@ -75,6 +77,20 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type"):
 
 class _AnyEvent(msgspec.Struct, frozen=True):
     type: str
+
+
+class _AnyState(msgspec.Struct, frozen=True):
+    version: int = CHECKPOINT_VERSION
+
+
+class _AnyResume(msgspec.Struct, frozen=True):
+    state: _AnyState = _AnyState()
+
+
+class _AnyStart(msgspec.Struct, frozen=True):
+    """What every version of the protocol has in a :class:`Start` that goes on."""
+
+    resume: _AnyResume | None = None
 
 
 # --- client to server -------------------------------------------------------------------
@@ -744,6 +760,7 @@ _encoder = msgspec.json.Encoder()
 _messages: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
 _events: msgspec.json.Decoder[ServerEvent] = msgspec.json.Decoder(ServerEvent)
 _any_events = msgspec.json.Decoder(_AnyEvent)
+_any_starts = msgspec.json.Decoder(_AnyStart)
 _event_types = frozenset(kind.__struct_config__.tag for kind in get_args(ServerEvent))
 
 
@@ -758,8 +775,45 @@ def decode_message(raw: bytes) -> ClientMessage:
     Raises:
         InvalidMessageError: not JSON, too large, an unknown type or field, or a wrong value.
     """
-    if len(raw) > MAX_MESSAGE_BYTES:
-        raise InvalidMessageError(f"message of {len(raw)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
+    _check_length(raw, MAX_MESSAGE_BYTES)
+    return _decode(raw)
+
+
+def decode_start(raw: bytes) -> Start:
+    """Read the first message of a session; with ``resume`` it may be longer than others.
+
+    Raises:
+        CheckpointVersionError: ``resume`` was made by a server of another version.
+        InvalidMessageError: as :func:`decode_message`, or it is another message.
+    """
+    _check_length(raw, MAX_RESUME_BYTES)
+    _check_version(raw)
+    start = _decode(raw)
+    if not isinstance(start, Start):
+        raise InvalidMessageError("the first message of a session must be of type start")
+    if start.resume is None:
+        _check_length(raw, MAX_MESSAGE_BYTES)
+    return start
+
+
+def _check_length(raw: bytes, most: int) -> None:
+    if len(raw) > most:
+        raise InvalidMessageError(f"message of {len(raw)} bytes; at most {most} are allowed")
+
+
+def _check_version(raw: bytes) -> None:
+    # Another version may have other fields: it is read before them.
+    try:
+        resume = _any_starts.decode(raw).resume
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return  # decoding the whole message says what is wrong
+    if resume is not None and resume.state.version != CHECKPOINT_VERSION:
+        raise CheckpointVersionError(
+            f"the checkpoint has version {resume.state.version}; this server reads {CHECKPOINT_VERSION}"
+        )
+
+
+def _decode(raw: bytes) -> ClientMessage:
     try:
         return _messages.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
