@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from parley.agent.user_idle import UserIdleSettings
-from parley.engines.base import RemoteChat
+from parley.engines.base import Continuation, RemoteChat
 from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
@@ -258,7 +259,10 @@ def _remote_chat(parameters: Parameters) -> RemoteChat:
     key = key.strip()
     if key and not (key.isascii() and key.isprintable()):
         raise ModelLoadingError("the key of the chat server has characters that no key has")
-    return RemoteChat(parameters.text("llm_url", ""), parameters.text("llm_model", ""), key)
+    ways: tuple[Continuation, ...] = get_args(Continuation)
+    chosen = parameters.choice("llm_continuation", "none", ways)
+    way = next(name for name in ways if name == chosen)
+    return RemoteChat(parameters.text("llm_url", ""), parameters.text("llm_model", ""), key, way)
 
 
 def _eagerness(parameters: Parameters, default: Eagerness) -> Eagerness:

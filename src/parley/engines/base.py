@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,12 @@ class ChatModel(Protocol):
         ...
 
 
+Continuation: TypeAlias = Literal["none", "message", "prefix", "continue_final_message"]
+"""``none``: not at all. ``message``: where the last message is the assistant's. ``prefix``: if that also has
+``prefix: true``, as with Mistral and DeepSeek. ``continue_final_message``: with vLLM's and SGLang's field of
+this name."""
+
+
 @dataclass(frozen=True)
 class RemoteChat:
     """A chat model behind an HTTP server."""
@@ -67,6 +73,8 @@ class RemoteChat:
     model: str = ""
     key: str = field(default="", repr=False)
     """Empty: none is sent."""
+    continuation: Continuation = "none"
+    """How the server goes on with a message that has begun."""
 
 
 @runtime_checkable

@@ -25,6 +25,7 @@ from parley.errors import (
 )
 from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCalled
 from parley.llm.prompt import described, plain_message
+from parley.tts.text import ends_sentence
 
 _CONNECT_S = 5.0
 _MOST_BYTES = 4 << 20
@@ -93,6 +94,7 @@ class OpenAiChatModel:
             raise ModelLoadingError("llm_url and llm_model must name a server (http or https) and its model")
         self._url = f"{settings.url.rstrip('/')}/chat/completions"
         self._model = settings.model
+        self._continuation = settings.continuation
         self._timeout_s = timeout_s
         self._aborts: dict[str, asyncio.Event] = {}
         headers = {"Authorization": f"Bearer {settings.key}"} if settings.key else {}
@@ -111,11 +113,18 @@ class OpenAiChatModel:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         """Stream the answer; the last event is ``Completed``. Closing it early closes the connection.
 
+        Where the server cannot go on with a message, one that has begun is over; if it ends within a
+        sentence, its finish reason is ``length``.
+
         Raises:
             InferenceError: the server cannot be reached, refused the request, is overloaded, or was silent
                 for too long.
             InvalidModelOutputError: a tool call cannot be read.
         """
+        if request.prefix and self._continuation == "none":
+            whole = ends_sentence(request.prefix)
+            yield Completed(finish_reason="stop" if whole else "length")
+            return
         aborted = self._aborts.setdefault(request.request_id, asyncio.Event())
         try:
             async with aclosing(self._events(request)) as events:
@@ -145,7 +154,7 @@ class OpenAiChatModel:
             try:
                 if not response.is_success:
                     raise await _refusal(response)
-                answer = _Answer(request.request_id)
+                answer = _Answer(request.request_id, request.prefix)
                 async with aclosing(_read_chunks(response)) as chunks:
                     async for chunk in chunks:
                         for event in answer.read(chunk):
@@ -181,6 +190,13 @@ class OpenAiChatModel:
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
         }
+        if request.prefix:
+            opened: dict[str, Any] = {"role": "assistant", "content": request.prefix}
+            if self._continuation == "prefix":
+                opened["prefix"] = True
+            elif self._continuation == "continue_final_message":
+                body |= {"continue_final_message": True, "add_generation_prompt": False}
+            messages.append(opened)
         if sampling.seed is not None:
             body["seed"] = sampling.seed
         if request.tools:
@@ -189,10 +205,15 @@ class OpenAiChatModel:
 
 
 class _Answer:
-    """Events out of the pieces of one answer; tool calls are complete at its end."""
+    """Events out of the pieces of one answer; tool calls are complete at its end.
 
-    def __init__(self, name: str) -> None:
+    Some servers repeat the text that an answer begins with (``prefix``): it is left out.
+    """
+
+    def __init__(self, name: str, prefix: str = "") -> None:
         self._name = name
+        self._prefix = prefix
+        self._held = ""  # text that may be the prefix
         self._calls: dict[int, list[str]] = {}  # the name, then pieces of the arguments
         self._reason = ""
         self._usage = _Usage()
@@ -205,10 +226,19 @@ class _Answer:
         for choice in chunk.choices[:1]:
             self._reason = choice.finish_reason or self._reason
             if choice.delta.content:
-                events.append(TextDelta(text=choice.delta.content))
+                events += self._new_text(choice.delta.content)
             for delta in choice.delta.tool_calls or ():
                 self._add(delta)
         return events
+
+    def _new_text(self, text: str) -> list[TextDelta]:
+        if not self._prefix:
+            return [TextDelta(text=text)]
+        self._held += text
+        if self._prefix.startswith(self._held) and self._held != self._prefix:
+            return []
+        new, self._prefix, self._held = self._held.removeprefix(self._prefix), "", ""
+        return [TextDelta(text=new)] if new else []
 
     def end(self) -> list[LlmEvent]:
         if not self._reason:
@@ -217,7 +247,8 @@ class _Answer:
             raise InferenceError("the chat server withheld the rest of its answer")
         if self._calls and self._reason == "length":
             raise InvalidModelOutputError("the answer ended within a tool call")
-        events: list[LlmEvent] = [
+        events: list[LlmEvent] = [TextDelta(text=self._held)] if self._held else []
+        events += [
             ToolCalled(call=_call(f"{self._name}-{number}", pieces))
             for number, (_, pieces) in enumerate(sorted(self._calls.items()))
         ]

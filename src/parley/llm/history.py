@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from parley.chat import ChatMessage
+from parley.checkpoint import HistoryState
 from parley.llm.messages import GenerateRequest, Priority, Sampling
 from parley.protocol import Tool
 
@@ -165,6 +166,30 @@ class History:
         # In one message: many chat templates take a system message only as the first.
         system = "\n\n".join(filter(None, (prompt, self._summary)))
         return [*([ChatMessage(role="system", content=system)] if system else []), *self._messages]
+
+    def state(self) -> HistoryState:
+        """What is remembered, without the system prompt: :meth:`restore` reads it."""
+        return HistoryState(messages=list(self._messages), summary=self._summary)
+
+    def restore(self, state: HistoryState) -> None:
+        """Replace what is remembered; of what does not fit the newest messages stay.
+
+        A summary that is longer than one may be is left out.
+        """
+        messages, cost = state.messages[-_MOST_MESSAGES:], 0
+        first = len(messages)
+        while first and (cost := cost + _cost(messages[first - 1])) <= max(self._budget, 0):
+            first -= 1
+        first = max(0, min(first, len(messages) - 1))
+        while first < len(messages) and messages[first].role == "tool":  # its call is gone
+            first += 1
+        self._dropped = 0
+        self._messages = list(messages[first:])
+        self._cost, self._summary = sum(map(_cost, self._messages)), ""
+        summary = summary_text(state.summary)
+        if estimate_tokens(summary) <= _LONGEST_SUMMARY * self._budget:
+            self._set_summary(summary)
+        self._trim()
 
     @property
     def unanswered(self) -> bool:

@@ -56,6 +56,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op",
     messages: list[ChatMessage]
     tools: list[Tool] = []
     sampling: Sampling = Sampling()
+    prefix: str = ""
+    """Text that the message begins with. The model goes on behind it, and the events have only what is
+    new."""
     priority: Priority = Priority.ANSWER
     traceparent: str = ""
     """Span of the caller (W3C Trace Context): those of the model are below it. Empty: there is none."""

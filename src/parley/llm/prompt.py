@@ -28,6 +28,10 @@ class ChatTokenizer(Protocol):
         """Render a conversation."""
         ...
 
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The tokens of a text."""
+        ...
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -66,8 +70,10 @@ class PromptBuilder:
             token for token in getattr(tokenizer, "all_special_tokens", ()) if len(token) > 2
         )
 
-    def build(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], max_tokens: int) -> Prompt:
-        """Render the conversation up to the point where the assistant answers.
+    def build(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], max_tokens: int, prefix: str = ""
+    ) -> Prompt:
+        """Render the conversation up to the point where the assistant answers, or goes on behind ``prefix``.
 
         Raises:
             InvalidMessageError: the template cannot render these messages.
@@ -78,7 +84,10 @@ class PromptBuilder:
             [self._without_special(message) for message in messages],
             [self._without_special(tool) for tool in tools],
         )
-        ids = self._ids(rendered.conversation, rendered.tools)
+        ids = list(self._ids(rendered.conversation, rendered.tools))
+        if prefix:
+            opened = self._rendering.open(self._text_without_special(prefix), tools)
+            ids += self._tokenizer.encode(opened, add_special_tokens=False)
         room = self._max_length - len(ids)
         needed = min(max_tokens, _MIN_ANSWER)
         if room < needed:
@@ -86,7 +95,7 @@ class PromptBuilder:
                 f"the conversation has {len(ids)} tokens; the model takes {self._max_length} "
                 f"with its answer, for which {needed} are reserved"
             )
-        return Prompt(list(ids), min(max_tokens, room), self._count(rendered.examples))
+        return Prompt(ids, min(max_tokens, room), self._count(rendered.examples))
 
     def _ids(self, conversation: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Sequence[int]:
         options = {"tools": tools, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
@@ -119,9 +128,12 @@ class PromptBuilder:
         text = msgspec.json.encode(part).decode()
         if not any(token in text for token in self._special):
             return part
+        return msgspec.json.decode(self._text_without_special(text), type=type(part))
+
+    def _text_without_special(self, text: str) -> str:
         for token in self._special:
             text = text.replace(token, f"{token[0]} {token[1:]}")
-        return msgspec.json.decode(text, type=type(part))
+        return text
 
 
 @dataclass(frozen=True)
@@ -142,6 +154,10 @@ class Rendering(Protocol):
         """The conversation, and the tools that may be called now."""
         ...
 
+    def open(self, text: str, tools: Sequence[Tool]) -> str:
+        """The beginning of an answer that begins with ``text``, as the model writes it."""
+        ...
+
 
 class TemplateRendering:
     """Leaves calls and tools to the chat template."""
@@ -151,6 +167,10 @@ class TemplateRendering:
         return Rendered(
             [plain_message(message) for message in messages], [described(tool) for tool in tools] or None
         )
+
+    def open(self, text: str, tools: Sequence[Tool]) -> str:  # noqa: ARG002 - others need it
+        """The text as it is."""
+        return text
 
 
 def plain_message(message: ChatMessage) -> dict[str, Any]:

@@ -43,10 +43,12 @@ class ReplyFormat(Protocol):
         prompt: Sequence[int],
         *,
         after_results: bool = False,
+        continued: bool = False,
     ) -> Reply:
         """Prepare to read the answer to a prompt, given as token ids.
 
-        ``after_results``: the answer follows results of tools.
+        ``after_results``: the answer follows results of tools. ``continued``: the prompt ends with the
+        beginning of its text.
 
         Raises:
             InvalidMessageError: the format has no way to call one of these tools.
@@ -70,9 +72,11 @@ class HermesFormat:
         prompt: Sequence[int],  # noqa: ARG002 - others need it
         *,
         after_results: bool = False,  # noqa: ARG002 - as above
+        continued: bool = False,
     ) -> Reply:
         """Prepare to read an answer."""
-        return ParsedReply(self._guidance.tag(tools) if self._guidance else None, ToolStream())
+        tag = self._guidance.tag(tools) if self._guidance else None
+        return ParsedReply(tag, ToolStream(continued=continued))
 
 
 class AnswerParser(ABC):
@@ -140,10 +144,12 @@ Piece: TypeAlias = TextPiece | ParsedCall | BadCall
 class ToolStream(AnswerParser):
     """Parser of one answer.
 
-    White space at the ends of the answer and around calls belongs to the format and is dropped.
+    White space at the ends of the answer and around calls belongs to the format and is dropped. At the
+    beginning of the rest of an answer (``continued``) it is part of the text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, continued: bool = False) -> None:
+        self._has_text = continued
         self._held = ""  # text that may turn out to be a tag or white space at the end
         self._call: list[str] | None = None  # pieces of the call being read
         self._tail = ""  # end of the call so far, where a closing tag may have begun

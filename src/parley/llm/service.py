@@ -81,9 +81,14 @@ class ChatService:
     async def _run(self, request: GenerateRequest, span: Trace) -> AsyncGenerator[LlmEvent, None]:
         sampling = request.sampling
         check_sampling(sampling)
-        prompt = self._prompts.build(request.messages, request.tools, sampling.max_tokens)
+        prompt = self._prompts.build(request.messages, request.tools, sampling.max_tokens, request.prefix)
         spoken = [message.role for message in request.messages if message.role != "system"]
-        reply = self._replies.begin(request.tools, prompt.ids, after_results=spoken[-1:] == ["tool"])
+        reply = self._replies.begin(
+            request.tools,
+            prompt.ids,
+            after_results=spoken[-1:] == ["tool"],
+            continued=bool(request.prefix),
+        )
         last = Progress()
         times: EngineTimes | None = None
         calls = tokens = 0

@@ -64,6 +64,7 @@ class VllmFormat:
         prompt: Sequence[int],
         *,
         after_results: bool = False,  # noqa: ARG002 - others need it
+        continued: bool = False,
     ) -> Reply:
         """Prepare to read an answer."""
         try:
@@ -81,7 +82,7 @@ class VllmFormat:
             request = request.model_copy(update={"tool_choice": "auto"})
         except ValueError as error:  # pydantic's and vLLM's own
             raise InvalidMessageError(f"the model cannot call these tools: {error}") from error
-        return _VllmReply(make, request, list(prompt), self._tag(request))
+        return _VllmReply(make, request, list(prompt), self._tag(request), continued=continued)
 
     def _tag(self, request: ChatCompletionRequest) -> str | None:
         structured = request.structured_outputs
@@ -108,7 +109,13 @@ class _VllmReply:
     """Joins the pieces of calls, and drops white space around them and at the answer's ends."""
 
     def __init__(
-        self, make: Callable[[], Any], request: ChatCompletionRequest, prompt: list[int], tag: str | None
+        self,
+        make: Callable[[], Any],
+        request: ChatCompletionRequest,
+        prompt: list[int],
+        tag: str | None,
+        *,
+        continued: bool,
     ) -> None:
         self.structural_tag = tag
         self.skip_special_tokens: bool = request.skip_special_tokens
@@ -122,7 +129,7 @@ class _VllmReply:
         self._index = -1
         self._call: list[str] | None = None  # the name, then pieces of the arguments
         self._blank = ""  # white space that may be the end
-        self._spoken = False
+        self._spoken = continued
 
     def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:
         """Read what was written since the last call."""

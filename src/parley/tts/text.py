@@ -43,6 +43,11 @@ def has_words(text: str) -> bool:
     return any(char.isalnum() for char in text)
 
 
+def ends_sentence(text: str) -> bool:
+    """Whether the text ends with the mark of a sentence's end, perhaps in quotation marks or brackets."""
+    return any(match.end() == len(text) for match in _ENDING.finditer(text))
+
+
 def is_speakable(text: str) -> bool:
     """Whether there is anything but space and punctuation."""
     return any(unicodedata.category(char)[0] in "LNSM" for char in text)

@@ -105,8 +105,8 @@ async def test_an_answer_without_an_end_is_an_error():
 class Guided(HermesFormat):
     """Has a grammar for every answer."""
 
-    def begin(self, tools, prompt, *, after_results=False):
-        reply = super().begin(tools, prompt)
+    def begin(self, tools, prompt, **how):
+        reply = super().begin(tools, prompt, **how)
         reply.structural_tag = "a grammar"
         return reply
 

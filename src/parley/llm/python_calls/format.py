@@ -14,6 +14,8 @@ from parley.protocol import Tool
 
 SPOKEN = r"""[^\s!-/:-@\[-`{-~][^"\\\n\r*#_`<>|{}\[\]]*"""
 """Text to be spoken: in one line, no markup, and it begins with a letter or digit."""
+_REST = r"""[^"\\\n\r*#_`<>|{}\[\]]*"""
+"""The same behind its beginning."""
 _ANYTHING = {"type": "object"}
 _LONGEST_TEXT = 200
 """Characters of an argument whose schema has no limit: one that goes on and on would never be a call."""
@@ -42,12 +44,17 @@ class CallGrammar:
         self._check = check
         self._tags = ToolSetCache(self._make)
 
-    def tag(self, tools: Sequence[Tool], *, after_results: bool = False) -> str | None:
+    def tag(
+        self, tools: Sequence[Tool], *, after_results: bool = False, continued: bool = False
+    ) -> str | None:
         """What the answer of a model with these tools must look like; None: anything.
 
         Without tools it is a text that can be spoken; ``after_results`` of tools no call is allowed.
+        ``continued``: it is the rest of a text.
         """
         tag = self._tags(tools)
+        if tag and continued:
+            return _tag(_sequence(_rest(), _text('")')) if tools else _rest())
         return _tag(_said()) if tag and tools and after_results else tag
 
     def _make(self, tools: Sequence[Tool]) -> str | None:
@@ -63,6 +70,10 @@ class CallGrammar:
 
 def _spoken() -> _Format:
     return {"type": "regex", "pattern": SPOKEN}
+
+
+def _rest() -> _Format:
+    return {"type": "regex", "pattern": _REST}
 
 
 def _said() -> _Format:
@@ -146,13 +157,14 @@ class CallStream(AnswerParser):
     """Parser of one answer, which comes in pieces of any size.
 
     Speech is returned as it comes, a call when it is complete. An answer that is neither, which is possible
-    without a grammar, is text.
+    without a grammar, is text. ``continued``: it is the rest of what is said.
     """
 
-    def __init__(self, functions: Mapping[str, Function]) -> None:
+    def __init__(self, functions: Mapping[str, Function], *, continued: bool = False) -> None:
         self._functions = functions
         self._held = ""  # not yet known what it is, or white space at the end of what is said
-        self._state = self._begin
+        self._has_text = continued
+        self._state = self._said if continued else self._begin
 
     def feed(self, text: str) -> list[Piece]:
         """Read the next piece of text."""
@@ -334,12 +346,14 @@ class PythonFormat:
         prompt: Sequence[int],  # noqa: ARG002 - others need it
         *,
         after_results: bool = False,
+        continued: bool = False,
     ) -> Reply:
         """Prepare to read an answer."""
-        tag = self._grammar.tag(tools, after_results=after_results) if self._grammar else None
+        grammar = self._grammar
+        tag = grammar.tag(tools, after_results=after_results, continued=continued) if grammar else None
         if not tools:
             return ParsedReply(tag, _PlainText())
-        return ParsedReply(tag, CallStream(self._functions(tools)))
+        return ParsedReply(tag, CallStream(self._functions(tools), continued=continued))
 
 
 class _PlainText(AnswerParser):

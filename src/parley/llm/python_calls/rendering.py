@@ -125,6 +125,10 @@ class PythonRendering:
         rendered = [{"role": "system", "content": content}, *self._examples]
         return Rendered(rendered + _with_functions(messages, as_functions(tools)), examples=self._examples)
 
+    def open(self, text: str, tools: Sequence[Tool]) -> str:
+        """The text, with tools as the beginning of a call of ``say``."""
+        return said(text)[: -len('")')] if tools else text
+
 
 def said(text: str) -> str:
     """The assistant's words as a call of ``say``."""
