@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from parley.agent.config import AgentDeadlines
-from parley.agent.response import warm_up
+from parley.agent.generation import warm_up
 from parley.chat import ChatMessage, ToolCall
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.errors import ContextTooLongError, InvalidMessageError, OverloadedError

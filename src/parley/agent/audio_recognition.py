@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
-from parley.agent.speech_events import SpeechEventMapper, SpeechHandler
+from parley.agent.speech_events import Contained, SpeechEventMapper, SpeechHandler
 from parley.asr.messages import AsrOptions, AsrReply
 from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import samples_to_ms
+from parley.checkpoint import Resume
 from parley.engines.base import Recognizer
 from parley.engines.recognizer_feed import Mark, RecognizerFeed, retry_if_busy
 from parley.errors import (
@@ -32,6 +33,8 @@ _PER_MS = INPUT_SAMPLE_RATE // 1000
 _REPORT_INTERVAL_S = 1.0
 _MAX_MARKS = 16
 _MAX_POLL_S = 0.256
+_REPLAY_MS = 15_000
+"""Audio beyond the limit that a session may get at once when it goes on with another one."""
 _REOPEN_WAITS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 _HEALTHY_S = 3.0
 T = TypeVar("T")
@@ -53,6 +56,7 @@ class AudioRecognition:
     Args:
         make_recognizer: makes a recogniser for a stream of the given name, which begins with ``name``.
         on_chunk: called with the seconds that a chunk took, and those of the networks among them.
+        resume: of another session, whose positions and numbers of utterances go on.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class AudioRecognition:
         config: AgentConfig,
         *,
         on_chunk: Callable[[float, float], None] = lambda *_: None,
+        resume: Resume | None = None,
     ) -> None:
         self._make_recognizer = make_recognizer
         self._name = name
@@ -75,10 +80,19 @@ class AudioRecognition:
         self._feed: RecognizerFeed[_UtteranceEnd] = RecognizerFeed(
             config.audio_buffer_ms * _PER_MS, max_poll_s=_MAX_POLL_S
         )
-        self._speech_events = SpeechEventMapper(handler)
+        before = Contained(0, 0)
+        if resume is not None:
+            before = Contained(resume.audio_ms, resume.state.utterances)
+            self._feed.buffer.skip(resume.audio_ms * _PER_MS)
+            # What the client has kept comes at once.
+            self._feed.buffer.capacity += _REPLAY_MS * _PER_MS
+        self._speech_events = SpeechEventMapper(handler, before)
+        self._processed = self._feed.buffer.position
+        self._replay_end = self._processed + _REPLAY_MS * _PER_MS
+        self._at_rest = False
         self._recognizer: Recognizer | None = None
         self._streams = 0
-        self._muted = False
+        self._muted = resume is not None and resume.state.muted
         self._backoff = ReconnectBackoff(config.deadlines.asr_outage_s)
         self._failing = False  # since the last reply
         self._unavailable = False
@@ -110,6 +124,26 @@ class AudioRecognition:
             length_ms = samples_to_ms(self._dropped, INPUT_SAMPLE_RATE)
             self._dropped, self._dropped_at = 0, now
             self._handler.on_error(AudioDroppedError(f"{length_ms:.0f} ms of audio dropped"))
+
+    @property
+    def processed_ms(self) -> int:
+        """The client's audio before this position was recognised, or left out."""
+        position = self._feed.buffer.start if self._at_rest else self._processed
+        return position // _PER_MS
+
+    def contained(self, held_from_ms: int | None) -> Contained:
+        """See :meth:`parley.agent.speech_events.SpeechEventMapper.contained`."""
+        return self._speech_events.contained(self.processed_ms, held_from_ms)
+
+    @property
+    def muted(self) -> bool:
+        """Whether audio is ignored."""
+        return self._muted
+
+    @property
+    def idle(self) -> bool:
+        """Whether no speech is under way, no transcript is due, and no end of an utterance waits."""
+        return self._speech_events.idle and not self._feed.marks
 
     def arrival(self, at_ms: int) -> float | None:
         """When the client's audio before ``at_ms`` had arrived, in seconds; None: unknown."""
@@ -170,7 +204,13 @@ class AudioRecognition:
                 if self._new_options is not None and self._speech_events.idle:
                     await self._restart(self._new_options)
                     continue
-                work = await self._feed.wait(awaits_final=self._speech_events.awaits_text)
+                if self._processed >= self._replay_end:
+                    self._feed.buffer.capacity = self._config.audio_buffer_ms * _PER_MS
+                self._at_rest = True
+                try:
+                    work = await self._feed.wait(awaits_final=self._speech_events.awaits_text)
+                finally:
+                    self._at_rest, self._processed = False, self._feed.buffer.start
             if isinstance(work, Mark):
                 await self._end_utterance(work.payload)
             elif work is not None:
@@ -201,6 +241,7 @@ class AudioRecognition:
                 await self._reopen(error)
         self._failing = self._unavailable = False
         if len(piece.samples):
+            self._processed = piece.position + len(piece.samples)
             self._speech_events.on_processed(piece)
             self._backoff.worked(len(piece.samples) / INPUT_SAMPLE_RATE)
             self._handler.on_audio_processed(piece)

@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.agent.config import AgentConfig
+from parley.agent.continued import BegunResponse
 from parley.agent.dtmf import DtmfBuffer
 from parley.agent.endpointer import Endpointer, UserTurn
+from parley.agent.generation import warm_up
 from parley.agent.interruptions import InterruptionDetector
 from parley.agent.metrics import SessionMetrics
 from parley.agent.ports import Engines
-from parley.agent.response import LlmResponse, SystemPrompt, warm_up
+from parley.agent.response import LlmResponse, SystemPrompt
 from parley.agent.speech import SpeechSettings
+from parley.agent.speech_events import Contained
 from parley.agent.summarization import Summarizer
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import TurnOutput
@@ -29,6 +32,7 @@ from parley.agent.user_idle import UserIdleTimer
 from parley.agent.validation import check_prompt, check_remembered, check_spoken, choose_idle_settings
 from parley.asr.itn import inverse_normalizer
 from parley.audio.buffer import AudioPiece
+from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState, UserTurnState
 from parley.errors import OverloadedError, ParleyError
 from parley.llm.history import History
 from parley.llm.messages import choose_sampling
@@ -58,7 +62,8 @@ class Conversation:
     :class:`parley.agent.turns.AgentTurnHandler`.
 
     ``name`` is unique for each session. ``hang_up`` ends the session after a long silence of the user;
-    ``begin_turn`` is called when later utterances belong to another turn of the user.
+    ``begin_turn`` is called when later utterances belong to another turn of the user; ``changed`` when
+    :meth:`state` may have changed. ``resume``: the conversation goes on with that of another session.
     """
 
     def __init__(
@@ -72,8 +77,13 @@ class Conversation:
         hang_up: Callable[[], None],
         begin_turn: Callable[[], None],
         metrics: SessionMetrics,
+        changed: Callable[[], None],
+        resume: Resume | None = None,
         trace: Trace = NO_TRACE,
     ) -> None:
+        self._changed = changed
+        self._resume = resume
+        self._taking = ""  # text of the user's turn before it becomes part of the history
         self._metrics = metrics
         self._name = name
         self._engines = engines
@@ -90,7 +100,8 @@ class Conversation:
         self._tools = ToolExecutor(start.tools, emit, config, engines.server_tools)
         self._fillers = config.fillers.get(language, ())
         self._sampling = choose_sampling(start.sampling, config.sampling)
-        self._greeting = config.greeting if start.greeting is None else start.greeting
+        greeting = config.greeting if start.greeting is None else start.greeting
+        self._greeting = greeting if resume is None else ""
         self._agent_turns = AgentTurns(
             name,
             self._output(start),
@@ -131,6 +142,10 @@ class Conversation:
         )
         self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
+        if resume is not None:
+            self._history.restore(resume.history)
+            if resume.state.agent is not None:
+                self._tools.restore(resume.state.agent)
 
     # --- life -----------------------------------------------------------------------------
 
@@ -142,11 +157,65 @@ class Conversation:
     def open(self) -> None:
         """Start: the agent may speak."""
         self._enter("listening")
-        if self.greets:
+        if self._resume is not None:
+            self._go_on(self._resume)
+        elif self.greets:
             self._agent_turns.open(protocol.Say(text=self._greeting))
         else:
             self._agent_turns.open()
             self._count_idle()
+
+    def _go_on(self, resume: Resume) -> None:
+        """Start where another session has ended."""
+        user = resume.state.user
+        if user.text and not resume.state.unanswered:
+            self._endpointer.restore(resume.state.utterances, user.text)
+        self._agent_turns.go_on(resume.state, resume.progress)
+        if user.digits:
+            self._dtmf.press(user.digits)
+        self._count_idle()
+
+    @property
+    def history(self) -> HistoryState:
+        """What was said and played."""
+        return self._history.state()
+
+    @property
+    def held_from_ms(self) -> int | None:
+        """Where speech over the agent begins that is not judged yet; None: there is none."""
+        return self._interruptions.held_from_ms
+
+    def state(self, contained: Contained, *, muted: bool) -> SessionState:
+        """What another session needs to go on.
+
+        Args:
+            contained: how much of the user's speech is in it.
+            muted: whether audio is ignored.
+        """
+        turns = self._agent_turns
+        committed = " ".join(filter(None, (turns.unhandled, self._taking)))
+        return SessionState(
+            version=CHECKPOINT_VERSION,
+            turns=turns.turns,
+            utterances=contained.utterances,
+            audio_ms=contained.audio_ms,
+            user=UserTurnState(
+                text=" ".join(filter(None, (committed, self._endpointer.text))), digits=self._dtmf.keys
+            ),
+            agent=turns.agent_state,
+            unanswered=bool(committed),
+            queued=turns.queued,
+            messages=turns.messages,
+            muted=muted,
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether no turn of either side is under way or waits, as far as speech was passed on."""
+        turns = self._agent_turns
+        waiting = turns.current or turns.queued or turns.unhandled or turns.messages or self._taking
+        speaking = self._endpointer.pending or self._interruptions.undecided or self._dtmf.pending
+        return not (waiting or speaking)
 
     async def warm_up(self) -> None:
         """Prefill the language model's cache with the prefix of this session's prompts."""
@@ -189,6 +258,7 @@ class Conversation:
             self._emit_turn,
             aloud=start.output == "audio",
             record=self._metrics.on_turn,
+            changed=self._changed,
         )
 
     def close(self) -> set[asyncio.Task[None]]:
@@ -259,6 +329,7 @@ class Conversation:
         """The last transcript before a ``commit`` has come, or is overdue."""
         self._interruptions.release()
         self._endpointer.commit_requested()
+        self._changed()
         self._count_idle()
 
     def on_discard_reached(self, utterance: int) -> None:
@@ -268,11 +339,13 @@ class Conversation:
         """
         self._interruptions.drop()
         self._endpointer.drop(utterance + 1)
+        self._changed()
 
     def on_discard_finished(self, utterance: int) -> None:
         """The last transcript before a ``discard`` has come, or is overdue."""
         self._interruptions.drop()
         self._endpointer.drop(utterance)
+        self._changed()
         self._count_idle()
 
     # --- speech of the user ---------------------------------------------------------------
@@ -309,6 +382,7 @@ class Conversation:
         self._emit(event)
         self._interruptions.on_transcript(event)
         if event.is_final:
+            self._changed()
             if not self._endpointer.pending and not self._interruptions.undecided:
                 self._begin_turn()  # the utterance was no turn of the user
             self._count_idle()
@@ -331,12 +405,12 @@ class Conversation:
             self._agent_turns.resume("no_words", "")
         if self._start.turn.answer:
             if self._agent_turns.yields_to(user):
-                self._interrupt("input" if user.requested else "words")
+                self._interrupt("input" if user.requested else "words", user.text)
             self._agent_turns.answer(user)
             return
         if user.text:
             if user.requested:
-                self._interrupt("input")
+                self._interrupt("input", user.text)
             try:
                 self._agent_turns.add_message(protocol.Remember(role="user", text=user.text))
             except OverloadedError as error:
@@ -346,17 +420,23 @@ class Conversation:
     def _on_typed(self, text: str) -> None:
         """The user has typed text or pressed keys."""
         self._user_idle.user_active()
-        self._interrupt("input")
+        self._interrupt("input", text)
         now = loop_time()
         # Speech before it belongs to the same turn, unless the user is speaking.
         self._take_turn(UserTurn(f"{self._written(self._endpointer.take())} {text}".strip(), now, now))
 
-    def _interrupt(self, reason: InterruptReason) -> bool:
-        """Stop the agent's turn. Speech over it is no interruption any more, but a turn of the user."""
-        if not self._agent_turns.interrupt(reason):
-            return False
-        self._interruptions.release()
-        return True
+    def _interrupt(self, reason: InterruptReason, text: str) -> None:
+        """Stop the agent's turn, for a turn of the user with this text.
+
+        Speech over it is no interruption any more, but a turn of the user.
+        """
+        self._taking = text
+        try:
+            interrupted = self._agent_turns.interrupt(reason)
+        finally:
+            self._taking = ""
+        if interrupted:
+            self._interruptions.release()
 
     def _stop(self, response_id: str | None) -> None:
         if self._agent_turns.stop(response_id):
@@ -375,7 +455,7 @@ class Conversation:
 
     # --- turns of the agent --------------------------------------------------------------
 
-    def _make_response(self, prompt: SystemPrompt) -> LlmResponse:
+    def _make_response(self, prompt: SystemPrompt, begun: BegunResponse | None = None) -> LlmResponse:
         return LlmResponse(
             self._engines.chat,
             prompt,
@@ -383,6 +463,7 @@ class Conversation:
             fillers=self._fillers,
             sampling=self._sampling,
             config=self._config,
+            begun=begun,
         )
 
     def _say_idle_prompt(self, text: str, first: bool) -> None:

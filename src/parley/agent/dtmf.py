@@ -11,7 +11,7 @@ from collections.abc import Callable
 from parley.errors import InvalidMessageError
 
 KEYS = frozenset("0123456789*#ABCD")
-_MAX_KEYS = 64
+MAX_KEYS = 64
 
 
 class DtmfBuffer:
@@ -22,6 +22,11 @@ class DtmfBuffer:
         self._on_entered = on_entered
         self._keys = ""
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def keys(self) -> str:
+        """Those that were pressed since the last turn."""
+        return self._keys
 
     @property
     def pending(self) -> bool:
@@ -35,9 +40,9 @@ class DtmfBuffer:
             InvalidMessageError: they are not DTMF keys, or too many.
         """
         if not keys or not KEYS.issuperset(keys):
-            raise InvalidMessageError(f"dtmf.digits is {keys[:_MAX_KEYS]!r}; it must be of 0123456789*#ABCD")
-        if len(self._keys) + len(keys) > _MAX_KEYS:
-            raise InvalidMessageError(f"more than {_MAX_KEYS} keys without a pause")
+            raise InvalidMessageError(f"dtmf.digits is {keys[:MAX_KEYS]!r}; it must be of 0123456789*#ABCD")
+        if len(self._keys) + len(keys) > MAX_KEYS:
+            raise InvalidMessageError(f"more than {MAX_KEYS} keys without a pause")
         for key in keys:
             if key == "#":
                 self._enter()

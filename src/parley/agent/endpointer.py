@@ -36,6 +36,8 @@ from parley.turns.smart_turn import SAMPLES
 _PER_MS = INPUT_SAMPLE_RATE // 1000
 _BEFORE_ONSET = 500 * _PER_MS
 """Audio before the turn's first speech that the model gets, as in its training."""
+_REPLAY_S = 0.5
+"""After a move from another session until the client's audio has come again."""
 _log = logging.getLogger(__name__)
 
 
@@ -157,6 +159,22 @@ class Endpointer:
     def pending(self) -> bool:
         """Whether a turn of the user is under way."""
         return bool(self._missing) if self._policy is None else self._policy.pending
+
+    @property
+    def text(self) -> str:
+        """The words so far of the turn under way."""
+        return "" if self._policy is None else self._policy.text
+
+    def restore(self, utterance: int, text: str) -> None:
+        """Go on with a turn that has these words, up to this utterance.
+
+        Without more words it ends by silence, which begins when audio that is sent again has come.
+        """
+        self._heard_at, self._utterance = loop_time(), utterance
+        if self._policy is None:
+            self._finish(text, None)
+        else:
+            self._apply(self._policy.restore(utterance, text, self._heard_at + _REPLAY_S, self._heard_at))
 
     def take(self) -> str:
         """End the turn under way and return its text; empty while the user speaks."""

@@ -12,17 +12,17 @@ from uuid import uuid4
 from parley.agent.config import AgentConfig
 from parley.agent.metrics import UNMEASURED, AgentMetrics, SessionOutcome
 from parley.agent.ports import Engines, Outlet
+from parley.agent.resumption import check_resume
 from parley.agent.session import AgentSession
 from parley.agent.validation import check_start
 from parley.errors import (
-    InvalidMessageError,
     ParleyError,
     SessionExistsError,
     SessionNotFoundError,
     ShuttingDownError,
     TooManySessionsError,
 )
-from parley.protocol import CANARY_PREFIX, Closed, ErrorEvent, Start, decode_message
+from parley.protocol import CANARY_PREFIX, Closed, ErrorEvent, Start, decode_start
 from parley.timeouts import best_effort
 
 SessionId: TypeAlias = str | int
@@ -75,6 +75,7 @@ class Host:
         self._releases: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._draining = False
 
     def __len__(self) -> int:
         """Open sessions."""
@@ -84,7 +85,9 @@ class Host:
         """Record how many sessions are open."""
         # Called by another thread: the copy is made in one step.
         active = sum(not _is_canary(session_id) for session_id in list(self._sessions))
-        self._metrics.set_sessions(active, self._config.max_sessions, draining=self._stopping)
+        self._metrics.set_sessions(
+            active, self._config.max_sessions, draining=self._stopping or self._draining
+        )
 
     def handle(self, request: Incoming, outlet: Outlet) -> None:
         """Handle one request; ``outlet`` answers it. Never waits."""
@@ -101,6 +104,22 @@ class Host:
                 # The client may use the id again from now on.
                 del self._sessions[request.session_id]
             outlet.finish()
+
+    def drain(self, deadline_s: float) -> None:
+        """Refuse new sessions, and ask the clients of the open ones to go on elsewhere.
+
+        A session of a client that cannot do so goes on, also after the deadline.
+
+        Args:
+            deadline_s: time that clients have.
+        """
+        self._draining = True
+        for session in tuple(self._sessions.values()):
+            session.go_away(round(deadline_s * 1000))
+
+    def end_drain(self) -> None:
+        """Accept sessions again."""
+        self._draining = False
 
     async def shut_down(self) -> None:
         """End all sessions and refuse new ones; returns when they have ended."""
@@ -176,15 +195,17 @@ class Host:
         if self._stopping:
             raise ShuttingDownError("the server is stopping")
         is_canary = _is_canary(session_id)
+        if self._draining and not is_canary:
+            raise ShuttingDownError("the server takes no new sessions, because it will stop")
         limit = _MAX_CANARIES if is_canary else self._config.max_sessions
         used = sum(_is_canary(other) == is_canary for other in self._sessions)
         # END frees a slot at once, so sessions that are still closing have a bound of their own.
         if used >= limit or self._running[is_canary] >= 2 * limit:
             raise TooManySessionsError(f"all {limit} sessions are in use")
-        start = decode_message(message) if message else Start()
-        if not isinstance(start, Start):
-            raise InvalidMessageError("the first message of a session must be of type start")
+        start = decode_start(message) if message else Start()
         check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
+        if start.resume is not None:
+            check_resume(start.resume, self._config)
         return start
 
     # --- ending ----------------------------------------------------------------------------

@@ -104,6 +104,7 @@ class InterruptionDetector:
         self._agent_turns = agent_turns
         self._endpointer = endpointer
         self._candidate: _Candidate | None = None
+        self._passing_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._alarmed: AgentTurn | None = None
         self._false_alarms = 0
@@ -116,6 +117,11 @@ class InterruptionDetector:
     def undecided(self) -> bool:
         """Whether a sound over the agent is not judged yet."""
         return self._candidate is not None
+
+    @property
+    def held_from_ms(self) -> int | None:
+        """Where the speech begins that the endpointer has not received as a whole; None: there is none."""
+        return self._passing_ms if self._candidate is None else self._candidate.at_ms
 
     def change(self, options: BargeInOptions, *, enabled: bool, judged: bool) -> None:
         """Use other options from the next sound on."""
@@ -205,9 +211,7 @@ class InterruptionDetector:
 
     def release(self) -> None:
         """Pass on all held events: the agent was stopped, or the client has ended the user's turn."""
-        candidate = self._forget()
-        for event in candidate.events if candidate else ():
-            self._pass_on(event)
+        self._pass_all_on(self._forget())
 
     def on_turn_ended(self) -> None:
         """The agent's turn has ended by itself."""
@@ -271,18 +275,26 @@ class InterruptionDetector:
     def _apply(self, verdict: Verdict) -> None:
         if isinstance(verdict, InterruptSpeech):
             candidate = self._forget()
+            self._passing_ms = None if candidate is None else candidate.at_ms
             if self._enabled:
                 silent_at = self._agent_turns.paused_at or loop_time()
                 if self._agent_turns.interrupt(verdict.reason) and candidate is not None:
                     self._metrics.on_barge_in(candidate.at_ms, silent_at)
-            for event in candidate.events if candidate else ():
-                self._pass_on(event)
+            self._pass_all_on(candidate)
             return
         if isinstance(verdict, ResumeSpeech):
             # The sound goes on and may still become an interruption.
             self._count_alarm(self._candidate)
             self._agent_turns.resume(verdict.reason, verdict.text)
         self._set_timer()
+
+    def _pass_all_on(self, candidate: _Candidate | None) -> None:
+        events = [] if candidate is None else candidate.events
+        self._passing_ms = candidate.at_ms if candidate and events else None
+        for left, event in zip(range(len(events) - 1, -1, -1), events, strict=True):
+            if not left:  # with the last one the endpointer has them all, and may end the turn
+                self._passing_ms = None
+            self._pass_on(event)
 
     def _pass_on(self, event: _Event) -> None:
         if isinstance(event, SpeechStarted):

@@ -16,9 +16,11 @@ from parley.tts.text import has_words
 
 UNREMEMBERED = -1
 """Round number of speech that stays out of the history, such as an apology."""
+NO_RESULT = '{"error":"cancelled before its result was known; it may have been done"}'
+"""For the language model: the result of a call that was run, or perhaps was."""
 _MAX_ANSWERS = 16
 """Answers that a client can still truncate."""
-_MAX_MESSAGES = 256
+MAX_MESSAGES = 256
 
 
 @dataclass
@@ -33,6 +35,8 @@ class ToolRound:
     """Whether any of the text goes to the user."""
     unfit: bool = False
     """Whether it has a call that cannot be run: unreadable, or written when no tool was offered."""
+    ended: bool = False
+    """Whether the language model has written all of it."""
     unreadable: InvalidModelOutputError | None = None
     """Why it ended in a call that cannot be read."""
 
@@ -106,6 +110,10 @@ def _heard_text(text: str, heard: str) -> str:
     return cut_short(heard)
 
 
+def _chat_message(message: Remember) -> ChatMessage:
+    return ChatMessage(role=message.role, content=message.text.strip())
+
+
 @dataclass(frozen=True)
 class _Answer:
     rounds: Sequence[ToolRound]
@@ -141,19 +149,23 @@ class HistoryWriter:
         Raises:
             OverloadedError: too many messages wait.
         """
-        if len(self._messages) >= _MAX_MESSAGES:
-            raise OverloadedError(f"{_MAX_MESSAGES} messages wait for the end of the turn")
+        if len(self._messages) >= MAX_MESSAGES:
+            raise OverloadedError(f"{MAX_MESSAGES} messages wait for the end of the turn")
         self._messages.append(message)
+
+    @property
+    def waiting(self) -> list[ChatMessage]:
+        """The queued messages."""
+        return [_chat_message(message) for message in self._messages]
 
     def write_messages(self) -> None:
         """Write the queued messages; called between two turns, whose own messages stay together."""
         messages, self._messages = self._messages, []
-        for message in messages:
-            text = message.text.strip()
+        for message in map(_chat_message, messages):
             if message.role == "user":
-                self._history.add_user(text)
+                self._history.add_user(message.content)
             else:
-                self._history.extend([ChatMessage(role=message.role, content=text)])
+                self._history.extend([message])
 
     def correct(self, response_id: str, played_ms: float) -> HeardSpeech:
         """Reduce an answer in the history to what was played of it.

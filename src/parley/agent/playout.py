@@ -14,8 +14,10 @@ _ROUNDING_MS = 2.0
 """Two lengths that differ by less are equal: marks are whole milliseconds."""
 _LONGEST_WORD_MS = 600.0
 """Assumed of a word whose end is not known yet."""
-_SPOKEN_CHARACTERS_PER_MS = 0.015
+SPOKEN_CHARACTERS_PER_MS = 0.015
 """Pace of ordinary speech, for synthesizers that do not say where words begin."""
+_MOST_UNPLAYED_S = 10.0
+"""Audio of another session that a client may have without having played it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,17 @@ class PlayedWord:
     """Half-open span in the segment's text."""
     at_ms: float
     """Counted from the segment's first sample."""
+
+
+@dataclass(frozen=True)
+class SentSpeech:
+    """A segment of speech that another session has sent."""
+
+    round_number: int
+    text: str
+    begin_ms: float
+    """In the response's audio."""
+    words: tuple[PlayedWord, ...]
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ class _Segment:
         return min(self.sent_ms, latest) if self.complete else latest
 
     def _estimate(self, played_ms: float) -> str:
-        pace = _SPOKEN_CHARACTERS_PER_MS
+        pace = SPOKEN_CHARACTERS_PER_MS
         if self.complete and self.sent_ms > 0:
             pace = len(self.text) / self.sent_ms
         count = int(played_ms * pace)
@@ -109,6 +122,26 @@ class Playout:
     def sent_ms(self) -> float:
         """Audio sent so far."""
         return self._sent_ms
+
+    def restore(
+        self, segments: Iterable[SentSpeech], *, sent_ms: float, played_ms: float, now: float
+    ) -> None:
+        """Begin with audio that another session has sent, and that the client goes on playing.
+
+        Args:
+            segments: what it says, in order.
+            sent_ms: its length.
+            played_ms: how much of it was played.
+            now: the time.
+        """
+        begun = [
+            _Segment(one.round_number, one.text, one.begin_ms, complete=True, words=list(one.words))
+            for one in segments
+        ]
+        for segment, end_ms in zip(begun, [*(one.begin_ms for one in begun[1:]), sent_ms], strict=False):
+            segment.sent_ms = end_ms - segment.begin_ms
+        self._segments, self._sent_ms = begun, sent_ms
+        self._end = now + min((sent_ms - played_ms) / 1000, _MOST_UNPLAYED_S)
 
     def begin(self, round_number: int, text: str) -> None:
         """The next audio belongs to this segment; all of the one before it was sent."""

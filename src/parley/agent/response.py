@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,10 +12,13 @@ from typing import Protocol
 
 import msgspec
 
-from parley.agent.config import AgentConfig, AgentDeadlines
-from parley.agent.memory import UNREMEMBERED, ToolRound, remember, shorten_results
+from parley.agent.config import AgentConfig
+from parley.agent.continued import BegunResponse
+from parley.agent.generation import generate
+from parley.agent.memory import NO_RESULT, UNREMEMBERED, ToolRound, remember, shorten_results
 from parley.agent.tools import ToolExecutor
 from parley.chat import ChatMessage, ToolCall
+from parley.checkpoint import AgentTurnState, RoundState
 from parley.engines.base import ChatModel
 from parley.errors import (
     ContextTooLongError,
@@ -24,15 +26,13 @@ from parley.errors import (
     InferenceError,
     InvalidModelOutputError,
     NoAnswerError,
-    ParleyError,
-    ShuttingDownError,
 )
 from parley.llm.history import History
-from parley.llm.messages import CUT, Completed, GenerateRequest, LlmEvent, Priority, Sampling, TextDelta
+from parley.llm.messages import CUT, Completed, GenerateRequest, Priority, Sampling, TextDelta
 from parley.protocol import Tool
-from parley.timeouts import best_effort, loop_time, with_timeout
+from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
-from parley.tts.text import TextSegmenter
+from parley.tts.text import TextSegmenter, has_words
 
 _MAX_UNREADABLE = 2
 """Invalid tool calls of one turn, after which the model gets no tools."""
@@ -45,10 +45,6 @@ _SHORTER = 4
 """Divisor of the budget of tool results after a failure."""
 _LEAST_RESULTS = 64
 """Tokens; shorter results are useless."""
-_NO_RESULT = '{"error":"cancelled before its result was known; it may have been done"}'
-_JITTER = (0.75, 1.25)
-"""Factors of the pauses between attempts, so that requests that failed together are not repeated together."""
-_PAUSE_GROWTH = 3.0
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +63,8 @@ class TurnContext:
     """Set when the end of the user's turn is certain."""
     aloud: bool = True
     """Whether the text is spoken."""
+    changed: Callable[[], None] = lambda: None
+    """Called when :meth:`ResponseSource.state` has changed."""
     trace: Trace = NO_TRACE
     """Span of the turn."""
 
@@ -107,7 +105,7 @@ class GenerationLog:
         for answer in self.rounds:
             for call in answer.calls:
                 if call.id not in answer.results and self.has_run(call.id):
-                    answer.results[call.id] = _NO_RESULT
+                    answer.results[call.id] = NO_RESULT
 
     def count(self, completed: Completed) -> None:
         """Add the tokens of a request."""
@@ -130,30 +128,63 @@ class ResponseSource(Protocol):
         """
         ...
 
+    def state(self, turn: int, response_id: str, *, interruptible: bool) -> AgentTurnState:
+        """What another session needs to go on with the turn."""
+        ...
+
 
 class FixedText:
-    """A text that is spoken verbatim; with ``remember`` it is added to the history."""
+    """A text that is spoken verbatim; with ``remember`` it is added to the history.
 
-    def __init__(self, text: str, *, remember: bool = True) -> None:
+    ``begun``: what another session has spoken of it.
+    """
+
+    def __init__(self, text: str, *, remember: bool = True, begun: BegunResponse | None = None) -> None:
         self._text = text
         self._remember = remember
+        self._begun = begun
         self.log = GenerationLog()
+        if begun is not None:
+            self._add_round()
 
     async def generate(self, context: TurnContext) -> None:
         """See :class:`ResponseSource`."""
+        begun, left = self._begun, self._text
+        if begun is None:
+            self._add_round()
+        if begun is None or not begun.written:
+            context.write(self._text)
+        else:
+            left = "".join(text for _, text in begun.left)
+        await _say_whole(0 if self._remember else UNREMEMBERED, left, context)
+
+    def state(self, turn: int, response_id: str, *, interruptible: bool) -> AgentTurnState:
+        """See :class:`ResponseSource`."""
+        return AgentTurnState(
+            turn=turn,
+            response_id=response_id,
+            kind="say",
+            text=self._text,
+            interruptible=interruptible,
+            remember=self._remember,
+        )
+
+    def _add_round(self) -> None:
         if self._remember:
             self.log.rounds.append(ToolRound(text=self._text, said=True))
-        context.write(self._text)
-        segmenter = TextSegmenter()
-        for segment in [*segmenter.push(self._text), *segmenter.finish()]:
-            await context.say(0 if self._remember else UNREMEMBERED, segment)
+
+
+async def _say_whole(round_number: int, text: str, context: TurnContext) -> None:
+    segmenter = TextSegmenter()
+    for segment in [*segmenter.push(text), *segmenter.finish()]:
+        await context.say(round_number, segment)
 
 
 class LlmResponse:
     """The language model's answer, after its tool calls.
 
     ``tools`` runs the calls once the end of the user's turn is certain. One of ``fillers`` is spoken while
-    tools take long.
+    tools take long. ``begun``: what another session has done of it.
     """
 
     def __init__(
@@ -165,7 +196,9 @@ class LlmResponse:
         fillers: Sequence[str] = (),
         sampling: Sampling,
         config: AgentConfig,
+        begun: BegunResponse | None = None,
     ) -> None:
+        self._begun = begun or BegunResponse()
         self._chat = chat
         self._prompt = prompt
         self._tools = tools
@@ -175,6 +208,28 @@ class LlmResponse:
         self._requests = 0
         self._results_budget = config.prompt_tokens // 2
         self.log = GenerationLog(tools.has_run)
+        self.log.rounds += self._begun.rounds
+        self._spaced = self._begun.spaced
+        self._open_round: ToolRound | None = None
+        if self._begun.text:
+            text = self._begun.text
+            self._open_round = ToolRound(text=text, said=has_words(text), ended=self._begun.over)
+            self.log.rounds.append(self._open_round)
+
+    def state(self, turn: int, response_id: str, *, interruptible: bool) -> AgentTurnState:
+        """See :class:`ResponseSource`."""
+        return AgentTurnState(
+            turn=turn,
+            response_id=response_id,
+            interruptible=interruptible,
+            system_prompt=self._prompt.system_prompt,
+            use_tools=self._prompt.use_tools,
+            rounds=[
+                RoundState(text=one.text, said=one.said, calls=list(one.calls), results=dict(one.results))
+                for one in self.log.rounds
+                if one.ended
+            ],
+        )
 
     async def generate(self, context: TurnContext) -> None:
         """Request rounds until one has no tool calls.
@@ -206,17 +261,18 @@ class LlmResponse:
 
     async def _answer(self, context: TurnContext) -> None:
         filler = self._make_filler(context)
+        await self._go_on(context, filler)
+        if self._begun.over:
+            return
         unreadable = 0
         note = ""
-        for left in range(self._config.max_tool_rounds, -1, -1):
+        used = sum(bool(answer.calls) for answer in self._begun.rounds)
+        for left in range(max(0, self._config.max_tool_rounds - used), -1, -1):
             # The last round has no tools: the turn must end with an answer.
             tools = self._prompt.tools if left and unreadable < _MAX_UNREADABLE else ()
             answer = await self._request_round(tools, context, note)
             if answer.calls:
-                await context.certain.wait()
-                silent = not any(answer.said for answer in self.log.rounds)
-                async with filler.while_waiting() if silent else nullcontext():
-                    await self._run_tools(context, answer)
+                await self._complete(answer, context, filler)
             elif answer.unreadable is None or not tools:
                 break
             note = ""
@@ -228,6 +284,23 @@ class LlmResponse:
         if not self._is_answer(answer):
             raise answer.unreadable or NoAnswerError("the language model returned no text")
 
+    async def _go_on(self, context: TurnContext, filler: Filler) -> None:
+        """Speak what another session has left of the rounds that are over, and get the missing results."""
+        for number, answer in enumerate(self._begun.rounds):
+            await _say_whole(number, self._begun.left_of(number), context)
+            if len(answer.results) < len(answer.calls):
+                await self._complete(answer, context, filler)
+        if self._begun.over:
+            for number in (len(self._begun.rounds), UNREMEMBERED):
+                await _say_whole(number, self._begun.left_of(number), context)
+
+    async def _complete(self, answer: ToolRound, context: TurnContext, filler: Filler) -> None:
+        """Get the results of a round's calls."""
+        await context.certain.wait()
+        silent = not any(answer.said for answer in self.log.rounds)
+        async with filler.while_waiting() if silent else nullcontext():
+            await self._run_tools(context, answer)
+
     def _is_answer(self, last: ToolRound) -> bool:
         """Whether the turn may end with this round; a round of only an invalid call is no answer."""
         said = any(answer.said for answer in self.log.rounds)
@@ -238,17 +311,25 @@ class LlmResponse:
         for before in self.log.rounds:
             if not before.said:
                 before.text = ""  # incomplete, or nothing to be spoken
-        answer = ToolRound()
-        self.log.rounds.append(answer)
+        answer, segmenter = self._open_round or ToolRound(), TextSegmenter()
+        if self._open_round is None:
+            self.log.rounds.append(answer)
+        else:
+            left, self._open_round = self._begun.left_of(len(self._begun.rounds)), None
+            await self._say(answer, segmenter.push(left), context)
         shorten_results(self.log.rounds, self._results_budget)
+        prefix = answer.text
         while True:
             try:
-                await self._generate(answer, tools, context, note)
+                await self._generate(answer, tools, context, note, segmenter)
             except ContextTooLongError:
                 # The estimate was too low: drop exchanges until the prompt fits.
-                if answer.text or not (self._prompt.forget_oldest() or self._shorten_results()):
+                shorter = answer.text == prefix and (self._prompt.forget_oldest() or self._shorten_results())
+                if not shorter:
                     raise
             else:
+                answer.ended = not answer.unfit
+                context.changed()
                 return answer
 
     def _shorten_results(self) -> bool:
@@ -260,21 +341,27 @@ class LlmResponse:
         return False
 
     async def _generate(
-        self, answer: ToolRound, tools: Sequence[Tool], context: TurnContext, note: str
+        self,
+        answer: ToolRound,
+        tools: Sequence[Tool],
+        context: TurnContext,
+        note: str,
+        segmenter: TextSegmenter,
     ) -> None:
         log = self.log
+        before = [other for other in log.rounds if other is not answer]
         # New for each attempt: an aborted id stays aborted.
         request_id = f"{context.name}-llm{self._requests}"
         self._requests += 1
         notes = [ChatMessage(role="system", content=note)] if note else []
         request = GenerateRequest(
             request_id=request_id,
-            messages=[*self._prompt.messages(), *remember(log.rounds, None), *notes],
+            messages=[*self._prompt.messages(), *remember(before, None), *notes],
             tools=list(tools),
             sampling=self._sampling,
+            prefix=answer.text,
             priority=Priority.ANSWER if context.certain.is_set() else Priority.SPECULATION,
         )
-        segmenter = TextSegmenter()
         started = loop_time()
         names = {
             "gen_ai.operation.name": "chat",
@@ -315,7 +402,8 @@ class LlmResponse:
                     span.set({"parley.first_token_ms": round((now - began) * 1000, 1)})
                 if isinstance(event, TextDelta):
                     answer.text += event.text
-                    context.write(event.text)
+                    context.write(event.text.lstrip() if self._spaced else event.text)
+                    self._spaced = False
                     await self._say(answer, segmenter.push(event.text), context)
                 elif isinstance(event, Completed):
                     log.count(event)
@@ -366,10 +454,14 @@ class LlmResponse:
                 span.set_content("arguments", msgspec.json.encode(call.arguments).decode())
                 span.set_content("result", result)
 
+            context.changed()
+
+        context.changed()
         try:
             async with asyncio.TaskGroup() as group:
                 for call in answer.calls:
-                    group.create_task(run(call), name=call.id)
+                    if call.id not in answer.results:
+                        group.create_task(run(call), name=call.id)
         finally:
             self.log.tool_ms = (self.log.tool_ms or 0.0) + (loop_time() - started) * 1000
 
@@ -403,90 +495,6 @@ class Filler:
         await self._speak(phrase)
 
 
-async def generate(
-    chat: ChatModel, request: GenerateRequest, limits: AgentDeadlines, *, retries: int | None = None
-) -> AsyncGenerator[LlmEvent, None]:
-    """The events of a request; leaving the iterator early aborts it.
-
-    A retryable failure before the first event is retried, after a pause and under a new id, while there is
-    time left for a first event.
-
-    ``request`` has the id of the first attempt. ``retries`` is ``limits.llm_retries`` unless given.
-
-    Raises:
-        ParleyError: the model failed or was silent for too long.
-    """
-    left = limits.llm_retries if retries is None else retries
-    pause_s = limits.llm_retry_s
-    overdue_at = loop_time() + limits.llm_s
-    attempt = request
-    for number in range(1, left + 2):
-        begun = False
-        try:
-            async with aclosing(_attempt(chat, attempt, overdue_at, limits)) as events:
-                async for event in events:
-                    begun = True
-                    yield event
-            return  # noqa: TRY300 - in an else block it would be further away
-        except ParleyError as error:
-            pause = pause_s * random.uniform(*_JITTER)
-            passing = error.retryable and not isinstance(error, ShuttingDownError)
-            if begun or not passing or number > left or loop_time() + pause >= overdue_at:
-                raise
-            _log.warning(
-                "%s: again in %.2f s: %s", attempt.request_id, pause, error.to_log(), extra=error.log_extra()
-            )
-        await asyncio.sleep(pause)
-        pause_s *= _PAUSE_GROWTH
-        # An aborted id stays aborted.
-        attempt = msgspec.structs.replace(request, request_id=f"{request.request_id}-again{number}")
-
-
-async def _attempt(
-    chat: ChatModel, request: GenerateRequest, overdue_at: float, limits: AgentDeadlines
-) -> AsyncGenerator[LlmEvent, None]:
-    done = False
-    limit_s = overdue_at - loop_time()
-    try:
-        async with aclosing(chat.generate(request)) as stream:
-            while True:
-                try:
-                    event = await with_timeout(anext(stream), limit_s, "the language model")
-                except StopAsyncIteration:
-                    break
-                limit_s = limits.llm_s
-                yield event
-        done = True
-    finally:
-        if not done:
-            what = f"stopping {request.request_id}"
-            await best_effort(chat.abort(request.request_id), limits.abort_s, what)
-
-
-async def warm_up(
-    chat: ChatModel, name: str, messages: Sequence[ChatMessage], tools: Sequence[Tool], limits: AgentDeadlines
-) -> None:
-    """Prefill the model's prefix cache and its cache of tool grammars before the first turn.
-
-    The first answer then begins as quickly as later ones. A failure is only logged.
-    """
-    if not messages and not tools:
-        return
-    request = GenerateRequest(
-        request_id=f"{name}-warm-up",
-        messages=[*messages, ChatMessage(role="user")],
-        tools=list(tools),
-        sampling=Sampling(max_tokens=1),
-        priority=Priority.WARM_UP,
-    )
-    try:
-        async with aclosing(generate(chat, request, limits, retries=0)) as events:
-            async for _ in events:
-                pass
-    except ParleyError as error:
-        _log.warning("%s: %s", request.request_id, error.to_log(), extra=error.log_extra())
-
-
 class SystemPrompt:
     """Messages and tools of one answer.
 
@@ -504,7 +512,8 @@ class SystemPrompt:
     ) -> None:
         self._history = history
         self._draft = draft
-        self._system_prompt = system_prompt
+        self.system_prompt = system_prompt
+        self.use_tools = use_tools
         self.tools: Sequence[Tool] = history.tools if use_tools else ()
         """Those at the beginning of the answer."""
 
@@ -516,7 +525,7 @@ class SystemPrompt:
         """The prompt."""
         if self._draft is not None:
             return self._history.preview(self._draft)
-        return self._history.messages(self._system_prompt)
+        return self._history.messages(self.system_prompt)
 
     def calibrate(self, request: GenerateRequest, tokens: int) -> None:
         """Correct the history's estimate by the token count of a request's prompt."""

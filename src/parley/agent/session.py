@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.agent.audio_recognition import AudioRecognition
+from parley.agent.checkpoints import Checkpoints, Snapshot
 from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
 from parley.agent.metrics import AgentMetrics, SessionMetrics
@@ -69,6 +70,9 @@ class AgentSession:
         metrics: AgentMetrics,
     ) -> None:
         self.session_id = session_id
+        resume = start.resume
+        self._resumed = resume is not None
+        start = msgspec.structs.replace(start, resume=None)
         self._start = start
         self._engines = engines
         self._outlet = outlet
@@ -90,6 +94,8 @@ class AgentSession:
             hang_up=lambda: self.end("silence"),
             begin_turn=self._begin_turn,
             metrics=self._metrics,
+            changed=self._on_change,
+            resume=resume,
             trace=self._trace,
         )
         options = self._asr_options(start)
@@ -100,7 +106,13 @@ class AgentSession:
             self._conversation,
             config,
             on_chunk=self._metrics.on_chunk,
+            resume=resume,
         )
+        is_canary = session_id.startswith(protocol.CANARY_PREFIX)
+        self._checkpoints = (
+            Checkpoints(self._snapshot, self._emit) if start.checkpoints and not is_canary else None
+        )
+        self._time_left_ms: int | None = None
         self._updates = SessionUpdates(start, engines, config, apply=self._apply, on_error=self.report_error)
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
@@ -128,6 +140,8 @@ class AgentSession:
             self._recognition.push_audio(decode_pcm16(raw))
         except ParleyError as error:
             self.report_error(error)
+        if self._checkpoints is not None:
+            self._checkpoints.on_audio(self._recognition.processed_ms)
 
     def _on_request(self) -> None:
         self._idle_s, self._idle_counted_at = 0.0, loop_time()
@@ -145,6 +159,13 @@ class AgentSession:
             self.report_error(error)
         except Exception:  # noqa: BLE001 - logged and reported to the client
             self._conversation.on_task_failed("message")
+        self._on_change()
+
+    def go_away(self, time_left_ms: int) -> None:
+        """Ask the client to go on elsewhere, if it can: the server will stop."""
+        self._time_left_ms = time_left_ms
+        if self._checkpoints is not None and self._opened.is_set():
+            self._emit(protocol.GoAway(time_left_ms=time_left_ms))
 
     def end(self, reason: Reason) -> None:
         """End the session; the first reason counts."""
@@ -183,9 +204,25 @@ class AgentSession:
             case _:
                 self._conversation.on_message(message)
 
+    def _on_change(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.on_change()
+
+    def _snapshot(self) -> Snapshot:
+        conversation, recognition = self._conversation, self._recognition
+        contained = recognition.contained(conversation.held_from_ms)
+        return Snapshot(
+            self._start,
+            conversation.history,
+            conversation.state(contained, muted=recognition.muted),
+            settled=conversation.settled and recognition.idle,
+        )
+
     def _apply(self, start: protocol.Start) -> None:
+        self._start = start
         prefix_changed = self._conversation.change(start)
         self._recognition.change(self._asr_options(start))
+        self._on_change()
         self._emit(protocol.Updated())
         if prefix_changed:
             self._warm_up()
@@ -245,12 +282,17 @@ class AgentSession:
                     session_id=self.session_id,
                     output_sample_rate=self._start.output_sample_rate,
                     greets=self._conversation.greets,
+                    resumed=self._resumed,
                     agent=describe(self._engines, self._config) if self._start.describe else None,
                 )
             )
             _log.log(self._level, "%s: opened", self.session_id)
+            if self._checkpoints is not None:
+                self._checkpoints.open()
             self._conversation.open()
             self._opened.set()
+            if self._time_left_ms is not None:
+                self.go_away(self._time_left_ms)
             await self._recognition.run()
         except ParleyError as error:
             self.report_error(error)
@@ -303,6 +345,8 @@ class AgentSession:
             self._conversation.on_task_failed("warm-up")
 
     async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         ending = {*self._conversation.close(), *self._updates.close()}
         tasks = [*tasks, *self._warmings]
         try:
@@ -335,6 +379,8 @@ class AgentSession:
         elif not self._closed:
             if self._config.log_transcripts and isinstance(event, _SAID):
                 _log.info("%s: %s", self.session_id, event)
+            if self._checkpoints is not None:
+                self._checkpoints.before(event)
             if isinstance(event, protocol.Audio):
                 self._unread.sent(event.samples / event.sample_rate)
             self._outlet.send(event, audio)

@@ -85,6 +85,7 @@ class SpeechOutput:
 
     ``name`` is the prefix of the ids of requests to the synthesizer. ``on_failure`` is called when synthesis
     fails; no segment may be added afterwards. ``on_fallback`` is called when another synthesizer continues.
+    Audio that ``playout`` has already was sent by another session.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class SpeechOutput:
         config: AgentConfig,
         trace: Trace = NO_TRACE,
     ) -> None:
+        self._sent_before_ms = playout.sent_ms
         self._trace = trace
         self._synthesizer = synthesizer
         self._speaker = speaker
@@ -125,8 +127,8 @@ class SpeechOutput:
         """When the first audio was synthesised."""
         self.sent_at: float | None = None
         """When the first audio was sent."""
-        self.made_ms = 0.0
-        """Synthesised audio."""
+        self.made_ms = playout.sent_ms
+        """Synthesised audio, with that of another session."""
         self.complete = False
         """Whether all audio is synthesised."""
 
@@ -180,7 +182,7 @@ class SpeechOutput:
             _log.exception("%s: speech failed", self._name)
             self._on_failure(ParleyError("the speech failed unexpectedly"))
         else:
-            if self._count and not self.made_ms:
+            if self._count and self.made_ms <= self._sent_before_ms:
                 self._on_failure(InferenceError("the synthesizer made no audio"))
         self.complete = True
         await self._pieces.put(None)

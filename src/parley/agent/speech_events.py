@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -22,6 +23,9 @@ from parley.errors import AsrFallbackError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, SpeechStarted, SpeechStopped, Transcript, Word
 from parley.timeouts import loop_time
 
+_BEFORE_SPEECH_MS = 500
+"""Audio that a recogniser gets before speech; it also covers speech that is not detected yet."""
+_RECENT = 64
 _GAPS = 64
 _ARRIVALS = 512
 
@@ -39,6 +43,11 @@ class Timeline:
         self._stretches: deque[tuple[int, int]] = deque([(0, 0)], maxlen=_GAPS)
         # (client position, seconds): audio before that position had arrived by then.
         self._arrivals: deque[tuple[int, float]] = deque(maxlen=_ARRIVALS)
+
+    @property
+    def processed(self) -> int:
+        """The client's position up to which the recogniser has got audio."""
+        return self.client_position(self._processed)
 
     def on_processed(self, position: int, count: int) -> None:
         """The recogniser gets ``count`` samples that begin at the client's ``position``."""
@@ -110,18 +119,41 @@ class SpeechHandler(Protocol):
         ...
 
 
-class SpeechEventMapper:
-    """Counts the utterances of one conversation across its recogniser streams."""
+@dataclass(frozen=True)
+class Contained:
+    """How much of the user's speech was passed on as a whole."""
 
-    def __init__(self, handler: SpeechHandler) -> None:
+    audio_ms: int
+    """The client's audio before this position."""
+    utterances: int
+
+
+@dataclass
+class _Utterance:
+    number: int
+    begin_ms: int
+    end_ms: int
+    """Where its end was detected; meaningless while it goes on."""
+    final: bool = False
+
+
+class SpeechEventMapper:
+    """Counts the utterances of one conversation across its recogniser streams.
+
+    ``before``: what another session has passed on.
+    """
+
+    def __init__(self, handler: SpeechHandler, before: Contained = Contained(0, 0)) -> None:
         self._handler = handler
         self._timeline = Timeline()
         self._sounding = False  # between an onset and its start or cancellation
         self._speaking = False
         self._awaited: set[int] = set()  # stopped utterances without a final transcript
         self._partials: dict[int, Transcript] = {}  # the last one of each of these
-        self._utterance = 0
-        self._utterances_before = 0
+        self._utterance = self._utterances_before = before.utterances
+        self._onset_ms = 0  # of the sound under way
+        self._recent: deque[_Utterance] = deque(maxlen=_RECENT)
+        self._passed = before  # up to these
 
     @property
     def utterance(self) -> int:
@@ -137,6 +169,31 @@ class SpeechEventMapper:
     def idle(self) -> bool:
         """Whether no speech is under way and no transcript is due."""
         return not (self._sounding or self._speaking or self._awaited)
+
+    def contained(self, processed_ms: int, held_from_ms: int | None) -> Contained:
+        """What of the user's speech is in the state of the conversation.
+
+        Args:
+            processed_ms: the recogniser has processed the client's audio before this position.
+            held_from_ms: speech from here on was passed on, but may be of no turn; None: there is none.
+        """
+        passed, begin_ms = self._passed, self._onset_ms if self._sounding else processed_ms
+        for one in self._recent:
+            if not self._is_whole(one, held_from_ms):
+                begin_ms = min(begin_ms, one.begin_ms)
+                break
+            passed = Contained(one.end_ms, one.number)
+        if held_from_ms is None:
+            self._passed = passed
+            while self._recent and self._recent[0].number <= passed.utterances:
+                self._recent.popleft()
+        else:
+            begin_ms = min(begin_ms, held_from_ms)
+        return Contained(max(passed.audio_ms, begin_ms - _BEFORE_SPEECH_MS), passed.utterances)
+
+    @staticmethod
+    def _is_whole(one: _Utterance, held_from_ms: int | None) -> bool:
+        return one.final and (held_from_ms is None or one.end_ms <= held_from_ms)
 
     def arrived(self, position: int, now: float) -> None:
         """Record when the sample at ``position`` arrived."""
@@ -165,6 +222,7 @@ class SpeechEventMapper:
         if self._speaking:
             self._speaking = False
             self._awaited.add(self._utterance)
+            self._mark_end(self._utterance, self._timeline.processed // _PER_MS)
             at_ms = position // _PER_MS
             self._handler.on_speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), loop_time())
         lost, self._awaited = sorted(self._awaited), set()
@@ -172,14 +230,15 @@ class SpeechEventMapper:
         for utterance in lost:
             nothing = Transcript(utterance=utterance, text="", is_final=True, confidence=0.0)
             known = partials.get(utterance, nothing)
+            self._mark_final(utterance)
             self._handler.on_transcript(msgspec.structs.replace(known, is_final=True))
 
     def pass_on(self, reply: AsrReply) -> None:
         """Report the events of a reply."""
         for event in reply.events:
             if isinstance(event, OnsetEvent):
-                self._sounding = True
-                self._handler.on_onset(self._client_ms(event.at_ms))
+                self._sounding, self._onset_ms = True, self._client_ms(event.at_ms)
+                self._handler.on_onset(self._onset_ms)
             elif isinstance(event, OnsetLostEvent):
                 self._sounding = False
                 self._handler.on_onset_cancelled()
@@ -191,14 +250,18 @@ class SpeechEventMapper:
 
     def _report(self, event: UtteranceEvent, number: int) -> None:
         if isinstance(event, SpeechStartedEvent):
+            at_ms = self._client_ms(event.at_ms)
+            begin_ms = min(at_ms, self._onset_ms) if self._sounding else at_ms
+            self._recent.append(_Utterance(number, begin_ms, begin_ms))
             self._sounding, self._speaking = False, True
-            self._handler.on_speech_started(SpeechStarted(at_ms=self._client_ms(event.at_ms)))
+            self._handler.on_speech_started(SpeechStarted(at_ms=at_ms))
         elif isinstance(event, SpeechStoppedEvent):
             self._speaking = False
             self._awaited.add(number)
             stopped = SpeechStopped(
                 at_ms=self._client_ms(event.at_ms), detected_at_ms=self._client_ms(event.detected_at_ms)
             )
+            self._mark_end(number, stopped.detected_at_ms)
             arrived = self.arrival(stopped.detected_at_ms)
             self._handler.on_speech_stopped(stopped, loop_time() if arrived is None else arrived)
         elif isinstance(event, AsrFallbackEvent):
@@ -227,10 +290,21 @@ class SpeechEventMapper:
                 before=event.before,
             )
             if event.is_final:
+                self._mark_final(number)
                 self._partials.pop(number, None)
             else:
                 self._partials[number] = transcript
             self._handler.on_transcript(transcript)
+
+    def _mark_end(self, number: int, at_ms: int) -> None:
+        for one in self._recent:
+            if one.number == number:
+                one.end_ms = at_ms
+
+    def _mark_final(self, number: int) -> None:
+        for one in self._recent:
+            if one.number == number:
+                one.final = True
 
     def _client_ms(self, heard_ms: int) -> int:
         return self._timeline.client_position(heard_ms * _PER_MS) // _PER_MS

@@ -10,7 +10,7 @@ import logging
 from contextlib import aclosing
 
 from parley.agent.config import AgentDeadlines
-from parley.agent.response import generate, warm_up
+from parley.agent.generation import generate, warm_up
 from parley.engines.base import ChatModel
 from parley.errors import ParleyError
 from parley.llm.history import History, SummaryPlan, summary_request

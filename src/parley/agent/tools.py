@@ -12,8 +12,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from parley.agent.config import AgentConfig
-from parley.agent.memory import cut_after
+from parley.agent.memory import NO_RESULT, cut_after
 from parley.chat import ToolCall
+from parley.checkpoint import AgentTurnState
 from parley.errors import InvalidToolCallError, ParleyError, ToolTimeoutError, UnknownToolCallError
 from parley.protocol import ErrorEvent, ServerEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
 from parley.timeouts import loop_time
@@ -40,6 +41,8 @@ class _Running:
     started: float
     dropped: bool = False
     """Whether its result is no longer awaited."""
+    awaited: bool = False
+    """Whether :meth:`ToolExecutor.call` waits for it; not so, at first, for a restored call."""
 
 
 class ToolExecutor:
@@ -70,6 +73,7 @@ class ToolExecutor:
         self._config = config
         self._running: dict[str, _Running] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
+        self._early: dict[str, str] = {}  # results of restored calls that came before they were waited for
         self._refused_in = 0
         self._over = 0
         self._closed = False
@@ -90,8 +94,29 @@ class ToolExecutor:
         if running is None or running.on_server:
             why = "is run by the server" if running else self._ended.get(call_id, "was never made")
             raise UnknownToolCallError(f"tool call {call_id!r} {why}: no response to it is waited for")
-        running.work.set_result(ToolOutcome(response.output, response.is_error))
+        outcome = ToolOutcome(response.output, response.is_error)
+        running.work.set_result(outcome)
         self._forget(running, "has been answered")
+        if not running.awaited:
+            self._early[call_id] = self._write(outcome)
+
+    def restore(self, turn: AgentTurnState) -> None:
+        """Go on with the calls of a turn that another session has begun.
+
+        The client still runs those of its tools that have no result: they get no other request. What happened
+        to a call of a server's tool without a result is unknown: it counts as run, and is not run again.
+        """
+        for answer in turn.rounds:
+            for call in answer.calls:
+                if call.id in answer.results or call.name in self._on_server:
+                    self._end_call(call.id, "has been answered")
+                elif call.name in self._schemas:
+                    self._await(turn.turn, call)
+
+    def _await(self, turn: int, call: ToolCall) -> None:
+        work: asyncio.Future[ToolOutcome] = asyncio.get_running_loop().create_future()
+        limit_s, now = self._config.deadlines.tool_s, loop_time()
+        self._running[call.id] = _Running(turn, call, work, limit_s, on_server=False, started=now)
 
     def drop(self, turn: int, reason: DropReason = "interrupted") -> None:
         """Cancel the calls of a turn that is over, and refuse further ones."""
@@ -102,6 +127,7 @@ class ToolExecutor:
     def close(self) -> None:
         """Cancel all calls and refuse new ones: the session is over."""
         self._closed = True
+        self._early.clear()
         self.drop(self._over, "closed")
 
     def has_run(self, call_id: str) -> bool:
@@ -115,10 +141,15 @@ class ToolExecutor:
         """
         if turn <= self._over:  # interrupted a moment before its calls began
             return self._write(ToolOutcome.failed("cancelled"))
-        refusal = "the session is over" if self._closed else self._refuse(turn, call)
-        if refusal is not None:
-            return self._write(ToolOutcome.failed(refusal))
-        running = self._begin(turn, call, traceparent)
+        running = self._running.get(call.id)
+        if running is None:
+            if call.id in self._ended:  # before this call was waited for, or by another session
+                return self._early.pop(call.id, NO_RESULT)
+            refusal = "the session is over" if self._closed else self._refuse(turn, call)
+            if refusal is not None:
+                return self._write(ToolOutcome.failed(refusal))
+            running = self._begin(turn, call, traceparent)
+        running.awaited = True
         try:
             # Not awaited directly: a task that is cancelled twice cannot clean up.
             done, _ = await asyncio.wait({running.work}, timeout=running.limit_s)
@@ -228,7 +259,10 @@ class ToolExecutor:
 
     def _forget(self, running: _Running, why: str) -> None:
         del self._running[running.call.id]
-        self._ended[running.call.id] = why
+        self._end_call(running.call.id, why)
+
+    def _end_call(self, call_id: str, why: str) -> None:
+        self._ended[call_id] = why
         if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
 

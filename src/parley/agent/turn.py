@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
+from parley.agent.continued import BegunResponse
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember
 from parley.agent.playout import HeardSpeech, Playout
 from parley.agent.response import FixedText, ResponseSource, TurnContext
 from parley.agent.speech import SpeechOutput, SpeechSettings
 from parley.chat import ChatMessage
+from parley.checkpoint import AgentTurnState
 from parley.engines.base import Synthesizer
 from parley.errors import ParleyError, TtsFallbackError
 from parley.logs import log_ids
@@ -67,6 +69,8 @@ class TurnOutput:
     """False: the text is sent and not spoken."""
     record: Callable[[TurnRecord], None] = lambda _: None
     """Called with each turn that is over."""
+    changed: Callable[[], None] = lambda: None
+    """Called when what a checkpoint contains of the turns has changed."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class AgentTurn:
     A prepared turn generates text and audio, but sends nothing before :meth:`release`. :meth:`run` may be
     cancelled at any time, which stops the engines. After :meth:`stop` nothing more is sent.
 
+    ``begun``: what another session has done of it, and the client has.
     ``number`` counts the session's turns from 1. ``name`` is unique for each turn, also for discarded ones of
     the same number, and the prefix of the ids of its requests to the engines.
     """
@@ -106,6 +111,7 @@ class AgentTurn:
         source: ResponseSource,
         *,
         interruptible: bool = True,
+        begun: BegunResponse | None = None,
         trace: Trace = NO_TRACE,
     ) -> None:
         self.trace = trace
@@ -116,6 +122,11 @@ class AgentTurn:
         self.failed = False
         """Whether an error was reported to the client."""
         self.playout = Playout()
+        if begun is not None:
+            self.playout.restore(
+                begun.spoken, sent_ms=begun.audio_ms, played_ms=begun.played_ms, now=loop_time()
+            )
+        self._done_sent = begun is not None and begun.done
         self._name = name
         self._output = output
         self._source = source
@@ -143,6 +154,11 @@ class AgentTurn:
     def acted(self) -> bool:
         """Whether a tool was run: the turn cannot simply be repeated."""
         return self._source.log.acted
+
+    @property
+    def state(self) -> AgentTurnState:
+        """What another session needs to go on with the turn."""
+        return self._source.state(self.number, self.response_id, interruptible=self.interruptible)
 
     def release(self, timing: TurnTiming) -> None:
         """Send what was held back, and everything that follows."""
@@ -184,18 +200,23 @@ class AgentTurn:
                 await self._voice.send_all()
         finally:
             # In any case, because a client waits for it; after stop() nothing is sent.
-            audio_ms = round(self.playout.sent_ms)
-            self._emit(
-                ResponseDone(
-                    turn=self.number,
-                    response_id=self.response_id,
-                    audio_ms=audio_ms,
-                    finish_reason="length" if self._source.log.cut else "stop",
-                )
-            )
+            self._report_done()
         await self._released.wait()
-        if self._voice.sent_at is not None:
+        if self._voice.sent_at is not None or self.playout.sent_ms:
             await self._voice.wait_until_played()
+
+    def _report_done(self) -> None:
+        if self._done_sent:
+            return
+        self._done_sent = True
+        self._emit(
+            ResponseDone(
+                turn=self.number,
+                response_id=self.response_id,
+                audio_ms=round(self.playout.sent_ms),
+                finish_reason="length" if self._source.log.cut else "stop",
+            )
+        )
 
     def stop(self) -> HeardSpeech:
         """Send nothing more; returns what was played."""
@@ -285,6 +306,7 @@ class AgentTurn:
             self._say,
             self._released,
             aloud=self._output.aloud,
+            changed=self._output.changed,
             trace=self.trace,
         )
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, Protocol, TypeAlias
 
+from parley.agent.continued import BegunResponse, find_begun
 from parley.agent.endpointer import UserTurn
 from parley.agent.memory import HistoryWriter
 from parley.agent.playout import HeardSpeech
@@ -16,6 +17,8 @@ from parley.agent.preemption import PreemptionBudget, PreemptiveGeneration, Prep
 from parley.agent.response import FixedText, ResponseSource, SystemPrompt
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
+from parley.chat import ChatMessage
+from parley.checkpoint import AgentTurnState, QueuedText, ResponseProgress, SessionState
 from parley.errors import InvalidMessageError, OverloadedError
 from parley.llm.history import History
 from parley.protocol import (
@@ -34,10 +37,18 @@ from parley.tracing import NO_TRACE, Trace
 InterruptReason: TypeAlias = Literal["words", "speech", "command", "input", "client"]
 ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
 
-_MAX_WAITING = 16
+MAX_QUEUED = 16
 _MAX_JOINED = 8_000
 """Characters of user text that waits for an answer; the oldest are dropped."""
 _log = logging.getLogger(__name__)
+
+
+class MakeResponse(Protocol):
+    """Makes the answer of the language model."""
+
+    def __call__(self, prompt: SystemPrompt, begun: BegunResponse | None = None) -> ResponseSource:
+        """``begun``: what another session has done of it."""
+        ...
 
 
 class AgentTurnHandler(Protocol):
@@ -88,7 +99,7 @@ class AgentTurns:
         history: History,
         *,
         tools: ToolExecutor,
-        make_response: Callable[[SystemPrompt], ResponseSource],
+        make_response: MakeResponse,
         by_speech: bool,
         handler: AgentTurnHandler,
         count_prepared: Callable[[str], None],
@@ -126,6 +137,71 @@ class AgentTurns:
             self._queue.appendleft(greeting)
         if self._queue or self._unhandled is not None:
             self.start_next()
+
+    def go_on(self, state: SessionState, progress: ResponseProgress | None) -> None:
+        """Start where another session has ended; its history was restored.
+
+        Args:
+            state: of that session.
+            progress: what the client has of its turn under way.
+        """
+        self._open = True
+        self._turns = state.turns
+        self._queue.extendleft(reversed([_saying(queued) for queued in state.queued]))
+        for message in state.messages:
+            if message.role != "tool":
+                self._history_writer.add_message(Remember(role=message.role, text=message.content))
+        if state.agent is None:
+            self._history_writer.write_messages()
+            self._unanswered = self._history.unanswered
+        else:
+            self._go_on_with(state.agent, progress)
+        if state.unanswered and state.user.text:
+            self.answer(UserTurn(state.user.text, heard_at=loop_time(), detected_at=None))
+        elif state.unanswered and self._history.unanswered and state.agent is None:
+            self._queue.appendleft(Respond())
+        self.start_next()
+
+    def _go_on_with(self, agent: AgentTurnState, progress: ResponseProgress | None) -> None:
+        config = self._output.config
+        begun = find_begun(agent, progress, (config.apology, config.acted_apology))
+        source: ResponseSource
+        if agent.kind == "say":
+            source = FixedText(agent.text, remember=agent.remember, begun=begun)
+        else:
+            prompt = SystemPrompt(self._history, system_prompt=agent.system_prompt, use_tools=agent.use_tools)
+            source = self._make_response(prompt, begun)
+            self._handler.on_turn_started()
+        self._turns = agent.turn - 1
+        turn = self._make(
+            source, interruptible=agent.interruptible, response_id=agent.response_id, begun=begun
+        )
+        self._begin(turn, self._run(turn), TurnTiming())
+
+    @property
+    def agent_state(self) -> AgentTurnState | None:
+        """The turn under way, for another session."""
+        return None if self._current is None else self._current.state
+
+    @property
+    def turns(self) -> int:
+        """Turns that have begun."""
+        return self._turns
+
+    @property
+    def unhandled(self) -> str:
+        """The user's turn that waits for the end of the one under way; empty: there is none."""
+        return "" if self._unhandled is None else self._unhandled.text
+
+    @property
+    def queued(self) -> list[QueuedText]:
+        """Texts and answers that wait for their turn."""
+        return [_queued(saying) for saying in self._queue]
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """Messages that wait for the end of the turn under way."""
+        return self._history_writer.waiting
 
     @property
     def current(self) -> AgentTurn | None:
@@ -169,6 +245,7 @@ class AgentTurns:
         elif not self._open or self._current is not None:
             user = replace(user, stopped_at=None)  # its answer also waits for the turn under way
             self._unhandled = user if self._unhandled is None else _joined(self._unhandled, user)
+            self._output.changed()
             return
         if self._unhandled is not None:
             user, self._unhandled = _joined(self._unhandled, user), None
@@ -198,9 +275,10 @@ class AgentTurns:
         Raises:
             OverloadedError: the queue is full.
         """
-        if len(self._queue) >= _MAX_WAITING:
-            raise OverloadedError(f"{_MAX_WAITING} texts are queued already")
+        if len(self._queue) >= MAX_QUEUED:
+            raise OverloadedError(f"{MAX_QUEUED} texts are queued already")
         self._queue.append(saying)
+        self._output.changed()
         if self._current is None and self._open:
             self.start_next()
 
@@ -211,6 +289,7 @@ class AgentTurns:
             OverloadedError: too many messages wait for the end of the turn.
         """
         self._history_writer.add_message(message)
+        self._output.changed()
         self.discard()
         if self._current is None:
             self._history_writer.write_messages()
@@ -277,6 +356,7 @@ class AgentTurns:
         self._remember(turn, heard)
         self._unanswered = self._history.unanswered or (turn.acted and not heard.text)
         self._history_writer.write_messages()
+        self._output.changed()
         self._output.emit(
             Interrupted(
                 turn=turn.number,
@@ -328,6 +408,7 @@ class AgentTurns:
         self.discard()
         if self._current is None:
             self._unanswered = self._history.unanswered
+        self._output.changed()
         event = Truncated(response_id=response_id, played_ms=heard.played_ms, spoken_text=heard.text)
         self._output.emit(event, None)
 
@@ -353,21 +434,35 @@ class AgentTurns:
     # --- turns ----------------------------------------------------------------------------
 
     def _make(
-        self, source: ResponseSource, *, interruptible: bool = True, since: float | None = None
+        self,
+        source: ResponseSource,
+        *,
+        interruptible: bool = True,
+        since: float | None = None,
+        response_id: str = "",
+        begun: BegunResponse | None = None,
     ) -> AgentTurn:
         self._made += 1
         number = self._turns + 1
-        response_id = f"{self._name}-{number}"
+        unique = f"{self._name}-{number}"
         # A prepared answer may be discarded; the next one gets the same number.
-        name = f"{response_id}.{self._made}"
+        name = f"{unique}.{self._made}"
         trace = self._trace.child("turn", start_s=since)
         return AgentTurn(
-            number, response_id, name, self._output, source, interruptible=interruptible, trace=trace
+            number,
+            response_id or unique,
+            name,
+            self._output,
+            source,
+            interruptible=interruptible,
+            begun=begun,
+            trace=trace,
         )
 
     def _begin(self, turn: AgentTurn, task: asyncio.Task[None], timing: TurnTiming) -> None:
         self._turns = turn.number
         self._current, self._task = turn, task
+        self._output.changed()
         turn.release(timing)
 
     def _run(self, turn: AgentTurn) -> asyncio.Task[None]:
@@ -392,6 +487,7 @@ class AgentTurns:
             self._current = None
             self._remember(turn, None if complete else turn.stop())
             self._history_writer.write_messages()
+            self._output.changed()
             self._output.emit(turn.metrics(interrupted=False), None)
             turn.record("complete" if complete else "failed")
             self._handler.on_turn_ended()
@@ -423,6 +519,18 @@ class AgentTurns:
         self._handler.on_turn_started()
         prompt = SystemPrompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
         return self._make(self._make_response(prompt))
+
+
+def _queued(saying: Say | Respond) -> QueuedText:
+    if isinstance(saying, Respond):
+        return QueuedText(kind="respond", system_prompt=saying.system_prompt, use_tools=saying.use_tools)
+    return QueuedText(text=saying.text, interruptible=saying.interruptible, remember=saying.remember)
+
+
+def _saying(queued: QueuedText) -> Say | Respond:
+    if queued.kind == "respond":
+        return Respond(system_prompt=queued.system_prompt, use_tools=queued.use_tools)
+    return Say(text=queued.text, interruptible=queued.interruptible, remember=queued.remember)
 
 
 def _joined(first: UserTurn, then: UserTurn) -> UserTurn:

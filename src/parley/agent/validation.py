@@ -82,7 +82,7 @@ def check_start(
         raise InvalidMessageError(f"{len(start.tools)} tools; at most {config.max_tools} are allowed")
     # Phrases are not part of the prompt, and the recogniser limits them. The server's own tools are not
     # counted here either: the toolbox limits them.
-    in_prompt = msgspec.structs.replace(start, phrases=[])
+    in_prompt = msgspec.structs.replace(start, phrases=[], resume=None)
     _check_size("the system prompt and the tools take", encode(in_prompt).decode(), config)
     names = [tool.name for tool in start.tools]
     for tool in start.tools:

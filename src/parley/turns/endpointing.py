@@ -173,6 +173,25 @@ class EndpointingPolicy:
         """Whether the turn's words so far are all there, and the user does not speak."""
         return self.pending and not self._speaking and not self._texts_missing
 
+    @property
+    def text(self) -> str:
+        """The turn's words so far."""
+        return self._text
+
+    def restore(self, utterance: int, text: str, ended_at: float, at: float) -> list[Output]:
+        """Go on with a turn that has these words, up to this utterance.
+
+        Args:
+            utterance: number of its last utterance.
+            text: its words.
+            ended_at: when their pause begins (seconds); it may be later than ``at``.
+            at: the time.
+        """
+        self._begun_at, self._utterance = at, utterance
+        self._said[utterance] = text
+        self._pause, self._new_words = _Pause(ended_at, scored=True), True
+        return self._judge(at)
+
     def take(self) -> str:
         """The words so far; the turn is over."""
         text = self._text

@@ -460,9 +460,10 @@ class FakeCall:
         config: AgentConfig | None = None,
         session_id: str | int = "call",
         tracing: Tracing | None = None,
+        chat: FakeChat | None = None,
     ) -> None:
         self.recognition = FakeRecognition()
-        self.chat = FakeChat()
+        self.chat = chat or FakeChat()
         self.synthesizer = FakeSynthesizer()
         self.turn_model = FakeTurnModel()
         self.unscored: list[str] = []

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from parley.agent.config import AgentConfig, AgentDeadlines
-from parley.agent.response import generate, warm_up
+from parley.agent.generation import generate, warm_up
 from parley.chat import ChatMessage
 from parley.errors import (
     ContextTooLongError,

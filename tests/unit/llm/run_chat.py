@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from parley.agent.config import AgentDeadlines
-from parley.agent.response import warm_up
+from parley.agent.generation import warm_up
 from parley.chat import ChatMessage
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineMetrics
 from parley.llm.messages import GenerateRequest, Priority, Sampling

@@ -1,0 +1,113 @@
+"""Checkpoints of one session: when they are sent, and what they contain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parley.checkpoint import HistoryState, SessionState
+from parley.protocol import (
+    Audio,
+    Checkpoint,
+    Interrupted,
+    ResponseText,
+    ServerEvent,
+    Start,
+    ToolRequest,
+    Truncated,
+    Updated,
+)
+
+AUDIO_ADVANCE_MS = 2_000
+"""Audio after which a checkpoint is sent although nothing else has changed."""
+_AFTER_CHECKPOINT = (Audio, Interrupted, ResponseText, ToolRequest, Truncated, Updated)
+"""Events that show the client a change. It is lost with the server unless the checkpoint comes first: a tool
+would be run twice, an interrupted answer would go on."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A session at one moment."""
+
+    settings: Start
+    """Without ``resume``."""
+    history: HistoryState
+    state: SessionState
+    settled: bool
+
+
+class Checkpoints:
+    """Sends the changes of a session, at most once in each iteration of the event loop.
+
+    Args:
+        take: takes a snapshot.
+        emit: sends an event to the client.
+    """
+
+    def __init__(self, take: Callable[[], Snapshot], emit: Callable[[Checkpoint], None]) -> None:
+        self._take = take
+        self._emit = emit
+        self._last: Snapshot | None = None
+        self._due: asyncio.Handle | None = None
+        self._open = False
+
+    def open(self) -> None:
+        """Send the first one; before, and after :meth:`close`, nothing is sent."""
+        self._open = True
+        self.on_change()
+
+    def close(self) -> None:
+        """Send no more."""
+        self._open = False
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def on_change(self) -> None:
+        """Something may have changed."""
+        if self._open and self._due is None:
+            self._due = asyncio.get_running_loop().call_soon(self._send)
+
+    def on_audio(self, processed_ms: int) -> None:
+        """The recogniser has processed the client's audio before this position."""
+        last = self._last
+        if last is not None and processed_ms - last.state.audio_ms > AUDIO_ADVANCE_MS:
+            self.on_change()
+
+    def before(self, event: ServerEvent) -> None:
+        """An event is about to be sent: a change that it shows is sent first."""
+        if self._due is not None and isinstance(event, _AFTER_CHECKPOINT):
+            self._due.cancel()
+            self._send()
+
+    def _send(self) -> None:
+        self._due = None
+        now, last = self._take(), self._last
+        if last is not None and not _differs(now, last):
+            return
+        self._last = now
+        self._emit(
+            Checkpoint(
+                state=now.state,
+                settings=now.settings if last is None or now.settings != last.settings else None,
+                history=now.history if last is None or now.history != last.history else None,
+                settled=now.settled,
+            )
+        )
+
+
+def _differs(now: Snapshot, last: Snapshot) -> bool:
+    advance_ms = now.state.audio_ms - last.state.audio_ms
+    return advance_ms > AUDIO_ADVANCE_MS or _without_audio(now) != _without_audio(last)
+
+
+def _without_audio(snapshot: Snapshot) -> tuple[object, ...]:
+    state = snapshot.state
+    return (
+        snapshot.settled,
+        (state.turns, state.utterances, state.unanswered, state.muted),
+        (state.user, state.agent, state.queued, state.messages),
+        snapshot.settings,
+        snapshot.history,
+    )

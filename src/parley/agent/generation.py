@@ -1,0 +1,108 @@
+"""Requests to the language model: with deadlines, made again after a passing failure, and aborted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from parley.agent.config import AgentDeadlines
+from parley.chat import ChatMessage
+from parley.engines.base import ChatModel
+from parley.errors import ParleyError, ShuttingDownError
+from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling
+from parley.protocol import Tool
+from parley.timeouts import best_effort, loop_time, with_timeout
+
+_JITTER = (0.75, 1.25)
+"""Factors of the pauses between attempts, so that requests that failed together are not repeated together."""
+_PAUSE_GROWTH = 3.0
+_log = logging.getLogger(__name__)
+
+
+async def generate(
+    chat: ChatModel, request: GenerateRequest, limits: AgentDeadlines, *, retries: int | None = None
+) -> AsyncGenerator[LlmEvent, None]:
+    """The events of a request; leaving the iterator early aborts it.
+
+    A retryable failure before the first event is retried, after a pause and under a new id, while there is
+    time left for a first event.
+
+    ``request`` has the id of the first attempt. ``retries`` is ``limits.llm_retries`` unless given.
+
+    Raises:
+        ParleyError: the model failed or was silent for too long.
+    """
+    left = limits.llm_retries if retries is None else retries
+    pause_s = limits.llm_retry_s
+    overdue_at = loop_time() + limits.llm_s
+    attempt = request
+    for number in range(1, left + 2):
+        begun = False
+        try:
+            async with aclosing(_attempt(chat, attempt, overdue_at, limits)) as events:
+                async for event in events:
+                    begun = True
+                    yield event
+            return  # noqa: TRY300 - in an else block it would be further away
+        except ParleyError as error:
+            pause = pause_s * random.uniform(*_JITTER)
+            passing = error.retryable and not isinstance(error, ShuttingDownError)
+            if begun or not passing or number > left or loop_time() + pause >= overdue_at:
+                raise
+            _log.warning(
+                "%s: again in %.2f s: %s", attempt.request_id, pause, error.to_log(), extra=error.log_extra()
+            )
+        await asyncio.sleep(pause)
+        pause_s *= _PAUSE_GROWTH
+        # An aborted id stays aborted.
+        attempt = msgspec.structs.replace(request, request_id=f"{request.request_id}-again{number}")
+
+
+async def _attempt(
+    chat: ChatModel, request: GenerateRequest, overdue_at: float, limits: AgentDeadlines
+) -> AsyncGenerator[LlmEvent, None]:
+    done = False
+    limit_s = overdue_at - loop_time()
+    try:
+        async with aclosing(chat.generate(request)) as stream:
+            while True:
+                try:
+                    event = await with_timeout(anext(stream), limit_s, "the language model")
+                except StopAsyncIteration:
+                    break
+                limit_s = limits.llm_s
+                yield event
+        done = True
+    finally:
+        if not done:
+            what = f"stopping {request.request_id}"
+            await best_effort(chat.abort(request.request_id), limits.abort_s, what)
+
+
+async def warm_up(
+    chat: ChatModel, name: str, messages: Sequence[ChatMessage], tools: Sequence[Tool], limits: AgentDeadlines
+) -> None:
+    """Prefill the model's prefix cache and its cache of tool grammars before the first turn.
+
+    The first answer then begins as quickly as later ones. A failure is only logged.
+    """
+    if not messages and not tools:
+        return
+    request = GenerateRequest(
+        request_id=f"{name}-warm-up",
+        messages=[*messages, ChatMessage(role="user")],
+        tools=list(tools),
+        sampling=Sampling(max_tokens=1),
+        priority=Priority.WARM_UP,
+    )
+    try:
+        async with aclosing(generate(chat, request, limits, retries=0)) as events:
+            async for _ in events:
+                pass
+    except ParleyError as error:
+        _log.warning("%s: %s", request.request_id, error.to_log(), extra=error.log_extra())

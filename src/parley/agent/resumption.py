@@ -1,0 +1,179 @@
+"""Checks of what a client brings to go on with a session, which may be anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parley.agent.config import AgentConfig
+from parley.agent.dtmf import KEYS, MAX_KEYS
+from parley.agent.memory import MAX_MESSAGES
+from parley.agent.turns import MAX_QUEUED
+from parley.agent.validation import MAX_SPOKEN, check_prompt, check_remembered, check_spoken
+from parley.chat import ChatMessage, ToolCall
+from parley.checkpoint import (
+    AgentTurnState,
+    HistoryState,
+    QueuedText,
+    ResponseProgress,
+    Resume,
+    RoundState,
+    SessionState,
+)
+from parley.errors import InvalidMessageError
+from parley.turns.endpointing import MAX_CHARACTERS
+
+_MAX_COUNT = 1_000_000
+"""Turns or utterances of one session."""
+_MAX_AUDIO_MS = 7 * 24 * 3_600_000
+_MAX_RESPONSE_MS = 3_600_000
+_MAX_ID = 200
+_MAX_TEXT = 64 * 1024
+"""Characters of one answer."""
+_MAX_WORDS = 8_192
+_MAX_WORD = 1_000
+_MAX_CALLS = 32
+_MAX_HISTORY = 4_000
+"""Messages that are looked at; the history itself keeps fewer."""
+_RESULT_MARK = 100
+"""Characters by which a result may be longer than its limit: the mark of a cut."""
+
+
+def check_resume(resume: Resume, config: AgentConfig) -> None:
+    """Refuse a state with which no session could go on.
+
+    Raises:
+        InvalidMessageError: the text names the field.
+    """
+    state = resume.state
+    _check_number("resume.state.turns", state.turns, _MAX_COUNT)
+    _check_number("resume.state.utterances", state.utterances, _MAX_COUNT)
+    _check_number("resume.state.audio_ms", state.audio_ms, _MAX_AUDIO_MS)
+    _check_number("resume.audio_ms", resume.audio_ms, _MAX_AUDIO_MS, least=state.audio_ms)
+    _check_history(resume.history)
+    _check_user(state)
+    _check_count("resume.state.queued", state.queued, MAX_QUEUED)
+    for queued in state.queued:
+        _check_queued(queued, config)
+    _check_count("resume.state.messages", state.messages, MAX_MESSAGES)
+    for message in state.messages:
+        if message.role == "tool" or message.tool_calls or message.tool_call_id:
+            raise InvalidMessageError("a message of resume.state.messages belongs to a tool")
+        check_remembered(message.content, config)
+    if state.agent is not None:
+        _check_agent(state.agent, state, config)
+    if resume.progress is not None:
+        _check_progress(resume.progress)
+
+
+def _check_user(state: SessionState) -> None:
+    _check_length("resume.state.user.text", state.user.text, MAX_CHARACTERS)
+    _check_length("resume.state.user.digits", state.user.digits, MAX_KEYS)
+    if not KEYS.issuperset(state.user.digits) or "#" in state.user.digits:
+        raise InvalidMessageError("resume.state.user.digits has other characters than keys before #")
+
+
+def _check_queued(queued: QueuedText, config: AgentConfig) -> None:
+    if queued.kind == "say":
+        check_spoken(queued.text, "a text of resume.state.queued")
+    check_prompt(queued.system_prompt, config)
+
+
+def _check_history(history: HistoryState) -> None:
+    _check_count("resume.history.messages", history.messages, _MAX_HISTORY)
+    _check_length("resume.history.summary", history.summary, _MAX_TEXT)
+    open_calls: set[str] = set()
+    for message in history.messages:
+        if message.role == "tool":
+            if message.tool_call_id not in open_calls:
+                raise InvalidMessageError("resume.history has a result without a call")
+            open_calls.remove(message.tool_call_id)
+            continue
+        if open_calls:
+            break
+        open_calls = _call_ids(message)
+    if open_calls:
+        raise InvalidMessageError("resume.history has a call without a result")
+
+
+def _call_ids(message: ChatMessage) -> set[str]:
+    if message.tool_call_id or (message.tool_calls and message.role != "assistant"):
+        raise InvalidMessageError("resume.history has calls of tools in a message of another role")
+    return _checked_ids("resume.history", message.tool_calls)
+
+
+def _checked_ids(name: str, calls: Sequence[ToolCall]) -> set[str]:
+    _check_count(f"the calls of {name}", calls, _MAX_CALLS)
+    ids = {call.id for call in calls}
+    if len(ids) != len(calls):
+        raise InvalidMessageError(f"{name} has two calls of one id")
+    for call in calls:
+        _check_id(f"the id of a call of {name}", call.id)
+        _check_id(f"the name of a call of {name}", call.name)
+    return ids
+
+
+def _check_agent(agent: AgentTurnState, state: SessionState, config: AgentConfig) -> None:
+    if agent.turn != state.turns or not agent.turn:
+        raise InvalidMessageError(f"resume.state.agent.turn is {agent.turn}; there were {state.turns} turns")
+    _check_id("resume.state.agent.response_id", agent.response_id)
+    if agent.kind == "say":
+        # The server's own texts have no limit.
+        check_spoken(agent.text, "resume.state.agent.text", max(MAX_SPOKEN, len(config.greeting)))
+        if agent.rounds:
+            raise InvalidMessageError("resume.state.agent is a fixed text, and has rounds")
+        return
+    check_prompt(agent.system_prompt, config)
+    # Rounds without calls: the answer itself, and one that is repeated without tools.
+    _check_count("resume.state.agent.rounds", agent.rounds, config.max_tool_rounds + 2)
+    seen: set[str] = set()
+    for number, answer in enumerate(agent.rounds):
+        ids = _check_round(answer, config, is_last=number + 1 == len(agent.rounds))
+        if seen & ids:
+            raise InvalidMessageError("resume.state.agent.rounds has two calls of one id")
+        seen |= ids
+
+
+def _check_round(answer: RoundState, config: AgentConfig, *, is_last: bool) -> set[str]:
+    name = "resume.state.agent.rounds"
+    _check_length(f"a text of {name}", answer.text, _MAX_TEXT)
+    ids = _checked_ids(name, answer.calls)
+    if not answer.results.keys() <= ids:
+        raise InvalidMessageError(f"{name} has a result without a call")
+    if not is_last and len(answer.results) < len(ids):
+        raise InvalidMessageError(f"{name} has a call without a result before its last round")
+    for result in answer.results.values():
+        _check_length(f"a result of {name}", result, config.max_tool_output + _RESULT_MARK)
+    return ids
+
+
+def _check_progress(progress: ResponseProgress) -> None:
+    _check_id("resume.progress.response_id", progress.response_id)
+    _check_length("resume.progress.text", progress.text, _MAX_TEXT)
+    _check_number("resume.progress.audio_ms", progress.audio_ms, _MAX_RESPONSE_MS)
+    _check_number("resume.progress.played_ms", progress.played_ms, progress.audio_ms)
+    _check_count("resume.progress.words", progress.words, _MAX_WORDS)
+    before_ms = 0
+    for offset_ms, text in progress.words:
+        _check_number("an offset of resume.progress.words", offset_ms, progress.audio_ms, least=before_ms)
+        _check_length("a text of resume.progress.words", text, _MAX_WORD)
+        before_ms = offset_ms
+
+
+def _check_id(name: str, value: str) -> None:
+    if not 1 <= len(value) <= _MAX_ID or not value.isprintable():
+        raise InvalidMessageError(f"{name} must have 1 to {_MAX_ID} printable characters")
+
+
+def _check_number(name: str, value: int, most: int, *, least: int = 0) -> None:
+    if not least <= value <= most:
+        raise InvalidMessageError(f"{name} is {value}; it must be {least} to {most}")
+
+
+def _check_length(name: str, text: str, most: int) -> None:
+    if len(text) > most:
+        raise InvalidMessageError(f"{name} has {len(text)} characters; at most {most} are allowed")
+
+
+def _check_count(name: str, items: Sequence[object], most: int) -> None:
+    if len(items) > most:
+        raise InvalidMessageError(f"{name}: {len(items)} are too many; at most {most} are allowed")
