@@ -82,11 +82,11 @@ DONE = b"data: [DONE]\n\n"
 
 
 @asynccontextmanager
-async def chatting(*pieces, timeout_s=5.0, **options):
+async def chatting(*pieces, timeout_s=5.0, continuation="none", **options):
     server = Server(*pieces, **options)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    remote = RemoteChat(f"http://127.0.0.1:{port}/v1/", "their-model", KEY)
+    remote = RemoteChat(f"http://127.0.0.1:{port}/v1/", "their-model", KEY, continuation)
     chat = find_engine(CHAT_MODELS, "openai_chat")(None, timeout_s=timeout_s, remote=remote)
     assert isinstance(chat, Closable)
     try:
@@ -326,3 +326,40 @@ async def test_a_closed_model_is_shutting_down():
         await chat.close()
         with pytest.raises(ShuttingDownError):
             await collect(chat.generate(request()))
+
+
+BEGUN = msgspec.structs.replace(request(), prefix="It is")
+
+
+@pytest.mark.parametrize(
+    ("continuation", "message", "fields"),
+    [
+        ("message", {}, {}),
+        ("prefix", {"prefix": True}, {}),
+        ("continue_final_message", {}, {"continue_final_message": True, "add_generation_prompt": False}),
+    ],
+)
+@pytest.mark.parametrize("repeated", [[], ["I", "t is"], ["It is"]])
+async def test_an_answer_goes_on(continuation, message, fields, repeated):
+    pieces = [delta(content=text) for text in (*repeated, " ten", ".")]
+    async with chatting(*pieces, delta("stop"), DONE, continuation=continuation) as (chat, server):
+        *texts, completed = await collect(chat.generate(BEGUN))
+    assert "".join(event.text for event in texts) == " ten."
+    assert completed.finish_reason == "stop"
+    (sent,) = server.requests
+    assert sent["messages"][-1] == {"role": "assistant", "content": "It is", **message}
+    assert fields.items() <= sent.items()
+
+
+async def test_a_short_rest_is_not_taken_for_a_repetition():
+    async with chatting(delta(content="It"), delta("stop"), DONE, continuation="message") as (chat, _):
+        text, _ = await collect(chat.generate(BEGUN))
+    assert text == TextDelta(text="It")
+
+
+@pytest.mark.parametrize(("prefix", "reason"), [("It is ten", "length"), ("It is ten. (Really!)", "stop")])
+async def test_a_server_that_cannot_go_on_is_not_asked(prefix, reason):
+    async with chatting(delta("stop"), DONE) as (chat, server):
+        events = await collect(chat.generate(msgspec.structs.replace(request(), prefix=prefix)))
+    assert events == [Completed(finish_reason=reason)]
+    assert server.requests == []

@@ -142,3 +142,20 @@ def test_examples_are_counted_apart():
     talk = builder.build([user("hello")], [], 1)
     assert 0 < talk.example_tokens < short.example_tokens
     assert PromptBuilder(WordTokenizer(), 1_000).build([user("hello")], [tool], 1).example_tokens == 0
+
+
+def test_the_beginning_of_the_answer_is_behind_the_prompt():
+    prompt = PromptBuilder(WordTokenizer(), 200).build([user("a b")], [], 10, "It is ten,")
+    assert prompt.ids == [0, 1, "It", "is", "ten,"]
+
+
+def test_the_beginning_of_the_answer_cannot_end_it():
+    tokenizer = WordTokenizer()
+    tokenizer.all_special_tokens = ["<|im_end|>"]
+    prompt = PromptBuilder(tokenizer, 200).build([user("a")], [], 10, "It<|im_end|> is")
+    assert prompt.ids == [0, "It<", "|im_end|>", "is"]
+
+
+def test_the_beginning_of_the_answer_takes_room():
+    with pytest.raises(ContextTooLongError):
+        PromptBuilder(WordTokenizer(), 200).build([user("a")], [], 200, "x " * 100)

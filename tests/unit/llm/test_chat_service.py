@@ -310,3 +310,18 @@ async def test_a_request_that_is_aborted_has_the_stages_so_far():
         await collect(answer)
     assert spans.one("prefill").parent.span_id == spans.one("generate qwen3").context.span_id
     assert spans.one("generate qwen3").attributes["gen_ai.response.finish_reason"] == "abort"
+
+
+async def test_an_answer_goes_on_behind_its_beginning():
+    engine = ScriptedEngine(Progress(" ten.", 2), Progress(f" {CALL}", 5, finish_reason="stop"))
+    begun = msgspec.structs.replace(request(), prefix="It is")
+    events = await collect(service(engine).generate(begun))
+    assert events[0] == TextDelta(text=" ten.")
+    assert isinstance(events[1], ToolCalled)
+    assert list(engine.requests[0].prompt)[-2:] == ["It", "is"]
+
+
+async def test_an_answer_that_is_complete_has_no_text():
+    engine = ScriptedEngine(Progress("", 1, finish_reason="stop"))
+    (completed,) = await collect(service(engine).generate(msgspec.structs.replace(request(), prefix="Ten.")))
+    assert completed.finish_reason == "stop"

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.chat import ChatMessage, ToolCall
+from parley.checkpoint import HistoryState
 from parley.llm.history import History, SummaryPlan, estimate_tokens, summary_request, summary_text
 from parley.llm.messages import Priority
 from parley.protocol import Tool
@@ -388,3 +389,35 @@ def test_whatever_happens_the_history_is_sound(steps, budget):
         groups = sum(message.role != "tool" for message in rest)
         summary = len(system.content) > len(PROMPT)
         assert cost(history.messages()) <= budget + 2 or (groups <= 1 and not summary)
+
+
+def test_a_restored_history_is_the_same():
+    before = History("system", 2_000)
+    before.add_user("hello")
+    before.extend([ChatMessage(role="assistant", content="Hi.")])
+    after = History("another prompt", 2_000)
+    after.restore(before.state())
+    assert after.messages()[1:] == before.messages()[1:]
+    assert after.state() == before.state()
+
+
+def test_of_a_history_that_is_too_long_the_newest_stays():
+    calls = [ToolCall(id="c", name="look", arguments={})]
+    messages = [
+        *(ChatMessage(role="user", content="word " * 20) for _ in range(500)),
+        ChatMessage(role="assistant", tool_calls=calls),
+        ChatMessage(role="tool", content="x " * 300, tool_call_id="c"),
+        ChatMessage(role="assistant", content="Yes."),
+    ]
+    for budget in (64, 150, 400, 1_000):
+        history = History("", budget)
+        history.restore(HistoryState(messages=messages))
+        kept = history.messages()
+        assert kept == messages[-len(kept) :]
+        assert kept[0].role != "tool"
+
+
+def test_a_summary_that_is_too_long_is_left_out():
+    history = History("", 400)
+    history.restore(HistoryState(messages=[ChatMessage(role="user", content="hi")], summary="word " * 500))
+    assert [message.role for message in history.messages()] == ["user"]

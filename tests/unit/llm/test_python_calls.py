@@ -608,7 +608,7 @@ def test_without_tools_calls_are_only_told_of():
 # --- the whole service ----------------------------------------------------------------------
 
 
-def ask(*reports, tools=TOOLS):
+def ask(*reports, tools=TOOLS, prefix=""):
     engine = ScriptedEngine(*reports)
     chat = ChatService(
         engine,
@@ -616,7 +616,8 @@ def ask(*reports, tools=TOOLS):
         PythonFormat(CallGrammar(json.loads)),
     )
     message = ChatMessage(role="user", content="what time is it")
-    return engine, chat.generate(GenerateRequest(request_id="r", messages=[message], tools=tools))
+    asked = GenerateRequest(request_id="r", messages=[message], tools=tools, prefix=prefix)
+    return engine, chat.generate(asked)
 
 
 async def test_a_call_becomes_an_event():
@@ -660,3 +661,28 @@ async def test_after_results_something_is_said(notes):
     assert "say(" in after
     assert "stop(" not in after
     assert "stop(" in later
+
+
+async def test_what_is_said_goes_on():
+    reports = Progress(" ten o", 2), Progress("'clock.\")", 2, finish_reason="stop")
+    engine, answer = ask(*reports, prefix='It is "about"')
+    first, second, completed = [event async for event in answer]
+    assert [first, second] == [TextDelta(text=" ten o"), TextDelta(text="'clock.")]
+    assert completed.finish_reason == "stop"
+    assert " ".join(map(str, engine.requests[0].prompt)).endswith('say("It is \\"about\\"')
+    tag = json.loads(engine.requests[0].structural_tag)["format"]
+    assert [element["type"] for element in tag["elements"]] == ["regex", "const_string"]
+
+
+async def test_what_is_said_may_be_complete():
+    _, answer = ask(Progress('")', 1, finish_reason="stop"), prefix="It is ten.")
+    (completed,) = [event async for event in answer]
+    assert completed.finish_reason == "stop"
+
+
+async def test_plain_text_goes_on():
+    engine, answer = ask(Progress(" ten.", 2, finish_reason="stop"), tools=(), prefix="It is")
+    text, _ = [event async for event in answer]
+    assert text == TextDelta(text=" ten.")
+    assert list(engine.requests[0].prompt)[-2:] == ["It", "is"]
+    assert json.loads(engine.requests[0].structural_tag)["format"]["type"] == "regex"
