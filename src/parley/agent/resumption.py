@@ -58,7 +58,7 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
     for message in state.messages:
         if message.role == "tool" or message.tool_calls or message.tool_call_id:
             raise InvalidMessageError("a message of resume.state.messages belongs to a tool")
-        check_remembered(message.content, config)
+        check_remembered(message.content, config, "a text of resume.state.messages")
     if state.agent is not None:
         _check_agent(state.agent, state, config)
     if resume.progress is not None:

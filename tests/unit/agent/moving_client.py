@@ -65,7 +65,7 @@ class Kept:
     """What a client has kept of the events so far."""
 
     settings: Start | None = None
-    history: HistoryState = HistoryState()
+    history: HistoryState = field(default_factory=HistoryState)
     state: SessionState | None = None
     requests: dict[str, ToolRequest] = field(default_factory=dict)
     progress: ResponseProgress | None = None
