@@ -56,7 +56,7 @@ SESSIONS = _counter(
     "voice_agent_sessions",
     "Sessions that were asked for, by outcome: opened, failed (before `connected`), left (the client ended "
     "it before), full (refused: all are in use), invalid (refused for its options), stopping (refused: the "
-    "server stops)",
+    "server is drained or stops)",
     ("outcome",),
     tuple((outcome,) for outcome in ("opened", "failed", "left", "full", "invalid", "stopping")),
 )
@@ -82,7 +82,7 @@ TOKENS = _counter("voice_agent_tokens_generated", "Tokens of answers that were c
 ERRORS = _counter("voice_agent_errors", "Errors that clients were sent, by code", ("type",))
 ACTIVE = _gauge("active_sessions", "Open sessions")
 LIMIT = _gauge("sessions_limit", "Sessions that may be open at once")
-DRAINING = _gauge("draining", "1 while the server stops, and no new sessions are accepted")
+DRAINING = _gauge("draining", "1 while no new sessions are accepted, because the server is drained or stops")
 GPU_MEMORY = _gauge("gpu_memory_used_bytes", "Used memory of a GPU", "gpu")
 UNSCORED = _counter(
     "parley_turn_unscored", "Pauses of users that the end-of-turn model did not score", ("reason",)

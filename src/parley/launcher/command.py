@@ -21,6 +21,7 @@ from pathlib import Path
 from parley import TELEMETRY_OFF
 from parley.launcher.models import CONTROL_REPOSITORY, model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions, SetupIncompleteError, join_address
+from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE
 from parley.triton.model_control import CONTROL_MODEL
 
@@ -123,6 +124,7 @@ def build_environment(
     environment.setdefault("VLLM_CACHE_ROOT", str(options.cache_dir / "vllm"))
     # By default in the folder for temporary files, which goes with the server.
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(options.cache_dir / "torchinductor"))
+    environment.setdefault(DRAIN_FILE_VARIABLE, str(options.state_dir.resolve() / DRAIN_FILE))
     # On few cores the models' own thread pools only fight each other. This one is numpy's; those of
     # onnxruntime and vLLM are each model's own parameter `threads`.
     if "OMP_NUM_THREADS" not in environment:

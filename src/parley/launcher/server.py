@@ -52,6 +52,7 @@ from parley.launcher.options import (
 from parley.launcher.processes import ProcessUsage, StateLock, find_stubs, kill_session, usage
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
+from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, cancel_drain
 from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
 Canary = Callable[[str, Collection[str], float], list[str]]
@@ -216,6 +217,8 @@ class EmbeddedServer:
                     self._on_log(f"left out: {reason}")
                 self._on_progress(describe_left_out(left_out))
                 check_agent_models(self._options, os.environ)
+            # It was for the server before.
+            cancel_drain(Path(environment.get(DRAIN_FILE_VARIABLE) or self._options.state_dir / DRAIN_FILE))
             cleanup.remove_stale_regions()
             cleanup.remove_stale_folders()
             cleanup.check_capacity(self._options)

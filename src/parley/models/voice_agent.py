@@ -34,6 +34,7 @@ from parley.inference import (
     text_tensor,
 )
 from parley.protocol import ServerEvent
+from parley.runtime.drain import DRAIN_FILE_VARIABLE, follow_drain
 from parley.runtime.gpu_memory import record_gpu_memory
 from parley.runtime.parameters import Parameters
 from parley.tools.base import ServerTools
@@ -68,6 +69,7 @@ class AgentService:
         self._chat: ChatModel
         self._watch: asyncio.Task[None]
         self._heartbeat: asyncio.Task[None]
+        self._drain: asyncio.Task[None] | None = None
         self._served = False
         self._loop.run(self._open(parameters), _OPEN_S)
 
@@ -116,9 +118,15 @@ class AgentService:
         self._watch.add_done_callback(log_failure)
         self._heartbeat = asyncio.create_task(beat(), name="heartbeat")
         self._heartbeat.add_done_callback(log_failure)
+        if drain_file := parameters.environment.get(DRAIN_FILE_VARIABLE):
+            drain = follow_drain(Path(drain_file), self._host.drain, self._host.end_drain)
+            self._drain = asyncio.create_task(drain, name="drain")
+            self._drain.add_done_callback(log_failure)
 
     async def _close(self) -> None:
         self._watch.cancel()
+        if self._drain is not None:
+            self._drain.cancel()
         self._metrics.close()
         await self._host.close()
         self._heartbeat.cancel()
