@@ -19,6 +19,7 @@ from parley_client.cli.arguments import handle_signals, run_to_end
 from parley_client.cli.commands import (
     capacity,
     demo,
+    drain,
     gateway,
     models,
     probe,
@@ -41,6 +42,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "probe": probe,
     "trace": trace,
     "capacity": capacity,
+    "drain": drain,
     "gateway": gateway,
     "models": models,
 }

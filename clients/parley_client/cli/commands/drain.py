@@ -1,0 +1,152 @@
+"""``parley drain``: let the calls of a server go on elsewhere before it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+
+from rich.console import Console
+
+from parley.runtime.drain import DRAIN_FILE, MAX_DEADLINE_S, ask_to_drain, cancel_drain
+from parley_client.cli import CHECKOUT
+from parley_client.cli.arguments import address, positive
+from parley_client.errors import ClientError, UsageError
+
+EXAMPLES = """\
+  parley drain                     the server of `make serve`: wait until it has no calls
+  parley drain --deadline 30 --wait 60
+                                   calls have 30 s to go on elsewhere; stop waiting after 60 s
+  parley drain --file /run/parley/drain.json --metrics 127.0.0.1:8002
+                                   a server whose environment has PARLEY_DRAIN_FILE
+  parley drain --cancel            accept calls again"""
+HELP = "let a server take no new calls, and wait until the open ones have ended or gone on elsewhere"
+_DEADLINE_S = 60.0
+_METRICS = "127.0.0.1:8002"
+_POLL_S = 1.0
+_PAGE_S = 5.0
+_SAMPLE = re.compile(r"^voice_agent_(active_sessions|draining)\{[^}]*\} (\S+)", re.MULTILINE)
+_METRICS_ENDPOINT = re.compile(r"\bmetrics=(\S+)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--name",
+        default="default",
+        help="of a server that scripts/serve has started on this machine (default: default)",
+    )
+    where.add_argument(
+        "--file", type=Path, metavar="FILE", help="the server's PARLEY_DRAIN_FILE, in place of --name"
+    )
+    parser.add_argument(
+        "--metrics",
+        type=address,
+        metavar="HOST:PORT",
+        help=f"Triton's metrics page (default: that of --name; with --file {_METRICS})",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=positive,
+        default=_DEADLINE_S,
+        metavar="S",
+        help="time that calls have to go on elsewhere (default: %(default)g s)",
+    )
+    parser.add_argument(
+        "--wait", type=positive, metavar="S", help="stop waiting after this time (default: wait for ever)"
+    )
+    parser.add_argument("--cancel", action="store_true", help="accept calls again, and do not wait")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Ask, and wait until there are no calls.
+
+    Returns:
+        The exit status: 1 if there were calls when the wait was over.
+
+    Raises:
+        ClientError: there is no such server, or its file cannot be written.
+    """
+    if args.deadline > MAX_DEADLINE_S:
+        raise UsageError(f"--deadline: at most {MAX_DEADLINE_S:g} s")
+    state = CHECKOUT / ".server" / args.name
+    file = args.file or state / DRAIN_FILE
+    metrics = args.metrics or (_METRICS if args.file else _metrics_of(state, args.name))
+    try:
+        if args.cancel:
+            cancel_drain(file)
+            console.print("The server accepts calls again.")
+            return 0
+        ask_to_drain(file, args.deadline)
+    except OSError as error:
+        raise ClientError(f"{file} cannot be changed: {error.strerror}") from error
+    console.print(f"{metrics} takes no new calls; the others have {args.deadline:g} s to go on elsewhere.")
+    return 0 if _wait_until_empty(metrics, args.wait, console) else 1
+
+
+def _metrics_of(state: Path, name: str) -> str:
+    try:
+        noted = json.loads((state / "server.json").read_text())
+        found = _METRICS_ENDPOINT.search(noted["endpoints"])
+    except (OSError, ValueError, KeyError, TypeError):
+        found = None
+    if found is None:
+        raise ClientError(f"no server {name!r} runs here; name its file with --file")
+    return found[1]
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What the metrics page says of all instances of the agent."""
+
+    sessions: int
+    draining: bool
+    """Whether none of them takes new sessions."""
+
+
+def _wait_until_empty(metrics: str, wait_s: float | None, console: Console) -> bool:
+    end = None if wait_s is None else time.monotonic() + wait_s
+    before = ""
+    # Not through a proxy: the page is on this machine, or one beside it.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        try:
+            with opener.open(f"http://{metrics}/metrics", timeout=_PAGE_S) as page:
+                load = _read_load(page.read().decode())
+        except (OSError, ValueError, HTTPException) as error:
+            load = None
+            line = f"the metrics page does not answer ({type(error).__name__})"
+        else:
+            line = _describe(load)
+        if line != before:
+            before = line
+            console.print(line)
+        if load is not None and load.draining and not load.sessions:
+            return True
+        if end is not None and time.monotonic() + _POLL_S > end:
+            return False
+        time.sleep(_POLL_S)
+
+
+def _read_load(page: str) -> _Load | None:
+    """None: the page has no agent."""
+    samples = [(name, float(value)) for name, value in _SAMPLE.findall(page)]
+    if not samples:
+        return None
+    sessions = sum(value for name, value in samples if name == "active_sessions")
+    draining = all(value for name, value in samples if name == "draining")
+    return _Load(round(sessions), draining)
+
+
+def _describe(load: _Load | None) -> str:
+    if load is None:
+        return "the metrics page has no sessions of an agent"
+    if not load.draining:
+        return f"{load.sessions} calls; some processes do not know of it yet"
+    return f"{load.sessions} calls" if load.sessions else "No calls are left."

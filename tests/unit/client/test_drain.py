@@ -1,0 +1,101 @@
+"""``parley drain``: the file that it writes, and how long it waits."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from parley_client.cli.commands import drain
+from parley_client.cli.program import main
+
+
+@contextmanager
+def metrics_pages(*pages):
+    """A server that gives one page after the other, and then the last one; None: an error."""
+    left = list(pages)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            page = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(200 if page is not None else 503)
+            self.end_headers()
+            self.wfile.write((page or "").encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def page(*instances):
+    lines = ["# HELP voice_agent_active_sessions Open sessions"]
+    for number, (sessions, draining) in enumerate(instances):
+        lines += [
+            f'voice_agent_active_sessions{{model_instance="agent_{number}",model="a"}} {sessions}',
+            f'voice_agent_draining{{model_instance="agent_{number}",model="a"}} {draining}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(drain, "_POLL_S", 0.01)
+
+
+def test_it_waits_until_no_instance_has_calls(tmp_path, capsys):
+    file = tmp_path / "drain.json"
+    pages = [page((1, 0), (0, 1)), page((1, 1), (2, 1)), None, page((0, 1), (2, 1)), page((0, 1), (0, 1))]
+    with metrics_pages(*pages) as metrics:
+        assert main(["drain", "--file", str(file), "--metrics", metrics, "--deadline", "30"]) == 0
+    assert json.loads(file.read_bytes()) == {"deadline_s": 30.0}
+    said = capsys.readouterr()
+    written = said.out + said.err
+    for line in ("do not know of it yet", "3 calls", "does not answer", "2 calls", "No calls are left."):
+        assert line in written
+
+
+@pytest.mark.parametrize("shown", [page((1, 1)), page((0, 0)), "", None])
+def test_the_wait_may_end_before(tmp_path, shown):
+    with metrics_pages(shown) as metrics:
+        file = str(tmp_path / "drain.json")
+        assert main(["drain", "--file", file, "--metrics", metrics, "--wait", "0.05"]) == 1
+
+
+def test_a_drain_is_cancelled(tmp_path):
+    file = tmp_path / "drain.json"
+    file.write_text("{}")
+    assert main(["drain", "--file", str(file), "--cancel"]) == 0
+    assert not file.exists()
+
+
+def test_a_server_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(drain, "CHECKOUT", tmp_path)
+    state = tmp_path / ".server" / "mine"
+    state.mkdir(parents=True)
+    with metrics_pages(page((0, 1))) as metrics:
+        (state / "server.json").write_text(
+            json.dumps({"endpoints": f"ready grpc=a http=b metrics={metrics}"})
+        )
+        assert main(["drain", "--name", "mine"]) == 0
+    assert (state / "drain.json").exists()
+
+
+def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(drain, "CHECKOUT", tmp_path)
+    assert main(["drain", "--name", "nobody"]) == 1
+    assert "no server 'nobody'" in capsys.readouterr().err
+    assert main(["drain", "--file", str(tmp_path / "no" / "drain.json"), "--wait", "1"]) == 1
+    assert "cannot be changed" in capsys.readouterr().err
+    assert main(["drain", "--file", str(tmp_path / "drain.json"), "--deadline", "1e9"]) == 2
