@@ -8,7 +8,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.dtmf import KEYS, MAX_KEYS
 from parley.agent.memory import MAX_MESSAGES
 from parley.agent.turns import MAX_QUEUED
-from parley.agent.validation import MAX_SPOKEN, check_prompt, check_remembered, check_spoken
+from parley.agent.validation import MAX_SPOKEN, check_prompt
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import (
     AgentTurnState,
@@ -31,7 +31,13 @@ _MAX_TEXT = 64 * 1024
 """Characters of one answer."""
 _MAX_WORDS = 8_192
 _MAX_WORD = 1_000
-_MAX_CALLS = 32
+_MAX_NAME = 4_096
+"""Characters of a tool's name, which is whatever the language model wrote."""
+_MAX_CALLS = 128
+_MAX_USER_TEXT = 4 * MAX_CHARACTERS
+"""Several turns of the user may wait together."""
+_EXTRA_ROUNDS = 4
+"""Beside those with tools: the answer, and rounds that were repeated without tools."""
 _MAX_HISTORY = 4_000
 """Messages that are looked at; the history itself keeps fewer."""
 _RESULT_MARK = 100
@@ -58,7 +64,7 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
     for message in state.messages:
         if message.role == "tool" or message.tool_calls or message.tool_call_id:
             raise InvalidMessageError("a message of resume.state.messages belongs to a tool")
-        check_remembered(message.content, config, "a text of resume.state.messages")
+        _check_text("a text of resume.state.messages", message.content, _MAX_TEXT)
     if state.agent is not None:
         _check_agent(state.agent, state, config)
     if resume.progress is not None:
@@ -66,7 +72,7 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
 
 
 def _check_user(state: SessionState) -> None:
-    _check_length("resume.state.user.text", state.user.text, MAX_CHARACTERS)
+    _check_length("resume.state.user.text", state.user.text, _MAX_USER_TEXT)
     _check_length("resume.state.user.digits", state.user.digits, MAX_KEYS)
     if not KEYS.issuperset(state.user.digits) or "#" in state.user.digits:
         raise InvalidMessageError("resume.state.user.digits has other characters than keys before #")
@@ -74,7 +80,7 @@ def _check_user(state: SessionState) -> None:
 
 def _check_queued(queued: QueuedText, config: AgentConfig) -> None:
     if queued.kind == "say":
-        check_spoken(queued.text, "a text of resume.state.queued")
+        _check_text("a text of resume.state.queued", queued.text, MAX_SPOKEN)
     check_prompt(queued.system_prompt, config)
 
 
@@ -108,7 +114,7 @@ def _checked_ids(name: str, calls: Sequence[ToolCall]) -> set[str]:
         raise InvalidMessageError(f"{name} has two calls of one id")
     for call in calls:
         _check_id(f"the id of a call of {name}", call.id)
-        _check_id(f"the name of a call of {name}", call.name)
+        _check_length(f"the name of a call of {name}", call.name, _MAX_NAME)
     return ids
 
 
@@ -117,14 +123,13 @@ def _check_agent(agent: AgentTurnState, state: SessionState, config: AgentConfig
         raise InvalidMessageError(f"resume.state.agent.turn is {agent.turn}; there were {state.turns} turns")
     _check_id("resume.state.agent.response_id", agent.response_id)
     if agent.kind == "say":
-        # The server's own texts have no limit.
-        check_spoken(agent.text, "resume.state.agent.text", max(MAX_SPOKEN, len(config.greeting)))
+        # The server's own greeting has no limit.
+        _check_text("resume.state.agent.text", agent.text, max(MAX_SPOKEN, len(config.greeting)))
         if agent.rounds:
             raise InvalidMessageError("resume.state.agent is a fixed text, and has rounds")
         return
     check_prompt(agent.system_prompt, config)
-    # Rounds without calls: the answer itself, and one that is repeated without tools.
-    _check_count("resume.state.agent.rounds", agent.rounds, config.max_tool_rounds + 2)
+    _check_count("resume.state.agent.rounds", agent.rounds, config.max_tool_rounds + _EXTRA_ROUNDS)
     seen: set[str] = set()
     for number, answer in enumerate(agent.rounds):
         ids = _check_round(answer, config, is_last=number + 1 == len(agent.rounds))
@@ -162,6 +167,12 @@ def _check_progress(progress: ResponseProgress) -> None:
 def _check_id(name: str, value: str) -> None:
     if not 1 <= len(value) <= _MAX_ID or not value.isprintable():
         raise InvalidMessageError(f"{name} must have 1 to {_MAX_ID} printable characters")
+
+
+def _check_text(name: str, text: str, most: int) -> None:
+    if not text.strip():
+        raise InvalidMessageError(f"{name} is empty")
+    _check_length(name, text, most)
 
 
 def _check_number(name: str, value: int, most: int, *, least: int = 0) -> None:

@@ -154,6 +154,7 @@ class SpeechEventMapper:
         self._onset_ms = 0  # of the sound under way
         self._recent: deque[_Utterance] = deque(maxlen=_RECENT)
         self._passed = before  # up to these
+        self._contained_ms = before.audio_ms
 
     @property
     def utterance(self) -> int:
@@ -189,7 +190,10 @@ class SpeechEventMapper:
                 self._recent.popleft()
         else:
             begin_ms = min(begin_ms, held_from_ms)
-        return Contained(max(passed.audio_ms, begin_ms - _BEFORE_SPEECH_MS), passed.utterances)
+        # It never goes back, by some milliseconds of a beginning that is found late: the client has dropped
+        # the audio before.
+        self._contained_ms = max(self._contained_ms, passed.audio_ms, begin_ms - _BEFORE_SPEECH_MS)
+        return Contained(self._contained_ms, passed.utterances)
 
     @staticmethod
     def _is_whole(one: _Utterance, held_from_ms: int | None) -> bool:

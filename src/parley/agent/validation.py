@@ -113,15 +113,15 @@ def check_prompt(system_prompt: str | None, config: AgentConfig) -> None:
     _check_size("the system prompt takes", system_prompt or "", config)
 
 
-def check_remembered(text: str, config: AgentConfig, name: str = "remember.text") -> None:
-    """Refuse a text that cannot be a message of the history; ``name`` is its field.
+def check_remembered(text: str, config: AgentConfig) -> None:
+    """Refuse a text that cannot be a message of the history.
 
     Raises:
         InvalidMessageError: it is empty or too long.
     """
     if not text.strip():
-        raise InvalidMessageError(f"{name} is empty")
-    _check_size(f"{name} takes", text, config)
+        raise InvalidMessageError("remember.text is empty")
+    _check_size("remember.text takes", text, config)
 
 
 def _check_size(what: str, text: str, config: AgentConfig) -> None:

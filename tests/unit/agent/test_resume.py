@@ -451,12 +451,12 @@ CALLS = ChatMessage(role="assistant", tool_calls=[ToolCall(id="a", name="f", arg
         Resume(state=state(audio_ms=-1)),
         Resume(state=state(), audio_ms=10**12),
         Resume(state=state(audio_ms=2_000), audio_ms=1_000),
-        Resume(state=state(user=UserTurnState(text="x" * 9_000))),
+        Resume(state=state(user=UserTurnState(text="x" * 33_000))),
         Resume(state=state(user=UserTurnState(digits="1#"))),
         Resume(state=state(user=UserTurnState(digits="x"))),
         Resume(state=state(user=UserTurnState(digits="1" * 65))),
         Resume(state=state(queued=[QueuedText(text="a")] * 17)),
-        Resume(state=state(queued=[QueuedText(text="...")])),
+        Resume(state=state(queued=[QueuedText(text=" ")])),
         Resume(state=state(queued=[QueuedText(text="a" * 5_000)])),
         Resume(state=state(queued=[QueuedText(kind="respond", system_prompt=BIG)])),
         Resume(state=state(messages=[ChatMessage(role="user", content="a")] * 257)),
@@ -480,7 +480,7 @@ CALLS = ChatMessage(role="assistant", tool_calls=[ToolCall(id="a", name="f", arg
         Resume(state=state(turns=3, agent=turn(rounds=[RoundState(calls=[CALL, CALL])]))),
         Resume(state=state(turns=3, agent=turn(rounds=[RoundState(calls=[CALL])] * 2))),
         Resume(state=state(turns=3, agent=turn(rounds=[RoundState(results={"a": "1"})]))),
-        Resume(state=state(turns=3, agent=turn(rounds=[RoundState()] * 7))),
+        Resume(state=state(turns=3, agent=turn(rounds=[RoundState()] * 9))),
         Resume(state=state(turns=3, agent=turn(rounds=[RoundState(text=BIG)]))),
         Resume(
             state=state(
