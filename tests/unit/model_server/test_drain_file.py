@@ -76,7 +76,7 @@ async def test_a_process_that_starts_later_is_asked_too(tmp_path):
 async def test_another_content_changes_nothing(tmp_path, content, caplog):
     file = tmp_path / "drain.json"
     file.write_bytes(content)
-    with pytest.raises(InvalidInputError, match="asks for nothing|deadline_s is"):
+    with pytest.raises(InvalidInputError, match=r"asks for nothing|deadline_s is"):
         read_drain(file)
     async with following(file) as follower:
         await asyncio.sleep(5 * INTERVAL_S)
