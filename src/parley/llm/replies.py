@@ -37,6 +37,9 @@ class Reply(Protocol):
 class ReplyFormat(Protocol):
     """One model's way to write answers. Used from one thread."""
 
+    continues: bool
+    """Whether the model goes on behind the beginning of an answer."""
+
     def begin(
         self,
         tools: Sequence[Tool],
@@ -62,6 +65,8 @@ class HermesFormat:
     Args:
         guidance: of tool calls; None: they are not constrained.
     """
+
+    continues = True
 
     def __init__(self, guidance: ToolGuidance | None = None) -> None:
         self._guidance = guidance

@@ -54,6 +54,8 @@ class ChatService:
     ) -> AsyncGenerator[LlmEvent, None]:
         """Stream the answer; the last event is ``Completed``. ``span`` is of the request.
 
+        An answer with which the model cannot go on is over, as if it had reached its limit.
+
         Raises:
             InvalidMessageError: the id is in use, a sampling value is out of range, or the
                 messages cannot be rendered.
@@ -81,6 +83,9 @@ class ChatService:
     async def _run(self, request: GenerateRequest, span: Trace) -> AsyncGenerator[LlmEvent, None]:
         sampling = request.sampling
         check_sampling(sampling)
+        if request.prefix and not self._replies.continues:
+            yield Completed(finish_reason="length")
+            return
         prompt = self._prompts.build(request.messages, request.tools, sampling.max_tokens, request.prefix)
         spoken = [message.role for message in request.messages if message.role != "system"]
         reply = self._replies.begin(

@@ -40,6 +40,8 @@ class VllmFormat:
         template_options: Mapping[str, Any],
         check: Callable[[str], object] | None,
     ) -> None:
+        # A model that thinks would go on within its thoughts.
+        self.continues = not reasoning_parser
         self._tokenizer = tokenizer
         self._options = dict(template_options)
         self._check = check

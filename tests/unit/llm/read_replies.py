@@ -43,9 +43,10 @@ ANSWERS = {
 }
 
 
-def read(tokenizer, tool_parser, reasoning_parser, text, tools, *, tokens):
+def read(tokenizer, tool_parser, reasoning_parser, text, tools, *, tokens, continued=False):
     """The pieces, texts that follow each other joined; ``tokens``: how many are read at once."""
-    reply = VllmFormat(tokenizer, tool_parser, reasoning_parser, {}, None).begin(tools, [1, 2])
+    answers = VllmFormat(tokenizer, tool_parser, reasoning_parser, {}, None)
+    reply = answers.begin(tools, [1, 2], continued=continued)
     ids = tokenizer.encode(text, add_special_tokens=False)
     groups = [ids[at : at + tokens] for at in range(0, len(ids), tokens)]
     pieces = []
@@ -89,6 +90,8 @@ found = {
         str(tokens): {name: read(tokenizer, *answer, tokens=tokens) for name, answer in ANSWERS.items()}
         for tokens in (1, 3, 1000)
     },
+    "continued": read(tokenizer, "hermes", "", f" ten o'clock.\n{HERMES}", TOOLS, tokens=1, continued=True),
+    "continues": [VllmFormat(tokenizer, "hermes", one, {}, None).continues for one in ("", "deepseek_r1")],
     "refused": [refusal("no_such_parser", ""), refusal("hermes", "no_such_parser"), refusal("mistral", "")],
     "guided": guided.structural_tag,
     "guided again": again.structural_tag,

@@ -321,6 +321,17 @@ async def test_an_answer_goes_on_behind_its_beginning():
     assert list(engine.requests[0].prompt)[-2:] == ["It", "is"]
 
 
+async def test_a_model_that_cannot_go_on_is_not_asked():
+    replies = HermesFormat()
+    replies.continues = False
+    engine = ScriptedEngine()
+    begun = msgspec.structs.replace(request(), prefix="It is")
+    assert await collect(service(engine, replies=replies).generate(begun)) == [
+        Completed(finish_reason="length")
+    ]
+    assert engine.requests == []
+
+
 async def test_an_answer_that_is_complete_has_no_text():
     engine = ScriptedEngine(Progress("", 1, finish_reason="stop"))
     (completed,) = await collect(service(engine).generate(msgspec.structs.replace(request(), prefix="Ten.")))

@@ -62,3 +62,11 @@ def test_calls_are_guided_where_vllm_has_a_grammar_for_the_format(found):
 def test_the_grammar_of_the_same_tools_is_checked_once(found):
     assert found["guided again"] == found["guided"]
     assert found["checked"] == 1
+
+
+def test_the_rest_of_an_answer_keeps_the_white_space_before_it(found):
+    assert found["continued"] == [" ten o'clock.", TIME]
+
+
+def test_a_model_that_thinks_does_not_go_on_with_an_answer(found):
+    assert found["continues"] == [True, False]

@@ -334,6 +334,8 @@ class PythonFormat:
         grammar: of answers; None: they are not constrained.
     """
 
+    continues = True
+
     def __init__(self, grammar: CallGrammar | None = None) -> None:
         self._grammar = grammar
         self._functions = ToolSetCache(
