@@ -193,17 +193,15 @@ class Conversation:
             muted: whether audio is ignored.
         """
         turns = self._agent_turns
-        committed = " ".join(filter(None, (turns.unhandled, self._taking)))
+        texts = (turns.unhandled, self._endpointer.text, self._taking)
         return SessionState(
             version=CHECKPOINT_VERSION,
             turns=turns.turns,
             utterances=contained.utterances,
             audio_ms=contained.audio_ms,
-            user=UserTurnState(
-                text=" ".join(filter(None, (committed, self._endpointer.text))), digits=self._dtmf.keys
-            ),
+            user=UserTurnState(text=" ".join(filter(None, texts)), digits=self._dtmf.keys),
             agent=turns.agent_state,
-            unanswered=bool(committed),
+            unanswered=bool(turns.unhandled or self._taking),
             queued=turns.queued,
             messages=turns.messages,
             muted=muted,
