@@ -21,6 +21,7 @@ from parley.protocol import (
 
 AUDIO_ADVANCE_MS = 2_000
 """Audio after which a checkpoint is sent although nothing else has changed."""
+_LOOK_EVERY_MS = 100
 _AFTER_CHECKPOINT = (Audio, Interrupted, ResponseText, ToolRequest, Truncated, Updated)
 """Events that show the client a change. It is lost with the server unless the checkpoint comes first: a tool
 would be run twice, an interrupted answer would go on."""
@@ -50,6 +51,7 @@ class Checkpoints:
         self._emit = emit
         self._last: Snapshot | None = None
         self._due: asyncio.Handle | None = None
+        self._looked_ms = 0
         self._open = False
 
     def open(self) -> None:
@@ -72,7 +74,11 @@ class Checkpoints:
     def on_audio(self, processed_ms: int) -> None:
         """The recogniser has processed the client's audio before this position."""
         last = self._last
-        if last is not None and processed_ms - last.state.audio_ms > AUDIO_ADVANCE_MS:
+        if last is None or processed_ms - last.state.audio_ms <= AUDIO_ADVANCE_MS:
+            return
+        # While the user speaks the position stays, and every chunk would be a reason to look.
+        if processed_ms - self._looked_ms >= _LOOK_EVERY_MS:
+            self._looked_ms = processed_ms
             self.on_change()
 
     def before(self, event: ServerEvent) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +33,7 @@ from parley.agent.user_idle import UserIdleTimer
 from parley.agent.validation import check_prompt, check_remembered, check_spoken, choose_idle_settings
 from parley.asr.itn import inverse_normalizer
 from parley.audio.buffer import AudioPiece
+from parley.chat import ChatMessage
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState, UserTurnState
 from parley.errors import OverloadedError, ParleyError
 from parley.llm.history import History
@@ -167,10 +169,14 @@ class Conversation:
 
     def _go_on(self, resume: Resume) -> None:
         """Start where another session has ended."""
-        user = resume.state.user
-        if user.text and not resume.state.unanswered:
-            self._endpointer.restore(resume.state.utterances, user.text)
-        self._agent_turns.go_on(resume.state, resume.progress)
+        state = resume.state
+        user = state.user
+        if user.text and not state.unanswered:
+            self._endpointer.restore(state.utterances, user.text)
+        elif user.text and not self._start.turn.answer:
+            said = ChatMessage(role="user", content=user.text)
+            state = msgspec.structs.replace(state, unanswered=False, messages=[*state.messages, said])
+        self._agent_turns.go_on(state, resume.progress)
         if user.digits:
             self._dtmf.press(user.digits)
         self._count_idle()

@@ -215,7 +215,7 @@ class AgentSession:
             self._start,
             conversation.history,
             conversation.state(contained, muted=recognition.muted),
-            settled=conversation.settled and recognition.idle,
+            settled=conversation.settled and recognition.idle and self._updates.idle,
         )
 
     def _apply(self, start: protocol.Start) -> None:
@@ -447,6 +447,11 @@ class SessionUpdates:
         self._waiting.append(update)
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="session updates")
+
+    @property
+    def idle(self) -> bool:
+        """Whether no update waits."""
+        return self._task is None
 
     def close(self) -> set[asyncio.Task[None]]:
         """Drop queued updates; returns the tasks that are still ending."""

@@ -192,6 +192,15 @@ async def test_a_question_without_an_answer_is_answered_at_once():
     await call.end()
 
 
+async def test_a_turn_that_gets_no_answer_is_remembered():
+    kept = Resume(state=state(turns=1, unanswered=True, user=UserTurnState(text="by the way")))
+    call = await resumed(kept, start=Start(turn=TurnOptions(answer=False)))
+    await call.until(2_000)
+    assert history(call) == [("user", "by the way")]
+    assert not call.chat.requests
+    await call.end()
+
+
 async def test_what_waits_for_the_agents_turn_comes_after_it():
     kept = Resume(
         state=state(
