@@ -93,6 +93,13 @@ def test_models_know_which_others_are_loaded(installation):
     assert {"voice_agent", "espeak"} <= set(loaded())
 
 
+def test_the_file_that_drains_the_server_is_in_its_state_folder(installation, tmp_path):
+    found = build_environment(installation, ServerOptions(state_dir=tmp_path), {})
+    assert found["PARLEY_DRAIN_FILE"] == str(tmp_path / "drain.json")
+    found = build_environment(installation, ServerOptions(), {"PARLEY_DRAIN_FILE": "/run/drain.json"})
+    assert found["PARLEY_DRAIN_FILE"] == "/run/drain.json"
+
+
 def test_the_callers_environment_wins_over_defaults(installation):
     inherited = {"OMP_NUM_THREADS": "7", "VLLM_CACHE_ROOT": "/cache"}
     found = build_environment(installation, ServerOptions(environment={"OMP_NUM_THREADS": "3"}), inherited)

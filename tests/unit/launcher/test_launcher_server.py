@@ -91,6 +91,14 @@ def test_a_start_reports_its_steps_and_calls_the_canary(make):
     assert server.poll() is None
 
 
+def test_a_new_server_is_not_drained(make, tmp_path):
+    drain = tmp_path / "state" / "drain.json"
+    drain.parent.mkdir()
+    drain.write_text('{"deadline_s": 10}')
+    make("serves").start()
+    assert not drain.exists()
+
+
 def test_models_without_weights_are_left_out_in_one_line(make, repository):
     for name in ("choir", "band"):
         folder = repository / name / "configs"
