@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 
 from test_sessions import Line
@@ -21,7 +22,7 @@ from parley.protocol import (
     TurnMetrics,
     encode,
 )
-from parley.runtime.drain import DRAIN_FILE, ask_to_drain, cancel_drain
+from parley.runtime.drain import DRAIN_FILE, cancel_drain
 
 START = Start(greeting="", checkpoints=True)
 QUESTION = "tell me a story"
@@ -97,13 +98,21 @@ async def test_an_answer_goes_on_where_it_was(server):
     await second.close()
 
 
+async def drain(server, wait_s):
+    """The exit status of ``parley drain``."""
+    file = str(server.log_path.parent / DRAIN_FILE)
+    where = ("--file", file, "--metrics", server.endpoints.metrics, "--deadline", "30", "--wait", str(wait_s))
+    command = (sys.executable, "-m", "parley_client.cli.program", "drain", *where)
+    return await (await asyncio.create_subprocess_exec(*command)).wait()
+
+
 async def test_all_instances_are_drained_by_a_file(server):
     file = server.log_path.parent / DRAIN_FILE
     held = [await Line.open(server.endpoints.grpc) for _ in range(4)]
     for line in held:
         await line.start(START)
-    ask_to_drain(file, 30.0)
     try:
+        assert await drain(server, 8) == 1
         for line in held:
             assert 25_000 < (await line.wait(GoAway)).time_left_ms <= 30_000
         for _ in range(4):
@@ -111,11 +120,12 @@ async def test_all_instances_are_drained_by_a_file(server):
             await refused.send("start", encode(START), start=True)
             assert (await refused.wait(ErrorEvent)).code == "shutting_down"
             await refused.close()
+        for line in held:
+            assert (await line.end()).reason == "ended"
+            await line.close()
+        assert await drain(server, 60) == 0
     finally:
         cancel_drain(file)
-    for line in held:
-        assert (await line.end()).reason == "ended"
-        await line.close()
     end = time.monotonic() + 10
     while time.monotonic() < end:
         again = await Line.open(server.endpoints.grpc)
