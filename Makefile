@@ -17,7 +17,7 @@ MODEL ?=
 PROFILE ?=
 WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
-.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load \
+.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks \
     bench-recovery bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert lock clean
@@ -53,6 +53,10 @@ setup-kernels:
 setup-load:
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --load
+
+setup-deploy:
+	$(call need-python)
+	@$(PYTHON3) scripts/setup --deploy
 
 demo: setup ## Hold a recorded conversation with a server started for it, and show it live
 	@$(call quiet-if-interrupted,.venv/bin/parley demo $(WITH_PROFILE) $(ARGS))
@@ -189,7 +193,7 @@ lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest 
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .venv-load .venv-phoenix .cache .server \
+	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .venv-load .venv-deploy .venv-phoenix .cache .server \
 	    .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/parity/*/.pytest_cache
 
 # Ctrl-C is no error for make to report.

@@ -106,6 +106,15 @@ LOAD = Environment(
     "import grpc.experimental.gevent, locust, parley_client, tritonclient.grpc, websocket",
     torch=False,
 )
+DEPLOY = Environment(
+    ".venv-deploy",
+    ("deploy.txt",),
+    (),
+    "import helm_python, jsonschema, kubernetes_validate, pytest, yaml",
+    project=False,
+    torch=False,
+    javascript="tests/deploy/js",
+)
 PHOENIX = Environment(
     ".venv-phoenix", ("phoenix.txt",), (), "import phoenix.server.main", project=False, torch=False
 )
@@ -324,6 +333,7 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("torch-cuda", torch_libraries),
         ("frameworks", (without,)),
         ("load", wheels[:2]),
+        ("deploy", wheels[:2]),
         ("phoenix", wheels[:2]),
         ("perf-analyzer", ("--no-deps", "--only-binary=:all:")),
     ):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provision.environments import (
+    DEPLOY,
     EXPORT,
     FRAMEWORKS,
     KERNELS,
@@ -176,6 +177,11 @@ def main(argv: list[str] | None = None) -> int:
         "--load", action="store_true", help="make .venv-load (locust, for load from many callers) instead"
     )
     what.add_argument(
+        "--deploy",
+        action="store_true",
+        help="make .venv-deploy (Helm's engine and Kubernetes' schemas, for the tests of deploy/) instead",
+    )
+    what.add_argument(
         "--phoenix",
         action="store_true",
         help="make .venv-phoenix (Arize Phoenix, in which `make observe` shows traces) instead",
@@ -210,6 +216,7 @@ def main(argv: list[str] | None = None) -> int:
         "frameworks": FRAMEWORKS,
         "kernels": KERNELS,
         "load": LOAD,
+        "deploy": DEPLOY,
         "phoenix": PHOENIX,
     }
     environment = next((chosen[name] for name in chosen if getattr(arguments, name)), SERVE)
