@@ -1,0 +1,187 @@
+{{- /* What a schema cannot say: values that contradict each other. Every message names the values. */ -}}
+{{- define "parley.check" -}}
+{{- $values := .Values -}}
+{{- $files := $values.secrets.files -}}
+{{- range $component := tuple "gateway" "worker" -}}
+{{- $least := include (printf "parley.%s.leastGrace" $component) $ | int -}}
+{{- $grace := include (printf "parley.%s.grace" $component) $ | int -}}
+{{- if lt $grace $least -}}
+{{- $before := ternary "gateway.preStopSeconds + " "" (eq $component "gateway") -}}
+{{- fail (printf "%s.gracePeriodSeconds is %d; calls that may last %d s need at least %d (%sdrain.seconds + %s.exitSeconds + 15)" $component $grace (int $values.drain.seconds) $least $before $component) -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (int $values.drain.moveSeconds) (int $values.drain.seconds) -}}
+{{- fail (printf "drain.moveSeconds is %d; it must not be above drain.seconds (%d)" (int $values.drain.moveSeconds) (int $values.drain.seconds)) -}}
+{{- end -}}
+{{- include "parley.check.images" . -}}
+{{- include "parley.check.secrets" . -}}
+{{- include "parley.check.gateway" . -}}
+{{- include "parley.check.worker" . -}}
+{{- include "parley.check.weights" . -}}
+{{- include "parley.check.exposure" . -}}
+{{- end -}}
+
+{{- define "parley.check.images" -}}
+{{- range $part := tuple "gateway" "worker" "weights" -}}
+{{- if eq (get $.Values $part).image.tag "latest" -}}
+{{- fail (printf "%s.image.tag is latest: pods of one release could run different versions; name one, or a digest" $part) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $image := dict "weights.s3.image" .Values.weights.s3.image "turn.image" .Values.turn.image -}}
+{{- if and $image (or (hasSuffix ":latest" $image) (not (regexMatch "(:[A-Za-z0-9_][A-Za-z0-9_.-]*|@sha256:[0-9a-f]{64})$" $image))) -}}
+{{- fail (printf "%s is %s: name a version, NAME:TAG or NAME@sha256:DIGEST, and not latest" $name $image) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "parley.check.secrets" -}}
+{{- $secrets := .Values.secrets -}}
+{{- $files := $secrets.files -}}
+{{- $given := 0 -}}
+{{- if $secrets.existingSecret }}{{ $given = add1 $given }}{{ end -}}
+{{- if $secrets.data }}{{ $given = add1 $given }}{{ end -}}
+{{- if $secrets.externalSecret.enabled }}{{ $given = add1 $given }}{{ end -}}
+{{- if and $files (eq (int $given) 0) -}}
+{{- fail (printf "secrets.files names %s: say where they are with secrets.existingSecret, secrets.externalSecret or secrets.data, or empty the list" (join ", " $files)) -}}
+{{- end -}}
+{{- if gt (int $given) 1 -}}
+{{- fail "secrets: use only one of existingSecret, data and externalSecret" -}}
+{{- end -}}
+{{- if and $secrets.externalSecret.enabled (not $secrets.externalSecret.store) -}}
+{{- fail "secrets.externalSecret.store is empty: name the store" -}}
+{{- end -}}
+{{- if $secrets.data -}}
+{{- range $files -}}
+{{- if not (hasKey $secrets.data .) -}}
+{{- fail (printf "secrets.files names %s, and secrets.data has no %s" . .) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $_ := $secrets.data -}}
+{{- if not (has $name $files) -}}
+{{- fail (printf "secrets.data has %s, and secrets.files does not name it" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if ne (has "tls.crt" $files) (has "tls.key" $files) -}}
+{{- fail "secrets.files needs both tls.crt and tls.key, or neither" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "parley.check.gateway" -}}
+{{- $gateway := .Values.gateway -}}
+{{- $files := .Values.secrets.files -}}
+{{- $authenticated := or (has "keys.toml" $files) (has "jwt-key" $files) -}}
+{{- if and (not $authenticated) (not $gateway.allowAnonymous) -}}
+{{- fail "the gateway would admit nobody: add keys.toml or jwt-key to secrets.files, or set gateway.allowAnonymous for a network that nobody else reaches" -}}
+{{- end -}}
+{{- if and $authenticated $gateway.allowAnonymous -}}
+{{- fail "gateway.allowAnonymous is true although secrets.files has keys: keys would protect nothing" -}}
+{{- end -}}
+{{- if and (has "jwt-key" $files) (not (dig "jwt" "issuer" "" $gateway.config)) -}}
+{{- fail "secrets.files has jwt-key: say in gateway.config.jwt.issuer who issues the tokens" -}}
+{{- end -}}
+{{- $most := ternary $gateway.autoscaling.maxReplicas $gateway.replicas $gateway.autoscaling.enabled | int -}}
+{{- if and $authenticated (gt $most 1) (not (has "token-secret" $files)) -}}
+{{- fail (printf "%d gateways need a common token-secret: add it to secrets.files (head -c 32 /dev/urandom | base64)" $most) -}}
+{{- end -}}
+{{- if gt (int $gateway.autoscaling.minReplicas) (int $gateway.autoscaling.maxReplicas) -}}
+{{- fail (printf "gateway.autoscaling.minReplicas is %d, above maxReplicas (%d)" (int $gateway.autoscaling.minReplicas) (int $gateway.autoscaling.maxReplicas)) -}}
+{{- end -}}
+{{- $ports := $gateway.ports -}}
+{{- if lt (len (uniq (list (int $ports.http) (int $ports.health) (int $ports.metrics)))) 3 -}}
+{{- fail "gateway.ports: http, health and metrics must differ" -}}
+{{- end -}}
+{{- $own := dict
+  "listen" (dict "host" "gateway.listenAddress" "port" "gateway.ports.http" "health_port" "gateway.ports.health" "metrics_port" "gateway.ports.metrics" "drain_s" "drain.seconds" "certificate" "secrets.files" "key" "secrets.files")
+  "servers" (dict "addresses" "the workers of this release")
+  "calls" (dict "limit" "gateway.calls")
+  "uploads" (dict "folder" "gateway.tmpSize")
+  "security" (dict "insecure_allow_anonymous" "gateway.allowAnonymous" "keys_file" "secrets.files" "token_secret_file" "secrets.files" "trusted_proxies" "exposure.trustedProxies")
+  "jwt" (dict "key_file" "secrets.files")
+  "twilio" (dict "auth_token_file" "secrets.files") -}}
+{{- range $section, $fields := $gateway.config -}}
+{{- range $name, $_ := $fields -}}
+{{- with dig $section $name "" $own -}}
+{{- fail (printf "gateway.config.%s.%s is set by the chart: see %s" $section $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "parley.check.worker" -}}
+{{- $worker := .Values.worker -}}
+{{- $sessions := include "parley.sessions" . | int -}}
+{{- $instances := include "parley.instances" . | int -}}
+{{- if ne (mod $sessions $instances) 0 -}}
+{{- fail (printf "worker.sessions is %d; the profile %s needs a multiple of %d, the processes of voice_agent" $sessions $worker.profile $instances) -}}
+{{- end -}}
+{{- if and $worker.capacity (gt (float64 $worker.capacity) (float64 $sessions)) -}}
+{{- fail (printf "worker.capacity is %v; a worker accepts %d sessions (worker.sessions)" $worker.capacity $sessions) -}}
+{{- end -}}
+{{- if and (eq $worker.profile "gpu") (eq $worker.gpu.class "none") -}}
+{{- fail "worker.profile gpu needs worker.gpu.class: L4, A10G, L40S, H100 or H200" -}}
+{{- end -}}
+{{- if and (ne $worker.profile "gpu") (ne $worker.gpu.class "none") -}}
+{{- fail (printf "worker.gpu.class is %s, and the profile %s uses no GPU" $worker.gpu.class $worker.profile) -}}
+{{- end -}}
+{{- if and (eq $worker.profile "gpu") (not $worker.models) (not $worker.command) -}}
+{{- fail "worker.models is empty: the profile gpu needs the names of the models that have weights, such as voice_agent, parakeet_tdt and qwen3 (docs/profiles.md)" -}}
+{{- end -}}
+{{- if and (eq (toString $worker.rollout.maxSurge) "0") (eq (toString $worker.rollout.maxUnavailable) "0") -}}
+{{- fail "worker.rollout: maxSurge and maxUnavailable are both 0, so no pod could ever be replaced" -}}
+{{- end -}}
+{{- $scaling := .Values.autoscaling -}}
+{{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) -}}
+{{- fail (printf "autoscaling.minReplicas is %d, above maxReplicas (%d)" (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}
+{{- end -}}
+{{- if and (eq $scaling.kind "keda") (gt (int $scaling.keda.fallbackReplicas) (int $scaling.maxReplicas)) -}}
+{{- fail (printf "autoscaling.keda.fallbackReplicas is %d, above maxReplicas (%d)" (int $scaling.keda.fallbackReplicas) (int $scaling.maxReplicas)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "parley.check.weights" -}}
+{{- $weights := .Values.weights -}}
+{{- $profile := .Values.worker.profile -}}
+{{- if and (eq $profile "tiny") (ne $weights.source "image") -}}
+{{- fail (printf "weights.source is %s; the weights of the profile tiny are in the image: set it to image" $weights.source) -}}
+{{- end -}}
+{{- if and (eq $weights.source "volume") (not $weights.claim) -}}
+{{- fail "weights.source is volume: name the claim in weights.claim" -}}
+{{- end -}}
+{{- if eq $weights.source "s3" -}}
+{{- if not $weights.s3.uri }}{{ fail "weights.source is s3: set weights.s3.uri, such as s3://BUCKET/PREFIX" }}{{ end -}}
+{{- if not $weights.s3.image }}{{ fail "weights.source is s3: set weights.s3.image to an image with the command aws" }}{{ end -}}
+{{- end -}}
+{{- if and (has $weights.source (list "s3" "volume")) (eq $profile "gpu") (not $weights.checksums) -}}
+{{- fail (printf "weights.source is %s with the profile gpu: put the output of sha256sum into weights.checksums" $weights.source) -}}
+{{- end -}}
+{{- if and (eq $weights.source "hub") (eq $profile "gpu") (not $weights.hub.models) -}}
+{{- fail "weights.source is hub with the profile gpu: name what is fetched in weights.hub.models (build/checkpoints.toml)" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "parley.check.exposure" -}}
+{{- $exposure := .Values.exposure -}}
+{{- $files := .Values.secrets.files -}}
+{{- if and (hasPrefix "gateway" $exposure.kind) (not $exposure.gateway.parentRefs) -}}
+{{- fail (printf "exposure.kind is %s: name the Gateway in exposure.gateway.parentRefs" $exposure.kind) -}}
+{{- end -}}
+{{- if and (has $exposure.kind (list "ingress" "gateway" "gateway-tls")) (not $exposure.host) -}}
+{{- fail (printf "exposure.kind is %s: set exposure.host" $exposure.kind) -}}
+{{- end -}}
+{{- if and (eq $exposure.kind "gateway-tls") (not (has "tls.crt" $files)) -}}
+{{- fail "exposure.kind is gateway-tls: TLS ends in the gateway's pods, so secrets.files needs tls.crt and tls.key" -}}
+{{- end -}}
+{{- if and (eq $exposure.kind "nlb") (not $exposure.nlb.internal) (not $exposure.nlb.certificateArn) (not (has "tls.crt" $files)) -}}
+{{- fail "exposure.kind is nlb, open to the Internet, and without TLS: set exposure.nlb.certificateArn, or add tls.crt and tls.key to secrets.files" -}}
+{{- end -}}
+{{- if and (eq $exposure.kind "nlb") $exposure.nlb.certificateArn (has "tls.crt" $files) -}}
+{{- fail "exposure.nlb.certificateArn ends TLS at the balancer: leave tls.crt and tls.key out of secrets.files" -}}
+{{- end -}}
+{{- $turn := .Values.turn -}}
+{{- if $turn.enabled -}}
+{{- range $name := tuple "image" "peerRange" "peerCidr" "existingSecret" -}}
+{{- if not (get $turn $name) }}{{ fail (printf "turn.enabled needs turn.%s" $name) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,208 @@
+{{- define "parley.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Labels of an object: dict "root" $ "component" NAME. */ -}}
+{{- define "parley.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/part-of: parley
+{{ include "parley.selector" . }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* Labels that select the pods of a component; they never change. */ -}}
+{{- define "parley.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- /* Labels of a component's pods; without versions, which would replace pods that are the same. */ -}}
+{{- define "parley.podLabels" -}}
+app.kubernetes.io/part-of: parley
+{{ include "parley.selector" . }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* An image: dict "root" $ "image" VALUES "default" REPOSITORY. */ -}}
+{{- define "parley.image" -}}
+{{- $repository := default .default .image.repository -}}
+{{- if .image.digest -}}
+{{ $repository }}@{{ .image.digest }}
+{{- else -}}
+{{ $repository }}:{{ default .root.Chart.AppVersion .image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{- define "parley.serviceAccount" -}}
+{{- default (include "parley.fullname" .) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{- define "parley.secret" -}}
+{{- default (printf "%s-gateway" (include "parley.fullname" .)) .Values.secrets.existingSecret -}}
+{{- end -}}
+
+{{- define "parley.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ int64 .Values.runAsUser }}
+runAsGroup: {{ int64 .Values.runAsUser }}
+fsGroup: {{ int64 .Values.runAsUser }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "parley.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- /* Zones first, then nodes: dict "root" $ "component" NAME. */ -}}
+{{- define "parley.spread" -}}
+{{- range tuple "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+- maxSkew: 1
+  topologyKey: {{ . }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {{- include "parley.selector" $ | nindent 6 }}
+  matchLabelKeys: [pod-template-hash]
+{{- end }}
+{{- end -}}
+
+{{- /* The GPU class as JSON; an empty object without a GPU. */ -}}
+{{- define "parley.gpu" -}}
+{{- if eq .Values.worker.gpu.class "none" -}}
+{}
+{{- else -}}
+{{- get (.Files.Get "files/gpu-classes.yaml" | fromYaml) .Values.worker.gpu.class | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Processes of voice_agent in the worker's profile: the instance groups of its configuration. */ -}}
+{{- define "parley.instances" -}}
+{{- if eq .Values.worker.profile "gpu" }}4{{ else }}2{{ end -}}
+{{- end -}}
+
+{{- define "parley.sessions" -}}
+{{- $gpu := include "parley.gpu" . | fromJson -}}
+{{- .Values.worker.sessions | default $gpu.sessions | default 32 | int -}}
+{{- end -}}
+
+{{- /* Sessions of a worker that autoscaling aims at, rounded down to a tenth. */ -}}
+{{- define "parley.sessionsWanted" -}}
+{{- $held := .Values.worker.capacity | default (include "parley.sessions" .) -}}
+{{- divf (floor (mulf (float64 $held) (float64 .Values.worker.fill) 10)) 10 -}}
+{{- end -}}
+
+{{- define "parley.gateway.leastGrace" -}}
+{{- with .Values -}}
+{{- add .gateway.preStopSeconds .drain.seconds .gateway.exitSeconds 15 -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "parley.worker.leastGrace" -}}
+{{- add .Values.drain.seconds .Values.worker.exitSeconds 15 -}}
+{{- end -}}
+
+{{- define "parley.gateway.grace" -}}
+{{- .Values.gateway.gracePeriodSeconds | default (include "parley.gateway.leastGrace" .) | int -}}
+{{- end -}}
+
+{{- define "parley.worker.grace" -}}
+{{- .Values.worker.gracePeriodSeconds | default (include "parley.worker.leastGrace" .) | int -}}
+{{- end -}}
+
+{{- /* https where the gateway's pods have the certificate. */ -}}
+{{- define "parley.scheme" -}}
+{{- if has "tls.crt" .Values.secrets.files }}https{{ else }}http{{ end -}}
+{{- end -}}
+
+{{- /* Whether clients use TLS, at the pods or before them: "true" or empty. */ -}}
+{{- define "parley.isPublicTls" -}}
+{{- $exposure := .Values.exposure -}}
+{{- if or (has "tls.crt" .Values.secrets.files) (and (eq $exposure.kind "nlb") $exposure.nlb.certificateArn) (and (eq $exposure.kind "ingress") (or $exposure.ingress.tlsSecret (eq $exposure.ingress.controller "alb"))) (eq $exposure.kind "gateway") -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- /* The gateway's settings as JSON, without what `gateway.config` adds. */ -}}
+{{- define "parley.gateway.own" -}}
+{{- $values := .Values -}}
+{{- $files := $values.secrets.files -}}
+{{- $folder := "/etc/parley/secrets" -}}
+{{- $worker := printf "%s-worker.%s.svc.%s" (include "parley.fullname" .) .Release.Namespace $values.clusterDomain -}}
+{{- $listen := dict "metrics_port" (int $values.gateway.ports.metrics) "drain_s" (int $values.drain.seconds) -}}
+{{- if has "tls.crt" $files -}}
+{{- $_ := set $listen "certificate" (printf "%s/tls.crt" $folder) -}}
+{{- $_ := set $listen "key" (printf "%s/tls.key" $folder) -}}
+{{- end -}}
+{{- if $values.exposure.host -}}
+{{- $_ := set $listen "public_url" (printf "%s://%s" (ternary "https" "http" (eq (include "parley.isPublicTls" .) "true")) $values.exposure.host) -}}
+{{- end -}}
+{{- $security := dict "insecure_allow_anonymous" $values.gateway.allowAnonymous "trusted_proxies" $values.exposure.trustedProxies -}}
+{{- if has "keys.toml" $files }}{{ $_ := set $security "keys_file" (printf "%s/keys.toml" $folder) }}{{ end -}}
+{{- if has "token-secret" $files }}{{ $_ := set $security "token_secret_file" (printf "%s/token-secret" $folder) }}{{ end -}}
+{{- $realtime := dict "webrtc" $values.turn.enabled -}}
+{{- if $values.turn.enabled }}{{ $_ := set $realtime "ice_networks" (list $values.turn.peerCidr) }}{{ end -}}
+{{- $own := dict "listen" $listen "security" $security "realtime" $realtime
+  "servers" (dict "addresses" (list (printf "dns://%s:8001" $worker)))
+  "calls" (dict "limit" (int $values.gateway.calls))
+  "uploads" (dict "folder" "/tmp") -}}
+{{- if has "jwt-key" $files }}{{ $_ := set $own "jwt" (dict "key_file" (printf "%s/jwt-key" $folder)) }}{{ end -}}
+{{- if has "twilio-auth-token" $files }}{{ $_ := set $own "twilio" (dict "auth_token_file" (printf "%s/twilio-auth-token" $folder)) }}{{ end -}}
+{{- toJson $own -}}
+{{- end -}}
+
+{{- /* A value in TOML. JSON's strings, numbers, booleans and lists are TOML already. */ -}}
+{{- define "parley.toml" -}}
+{{- if kindIs "map" . -}}
+{ {{- $first := true -}}
+{{- range $name, $value := . }}{{ if not $first }},{{ end }} {{ $name | toJson }} = {{ include "parley.toml" $value }}{{ $first = false }}{{ end }} }
+{{- else -}}
+{{ toJson . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "parley.gateway.toml" -}}
+{{- $all := mergeOverwrite (include "parley.gateway.own" . | fromJson) (deepCopy .Values.gateway.config) -}}
+{{- range $section, $fields := $all }}
+[{{ $section }}]
+{{- range $name, $value := $fields }}
+{{- if not (kindIs "invalid" $value) }}
+{{ $name }} = {{ include "parley.toml" $value }}
+{{- end }}
+{{- end }}
+{{ end }}
+{{- end -}}
+
+{{- /* The containers' ports are the images' own unless values change them; the environment counts over the file. */ -}}
+{{- define "parley.gateway.listenEnvironment" -}}
+- name: PARLEY_GATEWAY_LISTEN_HOST
+  value: {{ .Values.gateway.listenAddress | quote }}
+- name: PARLEY_GATEWAY_LISTEN_PORT
+  value: {{ int .Values.gateway.ports.http | quote }}
+- name: PARLEY_GATEWAY_LISTEN_HEALTH_PORT
+  value: {{ int .Values.gateway.ports.health | quote }}
+{{- end -}}
+
+{{- define "parley.scratch" -}}
+emptyDir:
+  sizeLimit: {{ . }}
+{{- end -}}
