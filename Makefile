@@ -18,7 +18,7 @@ PROFILE ?=
 WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
-    demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
+    demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks \
     bench-recovery bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert lock clean
 
@@ -86,6 +86,10 @@ test-cpus: setup ## Run the numeric tests with the libraries' code for other pro
 
 test-kernels: setup-kernels ## Run the tests of GPU kernels, in the compiler's interpreter without a GPU
 	@.venv-kernels/bin/python -m pytest -c tests/kernels/pytest.ini tests/kernels $(REPORTING) $(ARGS)
+
+test-deploy: setup-deploy ## Render the Helm chart with many values, and check it against schemas and policies
+	@$(PYTHON3) scripts/setup --prometheus
+	@.venv-deploy/bin/python -m pytest -c tests/deploy/pytest.ini tests/deploy $(REPORTING) $(ARGS)
 
 test-triton: setup ## Run the tests against the real server
 	@$(PY) -m pytest tests/triton $(REPORTING) $(ARGS)

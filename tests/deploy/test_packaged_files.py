@@ -1,0 +1,118 @@
+"""What the chart packages of other folders is the same there, and Prometheus accepts it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+import yaml
+from charts import CHART, ROOT, render
+from observe import find_program
+from value_sets import SETS
+
+import chart_files
+
+GPUS = yaml.safe_load((CHART / "files" / "gpu-classes.yaml").read_text())
+FIXED_GB = 14.6
+"""Weights, contexts and arenas of all models."""
+
+
+@pytest.fixture(scope="module")
+def promtool():
+    try:
+        return find_program("promtool")
+    except FileNotFoundError:
+        if shutil.which("apt-get"):
+            raise
+        pytest.skip("this machine has no package of Prometheus")
+
+
+def check_rules(promtool, groups, folder):
+    file = folder / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": groups}))
+    done = subprocess.run(
+        [promtool, "check", "rules", file], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_copies_in_the_chart_are_up_to_date():
+    expected = chart_files.copies()
+    for copy, original in expected.items():
+        assert copy.read_bytes() == original.read_bytes(), "run python3 build/chart_files.py"
+    there = {file for name in ("dashboards", "engines") for file in (CHART / "files" / name).iterdir()}
+    assert there <= set(expected)
+
+
+def test_the_alerts_are_those_of_the_repository_except_for_the_time_of_a_drain(promtool, tmp_path):
+    original = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
+    (rule,) = render(SETS["eks-production"]).of_kind("PrometheusRule")
+    groups = rule["spec"]["groups"]
+    check_rules(promtool, groups, tmp_path)
+    (overdue,) = [
+        one for group in original for one in group["rules"] if one.get("alert") == "ParleyDrainOverdue"
+    ]
+    overdue["for"] = "2100s"
+    assert groups == original
+
+
+def test_alerts_can_be_changed_and_left_out(promtool, tmp_path):
+    (rule,) = render(SETS["adapted-alerts"]).of_kind("PrometheusRule")
+    check_rules(promtool, rule["spec"]["groups"], tmp_path)
+    alerts = {
+        one["alert"]: one for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one
+    }
+    assert alerts["ParleySlowAnswers"]["for"] == "20m"
+    assert "ParleyNoAnswers" not in alerts
+
+
+def test_the_dashboards_arrive_whole():
+    maps = [
+        one
+        for one in render(SETS["eks-production"]).of_kind("ConfigMap")
+        if one["metadata"]["labels"].get("grafana_dashboard")
+    ]
+    found = {name: json.loads(text) for one in maps for name, text in one["data"].items()}
+    originals = {
+        file.name: json.loads(file.read_text()) for file in (ROOT / "deploy" / "grafana").glob("*.json")
+    }
+    assert found == originals
+
+
+def test_scraped_jobs_have_the_names_that_the_alerts_look_for():
+    monitors = render(SETS["eks-production"]).of_kind("ServiceMonitor")
+    jobs = {one["spec"]["endpoints"][0]["relabelings"][0]["replacement"] for one in monitors}
+    assert jobs == {"parley", "parley-gateway"}
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_memory_plan_fits_its_gpu(name):
+    gpu = GPUS[name]
+    kv_gb = sum(gpu["kv"].values()) * 2**30 / 1e9
+    assert FIXED_GB + kv_gb <= 0.95 * gpu["memoryGB"]
+    assert gpu["sessions"] % 4 == 0
+    # A session's share of the caches is 288 MiB of qwen3, and half a request of t3; 24 GB have less.
+    if gpu["memoryGB"] > 24:
+        assert gpu["kv"]["qwen3"] >= gpu["sessions"] * 288 / 1024
+        assert gpu["kv"]["t3"] >= gpu["sessions"] * 47 / 1024
+
+
+@pytest.mark.parametrize(("values", "name"), [("single-gpu", "L4"), ("gpu-H200", "H200")])
+def test_a_memory_plan_reaches_the_engines(values, name):
+    rendered = render(SETS[values])
+    environment = {one["name"]: one.get("value") for one in rendered.container("worker")["env"]}
+    files = rendered.get("ConfigMap", "-worker-engines")["data"]
+    for model in ("qwen3", "t3"):
+        assert environment[f"PARLEY_{model.upper()}_ENGINE_ARGS"] == f"/etc/parley/engines/{model}.json"
+        engine = json.loads(files[f"{model}.json"])
+        original = json.loads((ROOT / "model_repository" / model / "1" / "model.json").read_text())
+        changed = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
+        assert {key: value for key, value in engine.items() if key not in changed} == {
+            key: value for key, value in original.items() if key not in changed
+        }
+        assert engine["kv_cache_memory_bytes"] == int(GPUS[name]["kv"][model] * 2**30)
+    limits = rendered.container("worker")["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == 1
+    assert rendered.pod("worker")["nodeSelector"]["karpenter.k8s.aws/instance-gpu-name"] == name.lower()

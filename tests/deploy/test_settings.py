@@ -1,0 +1,143 @@
+"""What the chart says to the gateway and to the models exists there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+
+import pytest
+from charts import ROOT, merge, render
+from value_sets import SETS
+
+_READ = """
+import json, sys
+from pathlib import Path
+from parley_gateway.settings import load_settings
+for given in json.load(sys.stdin):
+    Path(sys.argv[1]).write_text(given["toml"])
+    load_settings(Path(sys.argv[1]), given["environment"])
+"""
+
+
+def test_the_gateway_accepts_its_configuration(tmp_path):
+    given = []
+    for values in SETS.values():
+        rendered = render(values)
+        environment = {
+            one["name"]: one["value"]
+            for one in rendered.container("gateway")["env"]
+            if one["name"].startswith("PARLEY_GATEWAY_") and "value" in one
+        }
+        given.append({"toml": rendered.gateway_toml(), "environment": environment})
+    done = subprocess.run(
+        [ROOT / ".venv" / "bin" / "python", "-c", _READ, tmp_path / "gateway.toml"],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_values_of_all_types_survive_the_way_into_the_configuration():
+    config = {
+        "realtime": {"voices": {"alloy": "joe", "ash": 'a "quoted" name'}},
+        "uploads": {"disk_bytes": 21474836480},
+        "rates": {"store_timeout_s": 0.25},
+        "security": {"origins": ["https://app.example.com"], "hosts": []},
+        "twilio": {"own_twiml": True, "greeting": None, "system_prompt": "Zwei\nZeilen, <b> & Ünïcode"},
+    }
+    read = tomllib.loads(render(merge(SETS["cpu"], {"gateway": {"config": config}})).gateway_toml())
+    del config["twilio"]["greeting"]
+    assert {name: {field: read[name][field] for field in config[name]} for name in config} == config
+    assert isinstance(read["uploads"]["disk_bytes"], int)
+    assert "greeting" not in read["twilio"]
+
+
+def test_the_address_that_clients_use_is_announced():
+    def announced(name):
+        return tomllib.loads(render(SETS[name]).gateway_toml())["listen"].get("public_url")
+
+    assert announced("eks-production") == "https://voice.example.com"
+    assert announced("gateway-api-tls") == "https://voice.example.com"
+    assert announced("other-ingress") == "http://a.example"
+    assert announced("cpu") is None
+
+
+def test_the_gateway_finds_the_workers_by_a_name_that_exists():
+    rendered = render(SETS["cpu"])
+    (address,) = tomllib.loads(rendered.gateway_toml())["servers"]["addresses"]
+    service = rendered.get("Service", "-worker")
+    assert address == f"dns://{service['metadata']['name']}.voice.svc.cluster.local:8001"
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is False
+
+
+def test_files_of_the_secret_are_those_that_the_settings_name():
+    rendered = render(SETS["telephone"])
+    read = tomllib.loads(rendered.gateway_toml())
+    named = {
+        read["security"]["keys_file"],
+        read["security"]["token_secret_file"],
+        read["twilio"]["auth_token_file"],
+    }
+    (volume,) = [one for one in rendered.pod("gateway")["volumes"] if one["name"] == "secrets"]
+    assert {f"/etc/parley/secrets/{item['path']}" for item in volume["secret"]["items"]} == named
+
+
+def test_no_secret_is_in_a_specification_or_a_configuration():
+    for name in ("telephone", "eks-production", "webrtc-turn"):
+        texts = [found for found in render(SETS[name]).objects if found["kind"] != "Secret"]
+        for secret in ("AAAAAAAAAAAAAAAAAAAAA", "rediss://", "TURN_SECRET=", "sha256 = "):
+            assert secret not in json.dumps(texts)
+
+
+@pytest.mark.parametrize("profile", ["tiny", "open", "gpu"])
+def test_the_number_of_agents_is_that_of_the_profile(profile):
+    base = {"tiny": "minimal", "open": "cpu", "gpu": "single-gpu"}[profile]
+    rendered = render(merge(SETS[base], {"worker": {"sessions": 8}}))
+    environment = {one["name"]: one.get("value") for one in rendered.container("worker")["env"]}
+    folder = ROOT / "model_repository" / "voice_agent"
+    config = folder / "config.pbtxt" if profile == "gpu" else folder / "configs" / f"{profile}.pbtxt"
+    agents = len(re.findall(r'name: "voice_agent_\d', config.read_text()))
+    assert int(environment["PARLEY_VOICE_AGENT_MAX_SESSIONS"]) * agents == 8
+
+
+def test_models_that_values_name_exist():
+    repository = {folder.name for folder in (ROOT / "model_repository").iterdir()}
+    weights = tomllib.loads((ROOT / "build" / "checkpoints.toml").read_text())["weights"]
+    for values in SETS.values():
+        assert set(values.get("worker", {}).get("models", ())) <= repository
+        assert set(values.get("weights", {}).get("hub", {}).get("models", ())) <= set(weights)
+
+
+def test_the_tiny_models_are_found_in_the_image():
+    environment = {
+        one["name"]: one.get("value") for one in render(SETS["minimal"]).container("worker")["env"]
+    }
+    assert environment["PARLEY_MODELS_DIR"] == "/opt/parley/models"
+    assert "initContainers" not in render(SETS["minimal"]).pod("worker")
+
+
+def test_weights_are_checked_before_the_server_starts():
+    def steps(name):
+        return [one["name"] for one in render(SETS[name]).pod("worker")["initContainers"]]
+
+    assert steps("cpu") == ["fetch-weights"]
+    assert steps("s3-open") == ["copy-weights", "check-weights"]
+    assert steps("cpu-shared-weights") == ["check-weights"]
+    assert steps("eks-production") == ["copy-weights", "check-sums"]
+    for name in ("cpu", "s3-open", "eks-production"):
+        (mount,) = [
+            one for one in render(SETS[name]).container("worker")["volumeMounts"] if one["name"] == "weights"
+        ]
+        assert mount["readOnly"]
+
+
+def test_options_of_the_launcher_exist():
+    launcher = (ROOT / "src" / "parley" / "launcher" / "__main__.py").read_text()
+    arguments = [part.partition("=")[0] for part in render(SETS["cpu"]).container("worker")["args"]]
+    assert [name for name in arguments if f'"{name}"' not in launcher] == []
