@@ -50,7 +50,7 @@ def test_the_end_of_the_server_has_the_time_that_the_grace_counts():
     assert "--exit-timeout=45" in rendered.container("worker")["args"]
     assert rendered.pod("worker")["terminationGracePeriodSeconds"] == 1800 + 45 + 15
     rendered = render(merge(SETS["single-gpu"], {"worker": {"exitSeconds": 45}}))
-    assert "--exit-timeout-secs=45" in rendered.container("worker")["command"]
+    assert "--exit-timeout-secs=45" in rendered.container("worker")["args"]
 
 
 def test_a_longer_grace_than_needed_is_taken():

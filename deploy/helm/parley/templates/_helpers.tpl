@@ -41,12 +41,17 @@ app.kubernetes.io/part-of: parley
 
 {{- /* An image: dict "root" $ "image" VALUES "default" REPOSITORY. */ -}}
 {{- define "parley.image" -}}
-{{- $repository := default .default .image.repository -}}
+{{- $repository := include "parley.registered" (dict "root" .root "name" (default .default .image.repository)) -}}
 {{- if .image.digest -}}
 {{ $repository }}@{{ .image.digest }}
 {{- else -}}
 {{ $repository }}:{{ default .root.Chart.AppVersion .image.tag }}
 {{- end -}}
+{{- end -}}
+
+{{- /* A name of an image with the registry: dict "root" $ "name" NAME. */ -}}
+{{- define "parley.registered" -}}
+{{- if .root.Values.imageRegistry }}{{ trimSuffix "/" .root.Values.imageRegistry }}/{{ end }}{{ .name -}}
 {{- end -}}
 
 {{- define "parley.serviceAccount" -}}

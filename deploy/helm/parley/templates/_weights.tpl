@@ -4,7 +4,7 @@
 {{- $worker := .Values.worker -}}
 {{- if eq $weights.source "s3" }}
 - name: copy-weights
-  image: {{ $weights.s3.image }}
+  image: {{ include "parley.registered" (dict "root" $ "name" $weights.s3.image) }}
   command: [aws]
   args: [s3, sync, {{ $weights.s3.uri | quote }}, /var/lib/parley/models, --no-progress]
   env:

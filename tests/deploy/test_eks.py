@@ -1,0 +1,134 @@
+"""The files for EKS fit together, and the chart renders with their values."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+from charts import NAMESPACE, ROOT, merge, read_documents, render
+from policies import violations
+from schemas import VERSIONS, custom_errors, is_built_in, kubernetes_errors
+
+EKS = ROOT / "deploy" / "eks"
+ACCOUNT = "111122223333"
+(CLUSTER,) = read_documents((EKS / "cluster.yaml").read_text())
+NODES = read_documents((EKS / "nodes.yaml").read_text())
+(VALUES,) = read_documents((EKS / "values.yaml").read_text())
+COMMAND_LINE = {"imageRegistry": "registry.example.com", "weights": {"checksums": f"{'0' * 64}  a/b\n"}}
+"""What README.md adds on the command line."""
+
+
+class CloudFormationLoader(yaml.SafeLoader):
+    """Reads the short forms of functions, such as !Sub, as their arguments."""
+
+
+def _plain(loader, _suffix, node):
+    if isinstance(node, yaml.ScalarNode):
+        return loader.construct_scalar(node)
+    return loader.construct_sequence(node)
+
+
+CloudFormationLoader.add_multi_constructor("!", _plain)
+BUCKET = yaml.load((EKS / "bucket.yaml").read_text(), CloudFormationLoader)  # noqa: S506 - of SafeLoader
+
+
+@pytest.fixture(scope="module")
+def rendered():
+    return render(merge(VALUES, COMMAND_LINE))
+
+
+def pools():
+    return {one["metadata"]["name"]: one["spec"] for one in NODES if one["kind"] == "NodePool"}
+
+
+def requirements(pool):
+    return {one["key"]: one for one in pool["template"]["spec"]["requirements"]}
+
+
+def test_the_chart_becomes_what_the_cluster_accepts(rendered):
+    objects = rendered.objects
+    version = CLUSTER["metadata"]["version"]
+    assert version in VERSIONS
+    assert [e for one in objects if is_built_in(one) for e in kubernetes_errors(one, version)] == []
+    assert custom_errors([one for one in objects if not is_built_in(one)]) == []
+    assert [text for one in rendered.of_kind("Deployment") for text in violations(one)] == []
+
+
+def test_karpenter_and_external_secrets_accept_their_resources():
+    (store,) = read_documents((EKS / "secret-store.yaml").read_text())
+    assert custom_errors([*NODES, store]) == []
+
+
+def test_nodes_with_calls_are_neither_reclaimed_nor_cut_short():
+    for pool in pools().values():
+        assert requirements(pool)["karpenter.sh/capacity-type"]["values"] == ["on-demand"]
+        assert pool["disruption"]["consolidationPolicy"] == "WhenEmpty"
+        spec = pool["template"]["spec"]
+        assert spec["expireAfter"] == "Never"
+        assert "terminationGracePeriod" not in spec
+
+
+def test_every_pod_finds_a_node(rendered):
+    gpu, cpu = pools()["voice-gpu"], pools()["voice-cpu"]
+    worker, gateway = rendered.pod("worker"), rendered.pod("gateway")
+    (name,) = [worker["nodeSelector"]["karpenter.k8s.aws/instance-gpu-name"]]
+    assert name in requirements(gpu)["karpenter.k8s.aws/instance-gpu-name"]["values"]
+    tolerated = {one["key"] for one in worker["tolerations"]}
+    assert {taint["key"] for taint in gpu["template"]["spec"]["taints"]} <= tolerated
+    assert gateway["nodeSelector"].items() <= cpu["template"]["metadata"]["labels"].items()
+    assert "taints" not in cpu["template"]["spec"]
+
+
+def test_the_pods_that_bring_weights_may_read_the_bucket(rendered):
+    associations = {
+        (one["namespace"], one["serviceAccountName"]): one
+        for one in CLUSTER["iam"]["podIdentityAssociations"]
+    }
+    (account,) = rendered.of_kind("ServiceAccount")
+    reader = associations[NAMESPACE, account["metadata"]["name"]]
+    actions = {action for one in reader["permissionPolicy"]["Statement"] for action in one["Action"]}
+    assert actions == {"s3:ListBucket", "s3:GetObject"}
+    bucket = BUCKET["Resources"]["Weights"]["Properties"]["BucketName"].replace("${AWS::AccountId}", ACCOUNT)
+    assert VALUES["weights"]["s3"]["uri"].startswith(f"s3://{bucket}/")
+    assert {one["Resource"] for one in reader["permissionPolicy"]["Statement"]} == {
+        f"arn:aws:s3:::{bucket}",
+        f"arn:aws:s3:::{bucket}/*",
+    }
+    assert reader["roleName"] in (EKS / "bucket.yaml").read_text()
+    assert any(one["name"] == "eks-pod-identity-agent" for one in CLUSTER["addons"])
+
+
+def test_the_bucket_is_neither_public_nor_read_without_tls():
+    properties = BUCKET["Resources"]["Weights"]["Properties"]
+    assert set(properties["PublicAccessBlockConfiguration"].values()) == {True}
+    statements = BUCKET["Resources"]["Policy"]["Properties"]["PolicyDocument"]["Statement"]
+    (tls,) = [one for one in statements if one["Sid"] == "OnlyTls"]
+    assert (tls["Effect"], tls["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+
+
+def test_network_policies_have_an_effect():
+    (plugin,) = [one for one in CLUSTER["addons"] if one["name"] == "vpc-cni"]
+    assert yaml.safe_load(plugin["configurationValues"]) == {"enableNetworkPolicy": "true"}
+
+
+def test_names_are_the_same_in_all_files():
+    name, region = CLUSTER["metadata"]["name"], CLUSTER["metadata"]["region"]
+    (node_class,) = [one["spec"] for one in NODES if one["kind"] == "EC2NodeClass"]
+    assert node_class["role"] == f"eksctl-KarpenterNodeRole-{name}"
+    assert node_class["subnetSelectorTerms"][0]["tags"].items() >= CLUSTER["metadata"]["tags"].items()
+    for file in EKS.glob("*.yaml"):
+        assert set(re.findall(r"\b[a-z]{2}-(?:central|east|west)-\d\b", file.read_text())) <= {region}
+        assert set(re.findall(r"\b\d{12}\b", file.read_text())) <= {ACCOUNT}
+    assert VALUES["secrets"]["externalSecret"]["store"] in (EKS / "secret-store.yaml").read_text()
+
+
+def test_the_costs_in_the_readme_follow_from_its_figures():
+    rows = re.findall(
+        r"^\| [^|]*\| ([\d.]+) \| [^|]*?(\d+)[^|]* \| ([\d.]+) \|$",
+        (EKS / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    assert len(rows) >= 5
+    for price, calls, cost in rows:
+        assert float(cost) == pytest.approx(float(price) / 60 / (int(calls) * 0.7), rel=0.05)
