@@ -7,7 +7,7 @@ PY := .venv/bin/python
 # Arguments for the program behind a target, for example: make talk ARGS="--help"
 ARGS ?=
 # What "make test" runs, each as test-SUITE, and where their reports go.
-SUITES := unit kernels triton open frameworks browser
+SUITES := unit kernels triton open frameworks browser deploy
 REPORTS := .cache/tests
 # With a report, skipped tests are left to the summary of all suites.
 REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT))
@@ -87,7 +87,7 @@ test-cpus: setup ## Run the numeric tests with the libraries' code for other pro
 test-kernels: setup-kernels ## Run the tests of GPU kernels, in the compiler's interpreter without a GPU
 	@.venv-kernels/bin/python -m pytest -c tests/kernels/pytest.ini tests/kernels $(REPORTING) $(ARGS)
 
-test-deploy: setup-deploy ## Render the Helm chart with many values, and check it against schemas and policies
+test-deploy: setup setup-deploy ## Render the Helm chart with many values, and check it against schemas and policies
 	@$(PYTHON3) scripts/setup --prometheus
 	@.venv-deploy/bin/python -m pytest -c tests/deploy/pytest.ini tests/deploy $(REPORTING) $(ARGS)
 
