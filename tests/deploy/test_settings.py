@@ -12,16 +12,41 @@ from charts import ROOT, merge, render
 from value_sets import SETS
 
 _READ = """
-import json, sys
+import json, sys, tempfile
 from pathlib import Path
 from parley_gateway.settings import load_settings
-for given in json.load(sys.stdin):
-    Path(sys.argv[1]).write_text(given["toml"])
-    load_settings(Path(sys.argv[1]), given["environment"])
+with tempfile.TemporaryDirectory() as folder:
+    for given in json.load(sys.stdin):
+        file = Path(folder) / "gateway.toml"
+        file.write_text(given["toml"])
+        load_settings(file, given["environment"])
+"""
+_PARSE = """
+import json, sys
+from parley.launcher.__main__ import parser
+from parley_client.cli.program import build_parser
+given = json.load(sys.stdin)
+for command in given["parley"]:
+    build_parser().parse_args(command)
+parser().parse_args(given["launcher"])
 """
 
 
-def test_the_gateway_accepts_its_configuration(tmp_path):
+def run_in_project(program, given):
+    """Run a Python program with a JSON object as input in the environment that has Parley."""
+    python = ROOT / ".venv" / "bin" / "python"
+    done = subprocess.run(
+        [python, "-c", program],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_gateway_accepts_its_configuration():
     given = []
     for values in SETS.values():
         rendered = render(values)
@@ -31,15 +56,7 @@ def test_the_gateway_accepts_its_configuration(tmp_path):
             if one["name"].startswith("PARLEY_GATEWAY_") and "value" in one
         }
         given.append({"toml": rendered.gateway_toml(), "environment": environment})
-    done = subprocess.run(
-        [ROOT / ".venv" / "bin" / "python", "-c", _READ, tmp_path / "gateway.toml"],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
+    run_in_project(_READ, given)
 
 
 def test_values_of_all_types_survive_the_way_into_the_configuration():
@@ -137,7 +154,11 @@ def test_weights_are_checked_before_the_server_starts():
         assert mount["readOnly"]
 
 
-def test_options_of_the_launcher_exist():
-    launcher = (ROOT / "src" / "parley" / "launcher" / "__main__.py").read_text()
-    arguments = [part.partition("=")[0] for part in render(SETS["cpu"]).container("worker")["args"]]
-    assert [name for name in arguments if f'"{name}"' not in launcher] == []
+@pytest.mark.parametrize("name", ["minimal", "cpu", "ipv6", "single-gpu", "gpu-ipv6"])
+def test_the_programs_accept_their_command_lines(name):
+    container = render(SETS[name]).container("worker")
+    probe = container["startupProbe"]["exec"]["command"]
+    drain = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert (probe[0], drain[0]) == ("parley", "parley")
+    launcher = [] if "gpu" in name else container["args"]
+    run_in_project(_PARSE, {"parley": [probe[1:], drain[1:]], "launcher": launcher})

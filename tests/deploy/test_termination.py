@@ -72,6 +72,15 @@ def test_the_first_start_of_a_worker_may_take_as_long_as_it_is_given():
     assert rendered.get("Deployment", "-worker")["spec"]["progressDeadlineSeconds"] > 1000
 
 
+@pytest.mark.parametrize(("name", "is_v6"), [("cpu", False), ("ipv6", True), ("gpu-ipv6", True)])
+def test_probe_and_drain_ask_at_an_address_that_the_server_listens_on(name, is_v6):
+    container = render(SETS[name]).container("worker")
+    probe = container["startupProbe"]["exec"]["command"]
+    drain = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert ("--server=[::1]:8001" in probe) == is_v6
+    assert ("--metrics=[::1]:8002" in drain) == is_v6
+
+
 def test_readiness_does_not_depend_on_the_load():
     rendered = render(SETS["cpu"])
     assert rendered.container("gateway")["readinessProbe"]["httpGet"]["path"] == "/readyz"
