@@ -46,15 +46,15 @@ def test_the_copies_in_the_chart_are_up_to_date():
     assert there <= set(expected)
 
 
-def test_the_alerts_are_those_of_the_repository_except_for_the_time_of_a_drain(promtool, tmp_path):
+def test_the_alerts_are_those_of_the_repository_except_for_two_times(promtool, tmp_path):
     original = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
     (rule,) = render(SETS["eks-production"]).of_kind("PrometheusRule")
     groups = rule["spec"]["groups"]
     check_rules(promtool, groups, tmp_path)
-    (overdue,) = [
-        one for group in original for one in group["rules"] if one.get("alert") == "ParleyDrainOverdue"
-    ]
-    overdue["for"] = "2100s"
+    rules = {one.get("alert"): one for group in original for one in group["rules"]}
+    # drain.seconds and five minutes; worker.startupSeconds and two.
+    rules["ParleyDrainOverdue"]["for"] = "2100s"
+    rules["ParleyTargetDown"]["for"] = "1020s"
     assert groups == original
 
 
@@ -82,8 +82,8 @@ def test_the_dashboards_arrive_whole():
 
 
 def test_scraped_jobs_have_the_names_that_the_alerts_look_for():
-    monitors = render(SETS["eks-production"]).of_kind("ServiceMonitor")
-    jobs = {one["spec"]["endpoints"][0]["relabelings"][0]["replacement"] for one in monitors}
+    monitors = render(SETS["eks-production"]).of_kind("PodMonitor")
+    jobs = {one["spec"]["podMetricsEndpoints"][0]["relabelings"][0]["replacement"] for one in monitors}
     assert jobs == {"parley", "parley-gateway"}
 
 

@@ -101,6 +101,8 @@ def test_services_and_policies_select_pods_of_this_release_only(rendered):
         match found["kind"]:
             case "Service":
                 selector = spec["selector"]
+            case "PodMonitor":
+                selector = spec["selector"]["matchLabels"]
             case "NetworkPolicy":
                 selector = spec["podSelector"]["matchLabels"]
             case "PodDisruptionBudget":

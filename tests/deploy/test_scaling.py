@@ -18,8 +18,9 @@ def trigger(values):
     return scaled["spec"]["triggers"][0]["metadata"]
 
 
-def series(name, pod, value, instance="0", service="calls-parley-worker"):
-    labels = f'namespace="voice", service="{service}", instance="{pod}:8002", model_instance="{instance}"'
+def series(name, pod, value, instance="0", release="calls"):
+    pod_labels = f'namespace="voice", pod="{release}-parley-worker-{pod}", instance="{pod}:8002"'
+    labels = f'{pod_labels}, model_instance="{instance}"'
     return {"series": f"{name}{{{labels}}}", "values": f"{value}x10"}
 
 
@@ -47,7 +48,7 @@ def test_sessions_of_draining_workers_are_not_counted(promtool, tmp_path):
         series("voice_agent_draining", "a", 0, "1"),
         series("voice_agent_active_sessions", "b", 30, "0"),
         series("voice_agent_draining", "b", 1, "0"),
-        series("voice_agent_active_sessions", "c", 7, "0", service="another"),
+        series("voice_agent_active_sessions", "c", 7, "0", release="other"),
     ]
     evaluate(promtool, query, inputs, [{"labels": "{}", "value": 15}], tmp_path)
 

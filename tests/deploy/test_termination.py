@@ -64,6 +64,14 @@ def test_balancers_keep_the_connections_of_a_pod_that_ends():
     assert "connection_termination.enabled=false" in attributes
 
 
+def test_a_pod_that_drains_is_still_scraped():
+    monitors = render(SETS["eks-production"]).of_kind("PodMonitor")
+    assert {one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for one in monitors} == {
+        "gateway",
+        "worker",
+    }
+
+
 def test_the_first_start_of_a_worker_may_take_as_long_as_it_is_given():
     rendered = render(merge(SETS["cpu"], {"worker": {"startupSeconds": 1000}}))
     probe = rendered.container("worker")["startupProbe"]
