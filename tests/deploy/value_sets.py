@@ -23,13 +23,20 @@ def _varied():
     )
     for name in ("A10G", "L40S", "H100", "H200"):
         yield f"gpu-{name}", merge(gpu, {"worker": {"gpu": {"class": name}}})
+    yield "spare-nodes", merge(production, {"spare": {"replicas": 2}})
+    yield (
+        "spare-processors",
+        merge(cpu, {"spare": {"replicas": 1}, "worker": {"tolerations": [{"key": "a"}]}}),
+    )
     yield (
         "gpu-without-selection",
         merge(gpu, {"worker": {"gpu": {"selectNodes": False, "runtimeClassName": "nvidia"}}}),
     )
     yield "gpu-ipv6", merge(gpu, {"worker": {"listenAddress": "::"}})
     yield "gpu-own-command", merge(gpu, {"worker": {"models": [], "command": ["/start", "--all"]}})
-    yield "mig", merge(gpu, {"worker": {"gpu": {"class": "H100", "resource": "nvidia.com/mig-3g.40gb"}}})
+    # A slice of 40 GB, with the plan for 24.
+    mig = {"class": "L4", "selectNodes": False, "resource": "nvidia.com/mig-3g.40gb"}
+    yield "mig", merge(gpu, {"worker": {"gpu": mig}})
     yield (
         "own-resources",
         merge(

@@ -93,7 +93,7 @@
 {{- end -}}
 {{- $own := dict
   "listen" (dict "host" "gateway.listenAddress" "port" "gateway.ports.http" "health_port" "gateway.ports.health" "metrics_port" "gateway.ports.metrics" "drain_s" "drain.seconds" "certificate" "secrets.files" "key" "secrets.files")
-  "servers" (dict "addresses" "the workers of this release")
+  "servers" (dict "addresses" "the workers of this release" "sessions" "worker.capacity")
   "calls" (dict "limit" "gateway.calls")
   "uploads" (dict "folder" "gateway.tmpSize")
   "security" (dict "insecure_allow_anonymous" "gateway.allowAnonymous" "keys_file" "secrets.files" "token_secret_file" "secrets.files" "trusted_proxies" "exposure.trustedProxies")

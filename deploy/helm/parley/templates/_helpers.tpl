@@ -166,8 +166,10 @@ true
 {{- if has "token-secret" $files }}{{ $_ := set $security "token_secret_file" (printf "%s/token-secret" $folder) }}{{ end -}}
 {{- $realtime := dict "webrtc" $values.turn.enabled -}}
 {{- if $values.turn.enabled }}{{ $_ := set $realtime "ice_networks" (list $values.turn.peerCidr) }}{{ end -}}
+{{- $servers := dict "addresses" (list (printf "dns://%s:8001" $worker)) -}}
+{{- if $values.worker.capacity }}{{ $_ := set $servers "sessions" (max 1 (floor $values.worker.capacity | int)) }}{{ end -}}
 {{- $own := dict "listen" $listen "security" $security "realtime" $realtime
-  "servers" (dict "addresses" (list (printf "dns://%s:8001" $worker)))
+  "servers" $servers
   "calls" (dict "limit" (int $values.gateway.calls))
   "uploads" (dict "folder" "/tmp") -}}
 {{- if has "jwt-key" $files }}{{ $_ := set $own "jwt" (dict "key_file" (printf "%s/jwt-key" $folder)) }}{{ end -}}
@@ -210,4 +212,44 @@ true
 {{- define "parley.scratch" -}}
 emptyDir:
   sizeLimit: {{ . }}
+{{- end -}}
+
+{{- /* Resources of a worker as JSON: those of its GPU class, and over them those of values. */ -}}
+{{- define "parley.worker.resources" -}}
+{{- $worker := .Values.worker -}}
+{{- $gpu := include "parley.gpu" . | fromJson -}}
+{{- $resources := mergeOverwrite (dict "requests" (dict "cpu" "2" "memory" "6Gi") "limits" (dict "memory" "8Gi")) (deepCopy (default dict $gpu.resources)) (deepCopy $worker.resources) -}}
+{{- if ne $worker.gpu.class "none" }}{{ $_ := set $resources.limits $worker.gpu.resource 1 }}{{ end -}}
+{{- toJson $resources -}}
+{{- end -}}
+
+{{- define "parley.worker.image" -}}
+{{- $default := ternary "parley/worker-cpu" "parley/worker-gpu" (eq .Values.worker.gpu.class "none") -}}
+{{- include "parley.image" (dict "root" . "image" .Values.worker.image "default" $default) -}}
+{{- end -}}
+
+{{- /* Where workers may run: fields of a pod. */ -}}
+{{- define "parley.worker.placement" -}}
+{{- $worker := .Values.worker -}}
+{{- $gpu := include "parley.gpu" . | fromJson -}}
+{{- $hasGpu := ne $worker.gpu.class "none" -}}
+{{- $selector := deepCopy $worker.nodeSelector -}}
+{{- if and $hasGpu $worker.gpu.selectNodes -}}
+{{- $_ := set $selector "karpenter.k8s.aws/instance-gpu-name" $gpu.gpuName -}}
+{{- end -}}
+{{- with $selector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if or $hasGpu $worker.tolerations }}
+tolerations:
+  {{- if $hasGpu }}
+  - {key: {{ $worker.gpu.resource }}, operator: Exists, effect: NoSchedule}
+  {{- end }}
+  {{- with $worker.tolerations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+{{- with $worker.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
