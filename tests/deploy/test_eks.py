@@ -33,6 +33,9 @@ CloudFormationLoader.add_multi_constructor("!", _plain)
 BUCKET = yaml.load((EKS / "bucket.yaml").read_text(), CloudFormationLoader)  # noqa: S506 - of SafeLoader
 
 
+(WITHOUT_GPU,) = read_documents((EKS / "values-cpu.yaml").read_text())
+
+
 @pytest.fixture(scope="module")
 def rendered():
     return render(merge(VALUES, COMMAND_LINE))
@@ -46,7 +49,9 @@ def requirements(pool):
     return {one["key"]: one for one in pool["template"]["spec"]["requirements"]}
 
 
-def test_the_chart_becomes_what_the_cluster_accepts(rendered):
+@pytest.mark.parametrize("values", [merge(VALUES, COMMAND_LINE), merge(VALUES, WITHOUT_GPU)])
+def test_the_chart_becomes_what_the_cluster_accepts(values):
+    rendered = render(values)
     objects = rendered.objects
     version = CLUSTER["metadata"]["version"]
     assert version in VERSIONS
@@ -78,6 +83,13 @@ def test_every_pod_finds_a_node(rendered):
     assert {taint["key"] for taint in gpu["template"]["spec"]["taints"]} <= tolerated
     assert gateway["nodeSelector"].items() <= cpu["template"]["metadata"]["labels"].items()
     assert "taints" not in cpu["template"]["spec"]
+
+
+def test_without_a_gpu_every_pod_finds_a_node_too():
+    worker = render(merge(VALUES, WITHOUT_GPU)).pod("worker")
+    cpu = pools()["voice-cpu"]["template"]
+    assert worker["nodeSelector"].items() <= cpu["metadata"]["labels"].items()
+    assert "nvidia.com/gpu" not in worker["containers"][0]["resources"]["limits"]
 
 
 def test_the_pods_that_bring_weights_may_read_the_bucket(rendered):
