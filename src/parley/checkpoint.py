@@ -14,9 +14,11 @@ import msgspec
 from parley.chat import ChatMessage, ToolCall
 
 CHECKPOINT_VERSION = 1
+"""Clients ignore fields that they do not know, and do not send them back: a field without which a session
+cannot go on needs a new version."""
 
 
-class HistoryState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class HistoryState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The conversation as it was played."""
 
     messages: list[ChatMessage] = []
@@ -25,9 +27,7 @@ class HistoryState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Of what came before them."""
 
 
-class UserTurnState(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class UserTurnState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The user's turn that is not over."""
 
     text: str = ""
@@ -36,7 +36,7 @@ class UserTurnState(
     """Keys that are not yet a turn (:class:`parley.protocol.Dtmf`)."""
 
 
-class RoundState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class RoundState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One answer of the language model that ended with tool calls."""
 
     text: str = ""
@@ -47,9 +47,7 @@ class RoundState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What each call's tool returned, by the call's id. A call without a result is still running."""
 
 
-class AgentTurnState(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class AgentTurnState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's turn under way: it has begun, and is not over."""
 
     turn: int
@@ -68,7 +66,7 @@ class AgentTurnState(
     """Of an answer, those that ended with tool calls."""
 
 
-class QueuedText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class QueuedText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A :class:`parley.protocol.Say` or :class:`parley.protocol.Respond` that waits for its turn."""
 
     kind: Literal["say", "respond"] = "say"
@@ -79,7 +77,7 @@ class QueuedText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     use_tools: bool = True
 
 
-class SessionState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything of a session but its settings and its history: small, and sent with every checkpoint."""
 
     version: int

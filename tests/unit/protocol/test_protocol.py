@@ -229,3 +229,11 @@ def test_an_error_crosses_a_model_boundary(kind):
 def test_unknown_words_are_an_inference_error(text):
     back = from_wire(text)
     assert (type(back), str(back)) == (InferenceError, text)
+
+
+def test_a_checkpoint_of_a_newer_server_is_read():
+    state = {"version": CHECKPOINT_VERSION, "novel": 1, "agent": {"turn": 1, "response_id": "r", "novel": 2}}
+    raw = json.dumps({"type": "checkpoint", "state": state, "history": {"novel": []}, "novel": 3}).encode()
+    event = decode_event(raw)
+    assert isinstance(event, protocol.Checkpoint)
+    assert event.state.agent == AgentTurnState(turn=1, response_id="r")
