@@ -31,12 +31,12 @@ from parley.errors import (
 )
 from parley_client.call import Call
 from parley_client.errors import ConnectError
-from parley_gateway import servers as servers_module
 from parley_gateway import serving
 from parley_gateway.errors import NoServerReadyError, TooManyCallsError
 from parley_gateway.model_health import ModelReport
 from parley_gateway.security.principal import ANONYMOUS
 from parley_gateway.servers import Servers, ServerSettings
+from parley_gateway.servers import server as server_module
 
 
 def no_models(*_):
@@ -208,7 +208,7 @@ async def test_what_becomes_of_a_server_is_one_line_each(caplog):
 
 
 async def test_a_server_is_checked_more_often_while_none_is_ready(monkeypatch):
-    monkeypatch.setattr(servers_module, "_NEEDED_S", 0.001)
+    monkeypatch.setattr(server_module, "_NEEDED_S", 0.001)
     problems = dict.fromkeys(("a:1", "b:1"), ModelUnavailableError("loading"))
     addresses = iter(problems)
     names, checks = {}, Counter()

@@ -1,0 +1,181 @@
+"""One Triton behind the gateway: its channel, its checks, and who uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import grpc
+import grpc.aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError
+from parley_client.channel import error_of
+from parley_client.transport import MODEL
+from parley_gateway.model_health import ModelHealth
+from parley_gateway.servers.settings import ServerSettings
+
+_log = logging.getLogger("parley.gateway")
+# A busy server may be late once; twice in a row is not ready.
+_LATE_TWICE = 2
+_NEEDED_S = 1.0
+"""The longest wait between two checks while no server is ready."""
+
+Probe: TypeAlias = Callable[[grpc.aio.Channel, float], Awaitable[None]]
+"""Returns if the server behind the channel is ready, within seconds; raises :class:`ParleyError` if not."""
+
+
+async def check_readiness(channel: grpc.aio.Channel, timeout_s: float) -> None:
+    """Ask whether server and agent are ready.
+
+    Raises:
+        ModelUnavailableError: one of them is not, or nothing answers.
+        DeadlineExceededError: no answer in time.
+        ParleyError: what the server answered instead.
+    """
+    stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    try:
+        server, model = await asyncio.gather(
+            stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=timeout_s),
+            stub.ModelReady(service_pb2.ModelReadyRequest(name=MODEL), timeout=timeout_s),
+        )
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+    except grpc.aio.UsageError as error:
+        raise ParleyError("the channel is closed") from error
+    if not server.ready:
+        raise ModelUnavailableError("the server is not ready")
+    if not model.ready:
+        raise ModelUnavailableError(f"the model {MODEL} is not ready")
+
+
+class TritonServer:
+    """One Triton.
+
+    Args:
+        address: ``host:port``.
+        channel: To it; the server owns it.
+        settings: How it is watched.
+        probe: Asks whether it is ready.
+        models: What its models answer.
+        is_needed: Whether no server is ready: then it is checked more often.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        channel: grpc.aio.Channel,
+        settings: ServerSettings,
+        probe: Probe,
+        models: ModelHealth,
+        *,
+        is_needed: Callable[[], bool],
+    ) -> None:
+        self.address = address
+        self.channel = channel
+        self.models = models
+        self.users = 0
+        """Leases that are out."""
+        self._is_reachable = False
+        self._problem = "not checked yet"
+        self.checked = asyncio.Event()
+        """Set after the first check."""
+        self._settings = settings
+        self._probe = probe
+        self._is_needed = is_needed
+        self._doubted = asyncio.Event()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it would take a call: Triton calls itself and the agent ready, and the agent answers."""
+        return self._is_reachable and not self.models.agent_problem
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether Triton calls itself and the agent ready."""
+        return self._is_reachable
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether something answers at its address, ready or not."""
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
+
+    @property
+    def problem(self) -> str:
+        """Why it is not ready; empty if it is."""
+        return self._problem or self.models.agent_problem
+
+    def doubt(self, error: ParleyError) -> None:
+        """A call could not reach it: leave it out until a check succeeds."""
+        self._record(str(error) or error.code)
+        self._doubted.set()
+
+    async def watch(self) -> None:
+        """Check it again and again; never returns."""
+        failures = 0
+        while True:
+            try:
+                await self._probe(self.channel, self._settings.check_timeout_s)
+            except ParleyError as error:
+                failures += 1
+                is_late = isinstance(error, DeadlineExceededError)
+                if not (is_late and self._is_reachable and failures < _LATE_TWICE):
+                    self._record(str(error) or error.code)
+            except Exception as error:  # noqa: BLE001 - logged with its trace
+                # In any case go on: the state of an unwatched server would never change.
+                failures += 1
+                _log.exception("the check of server %s failed", self.address)
+                self._record(f"the check failed: {type(error).__name__}")
+            else:
+                failures = 0
+                self._record("")
+            self.checked.set()
+            await self._pause(failures)
+
+    async def _pause(self, failures: int) -> None:
+        settings = self._settings
+        wait_s = settings.check_s
+        if failures:
+            # The exponent is bounded, as the number of failures is not.
+            wait_s = min(settings.retry_max_s, settings.retry_s * 2.0 ** min(failures - 1, 16))
+        while wait_s > 0 and not self._doubted.is_set():
+            step_s = min(wait_s, _NEEDED_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(step_s):
+                    await self._doubted.wait()
+            # The last one that was ready may have been lost meanwhile.
+            wait_s = 0.0 if failures and self._is_needed() else wait_s - step_s
+        if self._doubted.is_set():
+            self._doubted.clear()
+            await asyncio.sleep(settings.retry_s)
+
+    def _record(self, problem: str) -> None:
+        if problem and not self.checked.is_set():
+            # The command that starts the gateway warns in plain words, and `/readyz` has the details.
+            _log.debug("server %s is not ready: %s", self.address, problem)
+        elif self._is_reachable and problem:
+            _log.warning("server %s is left out: %s", self.address, problem)
+        elif not self._is_reachable and not problem:
+            _log.info("server %s is ready", self.address)
+        self._is_reachable, self._problem = not problem, problem
+        self.models.set_reachable(is_reachable=self._is_reachable)
+
+
+class Lease:
+    """Counts one user of a server for as long as it is entered."""
+
+    def __init__(self, server: TritonServer) -> None:
+        self.server = server
+
+    def __enter__(self) -> Self:
+        self.server.users += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.users -= 1
