@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from parley_client.errors import CallLostError
+from parley_gateway.servers import Servers
 
 # Seconds; the goal is 3 ms for half of all frames and 10 ms for 99 of 100.
 _ADDED_BUCKETS = (0.0001, 0.0003, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
@@ -79,9 +80,26 @@ class Metrics:
         self.server_users = Gauge(
             "parley_gateway_server_users", "Calls and requests on a server", ["server"], registry=registry
         )
+        self.discovery_failing = Gauge(
+            "parley_gateway_discovery_failing",
+            "1 while a name or file of servers cannot be used, and those that were found before still count",
+            ["source"],
+            registry=registry,
+        )
 
         # A series that first appears with an incident shows no increase.
         self.lost.labels(CallLostError.code)
+
+    def set_servers(self, servers: Servers) -> None:
+        """Record the state of all servers; the series of those that have left are removed."""
+        for gauge in (self.server_ready, self.server_users, self.discovery_failing):
+            gauge.clear()
+        for server in servers.all:
+            self.server_ready.labels(server.address).set(server.is_ready)
+        for server in (*servers.all, *servers.leaving):
+            self.server_users.labels(server.address).set(server.users)
+        for source, problem in servers.discovery_problems.items():
+            self.discovery_failing.labels(source).set(bool(problem))
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""

@@ -226,7 +226,7 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 def _fit_descriptors(gateway: Gateway) -> None:
     settings = gateway.settings
     reserved = reserved_descriptors(
-        servers=len(settings.servers.addresses),
+        servers=settings.servers.most_connected,
         calls=settings.calls.limit if settings.realtime.webrtc else 0,
         stage_requests=settings.stages.requests,
         health=settings.listen.health_port is not None,

@@ -65,9 +65,7 @@ def routes(gateway: Gateway) -> APIRouter:
         """Metrics in Prometheus' format; where keys are required, with the scope ``admin``."""
         if gateway.guard.authenticated:
             await gateway.guard.admit(request, "admin")
-        for server in gateway.servers.all:
-            gateway.metrics.server_ready.labels(server.address).set(server.is_ready)
-            gateway.metrics.server_users.labels(server.address).set(server.users)
+        gateway.metrics.set_servers(gateway.servers)
         return Response(gateway.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return router
@@ -85,6 +83,9 @@ def _why_not_ready(gateway: Gateway, *, with_addresses: bool) -> tuple[str, str]
             "not_ready",
             f"not ready: {named}" if with_addresses else "a server answers, but it is not ready",
         )
+    if not servers:
+        sources = ", ".join(gateway.servers.discovery_problems)
+        return "no_server", f"no server is found by {sources}" if with_addresses else "no server is found"
     named = ", ".join(server.address for server in servers)
     return "no_server", f"nothing answers at {named}" if with_addresses else "no server answers"
 

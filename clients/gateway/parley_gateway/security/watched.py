@@ -12,6 +12,7 @@ from parley_gateway.errors import GatewaySettingsError
 
 _LOG = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
+_NOT_SEEN = (0, 0, 0)
 
 T = TypeVar("T")
 
@@ -38,6 +39,8 @@ class WatchedFile(Generic[T]):
         self._path = path
         self._parse = parse
         self._clock = clock
+        self.problem = ""
+        """Why the file could not be used the last time; empty: it could."""
         self._stamp = self._look()
         self._looked_at = clock()
         self._value = self._read()
@@ -45,9 +48,13 @@ class WatchedFile(Generic[T]):
     def get(self) -> T:
         """What it holds now."""
         if self._clock() - self._looked_at >= _LOOK_EVERY_S:
-            self._looked_at = self._clock()
-            self._refresh(force=False)
+            self.check()
         return self._value
+
+    def check(self) -> None:
+        """Look at it now, and read it if it has changed."""
+        self._looked_at = self._clock()
+        self._refresh(force=False)
 
     def reload(self) -> None:
         """Read it now, changed or not."""
@@ -55,15 +62,18 @@ class WatchedFile(Generic[T]):
 
     def _refresh(self, *, force: bool) -> None:
         try:
-            stamp = self._look()
-            if stamp == self._stamp and not force:
+            seen, self._stamp = self._stamp, _NOT_SEEN
+            self._stamp = self._look()
+            if self._stamp == seen and not force:
                 return
-            # Also a file that cannot be used counts as seen: once in the log is enough.
-            self._stamp = stamp
             self._value = self._read()
         except GatewaySettingsError as error:
-            _LOG.error("keeping what was read before: %s", error)
+            # Also a file that cannot be used counts as seen: once in the log is enough.
+            if str(error) != self.problem or force:
+                _LOG.error("keeping what was read before: %s", error)
+            self.problem = str(error)
         else:
+            self.problem = ""
             _LOG.info("%s: read again", self._path)
 
     def _look(self) -> tuple[int, int, int]:

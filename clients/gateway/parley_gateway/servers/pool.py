@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,7 @@ from parley_client.options import Keepalive
 from parley_client.transport import open_triton_channel
 from parley_gateway.errors import NoServerReadyError
 from parley_gateway.model_health import AskModels, ModelHealth
+from parley_gateway.servers.discovery import Discovery, Endpoint, Resolve, resolve_name
 from parley_gateway.servers.server import Lease, Probe, TritonServer, check_readiness
 from parley_gateway.servers.settings import ServerSettings
 
@@ -23,83 +25,80 @@ from parley_gateway.servers.settings import ServerSettings
 _RECONNECT = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1_000)]
 # A recording is one message; how long it may be is limited where it is taken.
 _RECORDINGS = [("grpc.max_send_message_length", -1)]
-_METRICS_PORT = 8002
+_log = logging.getLogger("parley.gateway")
 
 
 class Servers:
-    """All servers; an ``async with`` opens the channels and watches.
+    """All servers; an ``async with`` finds and watches them.
+
+    A server that is no longer found takes no new call. Its channel is closed when its last user has left; if
+    it is found again before, it takes calls again.
 
     Args:
         settings: Which they are.
-        open_channel: Makes the channel to an address.
+        open_channel: Makes the channel to an endpoint.
         probe: Asks whether a server is ready.
         ask_models: Asks every model of a server something real.
+        resolve: Finds the addresses of a name.
     """
 
     def __init__(
         self,
         settings: ServerSettings,
         *,
-        open_channel: Callable[[str], grpc.aio.Channel] | None = None,
+        open_channel: Callable[[Endpoint], grpc.aio.Channel] | None = None,
         probe: Probe = check_readiness,
         ask_models: AskModels | None = None,
+        resolve: Resolve = resolve_name,
     ) -> None:
         self._settings = settings
         self._ask_models = ask_models
         self._open_channel = open_channel or _open_channel
         self._probe = probe
-        self._servers: list[TritonServer] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._discovery = Discovery(settings, self._update, resolve)
+        self._servers: dict[str, TritonServer] = {}
+        self._leaving: dict[str, TritonServer] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._turns = itertools.count()
-        self._last_turn: dict[str, int] = {}
 
     async def __aenter__(self) -> Self:
-        """Open the channels and wait until every server has been checked once."""
-        settings = self._settings
-        addresses = dict.fromkeys(settings.addresses)
-        metrics = dict(zip(settings.addresses, settings.metrics, strict=False))
-        self._servers = [
-            TritonServer(
-                address,
-                self._open_channel(address),
-                settings,
-                self._probe,
-                ModelHealth(
-                    address,
-                    metrics_url=metrics.get(address) or _metrics_url(address),
-                    required=settings.models,
-                    interval_s=settings.canary_s,
-                    retry_s=settings.check_s,
-                    deadline_s=settings.canary_timeout_s,
-                    ask=self._ask_models,
-                ),
-                is_needed=lambda: not self.is_ready,
-            )
-            for address in addresses
-        ]
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(work, name=f"{what}-{server.address}")
-            for server in self._servers
-            for what, work in (("watch", server.watch()), ("models", server.models.watch()))
-        ]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.check_timeout_s):
-                await asyncio.gather(*(server.checked.wait() for server in self._servers))
+        """Find the servers, and wait until each has been checked once."""
+        try:
+            await self._discovery.start()
+            self._update()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.check_timeout_s):
+                    await asyncio.gather(*(server.checked.wait() for server in self.all))
+        except BaseException:
+            await self._aclose()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(server.channel.close() for server in self._servers))
+        await self._aclose()
+
+    async def _aclose(self) -> None:
+        await self._discovery.aclose()
+        open_ones = [*self._servers.values(), *self._leaving.values()]
+        self._leaving.clear()
+        await asyncio.gather(*(server.aclose() for server in open_ones), *self._closing)
 
     @property
     def all(self) -> tuple[TritonServer, ...]:
-        """Every server, ready or not."""
-        return tuple(self._servers)
+        """Every server that there is, ready or not."""
+        return tuple(self._servers.values())
+
+    @property
+    def leaving(self) -> tuple[TritonServer, ...]:
+        """Servers that are no longer found, and still have users."""
+        return tuple(self._leaving.values())
+
+    @property
+    def discovery_problems(self) -> Mapping[str, str]:
+        """By name or file that servers are found by: why it could not be used the last time, or nothing."""
+        return self._discovery.problems
 
     @property
     def attempts(self) -> int:
@@ -109,7 +108,7 @@ class Servers:
     @property
     def is_ready(self) -> bool:
         """Whether at least one server is ready."""
-        return any(server.is_ready for server in self._servers)
+        return any(server.is_ready for server in self.all)
 
     def lease(self, *, excluding: Collection[TritonServer] = ()) -> Lease:
         """The ready server with the fewest users; of several, the one that was not chosen for longest.
@@ -120,20 +119,65 @@ class Servers:
         Raises:
             NoServerReadyError: none is left.
         """
-        ready = [server for server in self._servers if server.is_ready and server not in excluding]
+        ready = [server for server in self.all if server.is_ready and server not in excluding]
         if not ready:
             raise NoServerReadyError(
                 "no server is ready" if not excluding else "no other server is ready",
                 retry_after_s=self._settings.retry_s * 2,
             )
-        server = min(ready, key=lambda one: (one.users, self._last_turn.get(one.address, -1)))
-        self._last_turn[server.address] = next(self._turns)
+        server = min(ready, key=lambda one: (one.users, one.last_turn))
+        server.last_turn = next(self._turns)
         return Lease(server)
 
+    def _update(self) -> None:
+        """Begin to use servers that are new, and stop using those that are no longer found."""
+        wanted = {endpoint.address: endpoint for endpoint in self._discovery.endpoints}
+        for address in [address for address in self._servers if address not in wanted]:
+            server = self._leaving[address] = self._servers.pop(address)
+            _log.info("server %s is no longer found; %d users are left", address, server.users)
+            if not server.users:
+                self._close(server)
+        for address, endpoint in wanted.items():
+            if address in self._servers:
+                self._servers[address].endpoint = endpoint
+            elif address in self._leaving:
+                self._servers[address] = self._leaving.pop(address)
+                self._servers[address].endpoint = endpoint
+            else:
+                self._servers[address] = self._open(endpoint)
+                self._servers[address].start()
 
-def _metrics_url(address: str) -> str:
-    return f"http://{address.rpartition(':')[0]}:{_METRICS_PORT}/metrics"
+    def _open(self, endpoint: Endpoint) -> TritonServer:
+        settings = self._settings
+        models = ModelHealth(
+            endpoint.address,
+            metrics_url=endpoint.metrics_url,
+            required=settings.models,
+            interval_s=settings.canary_s,
+            retry_s=settings.check_s,
+            deadline_s=settings.canary_timeout_s,
+            ask=self._ask_models,
+        )
+        return TritonServer(
+            endpoint,
+            self._open_channel(endpoint),
+            settings,
+            self._probe,
+            models,
+            is_needed=lambda: not self.is_ready,
+            on_unused=self._on_unused,
+        )
+
+    def _on_unused(self, server: TritonServer) -> None:
+        if self._leaving.get(server.address) is server:
+            self._close(server)
+
+    def _close(self, server: TritonServer) -> None:
+        del self._leaving[server.address]
+        closing = asyncio.get_running_loop().create_task(server.aclose(), name=f"close-{server.address}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
 
-def _open_channel(address: str) -> grpc.aio.Channel:
-    return open_triton_channel(address, keepalive=Keepalive(), options=[*_RECONNECT, *_RECORDINGS])
+def _open_channel(endpoint: Endpoint) -> grpc.aio.Channel:
+    return open_triton_channel(endpoint.address, keepalive=Keepalive(), options=[*_RECONNECT, *_RECORDINGS])

@@ -17,6 +17,7 @@ from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyEr
 from parley_client.channel import error_of
 from parley_client.transport import MODEL
 from parley_gateway.model_health import ModelHealth
+from parley_gateway.servers.discovery import Endpoint
 from parley_gateway.servers.settings import ServerSettings
 
 _log = logging.getLogger("parley.gateway")
@@ -57,29 +58,32 @@ class TritonServer:
     """One Triton.
 
     Args:
-        address: ``host:port``.
+        endpoint: Where it is.
         channel: To it; the server owns it.
         settings: How it is watched.
         probe: Asks whether it is ready.
         models: What its models answer.
         is_needed: Whether no server is ready: then it is checked more often.
+        on_unused: Called when its last user has left.
     """
 
     def __init__(
         self,
-        address: str,
+        endpoint: Endpoint,
         channel: grpc.aio.Channel,
         settings: ServerSettings,
         probe: Probe,
         models: ModelHealth,
         *,
         is_needed: Callable[[], bool],
+        on_unused: Callable[[TritonServer], None],
     ) -> None:
-        self.address = address
+        self.endpoint = endpoint
         self.channel = channel
         self.models = models
-        self.users = 0
-        """Leases that are out."""
+        self.last_turn = -1
+        """Its number among all choices of a server; -1: it was never chosen."""
+        self._leases: set[Lease] = set()
         self._is_reachable = False
         self._problem = "not checked yet"
         self.checked = asyncio.Event()
@@ -87,7 +91,44 @@ class TritonServer:
         self._settings = settings
         self._probe = probe
         self._is_needed = is_needed
+        self._on_unused = on_unused
         self._doubted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to check it, and its models."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(work, name=f"{what}-{self.address}")
+            for what, work in (("watch", self._watch()), ("models", self.models.watch()))
+        ]
+
+    async def aclose(self) -> None:
+        """Check it no longer, and close its channel; calls on it break."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.channel.close()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of gRPC."""
+        return self.endpoint.address
+
+    @property
+    def users(self) -> int:
+        """Leases that are out."""
+        return len(self._leases)
+
+    def enter(self, lease: Lease) -> None:
+        """Count a user."""
+        self._leases.add(lease)
+
+    def leave(self, lease: Lease) -> None:
+        """Count a user no longer."""
+        self._leases.discard(lease)
+        if not self._leases:
+            self._on_unused(self)
 
     @property
     def is_ready(self) -> bool:
@@ -114,8 +155,7 @@ class TritonServer:
         self._record(str(error) or error.code)
         self._doubted.set()
 
-    async def watch(self) -> None:
-        """Check it again and again; never returns."""
+    async def _watch(self) -> None:
         failures = 0
         while True:
             try:
@@ -172,10 +212,10 @@ class Lease:
         self.server = server
 
     def __enter__(self) -> Self:
-        self.server.users += 1
+        self.server.enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.server.users -= 1
+        self.server.leave(self)

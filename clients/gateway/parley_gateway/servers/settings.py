@@ -9,12 +9,25 @@ from msgspec import Meta
 
 from parley_gateway.settings_sections import Count, Seconds
 
+DNS = "dns://"
+"""Begins an address that is a name to be resolved."""
+
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which Triton servers there are, and how they are watched."""
 
     addresses: Annotated[tuple[str, ...], Meta(min_length=1)] = ("127.0.0.1:8001",)
-    """gRPC endpoints, `host:port` each."""
+    """gRPC endpoints, `host:port` each. `dns://name:port` stands for all addresses of the name, such as a
+    headless service of Kubernetes."""
+    file: str = ""
+    """A file that names the servers instead of `addresses`, `host:port` on each line or as a JSON list; read
+    again when it changes. Empty: none."""
+    resolve_s: Seconds = 5.0
+    """Time between two lookups of a name (seconds)."""
+    resolve_timeout_s: Seconds = 5.0
+    """Limit of one lookup (seconds)."""
+    most: Count = 128
+    """Servers at once; what a name or the file has beyond it is left out."""
     attempts: Count = 3
     """Servers that are tried for one call."""
     check_s: Seconds = 5.0
@@ -30,8 +43,35 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     one fails."""
     canary_timeout_s: Seconds = 5.0
     """Limit of each of them (seconds)."""
+    sessions: Count | None = None
+    """The most sessions of one server that the gateways fill it to, such as `calls_per_replica` of
+    `parley capacity --json`. None: as many as the server says that it takes."""
     models: tuple[str, ...] = ()
     """Models that have to answer for `/ready`, beside all that a server names."""
     metrics: tuple[str, ...] = ()
-    """URLs of the servers' metrics, in the order of `addresses`, for `gpu_memory_free` in `/health`. Empty:
-    port 8002 of the same hosts."""
+    """URLs of the servers' metrics, in the order of `addresses`; `{host}` in one is the server's host. Where
+    one is empty or missing: `metrics_url`."""
+    metrics_url: str = "http://{host}:8002/metrics"
+    """The URL of a server's metrics, where no other is given. Empty: they are not read."""
+
+    def __post_init__(self) -> None:
+        for address in self.addresses:
+            split_address(address.removeprefix(DNS))
+
+    @property
+    def most_connected(self) -> int:
+        """The most servers that there can be at once."""
+        is_fixed = not self.file and not any(address.startswith(DNS) for address in self.addresses)
+        return min(self.most, len(self.addresses)) if is_fixed else self.most
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``, or of ``[address]:port`` for IPv6.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ValueError(f"{address!r} is not host:port")
+    return host, int(port)

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="servers",
         type=_servers,
         metavar="HOST:PORT[,...]",
-        help="Triton's gRPC endpoints (default: 127.0.0.1:8001)",
+        help="Triton's gRPC endpoints; dns://NAME:PORT: all addresses of a name (default: 127.0.0.1:8001)",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings in TOML (docs/gateway.md lists them)"
@@ -86,6 +86,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     settings = _settings(args)
 
     def announce(one: Running) -> None:
+        for source, problem in one.gateway.servers.discovery_problems.items():
+            if problem:
+                print_warning(f"{source} has no server yet: {problem}", "calls are refused until it has one")
         for server in one.gateway.servers.all:
             if not server.is_ready:
                 what, until = (
@@ -99,7 +102,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 )
         console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
         health = f" health={one.health_url}" if one.health_url else ""
-        print(f"ready http={one.url}{health} servers={','.join(settings.servers.addresses)}", flush=True)
+        servers = settings.servers.file or ",".join(settings.servers.addresses)
+        print(f"ready http={one.url}{health} servers={servers}", flush=True)
 
     level = logging.getLevelName(args.log_level.upper())
     with log_to_stderr(settings.security.audit_file, level, settings.log.format):
@@ -150,4 +154,7 @@ def _is_port(text: str) -> bool:
 
 
 def _servers(text: str) -> list[str]:
-    return [address(part.strip()) for part in text.split(",")]
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        address(part.removeprefix("dns://"))
+    return parts

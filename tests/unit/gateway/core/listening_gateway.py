@@ -19,6 +19,7 @@ from parley_gateway.apis.sessions.messages import SUBPROTOCOL
 from parley_gateway.app import create_app
 from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers, TritonServer
+from parley_gateway.servers.discovery import Endpoint
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
@@ -47,9 +48,9 @@ class FakePool:
         self.reports: dict[str, ModelReport | Exception] = {}
         self.asked: list[tuple[str, str, float]] = []
 
-    def open_channel(self, address: str) -> FakeChannel:
+    def open_channel(self, endpoint: Endpoint) -> FakeChannel:
         channel = FakeChannel()
-        self.channels[id(channel)] = address
+        self.channels[id(channel)] = endpoint.address
         return channel
 
     async def probe(self, channel: FakeChannel, timeout_s: float) -> None:

@@ -18,6 +18,7 @@ from parley import protocol
 from parley_client.call import Call
 from parley_client.events import AgentAudio
 from parley_client.transport import TritonTransport, open_triton_channel
+from parley_gateway.servers import discovery
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
@@ -56,8 +57,9 @@ class EchoServer:
 
 
 @asynccontextmanager
-async def gateway_for(*servers, **more):
+async def gateway_for(*servers, file="", **more):
     addresses = {
+        "file": file,
         "addresses": [f"127.0.0.1:{server.port}" for server in servers],
         "check_s": 0.05,
         "retry_s": 0.05,
@@ -68,12 +70,20 @@ async def gateway_for(*servers, **more):
         yield http
 
 
-@pytest.fixture
-async def echo():
+@asynccontextmanager
+async def echoing():
     server = EchoServer()
     await server.start()
-    yield server
-    await server.stop()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@pytest.fixture
+async def echo():
+    async with echoing() as server:
+        yield server
 
 
 async def stream(stack, http):
@@ -84,6 +94,13 @@ async def stream(stack, http):
 async def ready_is(http, status):
     async with asyncio.timeout(20):
         while (await http.get("/readyz")).status_code != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def shows(http, series):
+    """Wait until the metrics have a series with this value."""
+    async with asyncio.timeout(20):
+        while series not in (await http.get("/metrics")).text:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -123,6 +140,32 @@ async def test_a_server_that_is_down_does_not_hold_calls_up(echo):
         for _ in range(3):
             socket = await stream(stack, http)
             assert json.loads(await socket.recv())["type"] == "connected"
+
+
+async def test_a_call_goes_on_while_its_server_is_taken_from_the_file(echo, tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "_FILE_S", 0.01)
+    file = tmp_path / "servers"
+    file.write_text(f"127.0.0.1:{echo.port}\n")
+    async with echoing() as other, gateway_for(echo, file=str(file)) as http, AsyncExitStack() as stack:
+        old = await stream(stack, http)
+        await receive(old, "connected")
+        file.write_text(f"127.0.0.1:{other.port}\n")
+        await shows(http, f'server_ready{{server="127.0.0.1:{other.port}"}} 1')
+        page = (await http.get("/metrics")).text
+        assert f'server_ready{{server="127.0.0.1:{echo.port}"}}' not in page
+        assert f'server_users{{server="127.0.0.1:{echo.port}"}} 1' in page
+        new = await stream(stack, http)
+        await receive(new, "connected")
+        assert other.peers
+        for socket in (old, new):
+            await socket.send(bytes(320))
+            assert (await receive(socket, "audio"))["samples"] == 160
+        file.write_text(f"127.0.0.1:{echo.port}\n")
+        await shows(http, f'server_ready{{server="127.0.0.1:{echo.port}"}} 1')
+        await receive(await stream(stack, http), "connected")
+        for socket in (old, new):
+            await socket.send(bytes(320))
+            assert (await receive(socket, "audio"))["samples"] == 160
 
 
 async def test_a_borrowed_channel_stays_open(echo):
