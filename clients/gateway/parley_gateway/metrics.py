@@ -75,10 +75,22 @@ class Metrics:
             registry=registry,
         )
         self.server_ready = Gauge(
-            "parley_gateway_server_ready", "Whether a server is ready", ["server"], registry=registry
+            "parley_gateway_server_ready", "Whether a server answers", ["server"], registry=registry
         )
         self.server_users = Gauge(
             "parley_gateway_server_users", "Calls and requests on a server", ["server"], registry=registry
+        )
+        self.server_load = Gauge(
+            "parley_gateway_server_load",
+            "Sessions of a server as this gateway knows them, as a part of those that it takes",
+            ["server"],
+            registry=registry,
+        )
+        self.server_draining = Gauge(
+            "parley_gateway_server_draining",
+            "Whether a server says that it takes no new sessions",
+            ["server"],
+            registry=registry,
         )
         self.discovery_failing = Gauge(
             "parley_gateway_discovery_failing",
@@ -92,10 +104,19 @@ class Metrics:
 
     def set_servers(self, servers: Servers) -> None:
         """Record the state of all servers; the series of those that have left are removed."""
-        for gauge in (self.server_ready, self.server_users, self.discovery_failing):
+        for gauge in (
+            self.server_ready,
+            self.server_users,
+            self.server_load,
+            self.server_draining,
+            self.discovery_failing,
+        ):
             gauge.clear()
         for server in servers.all:
-            self.server_ready.labels(server.address).set(server.is_ready)
+            self.server_ready.labels(server.address).set(server.is_answering)
+            self.server_draining.labels(server.address).set(server.is_draining)
+            if (limit := server.limit) is not None:
+                self.server_load.labels(server.address).set(server.sessions / max(1, limit))
         for server in (*servers.all, *servers.leaving):
             self.server_users.labels(server.address).set(server.users)
         for source, problem in servers.discovery_problems.items():

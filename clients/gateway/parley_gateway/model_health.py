@@ -9,15 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from http.client import HTTPException
 from typing import TypeAlias
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from parley.canaries import CanaryResult, ask_canaries, profile_models
 from parley.errors import ParleyError
@@ -25,34 +20,20 @@ from parley.timeouts import loop_time
 from parley_client.transport import MODEL
 
 _log = logging.getLogger("parley.gateway")
-_MAX_METRICS_BYTES = 16 * 1024 * 1024
 # A busy server may be late once, as with health checks.
 _TWICE = 2
-_GPU_TOTAL = "nv_gpu_memory_total_bytes"
-_GPU_USED = "nv_gpu_memory_used_bytes"
 
 
-@dataclass(frozen=True)
-class ModelReport:
-    """What a server's models answered at one time."""
-
-    results: Sequence[CanaryResult]
-    """Results of every model that the server is configured to serve."""
-    gpu_memory_free: int | None = None
-    """Free memory of all its GPUs together (bytes); None: it has none, or its metrics were not read."""
-
-
-AskModels: TypeAlias = Callable[[str, str, float], ModelReport]
-"""Takes ``host:port`` of gRPC, the URL of the metrics (empty: none), and a deadline for each model (seconds).
-Blocks; raises :class:`ParleyError` if the server does not answer."""
+AskModels: TypeAlias = Callable[[str, float], Sequence[CanaryResult]]
+"""Takes ``host:port`` of gRPC and a deadline for each model (seconds); returns the results of every model
+that the server is configured to serve. Blocks; raises :class:`ParleyError` if the server does not answer."""
 
 
 class ModelHealth:
-    """The newest report of one server.
+    """What the models of one server answered last.
 
     Args:
         address: ``host:port`` of gRPC.
-        metrics_url: where Triton's metrics are; empty: nowhere.
         required: models that have to answer, whether or not the server names them.
         interval_s: between two reports (seconds).
         retry_s: the same while a model fails (seconds).
@@ -64,7 +45,6 @@ class ModelHealth:
         self,
         address: str,
         *,
-        metrics_url: str = "",
         required: Sequence[str] = (),
         interval_s: float,
         retry_s: float,
@@ -72,7 +52,6 @@ class ModelHealth:
         ask: AskModels | None = None,
     ) -> None:
         self._address = address
-        self._metrics_url = metrics_url
         self._required = required
         self._interval_s = interval_s
         self._retry_s = min(retry_s, interval_s)
@@ -83,7 +62,6 @@ class ModelHealth:
         self._seen: set[str] = set()
         self._problem = "not asked yet"
         self._asked_at = -math.inf
-        self._gpu_memory_free: int | None = None
         self._agent_failures = 0  # in a row
 
     def set_reachable(self, *, is_reachable: bool) -> None:
@@ -94,7 +72,7 @@ class ModelHealth:
         elif self._reachable.is_set():
             self._reachable.clear()
             self._lost.set()
-            self._results, self._seen, self._gpu_memory_free = {}, set(), None
+            self._results, self._seen = {}, set()
             self._problem = "the server does not answer"
             self._asked_at, self._agent_failures = -math.inf, 0
 
@@ -115,11 +93,6 @@ class ModelHealth:
             return ""
         return f"{MODEL}: {self._results[MODEL].detail}" if MODEL in self._results else ""
 
-    @property
-    def gpu_memory_free(self) -> int | None:
-        """Free memory of all GPUs of the server together (bytes); None: unknown, or there is none."""
-        return self._gpu_memory_free
-
     async def watch(self) -> None:
         """Ask again and again, as long as the server is reachable; never returns."""
         # Not in the event loop's threads, which write recordings: servers that hang would fill them.
@@ -138,17 +111,15 @@ class ModelHealth:
     async def _refresh(self, thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
         try:
-            report = await loop.run_in_executor(
-                thread, self._ask, self._address, self._metrics_url, self._deadline_s
-            )
+            answered = await loop.run_in_executor(thread, self._ask, self._address, self._deadline_s)
         except ParleyError as error:
-            self._record({}, None, str(error) or error.code)
+            self._record({}, str(error) or error.code)
         except Exception as error:  # noqa: BLE001 - logged with its trace
             # Whatever it was: without this task the report would never be renewed.
             _log.exception("the models of server %s could not be asked", self._address)
-            self._record({}, None, f"the models could not be asked: {type(error).__name__}")
+            self._record({}, f"the models could not be asked: {type(error).__name__}")
         else:
-            results = {result.model: result for result in report.results}
+            results = {result.model: result for result in answered}
             # The launcher unloads a model that cannot be loaded again: the server no longer names it then.
             self._seen.update(results)
             for model in (*self._required, *sorted(self._seen)):
@@ -158,9 +129,9 @@ class ModelHealth:
             problem = f"{', '.join(failed)} failed" if failed else ""
             if not results:
                 problem = "the server has no model"
-            self._record(results, report.gpu_memory_free, problem)
+            self._record(results, problem)
 
-    def _record(self, results: dict[str, CanaryResult], gpu_memory_free: int | None, problem: str) -> None:
+    def _record(self, results: dict[str, CanaryResult], problem: str) -> None:
         if not self._reachable.is_set():  # it was lost meanwhile
             return
         if problem != self._problem:
@@ -169,7 +140,7 @@ class ModelHealth:
             _log.log(
                 level, "models of server %s: %s", self._address, details or problem or "all of them answer"
             )
-        self._results, self._gpu_memory_free, self._problem = results, gpu_memory_free, problem
+        self._results, self._problem = results, problem
         self._asked_at = loop_time()
         agent = results.get(MODEL)
         self._agent_failures = 0 if agent is None or agent.ok else self._agent_failures + 1
@@ -180,48 +151,10 @@ class ModelHealth:
         return age_s > 2 * self._interval_s + 3 * self._deadline_s
 
 
-def ask_models(address: str, metrics_url: str, deadline_s: float) -> ModelReport:
-    """Ask every model of a server, and its metrics for the memory of its GPUs.
+def ask_models(address: str, deadline_s: float) -> Sequence[CanaryResult]:
+    """Ask every model of a server.
 
     Raises:
         ParleyError: the server does not answer.
     """
-    models = profile_models(address, deadline_s)
-    return ModelReport(ask_canaries(address, models, deadline_s), read_gpu_memory(metrics_url, deadline_s))
-
-
-def read_gpu_memory(url: str, timeout_s: float) -> int | None:
-    """Free memory of all GPUs in Triton's metrics (bytes); None: there are none, or no metrics."""
-    if not url:
-        return None
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=timeout_s) as answer:
-            text = answer.read(_MAX_METRICS_BYTES).decode()
-        return gpu_memory_free(text)
-    except (OSError, HTTPException, ValueError) as error:
-        _log.debug("metrics at %s: %r", url, error)
-        return None
-
-
-def gpu_memory_free(metrics: str) -> int | None:
-    """Free memory of all GPUs (bytes); None: the metrics have no GPU.
-
-    Args:
-        metrics: as Triton's metrics endpoint gives them.
-
-    Raises:
-        ValueError: they cannot be read.
-    """
-    total, used = (
-        [
-            sample.value
-            for family in text_string_to_metric_families(metrics)
-            for sample in family.samples
-            if sample.name == name
-        ]
-        for name in (_GPU_TOTAL, _GPU_USED)
-    )
-    if not total or len(total) != len(used):
-        return None
-    return int(sum(total) - sum(used))
+    return ask_canaries(address, profile_models(address, deadline_s), deadline_s)

@@ -29,12 +29,12 @@ class ModelSlot:
 
     @contextmanager
     def lease(self) -> Iterator[TritonServer]:
-        """The server with the fewest users.
+        """A server with room.
 
         Raises:
             NoServerReadyError: there is no server.
         """
-        with self._gateway.servers.lease() as lease:
+        with self._gateway.servers.lease(opens_session=False) as lease:
             try:
                 yield lease.server
             except ParleyError as error:
@@ -44,7 +44,7 @@ class ModelSlot:
 
 
 class ModelLimiter:
-    """Bounds the requests of one API, and sends each to the server with the fewest users.
+    """Bounds the requests of one API, and sends each to a server with room.
 
     Args:
         gateway: of the process.

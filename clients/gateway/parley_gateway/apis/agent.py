@@ -91,7 +91,7 @@ class AgentDescriptions:
         unanswered: ParleyError | None = None
         while not tried or len(tried) < servers.attempts:
             try:
-                lease = servers.lease(excluding=tried)
+                lease = servers.lease(excluding=tried, opens_session=False)
             except NoServerReadyError:
                 if not tried:
                     raise

@@ -48,7 +48,7 @@ def routes(gateway: Gateway) -> APIRouter:
     async def health(request: Request) -> Response:
         """The state of gateway and servers; with ``admin`` also the GPUs' free memory."""
         state = _state(gateway)
-        free = [server.models.gpu_memory_free for server in gateway.servers.all]
+        free = [server.gpu_memory_free for server in gateway.servers.all]
         known = [value for value in free if value is not None]
         return JSONResponse(
             {

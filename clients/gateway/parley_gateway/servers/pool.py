@@ -1,4 +1,4 @@
-"""The Triton servers behind the gateway: one pooled channel each, watched, least calls first."""
+"""The Triton servers behind the gateway: watched, one pooled channel each; of two the emptier is chosen."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from random import Random
 from types import TracebackType
 from typing import Self
 
 import grpc
 import grpc.aio
 
+from parley.errors import TooManySessionsError
 from parley_client.options import Keepalive
 from parley_client.transport import open_triton_channel
 from parley_gateway.errors import NoServerReadyError
 from parley_gateway.model_health import AskModels, ModelHealth
 from parley_gateway.servers.discovery import Discovery, Endpoint, Resolve, resolve_name
+from parley_gateway.servers.load import MetricsReader, ReadMetrics, ServerLoad
 from parley_gateway.servers.server import Lease, Probe, TritonServer, check_readiness
 from parley_gateway.servers.settings import ServerSettings
 
@@ -40,6 +43,8 @@ class Servers:
         probe: Asks whether a server is ready.
         ask_models: Asks every model of a server something real.
         resolve: Finds the addresses of a name.
+        read_metrics: Reads the metrics of a server.
+        random: Draws the servers of which one is chosen.
     """
 
     def __init__(
@@ -50,6 +55,8 @@ class Servers:
         probe: Probe = check_readiness,
         ask_models: AskModels | None = None,
         resolve: Resolve = resolve_name,
+        read_metrics: ReadMetrics | None = None,
+        random: Random | None = None,
     ) -> None:
         self._settings = settings
         self._ask_models = ask_models
@@ -60,6 +67,9 @@ class Servers:
         self._leaving: dict[str, TritonServer] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._turns = itertools.count()
+        self._metrics = MetricsReader(settings.check_timeout_s, settings.most_connected)
+        self._read_metrics = read_metrics or self._metrics.read
+        self._random = random or Random()
 
     async def __aenter__(self) -> Self:
         """Find the servers, and wait until each has been checked once."""
@@ -84,6 +94,7 @@ class Servers:
         open_ones = [*self._servers.values(), *self._leaving.values()]
         self._leaving.clear()
         await asyncio.gather(*(server.aclose() for server in open_ones), *self._closing)
+        await self._metrics.aclose()
 
     @property
     def all(self) -> tuple[TritonServer, ...]:
@@ -110,14 +121,19 @@ class Servers:
         """Whether at least one server is ready."""
         return any(server.is_ready for server in self.all)
 
-    def lease(self, *, excluding: Collection[TritonServer] = ()) -> Lease:
-        """The ready server with the fewest users; of several, the one that was not chosen for longest.
+    def lease(self, *, excluding: Collection[TritonServer] = (), opens_session: bool = True) -> Lease:
+        """A ready server: of two that are drawn, the one with more room, or that waits for longer.
+
+        The best of all would be wrong: gateways that read the same metrics would all choose it.
 
         Args:
             excluding: Servers that are not to be chosen.
+            opens_session: Whether a session of the agent is opened. Servers that are full are left out then,
+                unless all are, and those that have as many sessions as the settings allow in any case.
 
         Raises:
             NoServerReadyError: none is left.
+            TooManySessionsError: all that are left have as many sessions as the settings allow.
         """
         ready = [server for server in self.all if server.is_ready and server not in excluding]
         if not ready:
@@ -125,9 +141,16 @@ class Servers:
                 "no server is ready" if not excluding else "no other server is ready",
                 retry_after_s=self._settings.retry_s * 2,
             )
-        server = min(ready, key=lambda one: (one.users, one.last_turn))
+        if opens_session:
+            ready = [server for server in ready if not server.is_filled]
+            if not ready:
+                raise TooManySessionsError("every server has as many sessions as the gateway gives it")
+            ready = [server for server in ready if not server.is_full] or ready
+        usual_limit = min((limit for server in ready if (limit := server.limit)), default=1)
+        drawn = self._random.sample(ready, 2) if len(ready) > 2 else ready
+        server = min(drawn, key=lambda one: (one.load_with_another(usual_limit), one.last_turn))
         server.last_turn = next(self._turns)
-        return Lease(server)
+        return Lease(server, opens_session=opens_session)
 
     def _update(self) -> None:
         """Begin to use servers that are new, and stop using those that are no longer found."""
@@ -151,7 +174,6 @@ class Servers:
         settings = self._settings
         models = ModelHealth(
             endpoint.address,
-            metrics_url=endpoint.metrics_url,
             required=settings.models,
             interval_s=settings.canary_s,
             retry_s=settings.check_s,
@@ -162,8 +184,9 @@ class Servers:
             endpoint,
             self._open_channel(endpoint),
             settings,
-            self._probe,
-            models,
+            probe=self._probe,
+            models=models,
+            load=ServerLoad(self._read_metrics, settings),
             is_needed=lambda: not self.is_ready,
             on_unused=self._on_unused,
         )

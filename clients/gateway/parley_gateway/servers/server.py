@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
@@ -14,15 +15,18 @@ import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError
+from parley.timeouts import loop_time
 from parley_client.channel import error_of
 from parley_client.transport import MODEL
 from parley_gateway.model_health import ModelHealth
 from parley_gateway.servers.discovery import Endpoint
+from parley_gateway.servers.load import PUBLISHED_S, ServerLoad
 from parley_gateway.servers.settings import ServerSettings
 
 _log = logging.getLogger("parley.gateway")
 # A busy server may be late once; twice in a row is not ready.
 _LATE_TWICE = 2
+_LEAST_SHARE = 0.1
 _NEEDED_S = 1.0
 """The longest wait between two checks while no server is ready."""
 
@@ -63,6 +67,7 @@ class TritonServer:
         settings: How it is watched.
         probe: Asks whether it is ready.
         models: What its models answer.
+        load: What its metrics say.
         is_needed: Whether no server is ready: then it is checked more often.
         on_unused: Called when its last user has left.
     """
@@ -72,19 +77,23 @@ class TritonServer:
         endpoint: Endpoint,
         channel: grpc.aio.Channel,
         settings: ServerSettings,
+        *,
         probe: Probe,
         models: ModelHealth,
-        *,
+        load: ServerLoad,
         is_needed: Callable[[], bool],
         on_unused: Callable[[TritonServer], None],
     ) -> None:
         self.endpoint = endpoint
         self.channel = channel
         self.models = models
+        self._load = load
         self.last_turn = -1
         """Its number among all choices of a server; -1: it was never chosen."""
         self._leases: set[Lease] = set()
         self._is_reachable = False
+        self._reached = asyncio.Event()
+        self._ready_since: float | None = None
         self._problem = "not checked yet"
         self.checked = asyncio.Event()
         """Set after the first check."""
@@ -100,7 +109,11 @@ class TritonServer:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(work, name=f"{what}-{self.address}")
-            for what, work in (("watch", self._watch()), ("models", self.models.watch()))
+            for what, work in (
+                ("watch", self._watch()),
+                ("models", self.models.watch()),
+                ("load", self._watch_load()),
+            )
         ]
 
     async def aclose(self) -> None:
@@ -131,9 +144,76 @@ class TritonServer:
             self._on_unused(self)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether it would take a call: Triton calls itself and the agent ready, and the agent answers."""
+    def is_answering(self) -> bool:
+        """Whether Triton calls itself and the agent ready, and the agent answers."""
         return self._is_reachable and not self.models.agent_problem
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it would take a call: it answers, and does not drain."""
+        return self.is_answering and not self.is_draining
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it says that it takes no new sessions."""
+        return self._load.report.draining
+
+    @property
+    def gpu_memory_free(self) -> int | None:
+        """Free memory of all its GPUs together (bytes); None: unknown, or it has none."""
+        return self._load.report.gpu_memory_free
+
+    @property
+    def sessions(self) -> int:
+        """Sessions that it has, as far as is known.
+
+        Those that it has reported, of all gateways, and those that were opened by this one since. Without a
+        report, those of this one.
+        """
+        own = [lease for lease in self._leases if lease.opens_session]
+        reported = self._load.report.sessions
+        if reported is None:
+            return len(own)
+        # A session that was opened shortly before is not on the page yet. Some count twice, for a moment.
+        since = self._load.read_at - PUBLISHED_S
+        return reported + sum(lease.entered_at > since for lease in own)
+
+    @property
+    def limit(self) -> int | None:
+        """The most sessions on it: its own limit, or a lower one of the settings; None: unknown."""
+        known = [one for one in (self._load.report.limit, self.endpoint.sessions) if one is not None]
+        return min(known, default=None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many sessions as it takes, as far as is known."""
+        limit = self.limit
+        return limit is not None and self.sessions >= limit
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether it has as many sessions as the settings allow."""
+        return self.endpoint.sessions is not None and self.sessions >= self.endpoint.sessions
+
+    def load_with_another(self, usual_limit: int) -> float:
+        """The part of its places that would be taken with one more user; 1: all of them.
+
+        A server that has just become ready counts as smaller than it is.
+
+        Args:
+            usual_limit: Its limit, where that is unknown.
+        """
+        requests = sum(not lease.opens_session for lease in self._leases)
+        places = (self.limit or usual_limit) * self._share
+        return (self.sessions + requests + 1) / places
+
+    @property
+    def _share(self) -> float:
+        """The part of its places that count: less than 1 while it starts slowly."""
+        slow_s = self._settings.slow_start_s
+        if self._ready_since is None or not slow_s:
+            return 1.0
+        return min(1.0, max(_LEAST_SHARE, (loop_time() - self._ready_since) / slow_s))
 
     @property
     def is_reachable(self) -> bool:
@@ -148,7 +228,8 @@ class TritonServer:
     @property
     def problem(self) -> str:
         """Why it is not ready; empty if it is."""
-        return self._problem or self.models.agent_problem
+        draining = "it takes no new sessions" if self.is_draining else ""
+        return self._problem or self.models.agent_problem or draining
 
     def doubt(self, error: ParleyError) -> None:
         """A call could not reach it: leave it out until a check succeeds."""
@@ -176,6 +257,12 @@ class TritonServer:
             self.checked.set()
             await self._pause(failures)
 
+    async def _watch_load(self) -> None:
+        while True:
+            await self._reached.wait()
+            await self._load.refresh(self.endpoint)
+            await asyncio.sleep(self._settings.load_s)
+
     async def _pause(self, failures: int) -> None:
         settings = self._settings
         wait_s = settings.check_s
@@ -201,17 +288,33 @@ class TritonServer:
             _log.warning("server %s is left out: %s", self.address, problem)
         elif not self._is_reachable and not problem:
             _log.info("server %s is ready", self.address)
+        if problem:
+            self._reached.clear()
+            self._load.forget()
+            self._ready_since = None
+        elif not self._is_reachable:
+            self._reached.set()
+            self._ready_since = loop_time()
         self._is_reachable, self._problem = not problem, problem
         self.models.set_reachable(is_reachable=self._is_reachable)
 
 
 class Lease:
-    """Counts one user of a server for as long as it is entered."""
+    """Counts one user of a server for as long as it is entered.
 
-    def __init__(self, server: TritonServer) -> None:
+    Args:
+        server: The server.
+        opens_session: Whether the user opens a session of the agent, and is no request to another model.
+    """
+
+    def __init__(self, server: TritonServer, *, opens_session: bool) -> None:
         self.server = server
+        self.opens_session = opens_session
+        self.entered_at = math.inf
+        """By the clock of the event loop (seconds)."""
 
     def __enter__(self) -> Self:
+        self.entered_at = loop_time()
         self.server.enter(self)
         return self
 

@@ -46,6 +46,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     sessions: Count | None = None
     """The most sessions of one server that the gateways fill it to, such as `calls_per_replica` of
     `parley capacity --json`. None: as many as the server says that it takes."""
+    load_s: Seconds = 2.0
+    """Time between two readings of a server's metrics, which say how full it is (seconds)."""
+    slow_start_s: Annotated[float, Meta(ge=0)] = 30.0
+    """How long a server that has just become ready gets fewer calls than its place would allow (seconds)."""
     models: tuple[str, ...] = ()
     """Models that have to answer for `/ready`, beside all that a server names."""
     metrics: tuple[str, ...] = ()

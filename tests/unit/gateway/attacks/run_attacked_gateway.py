@@ -15,7 +15,6 @@ from fuzzed_gateway import TalkativeAgents, always_ready, prepare
 
 from parley_gateway.app import create_app
 from parley_gateway.logs import log_to_stderr
-from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
@@ -26,10 +25,14 @@ async def main():
         models = await stack.enter_async_context(serving_fake())
         prepare(models)
         settings = load_settings(
-            environment=os.environ, flags={"servers": {"addresses": [models.address]}, "listen": {"port": 0}}
+            environment=os.environ,
+            flags={
+                "servers": {"addresses": [models.address], "metrics_url": ""},
+                "listen": {"port": 0},
+            },
         )
         agents = TalkativeAgents()
-        servers = Servers(settings.servers, probe=always_ready, ask_models=lambda *_: ModelReport([]))
+        servers = Servers(settings.servers, probe=always_ready, ask_models=lambda *_: [])
         app = create_app(settings, servers=servers, transport=lambda _: agents)
         stack.enter_context(log_to_stderr(settings.security.audit_file, logging.INFO))
         one = await stack.enter_async_context(running(settings, app=app))

@@ -17,14 +17,14 @@ from parley.canaries import CanaryResult
 from parley.errors import ParleyError
 from parley_gateway.apis.sessions.messages import SUBPROTOCOL
 from parley_gateway.app import create_app
-from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers, TritonServer
 from parley_gateway.servers.discovery import Endpoint
+from parley_gateway.servers.load import ServerReport
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
 DEADLINE_S = 5.0
-WELL = ModelReport([CanaryResult("voice_agent", ok=True, duration_ms=1.0, detail="it answered")])
+WELL = [CanaryResult("voice_agent", ok=True, duration_ms=1.0, detail="it answered")]
 
 
 class FakeChannel:
@@ -45,8 +45,9 @@ class FakePool:
         self.agents = agents
         self.problems: dict[str, ParleyError] = {}
         self.channels: dict[int, str] = {}
-        self.reports: dict[str, ModelReport | Exception] = {}
-        self.asked: list[tuple[str, str, float]] = []
+        self.reports: dict[str, list[CanaryResult] | Exception] = {}
+        self.metrics: dict[str, ServerReport] = {}
+        self.asked: list[tuple[str, float]] = []
 
     def open_channel(self, endpoint: Endpoint) -> FakeChannel:
         channel = FakeChannel()
@@ -58,8 +59,11 @@ class FakePool:
         if problem is not None:
             raise problem
 
-    def ask_models(self, address: str, metrics_url: str, deadline_s: float) -> ModelReport:
-        self.asked.append((address, metrics_url, deadline_s))
+    async def read_metrics(self, endpoint: Endpoint) -> ServerReport:
+        return self.metrics.get(endpoint.address, ServerReport())
+
+    def ask_models(self, address: str, deadline_s: float) -> list[CanaryResult]:
+        self.asked.append((address, deadline_s))
         report = self.reports.get(address, WELL)
         if isinstance(report, Exception):
             raise report
@@ -89,6 +93,7 @@ class GatewayUnderTest:
                 open_channel=self.pool.open_channel,
                 probe=self.pool.probe,
                 ask_models=self.pool.ask_models,
+                read_metrics=self.pool.read_metrics,
             ),
             transport=self.pool.transport,
         )

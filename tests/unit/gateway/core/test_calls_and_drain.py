@@ -33,14 +33,18 @@ from parley_client.call import Call
 from parley_client.errors import ConnectError
 from parley_gateway import serving
 from parley_gateway.errors import NoServerReadyError, TooManyCallsError
-from parley_gateway.model_health import ModelReport
 from parley_gateway.security.principal import ANONYMOUS
 from parley_gateway.servers import Servers, ServerSettings
 from parley_gateway.servers import server as server_module
+from parley_gateway.servers.load import ServerReport
 
 
 def no_models(*_):
-    return ModelReport([])
+    return []
+
+
+async def no_metrics(_):
+    return ServerReport()
 
 
 async def stubborn(stream):
@@ -146,7 +150,9 @@ async def test_a_server_that_is_not_ready_is_left_out_until_it_is():
             raise problems[names[channel]]
 
     settings = ServerSettings(addresses=("a:1", "b:1"), check_s=0.01, retry_s=0.01, retry_max_s=0.01)
-    async with Servers(settings, open_channel=open_channel, probe=probe, ask_models=no_models) as servers:
+    async with Servers(
+        settings, open_channel=open_channel, probe=probe, ask_models=no_models, read_metrics=no_metrics
+    ) as servers:
         first, second = servers.all
         assert (first.is_ready, first.problem) == (False, "loading")
         assert {servers.lease().server for _ in range(4)} == {second}
@@ -171,7 +177,13 @@ async def test_a_check_that_fails_itself_is_written_down_and_made_again(caplog):
             raise answer
 
     settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001)
-    servers = Servers(settings, open_channel=lambda _: FakeChannel(), probe=probe, ask_models=no_models)
+    servers = Servers(
+        settings,
+        open_channel=lambda _: FakeChannel(),
+        probe=probe,
+        ask_models=no_models,
+        read_metrics=no_metrics,
+    )
     async with servers:
         await until(lambda: len(problems) >= 6)
         assert servers.is_ready
@@ -195,7 +207,11 @@ async def test_what_becomes_of_a_server_is_one_line_each(caplog):
     settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001)
     caplog.set_level(logging.DEBUG, "parley.gateway")
     async with Servers(
-        settings, open_channel=lambda _: FakeChannel(), probe=probe, ask_models=no_models
+        settings,
+        open_channel=lambda _: FakeChannel(),
+        probe=probe,
+        ask_models=no_models,
+        read_metrics=no_metrics,
     ) as servers:
         await until(lambda: len(asked) > len(answers))
         address = servers.all[0].address
@@ -225,7 +241,9 @@ async def test_a_server_is_checked_more_often_while_none_is_ready(monkeypatch):
             raise problems[name]
 
     settings = ServerSettings(addresses=("a:1", "b:1"), check_s=0.01, retry_s=100.0, retry_max_s=100.0)
-    async with Servers(settings, open_channel=open_channel, probe=probe, ask_models=no_models) as servers:
+    async with Servers(
+        settings, open_channel=open_channel, probe=probe, ask_models=no_models, read_metrics=no_metrics
+    ) as servers:
         first, second = servers.all
         await until(lambda: min(checks.values()) > 3)
         del problems["a:1"]
@@ -251,7 +269,11 @@ async def test_one_late_answer_is_forgiven_and_two_are_not():
     settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001, check_timeout_s=0.01)
     late = DeadlineExceededError("late")
     async with Servers(
-        settings, open_channel=lambda _: FakeChannel(), probe=probe, ask_models=no_models
+        settings,
+        open_channel=lambda _: FakeChannel(),
+        probe=probe,
+        ask_models=no_models,
+        read_metrics=no_metrics,
     ) as servers:
         (server,) = servers.all
         for answer, is_ready in ((None, True), (late, True), (None, True), (late, True), (late, False)):

@@ -9,9 +9,9 @@ from listening_gateway import FakeChannel, until
 
 from parley.errors import ModelUnavailableError
 from parley_gateway.errors import GatewaySettingsError, NoServerReadyError
-from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers, ServerSettings, discovery
 from parley_gateway.servers.discovery import Endpoint, read_endpoints, resolve_name
+from parley_gateway.servers.load import ServerReport
 from parley_gateway.settings import load_settings
 
 QUICK = {"resolve_s": 0.001, "check_s": 0.001, "retry_s": 0.001, "retry_max_s": 0.001}
@@ -60,12 +60,17 @@ async def always_ready(*_):
     """Every server is."""
 
 
+async def no_metrics(_):
+    return ServerReport()
+
+
 def pool(channels=None, probe=always_ready, resolve=resolve_name, **settings):
     return Servers(
         ServerSettings(**QUICK | settings),
         open_channel=channels or Channels(),
         probe=probe,
-        ask_models=lambda *_: ModelReport([]),
+        ask_models=lambda *_: [],
+        read_metrics=no_metrics,
         resolve=resolve,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import grpc
 import pytest
@@ -14,29 +13,19 @@ from listening_gateway import WELL, until
 
 from parley.canaries import CanaryResult
 from parley.errors import ModelUnavailableError
-from parley_gateway.model_health import ModelHealth, ModelReport, gpu_memory_free, read_gpu_memory
+from parley_gateway.model_health import ModelHealth
 from parley_gateway.security.keys import new_key
+from parley_gateway.servers.load import ServerReport
 
 QUICK = {"check_s": 0.01, "canary_s": 0.02}
-GIB = 2**30
-METRICS = f"""\
-# HELP nv_gpu_memory_total_bytes GPU total memory, in bytes
-# TYPE nv_gpu_memory_total_bytes gauge
-nv_gpu_memory_total_bytes{{gpu_uuid="a"}} {80 * GIB}
-nv_gpu_memory_total_bytes{{gpu_uuid="b"}} {80 * GIB}
-# HELP nv_gpu_memory_used_bytes GPU used memory, in bytes
-# TYPE nv_gpu_memory_used_bytes gauge
-nv_gpu_memory_used_bytes{{gpu_uuid="a"}} {20 * GIB}
-nv_gpu_memory_used_bytes{{gpu_uuid="b"}} {79 * GIB}
-"""
 
 
 def failed(model, detail="no answer within 5 s"):
     return CanaryResult(model, ok=False, duration_ms=5_000.0, detail=detail)
 
 
-def report(*results, **more):
-    return ModelReport([*WELL.results, *results], **more)
+def report(*results):
+    return [*WELL, *results]
 
 
 async def asked(one, number=0, times=1):
@@ -69,16 +58,16 @@ async def test_no_request_makes_a_canary_run(gateway):
     await until(lambda: one.gateway.servers.all[0].models.results)
     for path in ("/readyz", "/ready", "/health", "/healthz") * 5:
         assert (await one.http.get(path)).status_code == 200
-    assert one.pool.asked == [("server-0:1", "http://server-0:8002/metrics", 5.0)]
+    assert one.pool.asked == [("server-0:1", 5.0)]
 
 
 async def test_a_model_that_fails_is_named_and_calls_go_on(gateway):
     one = await gateway(servers=QUICK)
-    one.pool.reports["server-0:1"] = report(failed("espeak"), gpu_memory_free=7)
+    one.pool.reports["server-0:1"] = report(failed("espeak"))
     await asked(one)
     assert await get(one, "/ready") == (503, {"ready": False})
     status, answer = await get(one, "/health")
-    assert (status, answer["status"], answer["gpu_memory_free"]) == (200, "degraded", 7)
+    assert (status, answer["status"]) == (200, "degraded")
     status, answer = await get(one, "/readyz")
     assert (status, answer["models"]["server-0:1"]["problem"]) == (200, "espeak failed")
     await one.create()
@@ -91,7 +80,7 @@ async def test_a_model_that_fails_is_named_and_calls_go_on(gateway):
 async def test_a_server_whose_agent_fails_twice_gets_no_calls(gateway):
     one = await gateway(servers=QUICK)
     await asked(one)
-    one.pool.reports["server-0:1"] = ModelReport([failed("voice_agent")])
+    one.pool.reports["server-0:1"] = [failed("voice_agent")]
     await asked(one, times=2)
     status, answer = await get(one, "/readyz")
     assert (status, answer["error"]["code"]) == (503, "no_server_ready")
@@ -174,7 +163,7 @@ async def test_a_gateway_that_drains_is_not_ready(gateway):
     [
         (ModelUnavailableError("no connection"), "no connection"),
         (RuntimeError("a bug"), "the models could not be asked: RuntimeError"),
-        (ModelReport([]), "voice_agent failed"),
+        ([], "voice_agent failed"),
         (report(failed("espeak"), failed("qwen3")), "espeak, qwen3 failed"),
     ],
 )
@@ -232,12 +221,10 @@ async def test_strangers_see_nothing_of_models_and_memory(gateway, tmp_path):
     plain, admin = new_key("plain", ["agent"]), new_key("ops", ["admin"])
     keys = tmp_path / "keys.toml"
     keys.write_text(f"{plain.line}\n{admin.line}\n")
-    one = await gateway(security={"keys_file": str(keys)})
-    one.pool.reports["server-0:1"] = report(gpu_memory_free=7)
-    server = one.gateway.servers.all[0]
-    server.models.set_reachable(is_reachable=False)
-    server.models.set_reachable(is_reachable=True)
-    await until(lambda: server.models.gpu_memory_free == 7)
+    one = await gateway(security={"keys_file": str(keys)}, servers={"load_s": 0.01})
+    one.pool.metrics["server-0:1"] = ServerReport(gpu_memory_free=7)
+    (server,) = one.gateway.servers.all
+    await until(lambda: server.gpu_memory_free == 7)
     for key in ("", plain.secret, "wrong"):
         status, answer = await get(one, "/readyz", key)
         assert (status, sorted(answer)) == (200, ["calls", "servers", "status"])
@@ -248,12 +235,10 @@ async def test_strangers_see_nothing_of_models_and_memory(gateway, tmp_path):
 
 
 async def test_a_page_of_another_name_sees_nothing_of_them_either(gateway):
-    one = await gateway()
-    one.pool.reports["server-0:1"] = report(gpu_memory_free=7)
-    server = one.gateway.servers.all[0]
-    server.models.set_reachable(is_reachable=False)
-    server.models.set_reachable(is_reachable=True)
-    await until(lambda: server.models.gpu_memory_free == 7)
+    one = await gateway(servers={"load_s": 0.01})
+    one.pool.metrics["server-0:1"] = ServerReport(gpu_memory_free=7)
+    (server,) = one.gateway.servers.all
+    await until(lambda: server.gpu_memory_free == 7)
     evil = {"Host": "evil.example"}
     answer = await one.http.get("/readyz", headers=evil)
     assert (answer.status_code, sorted(answer.json())) == (200, ["calls", "servers", "status"])
@@ -279,35 +264,3 @@ async def test_servers_that_hang_take_no_threads_of_the_event_loop():
         hangs.set()
         watch.cancel()
         await asyncio.wait([watch])
-
-
-# --- Triton's metrics -----------------------------------------------------------------------
-
-
-def test_the_free_memory_of_all_gpus():
-    assert gpu_memory_free(METRICS) == 61 * GIB
-    assert gpu_memory_free("") is None
-    assert gpu_memory_free('nv_gpu_memory_total_bytes{gpu_uuid="a"} 5\n') is None
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "free"),
-    [(200, METRICS, 61 * GIB), (200, "other 1\n", None), (200, "{ nonsense", None), (404, METRICS, None)],
-)
-def test_metrics_are_read_or_not(status, body, free):
-    class Metrics(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Metrics) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        assert read_gpu_memory(f"http://127.0.0.1:{server.server_port}/metrics", 5.0) == free
-        thread.join()
-    assert read_gpu_memory(f"http://127.0.0.1:{server.server_port}/metrics", 5.0) is None
-    assert read_gpu_memory("", 5.0) is None

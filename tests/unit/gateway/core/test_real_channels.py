@@ -60,6 +60,7 @@ class EchoServer:
 async def gateway_for(*servers, file="", **more):
     addresses = {
         "file": file,
+        "metrics_url": "",
         "addresses": [f"127.0.0.1:{server.port}" for server in servers],
         "check_s": 0.05,
         "retry_s": 0.05,

@@ -217,7 +217,9 @@ class FuzzedGateway:
     async def _start(self):
         models = await self._stack.enter_async_context(serving_fake())
         prepare(models)
-        settings = load_settings(flags=self._settings | {"servers": {"addresses": [models.address]}})
+        settings = load_settings(
+            flags=self._settings | {"servers": {"addresses": [models.address], "metrics_url": ""}}
+        )
         self.agents = TalkativeAgents()
         app = create_app(
             settings,

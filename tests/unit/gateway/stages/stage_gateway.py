@@ -6,7 +6,6 @@ import httpx
 from fake_models import serving_fake
 
 from parley_gateway.app import create_app
-from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
@@ -31,9 +30,12 @@ async def always_ready(channel, timeout_s):
 async def serving(*, before=(), timeout_s=10, **parts):
     """A gateway with settings by section; ``before`` are addresses of servers that are tried first."""
     async with serving_fake() as models:
-        parts = {"servers": {"addresses": [*before, models.address]}, "listen": {"port": 0}} | parts
+        parts = {
+            "servers": {"addresses": [*before, models.address], "metrics_url": ""},
+            "listen": {"port": 0},
+        } | parts
         settings = load_settings(flags=parts)
-        servers = Servers(settings.servers, probe=always_ready, ask_models=lambda *_: ModelReport([]))
+        servers = Servers(settings.servers, probe=always_ready, ask_models=lambda *_: [])
         app = create_app(settings, servers=servers)
         async with (
             running(settings, app=app) as one,

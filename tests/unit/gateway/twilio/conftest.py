@@ -9,7 +9,6 @@ from websockets.asyncio.client import connect
 
 from parley_gateway.apis.settings import TwilioSettings
 from parley_gateway.app import create_app
-from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers, ServerSettings
 from parley_gateway.serving import running
 from parley_gateway.settings import Settings
@@ -58,7 +57,7 @@ def gateway(tmp_path):
         agent = FakeAgent(*behaviours)
         app = create_app(
             configured,
-            servers=Servers(ServerSettings(), probe=ready, ask_models=lambda *_: ModelReport([])),
+            servers=Servers(ServerSettings(metrics_url=""), probe=ready, ask_models=lambda *_: []),
             transport=lambda _: agent,
         )
         async with running(configured, app=app) as found:
