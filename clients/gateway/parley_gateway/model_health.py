@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeAlias
 
-from parley.canaries import CanaryResult, ask_canaries, profile_models
+from parley.canaries import CanaryResult, ServerAddress, ask_canaries, profile_models
 from parley.errors import ParleyError
 from parley.timeouts import loop_time
 from parley_client.transport import MODEL
@@ -151,7 +151,7 @@ class ModelHealth:
         return age_s > 2 * self._interval_s + 3 * self._deadline_s
 
 
-def ask_models(address: str, deadline_s: float) -> Sequence[CanaryResult]:
+def ask_models(address: ServerAddress, deadline_s: float) -> Sequence[CanaryResult]:
     """Ask every model of a server.
 
     Raises:

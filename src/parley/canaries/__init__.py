@@ -15,6 +15,7 @@ from parley.canaries.asking import (
     call_canaries,
     profile_models,
 )
+from parley.canaries.connection import ServerAddress, TlsAddress
 from parley.canaries.models import CANARIES, CanaryCall, CanaryError, CanaryLateError, called_models
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "CanaryError",
     "CanaryLateError",
     "CanaryResult",
+    "ServerAddress",
+    "TlsAddress",
     "ask_canaries",
     "call_canaries",
     "called_models",

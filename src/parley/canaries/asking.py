@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 from tritonclient.grpc import service_pb2
 
-from parley.canaries.connection import CanaryConnection
+from parley.canaries.connection import CanaryConnection, ServerAddress
 from parley.canaries.models import CANARIES, CanaryCall, CanaryError
 from parley.triton.model_control import CONTROL_MODEL
 
@@ -30,11 +30,11 @@ class CanaryResult:
     """What was seen, or why the model failed; does not begin with its name."""
 
 
-def call_canaries(address: str, models: Collection[str], deadline_s: float) -> list[str]:
+def call_canaries(address: ServerAddress, models: Collection[str], deadline_s: float) -> list[str]:
     """Call every loaded model that has a canary, one after the other, those that others need first.
 
     Args:
-        address: ``host:port`` of gRPC.
+        address: of gRPC, with or without TLS.
         models: names of the loaded models.
         deadline_s: for each call (seconds).
 
@@ -57,7 +57,7 @@ def call_canaries(address: str, models: Collection[str], deadline_s: float) -> l
 
 
 def ask_canaries(
-    address: str,
+    address: ServerAddress,
     models: Mapping[str, str],
     deadline_s: float,
     canaries: Mapping[str, CanaryCall] = CANARIES,
@@ -65,7 +65,7 @@ def ask_canaries(
     """Ask every model, a few at once; a failure is a result. Takes at most twice the deadline.
 
     Args:
-        address: ``host:port`` of gRPC.
+        address: of gRPC, with or without TLS.
         models: by name why the server itself calls a model unavailable; empty: it does not.
         deadline_s: for each model (seconds).
         canaries: by model; a model without one is asked whether it is ready, as Triton sees it.
@@ -97,7 +97,7 @@ def ask_canaries(
         return list(threads.map(ask, models))
 
 
-def profile_models(address: str, deadline_s: float) -> dict[str, str]:
+def profile_models(address: ServerAddress, deadline_s: float) -> dict[str, str]:
     """All models that the server is to serve, and why those are unavailable that failed to load.
 
     The repository's index names them. Where it is locked, as it should be, the statistics name the models
@@ -111,7 +111,7 @@ def profile_models(address: str, deadline_s: float) -> dict[str, str]:
     return found
 
 
-def _served_models(address: str, deadline_s: float) -> dict[str, str]:
+def _served_models(address: ServerAddress, deadline_s: float) -> dict[str, str]:
     with CanaryConnection(address, deadline_s) as server:
         try:
             index = server.stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), timeout=server.left_s)
@@ -129,7 +129,7 @@ def _served_models(address: str, deadline_s: float) -> dict[str, str]:
 
 
 def _is_ready(model: str) -> CanaryCall:
-    def call(address: str, deadline_s: float) -> str:
+    def call(address: ServerAddress, deadline_s: float) -> str:
         with CanaryConnection(address, deadline_s) as server:
             try:
                 answer = server.stub.ModelReady(

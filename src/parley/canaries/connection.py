@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -23,18 +24,41 @@ _OPTIONS = [
 ]
 
 
+@dataclass(frozen=True)
+class TlsAddress:
+    """An address that is spoken to by TLS."""
+
+    address: str
+    """``host:port`` of gRPC."""
+    credentials: grpc.ChannelCredentials
+    name: str = ""
+    """The name in the server's certificate; empty: the host of ``address``."""
+
+    def channel_options(self) -> list[tuple[str, Any]]:
+        """Arguments of a gRPC channel to this address."""
+        return [("grpc.ssl_target_name_override", self.name)] if self.name else []
+
+
+ServerAddress: TypeAlias = str | TlsAddress
+"""``host:port`` of gRPC, which is spoken to without TLS, or an address with it."""
+
+
 class CanaryConnection:
     """A channel of its own, with one deadline for everything.
 
     Args:
-        address: ``host:port`` of gRPC.
+        address: of gRPC.
         deadline_s: until the last answer (seconds).
     """
 
-    def __init__(self, address: str, deadline_s: float) -> None:
+    def __init__(self, address: ServerAddress, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self._end = time.monotonic() + deadline_s
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        if isinstance(address, TlsAddress):
+            options = [*_OPTIONS, *address.channel_options()]
+            self._channel = grpc.secure_channel(address.address, address.credentials, options=options)
+        else:
+            self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         self.stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def __enter__(self) -> Self:

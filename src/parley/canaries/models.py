@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
-from parley.canaries.connection import CanaryConnection
+from parley.canaries.connection import CanaryConnection, ServerAddress
 from parley.chat import ChatMessage
 from parley.errors import (
     DeadlineExceededError,
@@ -37,8 +37,8 @@ from parley.tts.s3gen.messages import AudioChunk, OpenUtterance
 from parley.tts.t3.messages import SpeechSampling, SpeechTokensEvent, SpeechTokensRequest, TokensCompleted
 from parley.tts.voices.messages import ListVoices, VoicesReply
 
-CanaryCall: TypeAlias = Callable[[str, float], str]
-"""Takes ``host:port`` and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
+CanaryCall: TypeAlias = Callable[[ServerAddress, float], str]
+"""Takes an address and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
 _SPEECH_CODES = 6561
 _WINDOW = 512
 _SILENCE_IS_NOT_SPEECH = 0.5
@@ -316,7 +316,7 @@ def _reply(outputs: ModelResponse, name: str, kind: Any) -> Any:
 
 
 def _canary(model: str, ask: Callable[[CanaryConnection], None], answer: str = "") -> CanaryCall:
-    def call(address: str, deadline_s: float) -> str:
+    def call(address: ServerAddress, deadline_s: float) -> str:
         try:
             with CanaryConnection(address, deadline_s) as server:
                 ask(server)

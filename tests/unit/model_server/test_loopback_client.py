@@ -4,12 +4,13 @@ import dataclasses
 import grpc
 import numpy as np
 import pytest
+from certificates import Authority
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from parley.errors import OverloadedError, ShuttingDownError
+from parley.errors import ModelUnavailableError, OverloadedError, ShuttingDownError
 from parley.inference import ModelRequest
 from parley.triton import grpc_client
-from parley.triton.grpc_client import LoopbackClient
+from parley.triton.grpc_client import LoopbackClient, LoopbackTls
 
 REQUEST = ModelRequest("m", {"X": np.array([1], np.int16)}, ("Y",), timeout_s=10)
 STOP = dataclasses.replace(REQUEST, frees=True)
@@ -163,3 +164,29 @@ async def test_closing_the_port_cuts_off_what_is_under_way(port, server, kind):
     await within(port.close())
     with pytest.raises(ShuttingDownError):
         await within(waiting)
+
+
+async def test_a_server_with_tls_is_called_with_the_certificate_that_it_demands(tmp_path):
+    authority = Authority()
+    certificate, key = authority.issue("triton.example")
+    for name, content in (("ca", authority.certificate), ("cert", certificate), ("key", key)):
+        (tmp_path / name).write_bytes(content)
+    found, running = Server(), grpc.aio.server()
+    found.answer.set()
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(found, running)
+    credentials = grpc.ssl_server_credentials(
+        [(key, certificate)], authority.certificate, require_client_auth=True
+    )
+    port = running.add_secure_port("127.0.0.1:0", credentials)
+    await running.start()
+    own = {"cert_file": tmp_path / "cert", "key_file": tmp_path / "key"}
+    for more, is_taken in ((own, True), ({}, False)):
+        tls = LoopbackTls(tmp_path / "ca", "triton.example", **more)
+        client = LoopbackClient(f"127.0.0.1:{port}", tls=tls)
+        if is_taken:
+            assert (await within(client.infer(REQUEST)))["Y"] == [7]
+        else:
+            with pytest.raises(ModelUnavailableError):
+                await within(client.infer(REQUEST))
+        await client.close()
+    await running.stop(0)

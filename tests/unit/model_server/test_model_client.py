@@ -195,6 +195,12 @@ def test_bounds_are_positive(setting):
         make(**{setting: "0"})
 
 
+@pytest.mark.parametrize("given", ["CERT", "KEY", "CERT KEY"])
+def test_a_certificate_needs_its_key_and_those_of_the_server(given):
+    with pytest.raises(ModelLoadingError, match="given together"):
+        make({f"PARLEY_GRPC_{name}_FILE": "file.pem" for name in given.split()})
+
+
 class RecordingClient:
     """A client that records its calls."""
 

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from parley.timeouts import loop_time
 from parley_gateway.servers.discovery import Endpoint
 from parley_gateway.servers.settings import ServerSettings
+from parley_gateway.servers.tls import ServerTls
 
 _log = logging.getLogger("parley.gateway")
 _MAX_BYTES = 4 * 1024 * 1024
@@ -88,12 +89,14 @@ class MetricsReader:
     Args:
         timeout_s: Limit of one page (seconds).
         connections: The most connections.
+        tls: For pages at ``https://``; None: certificates are checked as those of the web are.
     """
 
-    def __init__(self, timeout_s: float, connections: int) -> None:
+    def __init__(self, timeout_s: float, connections: int, tls: ServerTls | None = None) -> None:
         self._timeout_s = timeout_s
         self._limits = httpx2.Limits(max_connections=connections)
-        self._client = self._open(ssl.create_default_context())
+        self._tls = tls
+        self._client = self._open(tls.context if tls else ssl.create_default_context())
 
     def _open(self, context: ssl.SSLContext) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
@@ -113,11 +116,13 @@ class MetricsReader:
             httpx2.HTTPError: it cannot be had.
             ValueError: it cannot be read.
         """
+        name = self._tls.address_of(endpoint).name if self._tls else ""
+        extensions = {"sni_hostname": name} if name else {}
         parts = []
         size = 0
         async with (
             asyncio.timeout(self._timeout_s),
-            self._client.stream("GET", endpoint.metrics_url) as answer,
+            self._client.stream("GET", endpoint.metrics_url, extensions=extensions) as answer,
         ):
             answer.raise_for_status()
             async for part in answer.aiter_bytes():
@@ -126,6 +131,12 @@ class MetricsReader:
                 if size > _MAX_BYTES:
                     raise ValueError(f"the page has more than {_MAX_BYTES} bytes")
         return read_report(b"".join(parts).decode())
+
+    async def renew(self) -> None:
+        """Make new connections with the certificates as they are now; a page that is being read is lost."""
+        if self._tls is not None:
+            old, self._client = self._client, self._open(self._tls.context)
+            await old.aclose()
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -14,20 +14,24 @@ from typing import Self
 import grpc
 import grpc.aio
 
+from parley.canaries import ServerAddress
 from parley.errors import TooManySessionsError
 from parley_client.options import Keepalive
 from parley_client.transport import open_triton_channel
 from parley_gateway.errors import NoServerReadyError
-from parley_gateway.model_health import AskModels, ModelHealth
+from parley_gateway.model_health import AskModels, ModelHealth, ask_models
 from parley_gateway.servers.discovery import Discovery, Endpoint, Resolve, resolve_name
 from parley_gateway.servers.load import MetricsReader, ReadMetrics, ServerLoad
 from parley_gateway.servers.server import Lease, Probe, TritonServer, check_readiness
 from parley_gateway.servers.settings import ServerSettings
+from parley_gateway.servers.tls import ServerTls
 
 # gRPC itself waits up to two minutes before it connects anew; the health check owns that here.
 _RECONNECT = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1_000)]
 # A recording is one message; how long it may be is limited where it is taken.
 _RECORDINGS = [("grpc.max_send_message_length", -1)]
+# Between two looks at the files of certificates.
+_CERTIFICATES_S = 1.0
 _log = logging.getLogger("parley.gateway")
 
 
@@ -59,21 +63,26 @@ class Servers:
         random: Random | None = None,
     ) -> None:
         self._settings = settings
-        self._ask_models = ask_models
-        self._open_channel = open_channel or _open_channel
+        self._tls = ServerTls(settings.tls) if settings.tls else None
+        self._open_channel = open_channel or self._open_triton_channel
         self._probe = probe
+        self._ask_models = ask_models
         self._discovery = Discovery(settings, self._update, resolve)
         self._servers: dict[str, TritonServer] = {}
         self._leaving: dict[str, TritonServer] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._certificates: asyncio.Task[None] | None = None
         self._turns = itertools.count()
-        self._metrics = MetricsReader(settings.check_timeout_s, settings.most_connected)
+        self._metrics = MetricsReader(settings.check_timeout_s, settings.most_connected, self._tls)
         self._read_metrics = read_metrics or self._metrics.read
         self._random = random or Random()
 
     async def __aenter__(self) -> Self:
         """Find the servers, and wait until each has been checked once."""
         try:
+            if self._tls is not None:
+                watch = self._watch_certificates(self._tls)
+                self._certificates = asyncio.get_running_loop().create_task(watch, name="certificates")
             await self._discovery.start()
             self._update()
             with suppress(TimeoutError):
@@ -91,6 +100,9 @@ class Servers:
 
     async def _aclose(self) -> None:
         await self._discovery.aclose()
+        if self._certificates is not None:
+            self._certificates.cancel()
+            await asyncio.wait([self._certificates])
         open_ones = [*self._servers.values(), *self._leaving.values()]
         self._leaving.clear()
         await asyncio.gather(*(server.aclose() for server in open_ones), *self._closing)
@@ -178,17 +190,41 @@ class Servers:
             interval_s=settings.canary_s,
             retry_s=settings.check_s,
             deadline_s=settings.canary_timeout_s,
-            ask=self._ask_models,
+            ask=self._ask_models
+            or (lambda _, deadline_s: ask_models(self._address_of(endpoint), deadline_s)),
         )
         return TritonServer(
             endpoint,
-            self._open_channel(endpoint),
+            self._open_channel,
             settings,
             probe=self._probe,
             models=models,
             load=ServerLoad(self._read_metrics, settings),
             is_needed=lambda: not self.is_ready,
             on_unused=self._on_unused,
+        )
+
+    async def _watch_certificates(self, tls: ServerTls) -> None:
+        while True:
+            await asyncio.sleep(_CERTIFICATES_S)
+            if tls.check():
+                for server in (*self.all, *self.leaving):
+                    server.renew_channel()
+                await self._metrics.renew()
+
+    def _address_of(self, endpoint: Endpoint) -> ServerAddress:
+        return self._tls.address_of(endpoint) if self._tls else endpoint.address
+
+    def _open_triton_channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
+        options = [*_RECONNECT, *_RECORDINGS]
+        address = self._address_of(endpoint)
+        if isinstance(address, str):
+            return open_triton_channel(address, keepalive=Keepalive(), options=options)
+        return open_triton_channel(
+            address.address,
+            keepalive=Keepalive(),
+            credentials=address.credentials,
+            options=[*options, *address.channel_options()],
         )
 
     def _on_unused(self, server: TritonServer) -> None:
@@ -200,7 +236,3 @@ class Servers:
         closing = asyncio.get_running_loop().create_task(server.aclose(), name=f"close-{server.address}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-
-
-def _open_channel(endpoint: Endpoint) -> grpc.aio.Channel:
-    return open_triton_channel(endpoint.address, keepalive=Keepalive(), options=[*_RECONNECT, *_RECORDINGS])

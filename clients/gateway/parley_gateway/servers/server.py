@@ -63,7 +63,7 @@ class TritonServer:
 
     Args:
         endpoint: Where it is.
-        channel: To it; the server owns it.
+        open_channel: Makes a channel to it, which the server owns.
         settings: How it is watched.
         probe: Asks whether it is ready.
         models: What its models answer.
@@ -75,7 +75,7 @@ class TritonServer:
     def __init__(
         self,
         endpoint: Endpoint,
-        channel: grpc.aio.Channel,
+        open_channel: Callable[[Endpoint], grpc.aio.Channel],
         settings: ServerSettings,
         *,
         probe: Probe,
@@ -85,7 +85,9 @@ class TritonServer:
         on_unused: Callable[[TritonServer], None],
     ) -> None:
         self.endpoint = endpoint
-        self.channel = channel
+        self._open_channel = open_channel
+        self.channel = open_channel(endpoint)
+        self._closing: set[asyncio.Task[None]] = set()
         self.models = models
         self._load = load
         self.last_turn = -1
@@ -117,11 +119,24 @@ class TritonServer:
         ]
 
     async def aclose(self) -> None:
-        """Check it no longer, and close its channel; calls on it break."""
+        """Check it no longer, and close its channels; calls on them break."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.channel.close()
+        channels = {self.channel, *(lease.channel for lease in self._leases)}
+        await asyncio.gather(*(channel.close() for channel in channels), *self._closing)
+
+    def renew_channel(self) -> None:
+        """Use a new channel from now on; the old one is closed when its last user has left."""
+        old, self.channel = self.channel, self._open_channel(self.endpoint)
+        self._close_if_unused(old)
+
+    def _close_if_unused(self, channel: grpc.aio.Channel) -> None:
+        if channel is self.channel or any(lease.channel is channel for lease in self._leases):
+            return
+        closing = asyncio.get_running_loop().create_task(channel.close(), name=f"close-{self.address}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     @property
     def address(self) -> str:
@@ -140,6 +155,7 @@ class TritonServer:
     def leave(self, lease: Lease) -> None:
         """Count a user no longer."""
         self._leases.discard(lease)
+        self._close_if_unused(lease.channel)
         if not self._leases:
             self._on_unused(self)
 
@@ -239,9 +255,12 @@ class TritonServer:
     async def _watch(self) -> None:
         failures = 0
         while True:
+            channel = self.channel
             try:
-                await self._probe(self.channel, self._settings.check_timeout_s)
+                await self._probe(channel, self._settings.check_timeout_s)
             except ParleyError as error:
+                if channel is not self.channel:  # it may have been closed meanwhile
+                    continue
                 failures += 1
                 is_late = isinstance(error, DeadlineExceededError)
                 if not (is_late and self._is_reachable and failures < _LATE_TWICE):
@@ -309,12 +328,15 @@ class Lease:
 
     def __init__(self, server: TritonServer, *, opens_session: bool) -> None:
         self.server = server
+        self.channel = server.channel
+        """The server's when the lease was entered."""
         self.opens_session = opens_session
         self.entered_at = math.inf
         """By the clock of the event loop (seconds)."""
 
     def __enter__(self) -> Self:
         self.entered_at = loop_time()
+        self.channel = self.server.channel
         self.server.enter(self)
         return self
 

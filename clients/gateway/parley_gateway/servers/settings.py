@@ -9,6 +9,25 @@ from msgspec import Meta
 
 from parley_gateway.settings_sections import Count, Seconds
 
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """TLS to the servers; the files are PEM, and read again when they change."""
+
+    ca_file: str = ""
+    """Certificates that a server's may be signed by. Empty: those of the system."""
+    cert_file: str = ""
+    """The gateway's own certificate chain, where servers ask for one. Empty: none."""
+    key_file: str = ""
+    """Its private key."""
+    server_name: str = ""
+    """What the servers' certificates name. Empty: the name that a server was found by, or the host of its
+    address."""
+
+    def __post_init__(self) -> None:
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("cert_file and key_file are given together")
+
+
 DNS = "dns://"
 """Begins an address that is a name to be resolved."""
 
@@ -28,6 +47,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Limit of one lookup (seconds)."""
     most: Count = 128
     """Servers at once; what a name or the file has beyond it is left out."""
+    tls: TlsSettings | None = None
+    """TLS to the servers, for gRPC and for metrics at `https://`: `ca_file`, `cert_file` and `key_file` where
+    servers ask for a certificate, and `server_name` ([security.md](security.md#between-gateway-and-triton)).
+    None: none."""
     attempts: Count = 3
     """Servers that are tried for one call."""
     check_s: Seconds = 5.0
