@@ -38,6 +38,7 @@ from parley_gateway.calls import Calls, triton_transport
 from parley_gateway.connections import HEALTH, ConnectionLimiter, ConnectionLimits
 from parley_gateway.failures import add_error_handlers
 from parley_gateway.gateway import Gateway
+from parley_gateway.instances import choose_instance
 from parley_gateway.logs import AccessLog
 from parley_gateway.metrics import Metrics
 from parley_gateway.schemas import add_components
@@ -134,11 +135,16 @@ def create_app(
     servers = servers or Servers(settings.servers)
     spool = Spool(settings.uploads, metrics.uploads)
     guard = guard or Guard(
-        settings.security, settings.jwt, settings.rates, public_url=settings.listen.public_url
+        settings.security,
+        settings.jwt,
+        settings.rates,
+        public_url=settings.listen.public_url,
+        instance=choose_instance(settings.listen.instance, os.environ),
     )
     limits = settings.limits
     gateway = Gateway(
         settings=settings,
+        instance=guard.instance,
         servers=servers,
         calls=Calls(settings.calls, servers, metrics, transport, tracing),
         guard=guard,

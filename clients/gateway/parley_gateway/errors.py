@@ -9,6 +9,7 @@
         ├── CredentialsExpiredError  credentials_expired  401
         ├── ForbiddenError         forbidden           403
         ├── NotFoundError          not_found           404
+        ├── WrongGatewayError      wrong_gateway       404
         ├── BodyTooSlowError       body_too_slow       408
         ├── SessionInUseError      session_in_use      409
         ├── SessionExpiredError    session_expired     410
@@ -93,6 +94,13 @@ class NotFoundError(GatewayError):
     """The resource does not exist, or belongs to another key."""
 
     code = "not_found"
+    status = 404
+
+
+class WrongGatewayError(GatewayError):
+    """The id was made by another gateway, which alone knows what it stands for."""
+
+    code = "wrong_gateway"
     status = 404
 
 

@@ -23,6 +23,8 @@ class Gateway:
     """The parts of one gateway process; made once, by :func:`parley_gateway.app.create_app`."""
 
     settings: Settings
+    instance: str
+    """Its name in the ids that it makes."""
     servers: Servers
     calls: Calls
     guard: Guard

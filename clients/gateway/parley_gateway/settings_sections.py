@@ -14,6 +14,7 @@ from parley.errors import InvalidInputError
 from parley.logs import LogFormat
 from parley_client.stages.synthesis import AUTO, read_names
 from parley_client.stages.transcription import MAX_SECONDS
+from parley_gateway.instances import PATTERN
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 """Above 0."""
@@ -39,6 +40,9 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """PEM file with its private key."""
     public_url: str = ""
     """What clients call the gateway, behind a proxy: `https://voice.example.com`. Empty: as they do."""
+    instance: Annotated[str, Meta(pattern=PATTERN)] = ""
+    """The gateway's name in the ids of its sessions, for balancers: small letters, digits and `-`. Empty:
+    eight characters that are made of the variable `POD_NAME`, or of the host's name."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
     """How long running calls may go on after SIGTERM (seconds)."""
 

@@ -83,6 +83,7 @@ class Guard:
         jwt: JWTs of another issuer.
         rates: How often.
         public_url: Where clients reach the gateway, if a proxy is in front.
+        instance: The gateway's name in the tokens that it issues.
 
     Raises:
         GatewaySettingsError: something cannot be used.
@@ -95,9 +96,11 @@ class Guard:
         rates: RateSettings | None = None,
         *,
         public_url: str = "",
+        instance: str = "gateway",
     ) -> None:
         security, jwt, rates = security or SecuritySettings(), jwt or JwtSettings(), rates or RateSettings()
         self._security = security
+        self.instance = instance
         self._rate_settings = rates
         self._keys = (
             KeyRing(WatchedFile(Path(security.keys_file), keys.read_keys)) if security.keys_file else None
@@ -108,7 +111,7 @@ class Guard:
             raise GatewaySettingsError(
                 "security.insecure_allow_anonymous contradicts keys and JWTs: one or the other"
             )
-        self._tokens = SessionTokens.of(security)
+        self._tokens = SessionTokens.of(security, instance)
         self._used = UsedTokens(security.tokens_used)
         self._rates = Rates(rates)
         self.addresses = ClientAddresses(security.trusted_proxies)

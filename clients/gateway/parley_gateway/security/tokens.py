@@ -1,8 +1,9 @@
 """Session tokens: what a browser gets instead of a key.
 
-A token is ``ek_`` and a JWT that the gateway signs for itself: short-lived, with some of the scopes of
-the principal it was issued to, optionally for one session or one use only. It ends with the key
-behind it.
+A token is ``ek_``, the name of the gateway that issued it, ``_``, and a JWT that the gateway signs for
+itself: short-lived, with some of the scopes of the principal it was issued to, optionally for one session or
+one use only. It ends with the key behind it. The name is there for balancers: every gateway with the same
+secret accepts the token, but only that one has the settings that were stored with it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import jwt
 
 from parley_gateway.errors import ForbiddenError, GatewaySettingsError, UnauthorizedError
+from parley_gateway.instances import mark
 from parley_gateway.security.principal import SCOPES, Principal, Scope
 from parley_gateway.security.settings import SecuritySettings
 
@@ -57,23 +59,30 @@ class SessionTokens:
         secret: Signs them.
         max_ttl_s: How long one lasts at most (seconds).
         clock: Seconds since 1970, for what is issued.
+        instance: The name of the gateway.
     """
 
     def __init__(
-        self, secret: bytes, *, max_ttl_s: float = 3_600.0, clock: Callable[[], float] = time.time
+        self,
+        secret: bytes,
+        *,
+        max_ttl_s: float = 3_600.0,
+        clock: Callable[[], float] = time.time,
+        instance: str = "gateway",
     ) -> None:
         self._secret = secret
+        self._prefix = PREFIX + mark(instance, "")
         self._max_ttl_s = max_ttl_s
         self._clock = clock
 
     @classmethod
-    def of(cls, settings: SecuritySettings) -> SessionTokens:
+    def of(cls, settings: SecuritySettings, instance: str) -> SessionTokens:
         """Those of a gateway with these settings.
 
         Raises:
             GatewaySettingsError: the secret's file cannot be used.
         """
-        return cls(_secret(settings.token_secret_file), max_ttl_s=settings.token_max_ttl_s)
+        return cls(_secret(settings.token_secret_file), max_ttl_s=settings.token_max_ttl_s, instance=instance)
 
     def issue(
         self,
@@ -129,7 +138,7 @@ class SessionTokens:
             claims["sid"] = session_id
             # A request may name any session; only an issuer's claim makes it theirs.
             claims["claimed"] = principal.session_claimed
-        token = PREFIX + jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
+        token = self._prefix + jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
         return Grant(token, expires_at, wanted, session_id, single_use)
 
     def verify(self, token: str) -> Shown:
@@ -140,7 +149,7 @@ class SessionTokens:
         """
         try:
             claims = jwt.decode(
-                token.removeprefix(PREFIX),
+                _signed_part(token),
                 self._secret,
                 algorithms=[_ALGORITHM],
                 audience=_NAME,
@@ -173,6 +182,14 @@ def inherit(shown: Shown, owner: Principal) -> Principal:
         limits=owner.limits,
         expires_at=owner.expires_at,
     )
+
+
+def _signed_part(token: str) -> str:
+    """The JWT in a token, with or without a gateway's name before it."""
+    named = token.removeprefix(PREFIX)
+    instance, _, signed = named.partition("_")
+    # A name has no dot, and the first part of a JWT no underscore.
+    return named if "." in instance else signed
 
 
 def _secret(file: str) -> bytes:

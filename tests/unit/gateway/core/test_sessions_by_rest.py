@@ -106,7 +106,7 @@ async def test_only_so_many_sessions_wait_and_are_remembered(gateway):
 
 
 async def test_one_key_cannot_have_all_sessions_that_wait():
-    book = SessionRegistry(SessionSettings(waiting=3, waiting_per_key=2))
+    book = SessionRegistry(SessionSettings(waiting=3, waiting_per_key=2), "a")
     ann, bob = (Principal(id=name, scopes=frozenset(["agent"])) for name in ("ann", "bob"))
     first = book.create(protocol.Start(), ann)
     book.create(protocol.Start(), ann)
@@ -121,7 +121,7 @@ async def test_one_key_cannot_have_all_sessions_that_wait():
 
 
 async def test_a_session_that_is_over_keeps_no_prompts():
-    book = SessionRegistry(SessionSettings())
+    book = SessionRegistry(SessionSettings(), "a")
     owner = Principal(id="ann", scopes=frozenset(["agent"]))
     session = book.create(protocol.Start(system_prompt="x" * 100_000), owner)
     book.end(session, "deleted")

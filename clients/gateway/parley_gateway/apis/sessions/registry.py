@@ -16,6 +16,7 @@ from parley_gateway.apis.sessions.messages import PendingTool, SessionStatus
 from parley_gateway.apis.settings import SessionSettings
 from parley_gateway.audio.codecs import Encoding
 from parley_gateway.errors import SessionExpiredError, SessionInUseError, TooManyCallsError
+from parley_gateway.instances import check_instance, mark
 from parley_gateway.security.principal import Principal
 
 _EMPTY_START = protocol.Start()
@@ -25,9 +26,14 @@ class RegisteredSession:
     """One session. The registry changes its state; its stream records its events."""
 
     def __init__(
-        self, start: protocol.Start, principal: Principal, connect_s: float, encoding: Encoding = "pcm16"
+        self,
+        session_id: str,
+        start: protocol.Start,
+        principal: Principal,
+        connect_s: float,
+        encoding: Encoding = "pcm16",
     ) -> None:
-        self.id = str(uuid.uuid4())
+        self.id = session_id
         self.start = start
         self.encoding = encoding
         self.owner = principal.id
@@ -82,10 +88,16 @@ class RegisteredSession:
 
 
 class SessionRegistry:
-    """Owns all sessions."""
+    """Owns all sessions.
 
-    def __init__(self, settings: SessionSettings) -> None:
+    Args:
+        settings: How many, and how long.
+        instance: The gateway's name in their ids.
+    """
+
+    def __init__(self, settings: SessionSettings, instance: str) -> None:
         self._settings = settings
+        self._instance = instance
         self._alive: dict[str, RegisteredSession] = {}
         self._over: OrderedDict[str, tuple[RegisteredSession, asyncio.TimerHandle]] = OrderedDict()
         self._expiries: dict[str, asyncio.TimerHandle] = {}
@@ -105,17 +117,25 @@ class SessionRegistry:
                     f"{limit} sessions wait for their streams, which is all that {whom}",
                     retry_after_s=settings.connect_s,
                 )
-        session = RegisteredSession(start, principal, settings.connect_s, encoding)
+        session_id = mark(self._instance, str(uuid.uuid4()))
+        session = RegisteredSession(session_id, start, principal, settings.connect_s, encoding)
         self._alive[session.id] = session
         self._start_expiry(session)
         return session
 
     def find(self, session_id: str, principal: Principal) -> RegisteredSession:
-        """A session of this principal, also one that has ended; raises SessionNotFoundError."""
+        """A session of this principal, also one that has ended.
+
+        Raises:
+            WrongGatewayError: another gateway has made the id.
+            SessionNotFoundError: there is no such session, or it belongs to another key.
+        """
         session = self._alive.get(session_id)
         if session is None and session_id in self._over:
             session = self._over[session_id][0]
         is_claimed = principal.session_claimed and principal.session_id == session_id
+        if session is None:
+            check_instance(self._instance, session_id)
         # The error does not reveal that another key's session exists.
         if session is None or not (principal.id == session.owner or is_claimed):
             raise SessionNotFoundError(f"there is no session {session_id!r}")

@@ -150,7 +150,7 @@ def _answer(content: msgspec.Struct, status: int = 200) -> Response:
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/sessions`` and what is below it."""
-    registry = SessionRegistry(gateway.settings.sessions)
+    registry = SessionRegistry(gateway.settings.sessions, gateway.instance)
     rest = _Rest(gateway, registry)
 
     @asynccontextmanager

@@ -45,6 +45,7 @@ from parley_gateway.apis.realtime.webrtc.network import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
 from parley_gateway.errors import ForbiddenError, NotFoundError, SessionExpiredError
 from parley_gateway.gateway import Gateway
+from parley_gateway.instances import check_instance
 from parley_gateway.security.admission import AdmittedCaller
 from parley_gateway.websocket import until_going_away
 
@@ -68,6 +69,7 @@ _PLAYBACK_REPORT_S = 0.1
 _OFFER_S = 10.0
 _CLOSE_S = 5.0
 _CLOSE_ALL_S = 5.0
+_ID = "rtc_"
 _CONNECT = "_RTCPeerConnection__connect"
 """Private in aiortc; see :meth:`Peer._supervise_connecting`."""
 _LONGEST_GAP_S = 1.0
@@ -377,7 +379,9 @@ class WebRtcCalls:
                 model = given.get("model") or request.query_params.get("model")
                 config = first_config(self._gateway, model, given, webrtc=True)
                 admission = AdmittedCaller(self._gateway.guard, principal, "agent")
-                peer = Peer(new_id("rtc"), self._gateway, admission, config, self._network)
+                peer = Peer(
+                    new_id(f"{_ID}{self._gateway.instance}"), self._gateway, admission, config, self._network
+                )
                 answer = await peer.answer(offer)
             except (ParleyError, ClientEventError) as error:
                 return error_response(error)
@@ -391,6 +395,7 @@ class WebRtcCalls:
             principal = await self._gateway.guard.admit(request, "agent")
             peer = self._peers.get(call_id)
             if peer is None:
+                check_instance(self._gateway.instance, call_id.removeprefix(_ID))
                 raise NotFoundError(f"there is no call {call_id!r}")
             if peer.principal.id != principal.id:
                 raise ForbiddenError("the call belongs to another key")
