@@ -189,9 +189,18 @@ def create_health_app(gateway: Gateway, connections: ConnectionLimiter) -> FastA
         gateway: The gateway.
         connections: Counts those of this port.
     """
+    return _create_side_app(gateway, connections, operations.routes(gateway))
+
+
+def create_metrics_app(gateway: Gateway, connections: ConnectionLimiter) -> FastAPI:
+    """What else a gateway answers at ``listen.metrics_port``; the arguments are the same."""
+    return _create_side_app(gateway, connections, operations.open_metrics_routes(gateway))
+
+
+def _create_side_app(gateway: Gateway, connections: ConnectionLimiter, routes: APIRouter) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _protect(app, gateway, connections)
-    app.include_router(operations.routes(gateway))
+    app.include_router(routes)
     return app
 
 

@@ -36,7 +36,7 @@ HEALTH = ("/healthz", "/readyz", "/health", "/ready")
 _log = logging.getLogger("parley.gateway")
 # Tried in one turn, until one is found that there is room for.
 _AT_MOST = 64
-HEALTH_CONNECTIONS = 32
+SIDE_CONNECTIONS = 32
 """At once, where probes have a port of their own."""
 # Connections beyond the limit that are let in to be answered with an error.
 _SPARE = 32
@@ -389,14 +389,14 @@ def raise_descriptor_limit() -> int:
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
-def reserved_descriptors(*, servers: int, calls: int, stage_requests: int, health: bool) -> int:
+def reserved_descriptors(*, servers: int, calls: int, stage_requests: int, side_ports: int) -> int:
     """What is needed beside the connections of clients.
 
     Args:
         servers: Triton servers; each has one connection, whatever number of calls it carries.
         calls: WebRTC calls at once.
         stage_requests: Recordings that are read at once.
-        health: Whether probes have a port of their own.
+        side_ports: Ports of their own that probes and metrics have.
     """
-    probes = HEALTH_CONNECTIONS + _SPARE if health else 0
+    probes = side_ports * (SIDE_CONNECTIONS + _SPARE)
     return servers * _PER_SERVER + calls * _PER_CALL + stage_requests * _PER_STAGE_REQUEST + probes

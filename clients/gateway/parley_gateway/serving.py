@@ -18,10 +18,10 @@ from typing import Any, cast
 import uvicorn
 from fastapi import FastAPI
 
-from parley_gateway.app import create_app, create_health_app
+from parley_gateway.app import create_app, create_health_app, create_metrics_app
 from parley_gateway.connections import (
     BACKLOG,
-    HEALTH_CONNECTIONS,
+    SIDE_CONNECTIONS,
     ConnectionLimiter,
     Listener,
     raise_descriptor_limit,
@@ -84,6 +84,8 @@ class Running:
     """Where it is reached, without a path."""
     health_url: str = ""
     """Where only probes are answered; empty: nowhere."""
+    metrics_url: str = ""
+    """Where only metrics are answered; empty: nowhere."""
 
 
 class _Server(uvicorn.Server):
@@ -157,20 +159,26 @@ async def running(
     _fit_descriptors(gateway)
     try:
         async with (
-            _port(settings, listen.port, app, gateway.connections, now) as url,
+            _port(settings, app, gateway.connections, now, host=listen.host, port=listen.port) as url,
             AsyncExitStack() as stack,
         ):
-            health_url = ""
-            if listen.health_port is not None:
-                # Of its own, so that no flood at the other port takes its places.
-                probes = ConnectionLimiter(
-                    HEALTH_CONNECTIONS, HEALTH_CONNECTIONS, gateway.guard.addresses, gateway.metrics
+            urls = []
+            for port, host, create in (
+                (listen.health_port, listen.host, create_health_app),
+                (listen.metrics_port, listen.metrics_host or listen.host, create_metrics_app),
+            ):
+                if port is None:
+                    urls.append("")
+                    continue
+                # Of its own, so that no flood at another port takes its places.
+                limiter = ConnectionLimiter(
+                    SIDE_CONNECTIONS, SIDE_CONNECTIONS, gateway.guard.addresses, gateway.metrics
                 )
-                answers = create_health_app(gateway, probes)
-                health_url = await stack.enter_async_context(
-                    _port(settings, listen.health_port, answers, probes, now)
-                )
-            yield Running(gateway, url, health_url)
+                side = _port(settings, create(gateway, limiter), limiter, now, host=host, port=port)
+                urls.append(await stack.enter_async_context(side))
+            if listen.metrics_port is not None and not is_loopback(listen.metrics_host or listen.host):
+                _LOG.warning("requests to %s/metrics need no credentials", urls[-1])
+            yield Running(gateway, url, *urls)
             await _first(gateway.calls.drain(0.0), now.wait())
     finally:
         # uvicorn leaves the lifespan's end out when it is forced to exit.
@@ -179,10 +187,16 @@ async def running(
 
 @asynccontextmanager
 async def _port(
-    settings: Settings, port: int, app: FastAPI, connections: ConnectionLimiter, now: asyncio.Event
+    settings: Settings,
+    app: FastAPI,
+    connections: ConnectionLimiter,
+    now: asyncio.Event,
+    *,
+    host: str,
+    port: int,
 ) -> AsyncIterator[str]:
     """Answer at a port as long as the block runs; gives its URL."""
-    with closing(_listener(settings, port)) as listener:
+    with closing(_listener(settings, host, port)) as listener:
         listener.limiter = connections
         server = _Server(_configuration(app, settings, connections))
         serving = asyncio.get_running_loop().create_task(server.serve([listener]), name=f"gateway-{port}")
@@ -193,7 +207,7 @@ async def _port(
             if serving.done():
                 await serving
                 raise GatewaySettingsError("the gateway could not start; its log says why")
-            yield _url(settings.listen, listener)
+            yield _url(host, listener, encrypted=bool(settings.listen.certificate))
         finally:
             server.should_exit = True
             server.force_exit = now.is_set()
@@ -229,15 +243,17 @@ def _fit_descriptors(gateway: Gateway) -> None:
         servers=settings.servers.most_connected,
         calls=settings.calls.limit if settings.realtime.webrtc else 0,
         stage_requests=settings.stages.requests,
-        health=settings.listen.health_port is not None,
+        side_ports=sum(
+            port is not None for port in (settings.listen.health_port, settings.listen.metrics_port)
+        ),
     )
     gateway.connections.fit(raise_descriptor_limit(), reserved)
 
 
-def _listener(settings: Settings, port: int) -> Listener:
+def _listener(settings: Settings, host: str, port: int) -> Listener:
     """The listening socket; connections inherit what is set on it."""
     listen = settings.listen
-    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = Listener(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -246,13 +262,14 @@ def _listener(settings: Settings, port: int) -> Listener:
         # A peer that acknowledges nothing is gone, whatever still waits to be sent to it.
         unacknowledged_ms = int(settings.limits.ping_timeout_s * 1000)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unacknowledged_ms)
-        listener.bind((listen.host, port))
+        listener.bind((host, port))
     except OSError as error:
         listener.close()
         taken = error.errno == errno.EADDRINUSE
-        other = "--listen PORT" if port == listen.port else "listen.health_port"
+        names = {listen.health_port: "listen.health_port", listen.metrics_port: "listen.metrics_port"}
+        other = "--listen PORT" if port == listen.port else names[port]
         raise GatewaySettingsError(
-            f"cannot listen on {listen.host}:{port}: {error.strerror or error}"
+            f"cannot listen on {host}:{port}: {error.strerror or error}"
             + (f"; `ss -ltnp` shows the process, {other} chooses another" if taken else "")
         ) from error
     return listener
@@ -297,7 +314,7 @@ def _tls(listen: ListenSettings) -> ssl.SSLContext:
     return context
 
 
-def _url(listen: ListenSettings, listener: socket.socket) -> str:
-    host = f"[{listen.host}]" if ":" in listen.host else listen.host
-    scheme = "https" if listen.certificate else "http"
-    return f"{scheme}://{host}:{listener.getsockname()[1]}"
+def _url(host: str, listener: socket.socket, *, encrypted: bool) -> str:
+    scheme = "https" if encrypted else "http"
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{listener.getsockname()[1]}"

@@ -34,6 +34,11 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     health_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
     """Where, at the same address, `/healthz`, `/readyz`, `/health`, `/ready` and `/metrics` are answered and
     nothing else is, whatever is open at the other port; 0: any free one. None: nowhere."""
+    metrics_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
+    """Where `/metrics` is answered without a key, and nothing else is: let only Prometheus reach it; 0: any
+    free one. None: nowhere."""
+    metrics_host: str = ""
+    """Address of that port. Empty: `listen.host`."""
     certificate: str = ""
     """PEM file with the certificate chain; empty: plain HTTP."""
     key: str = ""

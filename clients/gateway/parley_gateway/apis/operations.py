@@ -65,10 +65,26 @@ def routes(gateway: Gateway) -> APIRouter:
         """Metrics in Prometheus' format; where keys are required, with the scope ``admin``."""
         if gateway.guard.authenticated:
             await gateway.guard.admit(request, "admin")
-        gateway.metrics.set_servers(gateway.servers)
-        return Response(gateway.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+        return _page(gateway)
 
     return router
+
+
+def open_metrics_routes(gateway: Gateway) -> APIRouter:
+    """``/metrics`` for everyone who reaches it."""
+    router = APIRouter()
+
+    @router.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        """Metrics in Prometheus' format."""
+        return _page(gateway)
+
+    return router
+
+
+def _page(gateway: Gateway) -> Response:
+    gateway.metrics.set_servers(gateway.servers)
+    return Response(gateway.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _why_not_ready(gateway: Gateway, *, with_addresses: bool) -> tuple[str, str]:

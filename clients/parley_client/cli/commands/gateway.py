@@ -102,8 +102,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 )
         console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
         health = f" health={one.health_url}" if one.health_url else ""
+        metrics = f" metrics={one.metrics_url}" if one.metrics_url else ""
         servers = settings.servers.file or ",".join(settings.servers.addresses)
-        print(f"ready http={one.url}{health} servers={servers}", flush=True)
+        print(f"ready http={one.url}{health}{metrics} servers={servers}", flush=True)
 
     level = logging.getLevelName(args.log_level.upper())
     with log_to_stderr(settings.security.audit_file, level, settings.log.format):

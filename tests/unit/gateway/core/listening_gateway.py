@@ -102,7 +102,7 @@ class GatewayUnderTest:
 
     async def start(self) -> None:
         one = await self._stack.enter_async_context(running(self.settings, app=self.app))
-        self.url, self.health_url = one.url, one.health_url
+        self.url, self.health_url, self.metrics_url = one.url, one.health_url, one.metrics_url
         self.http = await self._stack.enter_async_context(httpx.AsyncClient(base_url=self.url))
 
     async def stop(self) -> None:

@@ -175,7 +175,7 @@ async def test_who_may_see_what_is_the_same_at_the_port_of_probes(gateway, tmp_p
 
 
 async def test_the_port_of_probes_has_a_bound_of_its_own(gateway, opened, monkeypatch):
-    monkeypatch.setattr(serving, "HEALTH_CONNECTIONS", 3)
+    monkeypatch.setattr(serving, "SIDE_CONNECTIONS", 3)
     one = await gateway(listen={"health_port": 0})
     before = one.gateway.connections.count
     first, *idle = await opened(one, 3, to=one.health_url)
@@ -190,8 +190,31 @@ async def test_a_port_of_probes_that_is_taken_is_said(gateway):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(GatewaySettingsError, match=r"listen\.health_port chooses another"):
-            await gateway(listen={"health_port": taken.getsockname()[1]})
+        for name in ("health_port", "metrics_port"):
+            with pytest.raises(GatewaySettingsError, match=rf"listen\.{name} chooses another"):
+                await gateway(listen={name: taken.getsockname()[1]})
+
+
+async def test_metrics_need_no_key_at_a_port_of_their_own(gateway, tmp_path):
+    (tmp_path / "keys.toml").write_text(new_key("ops", ["agent"]).line + "\n")
+    one = await gateway(
+        listen={"metrics_port": 0, "metrics_host": "127.0.0.2"},
+        security={"keys_file": str(tmp_path / "keys.toml")},
+    )
+    assert one.metrics_url.startswith("http://127.0.0.2:")
+    assert one.health_url == ""
+    assert (await one.http.get("/metrics")).status_code == 401
+    async with httpx.AsyncClient(base_url=one.metrics_url) as http:
+        page = await http.get("/metrics")
+        assert page.status_code == 200
+        assert 'parley_gateway_server_ready{server="server-0:1"} 1.0' in page.text
+        for path in ("/", "/healthz", "/readyz", "/health", "/v1/models", "/openapi.json"):
+            assert (await http.get(path)).status_code == 404, path
+        assert (await http.post("/v1/sessions", json={})).status_code == 404
+    anonymous = await gateway(listen={"metrics_port": 0, "health_port": 0})
+    assert len({anonymous.url, anonymous.metrics_url, anonymous.health_url}) == 3
+    async with httpx.AsyncClient(base_url=anonymous.metrics_url, headers={"Host": "evil.example"}) as http:
+        assert (await http.get("/metrics")).status_code == 403
 
 
 async def test_clients_behind_a_trusted_proxy_have_shares_of_their_own(gateway):
@@ -259,9 +282,9 @@ async def test_a_process_without_descriptors_answers_still(gateway, opened, capl
 
 
 def test_the_limit_follows_the_descriptors(caplog):
-    reserved = reserved_descriptors(servers=2, calls=256, stage_requests=64, health=False)
-    probed = reserved_descriptors(servers=2, calls=256, stage_requests=64, health=True)
-    assert probed - reserved > connections.HEALTH_CONNECTIONS
+    reserved = reserved_descriptors(servers=2, calls=256, stage_requests=64, side_ports=0)
+    probed = reserved_descriptors(servers=2, calls=256, stage_requests=64, side_ports=1)
+    assert probed - reserved > connections.SIDE_CONNECTIONS
     few, many = (ConnectionLimiter(2_000, 500, ClientAddresses(), Metrics()) for _ in range(2))
     many.fit(20_000, reserved)
     assert (many.limit, many.per_address, caplog.messages) == (2_000, 500, [])
