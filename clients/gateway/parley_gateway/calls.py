@@ -45,9 +45,10 @@ _LAST_WORDS_S = 3.0
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many calls, and how long each of their waits may take."""
 
-    limit: Count = 256
-    """Calls of this process at once; more are answered with 429."""
-    per_key: Count = 64
+    limit: Count = 32
+    """Calls of this process at once, about what one processor core carries
+    ([capacity](gateway.md#how-many-calls)); more are answered with 429."""
+    per_key: Count = 32
     """Calls of one key at once. Neither a key nor, of callers without one, an address gets more than three
     times the calls that are still free, so that others always get in; those who telephone only know
     `calls.limit`."""
