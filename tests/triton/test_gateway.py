@@ -100,3 +100,21 @@ async def test_the_example_hears_an_answer(gateway, tmp_path):
     with wave.open(str(tmp_path / "answer.wav")) as answer:
         assert answer.getframerate() == 22_050
         assert np.abs(np.frombuffer(answer.readframes(answer.getnframes()), "<i2")).max() > 1_000
+
+
+async def test_the_gateway_knows_the_sessions_that_others_have_on_a_server(server):
+    address = server.endpoints.grpc
+    pages = {"metrics": [f"http://{server.endpoints.metrics}/metrics"], "load_s": 0.5}
+    flags = {"listen": {"port": 0}, "servers": {"addresses": [address], **pages}}
+    async with running(load_settings(flags=flags)) as one, running(load_settings(flags=flags)) as other:
+        (seen,) = one.gateway.servers.all
+        async with asyncio.timeout(DEADLINE_S):
+            while seen.limit is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        before = seen.sessions
+        async with call(other.url) as caller, asyncio.timeout(DEADLINE_S):
+            await caller.until("connected")
+            while seen.sessions <= before:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert seen.users == 0
+        assert not seen.is_draining

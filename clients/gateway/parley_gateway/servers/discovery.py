@@ -22,6 +22,8 @@ _log = logging.getLogger("parley.gateway")
 _FILE_S = 1.0
 """Time between two looks at the file (seconds)."""
 _HOST = "{host}"
+_TRITON_PORT = 8001
+_TRITON_METRICS = "http://{host}:8002/metrics"
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Takes a name and a port; returns ``host:port`` of each of its addresses. Raises :class:`OSError`."""
@@ -119,7 +121,7 @@ class Discovery:
         self._on_change = on_change
         self._resolve = resolve
         self._file: WatchedFile[list[Endpoint]] | None = None
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str | None] = {}
         """Addresses that are names; for each the form of the URL of its servers' metrics."""
         self._found: dict[str, Sequence[Endpoint]] = {}
         """By source: an address of the settings, or the path of the file."""
@@ -240,6 +242,9 @@ class Discovery:
         self._endpoints = tuple(found[address] for address in chosen)
 
 
-def _endpoint(address: str, template: str, *, name: str = "", sessions: int | None = None) -> Endpoint:
-    host = address.rpartition(":")[0]
+def _endpoint(address: str, template: str | None, *, name: str = "", sessions: int | None = None) -> Endpoint:
+    host, port = split_address(address)
+    if template is None:
+        # At other ports there may be several servers on one host: each would be taken for the one at 8002.
+        template = _TRITON_METRICS if port == _TRITON_PORT else ""
     return Endpoint(address, template.replace(_HOST, host), name, sessions)

@@ -78,8 +78,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     metrics: tuple[str, ...] = ()
     """URLs of the servers' metrics, in the order of `addresses`; `{host}` in one is the server's host. Where
     one is empty or missing: `metrics_url`."""
-    metrics_url: str = "http://{host}:8002/metrics"
-    """The URL of a server's metrics, where no other is given. Empty: they are not read."""
+    metrics_url: str | None = None
+    """The URL of a server's metrics, where no other is given. None: port 8002 of a server at port 8001, which
+    are Triton's own, and none of others. Empty: they are not read."""
 
     def __post_init__(self) -> None:
         for address in self.addresses:

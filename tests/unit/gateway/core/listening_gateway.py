@@ -82,7 +82,12 @@ class GatewayUnderTest:
         ]
         self.agents = agents
         self.pool = FakePool({f"server-{number}:1": agent for number, agent in enumerate(agents)})
-        addresses = {"addresses": list(self.pool.agents), "retry_s": 0.01, "retry_max_s": 0.02}
+        addresses = {
+            "addresses": list(self.pool.agents),
+            "metrics_url": "http://{host}:8002/metrics",
+            "retry_s": 0.01,
+            "retry_max_s": 0.02,
+        }
         parts["servers"] = addresses | parts.get("servers", {})
         parts["listen"] = {"port": 0} | parts.get("listen", {})
         self.settings = load_settings(flags=parts)

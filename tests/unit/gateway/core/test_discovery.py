@@ -152,16 +152,23 @@ async def test_the_systems_resolver_answers_for_both_families(monkeypatch):
     ("text", "found"),
     [
         (
-            "a:1\n\n# the other one\nb:2  # new\n",
-            [("a:1", "http://a:8002/metrics"), ("b:2", "http://b:8002/metrics")],
+            "a:8001\n\n# the other one\nb:2  # new\n",
+            [("a:8001", "http://a:8002/metrics"), ("b:2", "")],
         ),
-        ('["[fd00::7]:1"]', [("[fd00::7]:1", "http://[fd00::7]:8002/metrics")]),
+        ('["[fd00::7]:8001"]', [("[fd00::7]:8001", "http://[fd00::7]:8002/metrics")]),
         ('[{"address": "a:1", "metrics": "https://m/{host}"}]', [("a:1", "https://m/a")]),
     ],
 )
 def test_a_file_names_servers(text, found):
     expected = [Endpoint(address, url) for address, url in found]
     assert read_endpoints(text.encode(), ServerSettings()) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "url"), [(None, ""), ("", ""), ("https://{host}:8443/metrics", "https://a:8443/metrics")]
+)
+def test_the_settings_say_where_metrics_are(form, url):
+    assert read_endpoints(b"a:1", ServerSettings(metrics_url=form)) == [Endpoint("a:1", url)]
 
 
 def test_a_file_has_a_limit_for_each_server():

@@ -86,7 +86,12 @@ async def always_ready(*_):
 
 def pool(pages, probe=always_ready, **settings):
     names = tuple(f"{name}:1" for name in pages.reports)
-    settings = {"addresses": names, "load_s": 0.001, "slow_start_s": 0.0} | settings
+    settings = {
+        "addresses": names,
+        "load_s": 0.001,
+        "slow_start_s": 0.0,
+        "metrics_url": "http://{host}",
+    } | settings
     return Servers(
         ServerSettings(**settings),
         open_channel=lambda _: FakeChannel(),
