@@ -21,6 +21,7 @@ from parley_gateway.settings_sections import Count
 _log = logging.getLogger("parley.gateway")
 _FILE_S = 1.0
 """Time between two looks at the file (seconds)."""
+_NOT_YET = "not resolved yet"
 _HOST = "{host}"
 _TRITON_PORT = 8001
 _TRITON_METRICS = "http://{host}:8002/metrics"
@@ -140,7 +141,7 @@ class Discovery:
                 if source.startswith(DNS):
                     self._names[source] = template
                     self._found[source] = ()
-                    self._problems[source] = "not resolved yet"
+                    self._problems[source] = _NOT_YET
                 else:
                     self._found[source] = [_endpoint(source, template, sessions=settings.sessions)]
         self._merge()
@@ -209,8 +210,7 @@ class Discovery:
             for address in addresses
         ]
         self._record(source, "")
-        self._merge()
-        self._on_change()
+        self._apply()
 
     async def _watch_file(self, source: str, file: WatchedFile[list[Endpoint]]) -> None:
         while True:
@@ -219,12 +219,19 @@ class Discovery:
             self._problems[source] = file.problem
             if self._found[source] is not (found := file.get()):
                 self._found[source] = found
-                self._merge()
-                self._on_change()
+                self._apply()
+
+    def _apply(self) -> None:
+        self._merge()
+        try:
+            self._on_change()
+        except Exception:  # noqa: BLE001 - logged with its trace
+            # The next change may be taken: without its task a source would never be looked at again.
+            _log.exception("the servers that were found could not be used")
 
     def _record(self, source: str, problem: str) -> None:
         before, self._problems[source] = self._problems[source], problem
-        if problem and problem != before:
+        if problem and before in ("", _NOT_YET):
             known = len(self._found[source])
             _log.warning("%s cannot be resolved, %d servers are known: %s", source, known, problem)
         elif before and not problem:

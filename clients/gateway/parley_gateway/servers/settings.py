@@ -45,7 +45,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Time between two lookups of a name (seconds)."""
     resolve_timeout_s: Seconds = 5.0
     """Limit of one lookup (seconds)."""
-    most: Count = 128
+    most: Count = 64
     """Servers at once; what a name or the file has beyond it is left out."""
     tls: TlsSettings | None = None
     """TLS to the servers, for gRPC and for metrics at `https://`: `ca_file`, `cert_file` and `key_file` where
