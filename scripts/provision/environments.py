@@ -54,6 +54,8 @@ class Environment(NamedTuple):
     """Folders of the checkout with further projects that are installed in it."""
     javascript: str = ""
     """Folder with a package-lock.json; the environment's own Node.js installs what it names."""
+    removed: tuple[str, ...] = ()
+    """Packages that nothing needs once Parley itself is installed."""
 
     @property
     def steps(self) -> int:
@@ -118,6 +120,31 @@ DEPLOY = Environment(
 PHOENIX = Environment(
     ".venv-phoenix", ("phoenix.txt",), (), "import phoenix.server.main", project=False, torch=False
 )
+
+IMAGES = Environment(
+    ".venv-images", ("images.txt",), (), "import compose, cyclonedx.model.bom", project=False, torch=False
+)
+PACKING = Environment(
+    ".venv-packing", ("packing.txt",), (), "import cyclonedx.model.bom", project=False, torch=False
+)
+_BACKEND = ("editables", "hatchling", "pathspec", "pluggy", "trove-classifiers")
+IMAGE_GATEWAY = Environment(
+    ".venv",
+    ("gateway.txt", "project.txt"),
+    (),
+    "import parley_client.connection, parley_gateway.app, parley_gateway.serving",
+    torch=False,
+    removed=_BACKEND,
+)
+IMAGE_WORKER_GPU = Environment(
+    ".venv",
+    ("serve-gpu.txt", "networks.txt"),
+    (),
+    "import parley, numpy, onnxruntime, parley_client, torch, tritonclient.grpc",
+    torch=False,
+    removed=_BACKEND,
+)
+IMAGE_WORKER = SERVE._replace(locks=("serve.txt", "networks.txt", "project.txt"), removed=_BACKEND)
 
 
 def locks_folder(root: Path) -> Path:
@@ -202,6 +229,8 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
         projects = [root, *(root / folder for folder in environment.plugins)]
         editable = [option for project in projects for option in ("--editable", str(project))]
         uv.install(*target, *flags, *editable)
+    if environment.removed:
+        uv.run("pip", "uninstall", "--quiet", *target, *environment.removed)
     if environment.javascript:
         progress.step(f"installing the JavaScript packages of {environment.javascript}")
         _install_javascript(root, python, root / environment.javascript)
@@ -309,9 +338,10 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
     uv.prepare()
     without = "--excludes=excludes.txt"
     wheels = (without, "--only-binary=:all:", "--override=overrides.txt")  # numpy 1, for Triton
+    serving = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_35")
+    # Ubuntu 24.04, on which NVIDIA's Triton images are built.
+    on_gpu = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_39")
     common = (
-        "--python-version=3.11",
-        "--python-platform=x86_64-manylinux_2_35",
         "--generate-hashes",
         "--no-header",
         "--no-emit-index-url",
@@ -336,8 +366,14 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("deploy", wheels[:2]),
         ("phoenix", wheels[:2]),
         ("perf-analyzer", ("--no-deps", "--only-binary=:all:")),
+        ("gateway", wheels),
+        ("project", wheels),
+        ("packing", wheels[1:2]),
+        ("images", ()),
+        ("serve-gpu", ("--only-binary=:all:", "--override=overrides-gpu.txt")),
     ):
         print(f"resolving {name}.in", file=sys.stderr)
-        options = (*common, *extra, *(["--upgrade"] if upgrade else []))
+        platform = on_gpu if name == "serve-gpu" else serving
+        options = (*platform, *common, *extra, *(["--upgrade"] if upgrade else []))
         files = (f"{name}.in", "--output-file", f"{name}.txt")
         uv.run("pip", "compile", *files, *options, sources="main", folder=locks_folder(root))
