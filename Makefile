@@ -13,14 +13,16 @@ REPORTS := .cache/tests
 REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT))
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
+# What "make images" builds; empty: all but the image for GPUs.
+IMAGE ?=
 # Of the models that a server is started with: open, tiny or gpu; empty: the program's default.
 PROFILE ?=
 WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
-    demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-parity fuzz house \
+    demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert lock clean
+    bench-recovery bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert images lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -104,6 +106,12 @@ test-frameworks: setup setup-frameworks ## Run the tests with other makers' clie
 test-browser: setup ## Run the tests of the gateway's page in a real Chromium
 	@$(PYTHON3) scripts/setup --browser
 	@$(PY) -m pytest tests/browser $(REPORTING) $(ARGS)
+
+test-images: setup ## Build the images with buildah, and hold calls through their containers (as root on Debian)
+	@$(PYTHON3) scripts/setup --images
+	@$(PYTHON3) scripts/setup --containers
+	@$(PYTHON3) scripts/setup --prometheus
+	@$(PY) -m pytest tests/images $(REPORTING) $(ARGS)
 
 test-parity: setup-export ## Compare with NeMo, sherpa-onnx and chatterbox-tts themselves, on small models
 	@status=0; for part in asr tts; do \
@@ -192,12 +200,16 @@ perf-analyzer: setup ## Drive the models with Triton's perf_analyzer (MODEL=NAME
 	@$(PYTHON3) scripts/setup --perf-analyzer
 	@$(PY) perf/perf_analyzer.py $(MODEL) $(WITH_PROFILE) $(ARGS)
 
+images: ## Build the images with docker, podman or buildah (IMAGE="gateway worker-cpu"; ARGS="--help")
+	$(call need-python)
+	@build/images/build $(IMAGE) $(ARGS)
+
 lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest versions)
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .venv-load .venv-deploy .venv-phoenix .cache .server \
+	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .venv-load .venv-deploy .venv-phoenix .venv-images .venv-packing .cache .server \
 	    .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/parity/*/.pytest_cache
 
 # Ctrl-C is no error for make to report.

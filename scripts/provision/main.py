@@ -16,8 +16,13 @@ from provision.environments import (
     DEPLOY,
     EXPORT,
     FRAMEWORKS,
+    IMAGE_GATEWAY,
+    IMAGE_WORKER,
+    IMAGE_WORKER_GPU,
+    IMAGES,
     KERNELS,
     LOAD,
+    PACKING,
     PEERS,
     PHOENIX,
     SERVE,
@@ -34,6 +39,18 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chr
 _INSTALL = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends"]
 _UPDATE = ["apt-get", "update", "--quiet"]
 _LIMIT_S = 1200.0
+_CONTAINERS = {
+    "buildah": "buildah",
+    "crun": "crun",
+    "debootstrap": "debootstrap",
+    "nginx-light": "nginx",
+    "openssl": "openssl",
+    "podman": "podman",
+    "redis-server": "redis-server",
+}
+"""Packages and their programs."""
+_IMAGES = {"gateway": IMAGE_GATEWAY, "worker": IMAGE_WORKER, "worker-gpu": IMAGE_WORKER_GPU}
+"""Environments by the name of their image."""
 
 ROOT = Path(__file__).resolve().parents[2]
 EPILOG = """\
@@ -90,6 +107,19 @@ def provide_redis() -> None:
     _install(["redis-server"])
     if not shutil.which("redis-server"):
         raise SetupError("redis-server was installed, and cannot be found all the same")
+
+
+def provide_containers() -> None:
+    """Provide what builds images and runs containers, and the web server in front of them, where possible.
+
+    Elsewhere their tests are skipped.
+
+    Raises:
+        SetupError: the installation failed.
+    """
+    missing = [package for package, program in _CONTAINERS.items() if not shutil.which(program)]
+    if missing and _can_install():
+        _install(missing)
 
 
 def provide_prometheus() -> None:
@@ -187,6 +217,19 @@ def main(argv: list[str] | None = None) -> int:
         help="make .venv-phoenix (Arize Phoenix, in which `make observe` shows traces) instead",
     )
     what.add_argument(
+        "--images",
+        action="store_true",
+        help="make .venv-images (what images and the compose file are checked with) instead",
+    )
+    what.add_argument(
+        "--packing", action="store_true", help="make .venv-packing (what writes an image's SBOM) instead"
+    )
+    what.add_argument(
+        "--image",
+        choices=list(_IMAGES),
+        help="make .venv with what this image serves with, and nothing else",
+    )
+    what.add_argument(
         "--browser",
         action="store_true",
         help="only provide the Chromium that the gateway's page is tested with",
@@ -195,6 +238,11 @@ def main(argv: list[str] | None = None) -> int:
         "--redis",
         action="store_true",
         help="only install the redis-server that rate limits are tested with, as root on Debian",
+    )
+    what.add_argument(
+        "--containers",
+        action="store_true",
+        help="only install what images are built, run and tested with, as root on Debian",
     )
     what.add_argument(
         "--prometheus",
@@ -218,17 +266,23 @@ def main(argv: list[str] | None = None) -> int:
         "load": LOAD,
         "deploy": DEPLOY,
         "phoenix": PHOENIX,
+        "images": IMAGES,
+        "packing": PACKING,
+        "image": _IMAGES.get(arguments.image, SERVE),
     }
+    programs = {
+        "browser": provide_browser,
+        "redis": provide_redis,
+        "containers": provide_containers,
+        "prometheus": provide_prometheus,
+    }
+    provide = next((programs[name] for name in programs if getattr(arguments, name)), None)
     environment = next((chosen[name] for name in chosen if getattr(arguments, name)), SERVE)
     try:
         if arguments.lock:
             write_locks(ROOT, upgrade=arguments.upgrade)
-        elif arguments.browser:
-            provide_browser()
-        elif arguments.redis:
-            provide_redis()
-        elif arguments.prometheus:
-            provide_prometheus()
+        elif provide is not None:
+            provide()
         elif arguments.perf_analyzer:
             with _only_one():
                 provide_perf_analyzer(ROOT)
