@@ -57,7 +57,7 @@ def nginx(gateway, network, secrets, tmp_path_factory):
     text = (COMPOSE / "nginx/nginx.conf").read_text()
     assert text.count(PLACE) == 2
     log = folder / "access.log"
-    text = text.replace(PLACE, f"{folder}/").replace("/tmp/", f"{folder}/")  # noqa: S108 - replaced
+    text = text.replace("/tmp/", f"{folder}/").replace(PLACE, f"{folder}/")  # noqa: S108 - replaced
     config = folder / "nginx.conf"
     config.write_text(text.replace("/dev/stdout", str(log)))
     for name in ("tls.crt", "tls.key"):
