@@ -27,9 +27,9 @@ def root_on_debian():
 
 @pytest.fixture(scope="session")
 def images(root_on_debian, tmp_path_factory):
-    """The images of the gateway and of the worker for CPUs; what the build printed last."""
+    """The images without a GPU; what the build printed last."""
     make_base(tmp_path_factory.mktemp("base"))
-    return build("gateway", "worker-cpu")
+    return build("gateway", "worker-cpu", "weights")
 
 
 @pytest.fixture(scope="session")

@@ -153,6 +153,10 @@ class Container:
             self.stop()
         self._process.wait(60)
 
+    def wait(self, within_s=120.0):
+        """Wait for its own end; returns the exit status."""
+        return self._process.wait(within_s)
+
     def stop(self, within_s=60.0):
         """Send SIGTERM as a container program does; returns the exit status."""
         self._process.send_signal(signal.SIGTERM)

@@ -134,6 +134,22 @@ def test_prometheus_key_opens_the_metrics_and_the_other_one_does_not(gateway, ne
     assert said.split() == ["200", "403"]
 
 
+def test_the_image_of_the_weights_knows_what_a_profile_lacks(images, network, tmp_path):
+    container = Container(
+        "weights",
+        network,
+        tmp_path,
+        tmpfs=("/tmp", "/var/cache/parley", "/var/lib/parley/models"),  # noqa: S108 - in the container
+        arguments=("--profile", "open", "--status", "--json"),
+    )
+    with container:
+        assert container.wait() == 1
+    states = [json.loads(line) for line in container.log.read_text().splitlines() if line.startswith("{")]
+    there = {state["name"] for state in states if state["there"]}
+    assert "moonshine-tiny-en" in {state["name"] for state in states} - there
+    assert there >= {"silero-vad", "smart-turn-v3.2"}  # come with packages
+
+
 def test_a_signal_ends_both_in_time(gateway, worker):
     """The last test of this file: its containers are gone."""
     assert gateway.stop(within_s=30.0) == 0
