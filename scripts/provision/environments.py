@@ -127,24 +127,38 @@ IMAGES = Environment(
 PACKING = Environment(
     ".venv-packing", ("packing.txt",), (), "import cyclonedx.model.bom", project=False, torch=False
 )
-_BACKEND = ("editables", "hatchling", "pathspec", "pluggy", "trove-classifiers")
+# In an image packages are one layer, and Parley itself, which changes more often, is another one.
 IMAGE_GATEWAY = Environment(
     ".venv",
-    ("gateway.txt", "project.txt"),
+    ("gateway.txt",),
     (),
-    "import parley_client.connection, parley_gateway.app, parley_gateway.serving",
+    "import aiortc, fastapi, numpy, tritonclient.grpc",
+    project=False,
     torch=False,
-    removed=_BACKEND,
+)
+IMAGE_WORKER = SERVE._replace(
+    locks=("serve.txt", "networks.txt"),
+    check="import numpy, onnxruntime, torch, tritonclient.grpc",
+    project=False,
 )
 IMAGE_WORKER_GPU = Environment(
     ".venv",
     ("serve-gpu.txt", "networks.txt"),
     (),
-    "import parley, numpy, onnxruntime, parley_client, torch, tritonclient.grpc",
+    "import numpy, onnxruntime, torch, tritonclient.grpc",
+    project=False,
     torch=False,
-    removed=_BACKEND,
 )
-IMAGE_WORKER = SERVE._replace(locks=("serve.txt", "networks.txt", "project.txt"), removed=_BACKEND)
+
+
+def with_project(environment: Environment) -> Environment:
+    """An image's environment with Parley itself, and without what installed it."""
+    return environment._replace(
+        locks=(*environment.locks, "project.txt"),
+        check="import parley, parley_client, parley_gateway",
+        project=True,
+        removed=("editables", "hatchling", "pathspec", "pluggy", "trove-classifiers"),
+    )
 
 
 def locks_folder(root: Path) -> Path:
@@ -154,7 +168,8 @@ def locks_folder(root: Path) -> Path:
 
 def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
     """Hashes of an environment's sources: it is made anew when one changes."""
-    paths = [root / "pyproject.toml", locks_folder(root) / "torch.txt", locks_folder(root) / CUDA_TORCH]
+    paths = [locks_folder(root) / "torch.txt", locks_folder(root) / CUDA_TORCH]
+    paths += [root / "pyproject.toml"] if environment.project else []
     paths += [locks_folder(root) / name for name in (*environment.locks, *environment.apart)]
     named = {path.name: path for path in paths}
     named |= {folder: root / folder / "pyproject.toml" for folder in environment.plugins}
@@ -367,7 +382,8 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("phoenix", wheels[:2]),
         ("perf-analyzer", ("--no-deps", "--only-binary=:all:")),
         ("gateway", wheels),
-        ("project", wheels),
+        # It is in the locks of all images, in different versions.
+        ("project", (*wheels, "--no-emit-package=packaging")),
         ("packing", wheels[1:2]),
         ("images", ()),
         ("serve-gpu", ("--only-binary=:all:", "--override=overrides-gpu.txt")),

@@ -29,6 +29,7 @@ from provision.environments import (
     TALK,
     is_ready,
     make,
+    with_project,
     write_locks,
 )
 from provision.perf_analyzer import provide_perf_analyzer
@@ -227,7 +228,7 @@ def main(argv: list[str] | None = None) -> int:
     what.add_argument(
         "--image",
         choices=list(_IMAGES),
-        help="make .venv with what this image serves with, and nothing else",
+        help="make .venv with the packages that this image serves with, and nothing else",
     )
     what.add_argument(
         "--browser",
@@ -254,6 +255,7 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="only provide Triton's perf_analyzer, in .cache/perf-analyzer",
     )
+    parser.add_argument("--project", action="store_true", help="with --image: Parley itself, too")
     what.add_argument("--lock", action="store_true", help="resolve build/requirements/*.in instead")
     parser.add_argument("--upgrade", action="store_true", help="with --lock: take the newest versions")
     arguments = parser.parse_args(argv)
@@ -278,6 +280,8 @@ def main(argv: list[str] | None = None) -> int:
     }
     provide = next((programs[name] for name in programs if getattr(arguments, name)), None)
     environment = next((chosen[name] for name in chosen if getattr(arguments, name)), SERVE)
+    if arguments.image and arguments.project:
+        environment = with_project(environment)
     try:
         if arguments.lock:
             write_locks(ROOT, upgrade=arguments.upgrade)

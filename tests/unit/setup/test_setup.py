@@ -18,7 +18,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 from provision import environments, main, system  # noqa: E402
 from provision import uv as uv_module  # noqa: E402
-from provision.environments import EXPORT, SERVE, TALK  # noqa: E402
+from provision.environments import EXPORT, IMAGE_GATEWAY, SERVE, TALK, with_project  # noqa: E402
 from provision.system import (  # noqa: E402
     MANAGED,
     Library,
@@ -469,6 +469,21 @@ def test_the_talk_environment_is_more_than_the_serving_one(checkout, uv):
     assert environments.is_ready(checkout, HARMLESS), "it need not be made again for the tests"
 
 
+def test_an_image_gets_its_packages_first_and_then_parley_without_what_installs_it(checkout, uv):
+    for lock in ("gateway", "project"):
+        (checkout / f"build/requirements/{lock}.txt").write_text(lock)
+    packages = IMAGE_GATEWAY._replace(check="pass")
+    environments.make(checkout, packages, Progress(packages.steps))
+    assert not [command for command in uv.last.commands if "--editable" in command]
+    whole = with_project(IMAGE_GATEWAY)._replace(check="pass")
+    assert not environments.is_ready(checkout, whole)
+    environments.make(checkout, whole, Progress(whole.steps))
+    assert "--editable" in uv.last.commands[-2]
+    assert uv.last.commands[-1].startswith("pip uninstall")
+    assert "hatchling" in uv.last.commands[-1]
+    assert environments.is_ready(checkout, whole)
+
+
 def test_two_setups_wait_for_each_other(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(main, "ROOT", tmp_path)
     (tmp_path / ".cache").mkdir()
@@ -517,7 +532,8 @@ def test_locks_name_no_host_and_no_folder():
 
 @pytest.mark.parametrize(
     "lock",
-    "serve networks dev talk export chatterbox peers kernels torch-cuda frameworks perf-analyzer".split(),
+    "serve networks dev talk export chatterbox peers kernels torch-cuda frameworks perf-analyzer "
+    "gateway project packing images serve-gpu".split(),
 )
 def test_every_locked_package_has_one_version_and_a_hash(lock):
     text = (LOCKS / f"{lock}.txt").read_text()
@@ -534,7 +550,7 @@ def test_what_must_stay_apart_is_not_in_the_serving_lock():
 
 def test_the_development_lock_agrees_with_the_serving_lock():
     serve = locked_versions("serve.txt")
-    for other in map(locked_versions, ("dev.txt", "talk.txt")):
+    for other in map(locked_versions, ("dev.txt", "talk.txt", "gateway.txt", "project.txt")):
         assert {name: version for name, version in other.items() if serve.get(name, version) != version} == {}
 
 
@@ -630,6 +646,21 @@ def test_redis_that_is_there_or_cannot_be_installed_is_left_alone(machine, capsy
     machine(root=root, **lines)
     assert main.main(["--redis"]) == 0
     assert capsys.readouterr().err == ""
+
+
+CONTAINERS = (
+    "echo $@ > {0}/installed; for name in buildah crun debootstrap nginx openssl podman redis-server; do "
+    "echo '#!/bin/sh' > {0}/$name; /bin/chmod +x {0}/$name; done"
+)
+
+
+def test_root_gets_what_runs_containers_installed_once(machine, tmp_path):
+    machine(apt_get=CONTAINERS.format(tmp_path))
+    assert main.main(["--containers"]) == 0
+    assert "podman" in (tmp_path / "installed").read_text()
+    (tmp_path / "installed").unlink()
+    assert main.main(["--containers"]) == 0
+    assert not (tmp_path / "installed").exists()
 
 
 # --- continuous integration -------------------------------------------------------------------
