@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "images"
 IMAGES = ("gateway", "worker-cpu", "weights", "worker-gpu")
 DEFAULT = IMAGES[:3]
-PREFIX = "parley-"
+PREFIX = "parley/"
 """Of the images' names."""
 
 _TOOLS = ("docker", "podman", "buildah")

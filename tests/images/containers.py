@@ -31,7 +31,7 @@ _WITHOUT_HYBRID = 'umount /sys/fs/cgroup/unified 2>/dev/null; exec "$@"'
 
 
 def image(name):
-    return f"localhost/parley-{name}:{TAG}"
+    return f"localhost/parley/{name}:{TAG}"
 
 
 def run(*command, **options):

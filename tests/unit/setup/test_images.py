@@ -67,7 +67,7 @@ def test_package_sources_are_secrets_and_not_arguments(tool):
     assert "id=ca,src=/etc/ca.pem" in command
     assert "wheels=/wheels" in command
     assert "BASE_IMAGE=debian:trixie-slim" in command
-    assert "parley-gateway:v1" in command
+    assert "parley/gateway:v1" in command
     assert not [part for part in command if "password" in part]
 
 
