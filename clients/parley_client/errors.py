@@ -10,6 +10,7 @@
         │   ├── NoGrpcError
         │   └── WrongPortError  (not retryable)
         ├── CallLostError       call_lost         retryable (as a new call)
+        ├── NotResumableError   not_resumable
         ├── StreamLostError     stream_lost       retryable (as a new stream)
         ├── UnknownEventError   unknown_event
         ├── CallEndedError      call_ended
@@ -63,13 +64,19 @@ class WrongPortError(ConnectError):
 
 
 class CallLostError(ClientError):
-    """The stream broke before the server said ``closed``.
+    """The stream broke before the server said ``closed``, and no other server took the call.
 
-    The conversation lived on the server and is gone: connecting again opens a *new* call.
+    The conversation is gone: connecting again opens a *new* call.
     """
 
     code = "call_lost"
     retryable = True
+
+
+class NotResumableError(ClientError):
+    """No other server could go on with the session: there is no checkpoint of it, or it is too large."""
+
+    code = "not_resumable"
 
 
 class StreamLostError(ClientError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,31 @@ class AgentAudio:
         return 1000 * len(self.samples) / self.sample_rate
 
 
-CallEvent: TypeAlias = (
+MoveReason: TypeAlias = Literal["lost", "silent", "go_away"]
+"""Why a call leaves its server. ``lost``: the session there is gone. ``silent``: the server acknowledges
+nothing. ``go_away``: the server will stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnecting:
+    """The call leaves its server and goes on elsewhere; :class:`Reconnected` or the end of the call follows.
+
+    Everything can be sent meanwhile, and audio that has arrived can be played.
+    """
+
+    reason: MoveReason
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """The call goes on at another server, or at the same one under another session."""
+
+    gap_ms: float
+    """How long there was no server (milliseconds)."""
+    reason: MoveReason
+
+
+ServerEvent: TypeAlias = (
     protocol.Connected
     | protocol.Checkpoint
     | protocol.GoAway
@@ -60,9 +84,12 @@ CallEvent: TypeAlias = (
     | protocol.ErrorEvent
     | protocol.Closed
 )
+"""What a server sends: checkpoints and ``go_away`` are for the call itself."""
+
+CallEvent: TypeAlias = ServerEvent | Reconnecting | Reconnected
 
 
-def read_event(reply: ServerReply) -> CallEvent:
+def read_event(reply: ServerReply) -> ServerEvent:
     """The event in a reply.
 
     Raises:

@@ -13,7 +13,7 @@ import msgspec
 from parley import protocol
 from parley.errors import InvalidMessageError
 from parley_client.errors import TraceFileError
-from parley_client.events import AgentAudio, CallEvent
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting, ServerEvent
 from parley_client.waterfall.calls import CallEntry, CallTimes, Row, TurnTimes, choose_call
 from parley_client.waterfall.lines import read_lines
 
@@ -74,7 +74,9 @@ class EventRecorder:
         self._file.close()
 
     def record(self, session: str, event: CallEvent) -> None:
-        """Write an event of a call; raises TraceFileError if that is impossible."""
+        """Write an event of a call that a server has sent; raises TraceFileError if that is impossible."""
+        if isinstance(event, Reconnecting | Reconnected):
+            return
         at_ms = round(_MS * (time.perf_counter() - self._began_s), 1)
         line = RecordedEvent(session, datetime.now(UTC), at_ms, _of_protocol(event))
         try:
@@ -84,7 +86,7 @@ class EventRecorder:
             raise TraceFileError(f"{self._path}: cannot be written: {error.strerror or error}") from error
 
 
-def _of_protocol(event: CallEvent) -> protocol.ServerEvent:
+def _of_protocol(event: ServerEvent) -> protocol.ServerEvent:
     if not isinstance(event, AgentAudio):
         return event
     return protocol.Audio(

@@ -1,0 +1,178 @@
+"""What a call has of the agent's responses: their text, their audio, and how much of it was played.
+
+Pure bookkeeping: the time is always given by the caller, in seconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from parley.checkpoint import ResponseProgress
+from parley.protocol import Interrupted, Paused, ResponseDone, ResponseText, Resumed
+from parley_client.events import AgentAudio, ServerEvent
+
+_REMEMBERED = 8
+"""Responses; only the newest can be under way, and their events do not interleave for long."""
+_MARK_GRACE_S = 0.25
+"""A playback report is extended by the clock for at most this long, as the agent does."""
+
+
+class PlayedTime:
+    """How much of a response's audio was played.
+
+    It begins when the first audio arrives and goes on at its own pace; it stands still while there is
+    nothing to play, and while it is paused. Reports of the application can only say that less was played.
+    """
+
+    def __init__(self) -> None:
+        self._received_s = 0.0
+        self._end_s = 0.0  # when everything received so far will have been played
+        self._paused_s: float | None = None
+        self._report: tuple[float, float] | None = None
+
+    def receive(self, length_s: float, now: float) -> None:
+        """A piece has arrived."""
+        self._received_s += length_s
+        self._end_s = max(self._end_s, self._time(now)) + length_s
+
+    def report(self, played_ms: float, now: float) -> None:
+        """The application has played so much; a report that goes back is ignored."""
+        played_s = min(max(played_ms / 1000, 0.0), self._received_s)
+        if self._report is None or played_s >= self._report[0]:
+            self._report = (played_s, self._time(now))
+
+    def pause(self, now: float) -> None:
+        """Playing stops; what has arrived is kept."""
+        if self._paused_s is None:
+            self._paused_s = now
+
+    def resume(self, now: float) -> None:
+        """Playing goes on."""
+        if self._paused_s is None:
+            return
+        at_s, self._paused_s = self._paused_s, None
+        if self._end_s > at_s:
+            self._end_s += now - at_s
+        if self._report is not None:
+            self._report = (self._report[0], self._report[1] + now - at_s)
+
+    def played_ms(self, now: float) -> float:
+        """Milliseconds of the response's audio."""
+        time_s = self._time(now)
+        played_s = self._received_s - max(0.0, self._end_s - time_s)
+        if self._report is not None:
+            reported_s, at_s = self._report
+            played_s = min(played_s, reported_s + min(max(time_s - at_s, 0.0), _MARK_GRACE_S))
+        return 1000 * played_s
+
+    def _time(self, now: float) -> float:
+        return now if self._paused_s is None else min(now, self._paused_s)
+
+
+@dataclass
+class _Response:
+    turn: int
+    text: list[str] = field(default_factory=list)
+    words: list[tuple[int, str]] = field(default_factory=list)
+    audio_ms: float = 0.0
+    played: PlayedTime = field(default_factory=PlayedTime)
+    paused: bool = False
+    done: bool = False
+    interrupted: bool = False
+
+
+class ResponseTracker:
+    """Follows the newest responses.
+
+    Args:
+        clock: Seconds of a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._responses: dict[str, _Response] = {}
+
+    def on_event(self, event: ServerEvent) -> None:
+        """Take an event of the server into account."""
+        now = self._clock()
+        match event:
+            case ResponseText():
+                self._get(event.turn, event.response_id).text.append(event.text)
+            case AgentAudio():
+                response = self._get(event.turn, event.response_id)
+                response.audio_ms = max(response.audio_ms, event.offset_ms + event.duration_ms)
+                response.played.receive(event.duration_ms / 1000, now)
+                if event.text:
+                    response.words.append((event.offset_ms, event.text))
+            case ResponseDone():
+                response = self._get(event.turn, event.response_id)
+                response.done = True
+                response.audio_ms = max(response.audio_ms, event.audio_ms)
+            case Paused():
+                response = self._get(event.turn, event.response_id)
+                response.paused = True
+                response.played.pause(now)
+            case Resumed():
+                response = self._get(event.turn, event.response_id)
+                response.paused = False
+                response.played.resume(now)
+            case Interrupted():
+                response = self._get(event.turn, event.response_id)
+                response.interrupted = True
+                response.paused = False
+            case _:
+                pass
+
+    def on_playback(self, response_id: str, played_ms: float) -> None:
+        """The application has reported how much it played."""
+        response = self._responses.get(response_id)
+        if response is not None:
+            response.played.report(played_ms, self._clock())
+
+    def progress(self, response_id: str) -> ResponseProgress | None:
+        """What is there of a response; None: nothing."""
+        response = self._responses.get(response_id)
+        if response is None or not (response.text or response.audio_ms or response.done):
+            return None
+        return ResponseProgress(
+            response_id=response_id,
+            text="".join(response.text),
+            audio_ms=round(response.audio_ms),
+            words=list(response.words),
+            played_ms=self.played_ms(response_id),
+            done=response.done,
+        )
+
+    def played_ms(self, response_id: str) -> int:
+        """How much of a response was played (milliseconds)."""
+        response = self._responses.get(response_id)
+        return 0 if response is None else round(response.played.played_ms(self._clock()))
+
+    def is_interrupted(self, response_id: str) -> bool:
+        """Whether its ``interrupted`` came."""
+        response = self._responses.get(response_id)
+        return response is not None and response.interrupted
+
+    def is_open(self, response_id: str) -> bool:
+        """Whether more of it may come: its end did not, or nothing of it did."""
+        response = self._responses.get(response_id)
+        return response is None or not (response.done or response.interrupted)
+
+    def paused(self) -> list[tuple[int, str]]:
+        """Turn and id of each response whose playing was paused, and has not gone on."""
+        return [(response.turn, name) for name, response in self._responses.items() if response.paused]
+
+    def unfinished(self) -> list[tuple[int, str]]:
+        """Turn and id of each response that began and has not ended."""
+        return [
+            (response.turn, name)
+            for name, response in self._responses.items()
+            if not response.done and not response.interrupted
+        ]
+
+    def _get(self, turn: int, response_id: str) -> _Response:
+        response = self._responses.setdefault(response_id, _Response(turn))
+        while len(self._responses) > _REMEMBERED:
+            del self._responses[next(iter(self._responses))]
+        return response

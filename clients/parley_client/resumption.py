@@ -1,0 +1,224 @@
+"""What a call keeps of its session, so that it can go on at another server.
+
+It follows what is sent and what comes, without tasks and without a clock of its own: the newest
+:class:`parley.protocol.Checkpoint`, what the application has of the response under way, the user's audio
+that the checkpoint does not contain, and the messages of which that is not certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from parley import protocol
+from parley.checkpoint import AgentTurnState, HistoryState, Resume, RoundState, SessionState
+from parley_client.errors import NotResumableError
+from parley_client.event_filter import MovedEvents
+from parley_client.events import ServerEvent
+from parley_client.progress import ResponseTracker
+from parley_client.queues import BYTES_PER_MS, OutgoingMessage
+from parley_client.replay import SentAudio, UnconfirmedMessages, interleave
+
+_ANSWERS = 64
+"""Answers of tools that are kept until the state contains them."""
+_NO_STATE = SessionState(version=0)
+_NO_HISTORY = HistoryState()
+
+
+class Resumption:
+    """Everything that another server needs.
+
+    Args:
+        start: How the session was opened.
+        replay_ms: How much audio is kept (milliseconds).
+        clock: Seconds of a monotonic clock.
+    """
+
+    def __init__(self, start: protocol.Start, replay_ms: int, clock: Callable[[], float]) -> None:
+        self._start = start
+        self._settings: protocol.Start | None = None
+        self._history: HistoryState | None = None
+        self._state: SessionState | None = None
+        self._audio = SentAudio(replay_ms)
+        self._messages = UnconfirmedMessages(clock)
+        self._responses = ResponseTracker(clock)
+        self._requests: dict[str, int] = {}  # turns of the tool calls without an answer, by the call's id
+        self._answers: dict[str, bytes] = {}  # answers that were sent, by the call's id
+        self._moved = MovedEvents(self._responses)
+        self.settled = False
+        """Whether neither side had a turn under way at the newest checkpoint."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a message may be sent, or has to wait until the server has handled others."""
+        return not (self.has_checkpoint and self._messages.is_full)
+
+    # --- the stream ---------------------------------------------------------------------------------
+
+    def on_sent(self, number: int, content: OutgoingMessage) -> None:
+        """A request is sent for the first time."""
+        if content.message:
+            self._on_message(number, content.message)
+        self._audio.add(content.audio)
+
+    def _on_message(self, number: int, raw: bytes) -> None:
+        message = protocol.decode_message(raw)
+        if isinstance(message, protocol.Playback):
+            self.on_playback(message.response_id, message.played_ms)
+        elif isinstance(message, protocol.ToolResponse):
+            self._requests.pop(message.call_id, None)
+            self._answers[message.call_id] = raw
+            while len(self._answers) > _ANSWERS:
+                del self._answers[next(iter(self._answers))]
+        elif self.has_checkpoint or not self._messages.is_full:
+            state, history = self._state or _NO_STATE, self._history or _NO_HISTORY
+            self._messages.on_sent(number, message, self._audio.end, state, history)
+
+    def on_playback(self, response_id: str, played_ms: float) -> None:
+        """The application has reported how much of a response it played."""
+        self._responses.on_playback(response_id, played_ms)
+
+    def on_repeated(self, number: int, content: OutgoingMessage) -> None:
+        """A request is sent that a server before has had."""
+        if content.message:
+            self._messages.on_repeated(content.message, number)
+
+    def on_handled(self, number: int) -> None:
+        """The server has handled all requests up to this one."""
+        self._messages.on_handled(number)
+        self._messages.on_reply()
+
+    def on_event(self, event: ServerEvent) -> list[ServerEvent]:
+        """Take an event of the server into account.
+
+        Returns:
+            What the application gets of it: nothing of checkpoints, and nothing that it has already.
+        """
+        self._messages.on_reply()
+        if isinstance(event, protocol.Checkpoint):
+            self._on_checkpoint(event)
+            return []
+        if isinstance(event, protocol.GoAway):
+            return []
+        if isinstance(event, protocol.Updated):
+            if not self._messages.on_updated():
+                return []
+        elif isinstance(event, protocol.ToolRequest):
+            if self._moved.is_moved and self._is_known(event.call_id):
+                return []
+            self._requests[event.call_id] = event.turn
+        elif isinstance(event, protocol.ToolCancelled):
+            self._requests.pop(event.call_id, None)
+            self._answers.pop(event.call_id, None)
+        passed = self._moved.pass_on(event)
+        for one in passed:
+            self._responses.on_event(one)
+        return passed
+
+    def _is_known(self, call_id: str) -> bool:
+        return call_id in self._requests or call_id in self._answers
+
+    def _on_checkpoint(self, event: protocol.Checkpoint) -> None:
+        state = self._state = event.state
+        self._settings = event.settings or self._settings
+        self._history = event.history or self._history
+        self.settled = event.settled
+        self._audio.forget(state.audio_ms)
+        self._messages.on_checkpoint(state, has_settings=event.settings is not None)
+        done = {call_id for one in _rounds(state.agent) for call_id in one.results}
+        for call_id in done & self._answers.keys():
+            del self._answers[call_id]
+        over = state.turns if state.agent is None else state.agent.turn - 1
+        self._requests = {call_id: turn for call_id, turn in self._requests.items() if turn > over}
+
+    # --- going on -----------------------------------------------------------------------------------
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether another server could go on."""
+        return self._state is not None
+
+    def make_start(self) -> protocol.Start:
+        """How the session is opened at another server.
+
+        Raises:
+            NotResumableError: there is no checkpoint, or it is too large.
+        """
+        state = self._state
+        if state is None:
+            raise NotResumableError("the server has sent no checkpoint")
+        agent = state.agent
+        history = self._history or _NO_HISTORY
+        resume = Resume(
+            state=state,
+            history=history,
+            progress=self._responses.progress(agent.response_id) if agent else None,
+            audio_ms=self._begin_ms,
+        )
+        start = msgspec.structs.replace(
+            self._settings or self._start,
+            traceparent=self._start.traceparent,
+            describe=False,
+            checkpoints=True,
+            resume=resume,
+        )
+        size = len(protocol.encode(start))
+        if size > protocol.MAX_RESUME_BYTES:
+            most = protocol.MAX_RESUME_BYTES
+            raise NotResumableError(f"the session's state has {size} bytes; at most {most} are allowed")
+        return start
+
+    def go_on(self, connected: protocol.Connected) -> tuple[list[ServerEvent], list[OutgoingMessage]]:
+        """Another server goes on from :meth:`make_start`.
+
+        Returns:
+            Events that the server before would have sent, and the requests that the new one gets again.
+        """
+        state, history = self._state or _NO_STATE, self._history or _NO_HISTORY
+        agent = state.agent
+        events = [*self._move_tools(agent), *self._moved.begin(agent, unanswered=state.unanswered)]
+        for event in events:
+            self._responses.on_event(event)
+        first = [OutgoingMessage(message=raw) for raw in self._answers.values()]
+        if agent is not None and self._responses.is_interrupted(agent.response_id):
+            interrupt = protocol.Interrupt(response_id=agent.response_id)
+            first.append(OutgoingMessage(message=protocol.encode(interrupt)))
+        messages = self._messages.begin_stream(state, history)
+        max_chunk_bytes = connected.max_chunk_ms * BYTES_PER_MS
+        return events, [*first, *interleave(self._audio, self._begin_ms, messages, max_chunk_bytes)]
+
+    def _move_tools(self, agent: AgentTurnState | None) -> list[ServerEvent]:
+        """Keep what is known of the calls that the state waits for, and end the others.
+
+        The server does not ask again for a call that the state contains. If the call is unknown here, its
+        request was lost and is among the events.
+        """
+        waiting = {
+            call.id: call for one in _rounds(agent) for call in one.calls if call.id not in one.results
+        }
+        events: list[ServerEvent] = [
+            protocol.ToolCancelled(turn=turn, call_id=call_id, reason="closed")
+            for call_id, turn in self._requests.items()
+            if call_id not in waiting
+        ]
+        own = {tool.name for tool in (self._settings or self._start).tools}
+        lost = [call for call in waiting.values() if call.name in own and not self._is_known(call.id)]
+        self._requests = {call_id: turn for call_id, turn in self._requests.items() if call_id in waiting}
+        self._answers = {call_id: raw for call_id, raw in self._answers.items() if call_id in waiting}
+        for call in lost:
+            turn = self._requests[call.id] = agent.turn if agent is not None else 0
+            events.append(
+                protocol.ToolRequest(turn=turn, call_id=call.id, name=call.name, arguments=call.arguments)
+            )
+        return events
+
+    @property
+    def _begin_ms(self) -> int:
+        """Where the audio that is sent again begins."""
+        state = self._state or _NO_STATE
+        return max(self._audio.begin_ms, min(state.audio_ms, self._audio.end // BYTES_PER_MS))
+
+
+def _rounds(agent: AgentTurnState | None) -> list[RoundState]:
+    return agent.rounds if agent is not None else []

@@ -1,0 +1,439 @@
+"""What a call keeps for another server: pure bookkeeping, on a clock of the tests."""
+
+import numpy as np
+import pytest
+
+from parley import protocol
+from parley.chat import ChatMessage, ToolCall
+from parley.checkpoint import (
+    AgentTurnState,
+    HistoryState,
+    QueuedText,
+    RoundState,
+    SessionState,
+    UserTurnState,
+)
+from parley_client.errors import NotResumableError
+from parley_client.events import AgentAudio
+from parley_client.progress import PlayedTime, ResponseTracker
+from parley_client.queues import OutgoingMessage
+from parley_client.replay import MAX_UNCONFIRMED, SentAudio, interleave
+from parley_client.resumption import Resumption
+
+CONNECTED = protocol.Connected(session_id="s", output_sample_rate=8_000, resumed=True)
+IDS = {"turn": 1, "response_id": "r1"}
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Line:
+    """A resumption, with its stream."""
+
+    def __init__(self, replay_ms=10_000):
+        self.clock = Clock()
+        self.kept = Resumption(protocol.Start(checkpoints=True), replay_ms, self.clock)
+        self.number = 0
+
+    def send(self, message=None, audio=b""):
+        self.number += 1
+        raw = b"" if message is None else protocol.encode(message)
+        self.kept.on_sent(self.number, OutgoingMessage(message=raw, audio=audio))
+
+    def handled(self):
+        self.kept.on_handled(self.number)
+
+    def event(self, event):
+        return self.kept.on_event(event)
+
+    def checkpoint(self, history=None, settings=None, settled=False, **state):
+        history = None if history is None else HistoryState(messages=history)
+        self.event(
+            protocol.Checkpoint(
+                state=SessionState(version=1, **state), settings=settings, history=history, settled=settled
+            )
+        )
+
+    def repeated(self):
+        """Messages and audio that the next server gets."""
+        _, contents = self.kept.go_on(CONNECTED)
+        return [
+            protocol.decode_message(content.message) if content.message else content.audio
+            for content in contents
+        ]
+
+
+def audio(offset_ms, length_ms=100, text="", rate=8_000, **ids):
+    return AgentAudio(
+        **(IDS | ids),
+        offset_ms=offset_ms,
+        sample_rate=rate,
+        samples=np.zeros(rate * length_ms // 1000),
+        text=text,
+    )
+
+
+# --- audio ------------------------------------------------------------------------------------------
+
+
+def test_audio_is_kept_from_the_checkpoint_on_and_within_its_bound():
+    sent = SentAudio(limit_ms=100)
+    for value in range(20):
+        sent.add(bytes([value]) * 320)  # 10 ms
+    assert (sent.begin_ms, sent.end) == (100, 20 * 320)
+    assert sent.between(150 * 32, 170 * 32) == bytes([15]) * 320 + bytes([16]) * 320
+    sent.forget(130)
+    assert sent.begin_ms == 130
+    sent.forget(90)
+    assert sent.begin_ms == 130
+    sent.forget(10_000)
+    assert sent.begin_ms == 200
+    assert sent.end == 20 * 320
+
+
+def test_what_is_kept_begins_with_a_whole_millisecond():
+    sent = SentAudio(limit_ms=10)
+    sent.add(bytes(range(250)) * 2)  # 15.6 ms
+    assert sent.begin_ms * 32 + len(sent.between(0, sent.end)) == 500
+    assert sent.between(sent.begin_ms * 32, 500) == (bytes(range(250)) * 2)[sent.begin_ms * 32 :]
+    assert len(sent.between(0, 500)) <= 10 * 32
+
+
+def test_audio_that_is_longer_than_the_bound_is_announced_by_its_position():
+    line = Line(replay_ms=100)
+    line.checkpoint(audio_ms=20)
+    line.send(audio=bytes(500 * 32))
+    start = line.kept.make_start()
+    assert (start.resume.state.audio_ms, start.resume.audio_ms) == (20, 400)
+    assert b"".join(line.repeated()) == bytes(100 * 32)
+
+
+def test_a_position_that_was_never_sent_is_the_end_of_what_was():
+    line = Line()
+    line.send(audio=bytes(100 * 32))
+    line.checkpoint(audio_ms=5_000)
+    assert line.kept.make_start().resume.audio_ms == 100
+    assert line.repeated() == []
+
+
+def test_messages_stand_between_the_audio_where_they_were_sent():
+    sent = SentAudio(limit_ms=1_000)
+    sent.add(bytes(100 * 32))
+    contents = interleave(sent, 20, [(10 * 32, b"a"), (50 * 32, b"b"), (50 * 32, b"c")], 40 * 32)
+    assert [content.message or len(content.audio) // 32 for content in contents] == [
+        b"a",
+        30,
+        b"b",
+        b"c",
+        40,
+        10,
+    ]
+
+
+# --- messages -----------------------------------------------------------------------------------------
+
+
+def test_a_message_is_repeated_until_a_checkpoint_follows_its_acknowledgement():
+    line = Line()
+    line.checkpoint()
+    line.send(protocol.Text(text="one"))
+    line.send(protocol.Text(text="two"))
+    line.checkpoint()
+    assert [message.text for message in line.repeated()] == ["one", "two"]
+    line.number = 1
+    line.handled()
+    line.checkpoint()
+    assert [message.text for message in line.repeated()] == ["one", "two"]  # not sent to this server yet
+
+
+def test_an_acknowledged_message_is_not_repeated_after_the_next_checkpoint():
+    line = Line()
+    line.checkpoint()
+    line.send(protocol.Text(text="one"))
+    line.handled()
+    assert [message.text for message in line.repeated()] == ["one"]
+    line = Line()
+    line.checkpoint()
+    line.send(protocol.Text(text="one"))
+    line.handled()
+    line.checkpoint()
+    assert line.repeated() == []
+
+
+def test_a_server_that_lives_on_has_told_what_came_of_a_message():
+    line = Line()
+    line.checkpoint()
+    line.send(protocol.Interrupt())
+    line.handled()
+    line.clock.now += 1
+    line.event(protocol.AgentState(state="listening"))
+    assert line.repeated() == []
+
+
+def test_a_checkpoint_that_covers_later_audio_contains_a_message():
+    line = Line()
+    line.checkpoint()
+    line.send(protocol.Text(text="one"), bytes(20 * 32))
+    line.checkpoint(audio_ms=20)
+    assert line.repeated() == []
+
+
+@pytest.mark.parametrize(
+    ("message", "state", "history"),
+    [
+        (protocol.Text(text="one"), {}, [ChatMessage(role="user", content="one")]),
+        (protocol.Text(text="one"), {"user": UserTurnState(text="and one")}, []),
+        (protocol.Remember(role="system", text="one"), {}, [ChatMessage(role="system", content="one")]),
+        (
+            protocol.Remember(role="system", text="one"),
+            {"messages": [ChatMessage(role="system", content="one")]},
+            [],
+        ),
+        (protocol.Say(text="one"), {"queued": [QueuedText(text="one")]}, []),
+        (
+            protocol.Say(text="one"),
+            {"turns": 1, "agent": AgentTurnState(turn=1, response_id="r", kind="say", text="one")},
+            [],
+        ),
+        (protocol.Respond(), {"turns": 1}, []),
+        (protocol.Dtmf(digits="12"), {"user": UserTurnState(digits="312")}, []),
+        (protocol.Interrupt(), {}, []),
+    ],
+)
+def test_a_message_that_the_state_shows_is_not_repeated(message, state, history):
+    line = Line()
+    line.checkpoint()
+    line.send(message)
+    line.checkpoint(history=history, **state)
+    assert line.repeated() == []
+
+
+def test_the_same_words_again_are_another_message():
+    line = Line()
+    line.checkpoint(history=[ChatMessage(role="user", content="yes")])
+    line.send(protocol.Text(text="yes"))
+    assert line.repeated() == [protocol.Text(text="yes")]
+
+
+def test_a_commit_is_repeated_until_the_recogniser_has_reached_it():
+    line = Line()
+    line.checkpoint()
+    line.send(audio=bytes(100 * 32))
+    line.send(protocol.Commit())
+    line.handled()
+    line.checkpoint(audio_ms=40)
+    line.clock.now += 1
+    line.event(protocol.AgentState(state="listening"))
+    assert line.repeated() == [bytes(60 * 32), protocol.Commit()]
+    line.number += 1
+    line.kept.on_repeated(line.number, OutgoingMessage(message=protocol.encode(protocol.Commit())))
+    line.handled()
+    line.checkpoint(audio_ms=100)
+    assert line.repeated() == []
+
+
+def test_an_update_is_repeated_until_its_settings_came_and_answered_once():
+    line = Line()
+    line.checkpoint()
+    update = protocol.Update(voice="b")
+    line.send(update)
+    line.handled()
+    assert line.event(protocol.Updated()) == [protocol.Updated()]
+    line.checkpoint()
+    assert line.repeated() == [update]
+    line.kept.on_repeated(7, OutgoingMessage(message=protocol.encode(update)))
+    assert line.event(protocol.Updated()) == []
+    line.checkpoint(settings=protocol.Start(voice="b"))
+    assert line.repeated() == []
+    assert line.kept.make_start().voice == "b"
+
+
+def test_reports_of_playing_are_in_the_progress_and_not_repeated():
+    line = Line()
+    line.checkpoint(turns=1, agent=AgentTurnState(**IDS))
+    line.event(audio(0, 1_000))
+    line.clock.now += 0.9
+    line.send(protocol.Playback(response_id="r1", played_ms=500))
+    assert line.kept.make_start().resume.progress.played_ms == 500
+    assert line.repeated() == []
+
+
+def test_a_server_that_handles_nothing_gets_no_more_messages():
+    line = Line()
+    line.checkpoint()
+    for _ in range(MAX_UNCONFIRMED):
+        assert line.kept.has_room
+        line.send(protocol.Interrupt())
+    assert not line.kept.has_room
+    line.handled()
+    line.checkpoint()
+    assert line.kept.has_room
+
+
+# --- tools --------------------------------------------------------------------------------------------
+
+CALL = ToolCall(id="c1", name="look", arguments={"at": 1})
+OPEN = AgentTurnState(**IDS, rounds=[RoundState(calls=[CALL])])
+ASKED = protocol.ToolRequest(turn=1, call_id="c1", name="look", arguments={"at": 1})
+SETTINGS = protocol.Start(tools=[protocol.Tool(name="look")])
+
+
+def test_the_answer_of_a_tool_is_sent_again_while_the_state_waits_for_it():
+    line = Line()
+    line.checkpoint(settings=SETTINGS, turns=1, agent=OPEN)
+    line.event(ASKED)
+    answer = protocol.ToolResponse(call_id="c1", output=3)
+    line.send(answer)
+    line.handled()
+    line.clock.now += 60
+    line.event(protocol.AgentState(state="processing"))
+    assert line.repeated() == [answer]
+    done = AgentTurnState(**IDS, rounds=[RoundState(calls=[CALL], results={"c1": "3"})])
+    line.checkpoint(turns=1, agent=done)
+    assert line.repeated() == []
+
+
+def test_a_request_that_was_lost_is_made_up_for_and_one_that_came_is_not():
+    line = Line()
+    line.checkpoint(settings=SETTINGS, turns=1, agent=OPEN)
+    assert line.kept.go_on(CONNECTED)[0] == [ASKED]
+    assert line.kept.go_on(CONNECTED)[0] == []
+    assert line.event(ASKED) == []
+
+
+def test_a_call_that_the_server_does_not_know_is_cancelled():
+    line = Line()
+    line.checkpoint(settings=SETTINGS)
+    line.event(ASKED)
+    assert line.kept.go_on(CONNECTED)[0] == [protocol.ToolCancelled(turn=1, call_id="c1", reason="closed")]
+
+
+def test_a_call_of_the_servers_own_tool_is_not_the_applications():
+    line = Line()
+    line.checkpoint(settings=protocol.Start(), turns=1, agent=OPEN)
+    assert line.kept.go_on(CONNECTED)[0] == []
+
+
+# --- responses ----------------------------------------------------------------------------------------
+
+
+def test_the_progress_is_what_came_of_the_response_under_way():
+    line = Line()
+    line.checkpoint(turns=1, agent=AgentTurnState(**IDS))
+    assert line.kept.make_start().resume.progress is None
+    line.event(protocol.ResponseText(**IDS, text="It is "))
+    line.event(protocol.ResponseText(**IDS, text="late."))
+    line.event(audio(0, 400, "It is"))
+    line.event(audio(400, 400))
+    line.clock.now += 0.5
+    progress = line.kept.make_start().resume.progress
+    assert (progress.text, progress.words, progress.audio_ms) == ("It is late.", [(0, "It is")], 800)
+    assert progress.played_ms == 500
+    assert not progress.done
+    line.event(protocol.ResponseDone(**IDS, audio_ms=800))
+    assert line.kept.make_start().resume.progress.done
+
+
+def test_a_pause_ends_with_the_move():
+    line = Line()
+    line.checkpoint(turns=1, agent=AgentTurnState(**IDS))
+    line.event(audio(0, 400))
+    line.event(protocol.Paused(**IDS, at_ms=0))
+    events, _ = line.kept.go_on(CONNECTED)
+    assert events == [protocol.Resumed(**IDS, reason="noise")]
+    assert line.event(protocol.Resumed(**IDS, reason="noise")) == []
+
+
+def test_a_response_that_the_next_server_does_not_know_ends():
+    line = Line()
+    line.checkpoint()
+    line.event(audio(0, 400))
+    events, _ = line.kept.go_on(CONNECTED)
+    (ended,) = events
+    assert isinstance(ended, protocol.Interrupted)
+    assert ended.response_id == "r1"
+    assert line.event(audio(400, 400)) == []
+
+
+def test_a_response_that_was_interrupted_stays_so():
+    line = Line()
+    line.checkpoint(turns=1, agent=AgentTurnState(**IDS))
+    line.event(audio(0, 400))
+    ended = protocol.Interrupted(**IDS, played_ms=100, spoken_text="")
+    assert line.event(ended) == [ended]
+    assert line.repeated() == [protocol.Interrupt(response_id="r1")]
+    assert line.event(audio(400, 400)) == line.event(ended) == []
+    assert line.event(protocol.ResponseDone(**IDS, audio_ms=800)) == []
+
+
+def test_events_about_audio_that_is_heard_again_come_once():
+    line = Line()
+    line.checkpoint()
+    said = [
+        protocol.SpeechStarted(at_ms=100),
+        protocol.SpeechStopped(at_ms=500, detected_at_ms=700),
+        protocol.Transcript(utterance=1, text="yes", is_final=True, confidence=1.0),
+        protocol.TurnDecision(utterance=1, decision="commit", reason="waited", text="yes"),
+        protocol.TurnMetrics(turn=1),
+    ]
+    assert [one for event in said for one in line.event(event)] == said
+    line.kept.go_on(CONNECTED)
+    assert [one for event in said for one in line.event(event)] == []
+    later = [
+        protocol.SpeechStarted(at_ms=900),
+        protocol.Transcript(utterance=2, text="n", is_final=False, confidence=1),
+    ]
+    assert [one for event in later for one in line.event(event)] == later
+
+
+def test_the_agent_that_speaks_on_does_not_listen_first():
+    line = Line()
+    line.checkpoint(turns=1, agent=AgentTurnState(**IDS))
+    line.event(protocol.AgentState(state="speaking"))
+    line.kept.go_on(CONNECTED)
+    states = [protocol.AgentState(state=state) for state in ("listening", "speaking", "listening")]
+    assert [one for state in states for one in line.event(state)] == states[2:]
+
+
+def test_without_a_checkpoint_no_other_server_goes_on():
+    line = Line()
+    assert not line.kept.has_checkpoint
+    with pytest.raises(NotResumableError, match="no checkpoint"):
+        line.kept.make_start()
+
+
+def test_a_state_that_no_server_would_take_is_not_sent():
+    line = Line()
+    line.checkpoint(history=[ChatMessage(role="user", content="x" * protocol.MAX_RESUME_BYTES)])
+    with pytest.raises(NotResumableError, match="bytes"):
+        line.kept.make_start()
+
+
+def test_playing_stands_still_in_pauses_and_reports_say_less():
+    played = PlayedTime()
+    played.receive(1.0, 0.0)
+    assert played.played_ms(0.4) == pytest.approx(400)
+    played.pause(0.5)
+    assert played.played_ms(3.0) == pytest.approx(500)
+    played.receive(0.5, 3.0)
+    played.resume(4.5)
+    assert played.played_ms(5.0) == pytest.approx(1_000)
+    assert played.played_ms(60.0) == pytest.approx(1_500)
+    played.report(200, 60.0)
+    assert played.played_ms(60.1) == pytest.approx(300)
+    assert played.played_ms(70.0) == pytest.approx(450)
+    played.report(100, 71.0)  # goes back
+    assert played.played_ms(71.0) == pytest.approx(450)
+
+
+def test_only_the_newest_responses_are_remembered():
+    tracker = ResponseTracker(Clock())
+    for number in range(20):
+        tracker.on_event(audio(0, text=str(number), response_id=f"r{number}"))
+    assert tracker.progress("r0") is None
+    assert tracker.progress("r19") is not None
+    assert len(tracker.unfinished()) == 8
