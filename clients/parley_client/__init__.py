@@ -20,7 +20,7 @@ from parley_client.errors import (
     SlowConsumerError,
     ToolDefinitionError,
 )
-from parley_client.events import AgentAudio, CallEvent
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
 from parley_client.options import NO_RETRY, Backoff, Bounds, Deadlines, Keepalive
 from parley_client.tools import ToolOptions, ToolTable, tool
 
@@ -38,6 +38,8 @@ __all__ = [
     "ConnectError",
     "Deadlines",
     "Keepalive",
+    "Reconnected",
+    "Reconnecting",
     "SlowConsumerError",
     "ToolDefinitionError",
     "ToolOptions",

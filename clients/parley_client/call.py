@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.protocol import ToolCancelled, ToolRequest, ToolResponse
+from parley_client.call_session import CallSession
+from parley_client.call_stats import CallStats
 from parley_client.errors import CallLostError
 from parley_client.events import CallEvent
 from parley_client.options import Bounds, Deadlines, check_keys, check_size, check_start, check_text
 from parley_client.queues import BYTES_PER_MS, EventQueue, SendQueue
-from parley_client.server_stream import CallStats, ServerStream
+from parley_client.reconnection import Reconnect
 from parley_client.tools import CANCEL_GRACE_S, ToolTable
 from parley_client.transport import CallStream
 
@@ -99,10 +101,12 @@ class Call:
 
     Args:
         stream: The open stream; the call owns it.
-        call_id: The sequence's correlation id.
+        call_id: The sequence's correlation id; sequences on later servers have this one, a point and a
+            number.
         start: How the session is opened.
         tools: Answers tool requests by itself; None: the application answers them with
             :meth:`respond`.
+        reconnect: Where the call goes on when it loses its server; None: nowhere.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class Call:
         tools: ToolTable | None = None,
         deadlines: Deadlines | None = None,
         bounds: Bounds | None = None,
+        reconnect: Reconnect | None = None,
     ) -> None:
         deadlines, bounds = deadlines or Deadlines(), bounds or Bounds()
         self.id = call_id
@@ -124,19 +129,21 @@ class Call:
         """Whether the agent speaks first, as the server said when it opened the call."""
         self._tools = CallTools(call_id, tools, self.respond, self._on_tool_failure) if tools else None
         self._deadlines = deadlines
-        self._outbox = SendQueue(bounds.audio_ms, bounds.messages)
+        self._outbox = SendQueue(bounds.audio_ms, bounds.messages, bounds.outage_ms if reconnect else 0)
         self._inbox: EventQueue[CallEvent] = EventQueue(bounds.events, deadlines.consumer_s)
-        self._stream = ServerStream(
+        self._session = CallSession(
             stream,
+            call_id=call_id,
             start=start,
             outbox=self._outbox,
             inbox=self._inbox,
             stats=self.stats,
             deadlines=deadlines,
+            bounds=bounds,
             on_tool_event=self._tools.on_event if self._tools else None,
+            reconnect=reconnect,
         )
         self._half_sample = b""
-        self._max_chunk_bytes = protocol.MAX_CHUNK_MS * BYTES_PER_MS
 
     # --- open and close -----------------------------------------------------------------------------
 
@@ -147,14 +154,14 @@ class Call:
             ParleyError: what the server answered instead.
             DeadlineExceededError: no answer within ``Deadlines.connect_s``.
         """
-        self._stream.begin(self.id)
+        self._session.begin()
         try:
             async with asyncio.timeout(self._deadlines.connect_s):
-                connected = await self._stream.connected
+                connected = await self._session.connected
         except TimeoutError as error:
             waited = f"the server did not answer within {self._deadlines.connect_s:g} s"
             raise DeadlineExceededError(waited) from error
-        self._max_chunk_bytes = connected.max_chunk_ms * BYTES_PER_MS
+        self._session.max_chunk_bytes = connected.max_chunk_ms * BYTES_PER_MS
         self.greets = connected.greets
         return connected
 
@@ -165,36 +172,36 @@ class Call:
             The server's ``closed``; None if it did not come within ``Deadlines.close_s`` or the
             call is lost.
         """
-        self._outbox.end()
+        self._session.hang_up()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._deadlines.close_s):
-                await self._stream.is_over.wait()
-        return self._stream.closed
+                await self._session.is_over.wait()
+        return self._session.closed
 
     async def aclose(self) -> None:
         """Hang up, drop unread events, and free everything."""
         self._inbox.discard()
-        connected = self._stream.connected
+        connected = self._session.connected
         try:
             if connected.done() and not connected.cancelled():
                 await self.hang_up()
                 if not self.is_over:  # no answer within the deadline
                     return
-            await self._stream.drain()
+            await self._session.drain()
         finally:
-            await self._stream.stop()
+            await self._session.stop()
             if self._tools is not None:
                 await self._tools.close()
 
     @property
     def closed(self) -> protocol.Closed | None:
         """How the server ended the call; None while it lasts, or if it was lost."""
-        return self._stream.closed
+        return self._session.closed
 
     @property
     def is_over(self) -> bool:
         """Whether no further event will come."""
-        return self._stream.is_over.is_set()
+        return self._session.is_over.is_set()
 
     # --- sending --------------------------------------------------------------------------
 
@@ -322,6 +329,8 @@ class Call:
 
     def report_playback(self, response_id: str, played_ms: float) -> None:
         """Report how much of a response has been played (milliseconds)."""
+        if self._session.keep_playback(response_id, played_ms):
+            return  # reports must not fill the queue of a call that has no server for some time
         self._send(protocol.Playback(response_id=response_id, played_ms=round(played_ms)))
 
     def _send(self, message: protocol.ClientMessage) -> None:
@@ -335,7 +344,7 @@ class Call:
         raw = self._half_sample + raw
         whole = len(raw) - len(raw) % 2
         self._half_sample = raw[whole:]
-        size = self._max_chunk_bytes
+        size = self._session.max_chunk_bytes
         return [raw[at : min(at + size, whole)] for at in range(0, whole, size)]
 
     # --- receiving ------------------------------------------------------------------------
@@ -347,15 +356,16 @@ class Call:
         """The next event; the iteration ends after ``closed``.
 
         Raises:
-            CallLostError: the stream broke, or the server stopped answering.
+            CallLostError: the stream broke, or the server stopped answering, and no other server took the
+                call.
             SlowConsumerError: events were not read in time.
         """
         event = await self._inbox.get()
         if event is not None:
             return event
-        if self._stream.failure is not None:
-            raise self._stream.failure
+        if self._session.failure is not None:
+            raise self._session.failure
         raise StopAsyncIteration
 
     def _on_tool_failure(self, request: protocol.ToolRequest, error: ParleyError) -> None:
-        self._stream.fail(CallLostError(f"tool {request.name} could not be answered: {error}"), error)
+        self._session.fail(CallLostError(f"tool {request.name} could not be answered: {error}"), error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from parley.errors import ParleyError
 from parley_client.call import Call
 from parley_client.errors import ConnectError
 from parley_client.options import Backoff, Bounds, Deadlines, Keepalive, check_start
+from parley_client.server_list import ServerList
 from parley_client.tools import ToolTable
 from parley_client.transport import Transport, TritonTransport
 
@@ -27,10 +28,12 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
 
     Entering connects and waits for the server's ``connected``; leaving hangs up and waits for
     ``closed``. The same object may be entered again: that is a new call with a new id, which
-    remembers nothing of the one before, because a conversation lives on the server.
+    remembers nothing of the one before.
 
     Args:
-        server: ``host:port`` of Triton's gRPC endpoint.
+        server: ``host:port`` of Triton's gRPC endpoint, or several of them: they are tried in this order.
+        resume: Whether a call that loses its server goes on, at the next one or at the same again. None:
+            yes, unless there is a ``transport``.
         system_prompt: Who the agent is; None: the server's default.
         tools: Functions (or a :class:`ToolTable`) that answer tool requests by themselves, or
             :class:`parley.protocol.Tool` definitions whose requests the application answers.
@@ -55,6 +58,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         transport: Makes the transport; None: gRPC.
 
     Raises:
+        ValueError: from the constructor; there is no server.
         InvalidMessageError: from the constructor; a number is out of its range.
         ConnectError: no attempt succeeded.
         ParleyError: the server refused the session for good, for example ``unsupported_voice``.
@@ -62,8 +66,9 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
 
     def __init__(
         self,
-        server: str = DEFAULT_SERVER,
+        server: str | Sequence[str] = DEFAULT_SERVER,
         *,
+        resume: bool | None = None,
         system_prompt: str | None = None,
         tools: ToolTable | Iterable[Callable[..., Any] | protocol.Tool] = (),
         voice: str | None = None,
@@ -113,11 +118,16 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         self._retry = retry or Backoff()
         self._deadlines = deadlines or Deadlines()
         self._bounds = bounds
-        self._make_transport = transport or (
-            lambda: TritonTransport(server, keepalive=keepalive, credentials=credentials, headers=headers)
+        self._servers = [server] if isinstance(server, str) else list(server)
+        if not self._servers:
+            raise ValueError("there is no server to call")
+        self._resumes = transport is None if resume is None else resume
+        self._make_transport: Callable[[str], Transport] = lambda name: (
+            transport()
+            if transport is not None
+            else TritonTransport(name, keepalive=keepalive, credentials=credentials, headers=headers)
         )
-        self._server = server
-        self._open: tuple[Call, Transport] | None = None
+        self._open: tuple[Call, ServerList] | None = None
 
     async def __aenter__(self) -> Call:
         if self._open is not None:
@@ -133,17 +143,27 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
                 if wait is None and isinstance(error, ConnectError):
                     raise
                 if wait is None:
-                    raise ConnectError(f"no call with {self._server}: {error}") from error
+                    raise ConnectError(f"no call with {', '.join(self._servers)}: {error}") from error
                 await asyncio.sleep(wait)
             else:
                 return self._open[0]
 
-    async def _attempt(self) -> tuple[Call, Transport]:
-        transport = self._make_transport()
+    async def _attempt(self) -> tuple[Call, ServerList]:
+        """Try every server once, until one takes the call."""
+        for index in range(len(self._servers)):
+            try:
+                return await self._attempt_at(index)
+            except ParleyError as error:
+                if not error.retryable or index + 1 == len(self._servers):
+                    raise
+        raise AssertionError("there is at least one server")
+
+    async def _attempt_at(self, index: int) -> tuple[Call, ServerList]:
+        servers = ServerList(self._servers, self._make_transport)
         call = None
         try:
             call_id = str(uuid.uuid4())
-            stream = await transport.open(call_id, self._deadlines.connect_s)
+            stream = await servers.open(index, call_id, self._deadlines.connect_s)
             call = Call(
                 stream,
                 call_id,
@@ -151,25 +171,26 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
                 tools=self._table,
                 deadlines=self._deadlines,
                 bounds=self._bounds,
+                reconnect=servers if self._resumes else None,
             )
             await call.open()
         except BaseException:
             if call is not None:
                 await call.aclose()
-            await transport.close()
+            await servers.close()
             raise
-        return call, transport
+        return call, servers
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._open is None:
             return
-        (call, transport), self._open = self._open, None
+        (call, servers), self._open = self._open, None
         try:
             await call.aclose()
         finally:
-            await transport.close()
+            await servers.close()
 
 
 def _split_tools(

@@ -73,9 +73,8 @@ def check_size(message: bytes) -> None:
 class Backoff:
     """Waits between attempts to connect: exponential, with full jitter.
 
-    It applies to *opening* a call only. A call that breaks is reported as
-    :class:`~parley_client.CallLostError`; its conversation lived on the server, so connecting
-    again starts a new one.
+    It applies to *opening* a call. How a call that has lost its server goes on is
+    :mod:`parley_client.reconnection`.
     """
 
     attempts: int = 5
@@ -150,6 +149,11 @@ class Deadlines:
     """Room in the event queue, when the application does not read its events."""
     close_s: float = 5.0
     """``closed``, after hanging up."""
+    suspect_s: float = 1.0
+    """The server's acknowledgement of a request, for a call that may move: then it goes on at another server,
+    if there is one."""
+    resume_s: float = 30.0
+    """Another server, for a call that may move and has lost its own; then the call is lost."""
 
 
 @dataclass(frozen=True)
@@ -165,3 +169,7 @@ class Bounds:
     audio_ms: int = 2_000
     messages: int = 64
     events: int = 512
+    replay_ms: int = 10_000
+    """Of a call that may move: how much of the user's audio is kept for another server (milliseconds)."""
+    outage_ms: int = 5_000
+    """And how much may wait while there is no server (milliseconds). A server takes 15 s at once."""

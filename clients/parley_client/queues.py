@@ -101,16 +101,20 @@ class SendQueue:
     Args:
         audio_ms: Room for audio (milliseconds).
         messages: Room for messages.
+        outage_ms: Room for audio while the call has no server, and until that is sent (milliseconds).
     """
 
-    def __init__(self, audio_ms: int, messages: int) -> None:
-        self._room = audio_ms * BYTES_PER_MS
+    def __init__(self, audio_ms: int, messages: int, outage_ms: int = 0) -> None:
+        self._usual_room = self._room = audio_ms * BYTES_PER_MS
+        self._outage_room = max(audio_ms, outage_ms) * BYTES_PER_MS
         self._max_messages = messages
         self._waiting: deque[OutgoingMessage] = deque()
         self._audio_bytes = 0
         self._messages = 0
         self._ended: ParleyError | None = None
         self._changed = asyncio.Event()
+        self._has_server = True
+        self._served_since_s = 0.0
 
     def put_message(self, message: bytes) -> None:
         """Queue a message.
@@ -129,15 +133,17 @@ class SendQueue:
         """Queue a chunk, waiting for room.
 
         Raises:
-            DeadlineExceededError: no room within ``timeout_s``.
+            DeadlineExceededError: no room within ``timeout_s``; time without a server does not count.
             CallEndedError: the call has ended.
         """
+        began_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as limit:
                 while self._is_full(len(audio)):
                     self._check_open()
-                    self._changed.clear()
-                    await self._changed.wait()
+                    counted_from_s = max(began_s, self._served_since_s)
+                    limit.reschedule(counted_from_s + timeout_s if self._has_server else None)
+                    await self.changed()
         except TimeoutError as error:
             raise DeadlineExceededError(f"the server took no audio for {timeout_s:g} s") from error
         self._check_open()
@@ -159,6 +165,18 @@ class SendQueue:
         self._push_audio(audio)
         return dropped
 
+    def begin_outage(self) -> None:
+        """The call has no server: there is more room, and no wait for room ends by its time."""
+        self._has_server = False
+        self._room = self._outage_room
+        self._changed.set()
+
+    def end_outage(self) -> None:
+        """The call has a server again."""
+        self._has_server = True
+        self._served_since_s = asyncio.get_running_loop().time()
+        self._changed.set()
+
     def end(self, reason: ParleyError | None = None) -> None:
         """Take no more. The first call counts.
 
@@ -174,11 +192,10 @@ class SendQueue:
         self._ended = reason or CallEndedError("the call has ended")
         self._push(OutgoingMessage(end=True))
 
-    async def get(self) -> OutgoingMessage:
-        """The next request's content, at last the end mark (the caller owns the deadline)."""
-        while not self._waiting:
-            self._changed.clear()
-            await self._changed.wait()
+    def take(self) -> OutgoingMessage | None:
+        """The next request's content, at last the end mark; None: nothing waits."""
+        if not self._waiting:
+            return None
         first = self._waiting.popleft()
         if first.message:
             self._messages -= 1
@@ -190,8 +207,19 @@ class SendQueue:
             audio.append(self._waiting.popleft().audio)
             size += len(more)
         self._audio_bytes -= size
+        if self._has_server and self._audio_bytes <= self._usual_room:
+            self._room = self._usual_room
         self._changed.set()
         return OutgoingMessage(message=first.message, audio=b"".join(audio), end=first.end)
+
+    async def changed(self) -> None:
+        """Wait until something was queued or taken, or until :meth:`wake` (the caller owns the deadline)."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def wake(self) -> None:
+        """End all waits for a change: those who wait look again."""
+        self._changed.set()
 
     def _is_full(self, size: int) -> bool:
         return self._audio_bytes > 0 and self._audio_bytes + size > self._room

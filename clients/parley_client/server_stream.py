@@ -1,94 +1,53 @@
-"""The tasks between a call's stream and its two queues, and the counters of the call."""
+"""One session of a call on one server: the tasks that send, receive and watch."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from parley import protocol
-from parley.errors import InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
+from parley.errors import InferenceError, InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
+from parley_client.call_stats import CallStats, InFlight
 from parley_client.errors import CallEndedError, CallLostError, SlowConsumerError, UnknownEventError
-from parley_client.events import CallEvent, read_event
+from parley_client.events import ServerEvent, read_event
 from parley_client.options import Deadlines
-from parley_client.queues import BYTES_PER_MS, EventQueue, SendQueue
+from parley_client.queues import BYTES_PER_MS, OutgoingMessage
+from parley_client.stream_feed import StreamFeed
 from parley_client.transport import CallStream, Frame, ServerReply
-
-_REMEMBERED = 16_384
 
 # Every acknowledgement is a message of its own; one for so much audio is enough to notice a hanging server.
 _ACKNOWLEDGED_BYTES = 250 * BYTES_PER_MS
 _START_ID = "start"
 _END_ID = "end"
 _WATCH_INTERVAL_S = 0.5
+_STALL_S = 0.25  # a pause of this process that is longer proves nothing about the server
+_BLOCKED_S = 0.1
 _UNKNOWN_TYPES = 16  # that are warned of
 _DRAIN_S = 1.0  # after `closed`: the last acknowledgements
 # Triton's own words for a chunk of a sequence that it has forgotten.
 _SEQUENCE_FORGOTTEN = "START flag"
 # And for one of a session whose process has died, or was stopped and will be killed for it.
 _PROCESS_GONE = ("Stub process ", "Failed to obtain the health mutex")
-
-
-@dataclass
-class CallStats:
-    """Counters of one call, and when requests were acknowledged."""
-
-    sent: int = 0
-    """Requests handed to the network."""
-    acknowledged: int = 0
-    """Requests that the server has handled: all with a message, and for audio about four in a second."""
-    events: int = 0
-    dropped_audio_ms: float = 0.0
-    """Audio given to ``offer_audio`` that found no room (milliseconds)."""
-    round_trips_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED), repr=False)
-    """Request to acknowledgement (milliseconds); the newest ones."""
-    _in_flight: dict[str, float] = field(default_factory=dict, repr=False)
-
-    def on_sent(self, frame: Frame) -> None:
-        """Count a request."""
-        self.sent += 1
-        if frame.acknowledged:
-            self._in_flight[frame.request_id] = time.perf_counter()
-
-    def on_acknowledged(self, request_id: str) -> None:
-        """Measure a request that the server has answered completely."""
-        began = self._in_flight.pop(request_id, None)
-        if began is not None:
-            self.acknowledged += 1
-            self.round_trips_ms.append(1000 * (time.perf_counter() - began))
-
-    def forget_request(self, request_id: str) -> None:
-        """Do not measure a request whose answer lasts as long as the call."""
-        self._in_flight.pop(request_id, None)
-
-    @property
-    def in_flight(self) -> int:
-        """Requests whose acknowledgement is due."""
-        return len(self._in_flight)
-
-    @property
-    def oldest_wait_s(self) -> float:
-        """How long the oldest unacknowledged request has waited (seconds)."""
-        return time.perf_counter() - next(iter(self._in_flight.values())) if self._in_flight else 0.0
-
-
 _log = logging.getLogger("parley.client")
 
 
 class ServerStream:
-    """Moves requests from the send queue to the stream and events from the stream to the event queue.
+    """One session on one server: sends what its feed returns, and passes events on.
 
     Args:
         stream: The open stream; owned by this object.
         start: How the session is opened.
-        outbox: What is to be sent.
-        inbox: Gets the events.
+        feed: What is to be sent.
         stats: Counts.
         deadlines: Limits of every wait.
-        on_tool_event: Called with each, whether or not events are read.
+        on_event: Gets every event; while it waits, nothing is received.
+        on_end: Called once, when no further event will come.
+        is_reading: Whether the application takes events, or ``on_event`` would wait for it.
+        on_silent: Called while :attr:`is_silent`, now and then; None: nobody minds.
+        holds: The stream pauses as soon as the session is open, and ``connected`` is not passed on.
     """
 
     def __init__(
@@ -96,34 +55,46 @@ class ServerStream:
         stream: CallStream,
         *,
         start: protocol.Start,
-        outbox: SendQueue,
-        inbox: EventQueue[CallEvent],
+        feed: StreamFeed,
         stats: CallStats,
         deadlines: Deadlines,
-        on_tool_event: Callable[[protocol.ToolRequest | protocol.ToolCancelled], None] | None = None,
+        on_event: Callable[[ServerEvent], Awaitable[None]],
+        on_end: Callable[[ServerStream, ParleyError], None],
+        is_reading: Callable[[], bool],
+        on_silent: Callable[[], None] | None = None,
+        holds: bool = False,
     ) -> None:
-        self._stream = stream
+        self.stream = stream
         self._start = start
-        self._outbox = outbox
-        self._inbox = inbox
+        self._feed = feed
         self._stats = stats
+        self._in_flight = InFlight(stats)
         self._deadlines = deadlines
-        self._on_tool_event = on_tool_event
+        self._on_event = on_event
+        self._on_end = on_end
+        self._is_reading = is_reading
+        self._on_silent = on_silent
+        self._holds = holds
         self._tasks: list[asyncio.Task[None]] = []
         self._reading = True
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._is_left = False
         self._unknown: set[str] = set()
         self._read_since_s = time.perf_counter()
         self._sending_since_s: float | None = None
         self.connected: asyncio.Future[protocol.Connected] = asyncio.get_running_loop().create_future()
         self.is_over = asyncio.Event()
         """No further event will come."""
+        self.is_silent = False
+        """Whether an acknowledgement is late by ``Deadlines.suspect_s``."""
         self.failure: ParleyError | None = None
-        """Why the call was lost."""
+        """Why the session was lost."""
         self.closed: protocol.Closed | None = None
-        """How the server ended the call."""
+        """How the server ended the session."""
 
     def begin(self, name: str) -> None:
-        """Send START and whatever the outbox holds; ``connected`` gets the answer."""
+        """Send START and whatever the feed has; ``connected`` gets the answer."""
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._receive_all(), name=f"call-{name}-receive"),
@@ -131,24 +102,43 @@ class ServerStream:
             loop.create_task(self._watch(), name=f"call-{name}-watch"),
         ]
 
+    def pause(self) -> None:
+        """Send and handle nothing more, until :meth:`resume` or :meth:`drain`."""
+        self._feed.pause()
+        self._flowing.clear()
+
+    def resume(self, repeated: Sequence[OutgoingMessage] = ()) -> None:
+        """Go on; ``repeated`` is sent first."""
+        self._read_since_s = time.perf_counter()
+        self._flowing.set()
+        self._feed.resume(repeated)
+
     async def drain(self) -> None:
         """Send END, and let the stream end by itself, within a second.
 
         A stream that is cancelled while the server is about to end it can take Triton 24.10 with it.
         """
-        self._outbox.end()
+        self._feed.finish()
         await asyncio.wait(self._tasks[:1], timeout=_DRAIN_S)
+
+    async def leave(self) -> None:
+        """As :meth:`drain`; what still comes is dropped."""
+        self._is_left = True
+        self._in_flight.clear()
+        self._flowing.set()
+        await self.drain()
 
     async def stop(self) -> None:
         """Drop the stream and end the tasks."""
         self.fail(CallEndedError("the call was closed"))
-        self._stream.cancel()
+        self.stream.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._in_flight.clear()
 
     def fail(self, failure: ParleyError, cause: Exception | None = None) -> None:
-        """End the call with its first failure; later ones are only consequences."""
+        """End the session with its first failure; later ones are only consequences."""
         if self.is_over.is_set():
             return
         failure.__cause__ = cause
@@ -164,7 +154,7 @@ class ServerStream:
         try:
             await self._send(Frame(_START_ID, message=protocol.encode(self._start), start=True))
             number, unasked_bytes = 0, _ACKNOWLEDGED_BYTES
-            while not (content := await self._outbox.get()).end:
+            while not (content := await self._feed.get(number + 1)).end:
                 number += 1
                 unasked_bytes += len(content.audio)
                 ask = bool(content.message) or unasked_bytes >= _ACKNOWLEDGED_BYTES
@@ -173,26 +163,38 @@ class ServerStream:
                     Frame(str(number), message=content.message, audio=content.audio, acknowledged=ask)
                 )
             await self._send(Frame(_END_ID, end=True))
-            await self._stream.finish()
+            await self.stream.finish()
         except Exception as error:  # noqa: BLE001 - the reason of the call's end
             self.fail(CallLostError(f"sending failed: {error}"), error)
 
     async def _send(self, frame: Frame) -> None:
-        if not self._stream.acknowledges:
+        if not self.stream.acknowledges:
             frame = replace(frame, acknowledged=False)
-        self._stats.on_sent(frame)
+        self._in_flight.on_sent(frame)
         self._sending_since_s = time.perf_counter()
-        await self._stream.send(frame)
+        await self.stream.send(frame)
         self._sending_since_s = None
 
     async def _watch(self) -> None:
         """Notice a server that keeps the connection open but has stopped answering."""
+        limit_s, suspect_s = self._deadlines.acknowledge_s, self._deadlines.suspect_s
+        interval_s = _WATCH_INTERVAL_S if self._on_silent is None else min(_WATCH_INTERVAL_S, suspect_s / 4)
         while not self.is_over.is_set():
-            await asyncio.sleep(_WATCH_INTERVAL_S)
-            if self._waited_s > self._deadlines.acknowledge_s:
-                waited = f"{self._deadlines.acknowledge_s:g} s"
-                self.fail(CallLostError(f"the server acknowledged nothing for {waited}"))
-                self._stream.cancel()
+            began_s = time.perf_counter()
+            await asyncio.sleep(interval_s)
+            if time.perf_counter() - began_s > interval_s + _STALL_S:
+                continue  # this process stood still, and what has come was not read yet
+            if self._waited_s > limit_s:
+                self.fail(CallLostError(f"the server acknowledged nothing for {limit_s:g} s"))
+                self.stream.cancel()
+            elif self._on_silent is not None and self._waited_s > suspect_s and not self._is_blocked:
+                self.is_silent = self.connected.done()
+                self._on_silent()
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether the network takes no more: then acknowledgements are late wherever the call is."""
+        return self._sending_since_s is not None and time.perf_counter() - self._sending_since_s > _BLOCKED_S
 
     @property
     def _waited_s(self) -> float:
@@ -200,11 +202,11 @@ class ServerStream:
 
         While the application reads no events, acknowledgements are not read either.
         """
-        if not self._reading:
+        if not self._reading or not self._flowing.is_set():
             return 0.0
         now = time.perf_counter()
         sending_s = 0.0 if self._sending_since_s is None else now - self._sending_since_s
-        return min(max(self._stats.oldest_wait_s, sending_s), now - self._read_since_s)
+        return min(max(self._in_flight.oldest_wait_s, sending_s), now - self._read_since_s)
 
     # --- in -------------------------------------------------------------------------------
 
@@ -212,7 +214,8 @@ class ServerStream:
         """Take replies until the stream ends; those that follow a failure are dropped."""
         try:
             while (reply := await self._receive()) is not None:
-                if self.failure is None:
+                await self._flowing.wait()
+                if self.failure is None and not self._is_left:
                     await self._handle_or_fail(reply)
             self.fail(CallLostError("the server ended the stream without closing the call"))
         except CallLostError as error:
@@ -234,14 +237,14 @@ class ServerStream:
     async def _receive(self) -> ServerReply | None:
         try:
             async with asyncio.timeout(self._deadlines.silence_s):
-                return await self._stream.receive()
+                return await self.stream.receive()
         except TimeoutError as error:
             silence = f"nothing came from the server for {self._deadlines.silence_s:g} s"
             raise CallLostError(silence) from error
 
     async def _handle_reply(self, reply: ServerReply) -> None:
         if reply.final or reply.error:
-            self._stats.on_acknowledged(reply.request_id)
+            self._in_flight.on_acknowledged(reply.request_id)
         try:
             if reply.error:
                 raise from_wire(reply.error)
@@ -252,7 +255,17 @@ class ServerStream:
                 return  # END of a session that the server has closed by itself
             if not reply.error or self._is_fatal(error, reply):
                 raise
-            await self._queue(protocol.ErrorEvent.of(error))
+            self._on_handled(reply.request_id)
+            await self._pass_on(protocol.ErrorEvent.of(error))
+        else:
+            if reply.final:
+                self._on_handled(reply.request_id)
+
+    def _on_handled(self, request_id: str) -> None:
+        """The server has handled this request, and so all before it."""
+        self.is_silent = False
+        if request_id.isdecimal():
+            self._feed.on_handled(int(request_id))
 
     def _is_fatal(self, error: ParleyError, reply: ServerReply) -> bool:
         """Whether a failed request means that there is no session (any more)."""
@@ -267,18 +280,21 @@ class ServerStream:
             self._skip(error)
             return
         except InvalidMessageError as error:
-            await self._queue(protocol.ErrorEvent.of(error))
+            await self._pass_on(protocol.ErrorEvent.of(error))
             return
         self._stats.events += 1
         if isinstance(event, protocol.Connected):
-            self._stats.forget_request(_START_ID)
+            self._in_flight.forget(_START_ID)
             if not self.connected.done():
                 self.connected.set_result(event)
+            if self._holds:
+                self.pause()
+                return
         elif isinstance(event, protocol.ErrorEvent) and not self.connected.done():
             raise from_wire(f"{event.code}: {event.message}")
-        elif isinstance(event, protocol.ToolRequest | protocol.ToolCancelled) and self._on_tool_event:
-            self._on_tool_event(event)
-        await self._queue(event)
+        elif self._holds and not self.connected.done():
+            raise InferenceError(f"the server began with {type(event).__name__}")
+        await self._pass_on(event)
         if isinstance(event, protocol.Closed):
             self.closed = event
             self._end(CallEndedError(f"the server closed the call: {event.reason}"))
@@ -289,16 +305,14 @@ class ServerStream:
             self._unknown.add(error.kind)
             _log.warning("the server is newer than this client: %s, and skipped", error)
 
-    async def _queue(self, event: CallEvent) -> None:
-        self._reading = not self._inbox.is_full
+    async def _pass_on(self, event: ServerEvent) -> None:
+        self._reading = self._is_reading()
         try:
-            await self._inbox.put(event)
+            await self._on_event(event)
         finally:
             if not self._reading:
                 self._reading, self._read_since_s = True, time.perf_counter()
 
     def _end(self, reason: ParleyError) -> None:
-        """Wake all waiters: senders get ``reason``, the reader the end of its iteration."""
         self.is_over.set()
-        self._outbox.end(reason)
-        self._inbox.end()
+        self._on_end(self, reason)

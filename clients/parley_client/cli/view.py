@@ -16,7 +16,7 @@ from rich.text import Text
 from parley import protocol
 from parley_client.cli.output import OutputConsole, print_hanging
 from parley_client.cli.script import ScriptTurn
-from parley_client.events import AgentAudio, CallEvent
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
 
 _TOLERANCE_MS = 50.0
 
@@ -137,6 +137,13 @@ def format_remark(event: Remarkable) -> str:
             return f"[dim]call closed: {event.reason}[/]"
 
 
+def format_move(event: Reconnecting | Reconnected) -> str:
+    """The text of a line about a call that changes its server."""
+    if isinstance(event, Reconnecting):
+        return f"leaves its server: {event.reason.replace('_', ' ')}"
+    return f"goes on after {event.gap_ms:.0f} ms without a server"
+
+
 def _why_resumed(event: protocol.Resumed | protocol.SpeechIgnored) -> str:
     if event.reason == "backchannel" and event.text:
         return event.text
@@ -243,19 +250,29 @@ class CallView:
                 self._show_playing(event)
             case protocol.ResponseDone() | protocol.TurnMetrics():
                 self._show_end(event)
-            case protocol.TurnDecision() | protocol.SpeechIgnored() | protocol.Closed():
+            case (
+                protocol.TurnDecision()
+                | protocol.SpeechIgnored()
+                | protocol.Closed()
+                | Reconnecting()
+                | Reconnected()
+            ):
                 self._show_course(event)
             case protocol.ErrorEvent():
                 self._answer.on_error()
                 self._line("bold red", "error", format_remark(event))
         self._refresh()
 
-    def _show_course(self, event: protocol.TurnDecision | protocol.SpeechIgnored | protocol.Closed) -> None:
-        if isinstance(event, protocol.TurnDecision) and (
-            event.decision != "wait" or event.needed_ms <= _NOTICED_WAIT_MS
+    def _show_course(
+        self,
+        event: protocol.TurnDecision | protocol.SpeechIgnored | protocol.Closed | Reconnecting | Reconnected,
+    ) -> None:
+        if isinstance(event, Reconnecting | Reconnected):
+            self._line("yellow", "call", format_move(event))
+        elif not isinstance(event, protocol.TurnDecision) or (
+            event.decision == "wait" and event.needed_ms > _NOTICED_WAIT_MS
         ):
-            return
-        self._line("dim", "", format_remark(event))
+            self._line("dim", "", format_remark(event))
 
     def _show_playing(self, event: protocol.Paused | protocol.Resumed | protocol.Interrupted) -> None:
         if isinstance(event, protocol.Interrupted):

@@ -140,12 +140,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _connector(args: argparse.Namespace) -> Callable[[], connect]:
-    """Opens calls, each with a table of tools of its own, and tries once: refusals are to be seen.
+    """Opens calls, each with a table of tools of its own, and tries once: refusals and losses are to be seen.
 
     Raises:
         ClientError: a gateway is called, and what that needs is not installed.
     """
-    changes: dict[str, Any] = {"greeting": args.greeting or "", "retry": NO_RETRY}
+    changes: dict[str, Any] = {"greeting": args.greeting or "", "retry": NO_RETRY, "resume": False}
     if args.gateway:
         try:
             from parley_client.gateway_transport import GatewayTransport  # noqa: PLC0415 - an optional extra

@@ -1,0 +1,140 @@
+"""How long a call looks for a server, in which order, and what waits meanwhile."""
+
+import asyncio
+import random
+
+import pytest
+from fake_agent import FakeStream
+
+from parley.errors import (
+    DeadlineExceededError,
+    InferenceError,
+    ModelUnavailableError,
+    UnsupportedVoiceError,
+)
+from parley_client.errors import ConnectError
+from parley_client.queues import SendQueue
+from parley_client.reconnection import RELAPSE_S, MoveRequest, Outage
+from parley_client.server_list import ServerList
+
+LOST = InferenceError("the stream has ended")
+GONE = ModelUnavailableError("gone")
+
+
+def test_an_outage_ends_at_its_limit_and_waits_longer_each_time():
+    outage = Outage(100.0, 30.0, random.Random(1))
+    assert outage.left_s(110.0) == pytest.approx(20.0)
+    assert outage.left_s(131.0) == 0
+    waits = [outage.on_failure(GONE) for _ in range(200)]
+    assert max(waits[:1]) <= 0.1
+    assert max(waits[:3]) <= 0.4
+    assert 1.0 < max(waits) <= 2.0
+
+
+def test_three_refusals_for_good_in_a_row_end_an_outage():
+    outage = Outage(0.0, 30.0, random.Random(1))
+    refusal = UnsupportedVoiceError("no such voice")
+    for error in (refusal, refusal, GONE, refusal, refusal):
+        outage.on_failure(error)
+    assert outage.left_s(1.0) > 0
+    outage.on_failure(refusal)
+    assert outage.left_s(1.0) == 0
+
+
+def test_a_server_that_is_lost_at_once_belongs_to_the_same_outage():
+    outage = Outage(0.0, 30.0, random.Random(1))
+    assert not outage.goes_on(1.0)
+    outage.end(10.0)
+    assert outage.goes_on(10.0 + RELAPSE_S - 0.1)
+    assert not outage.goes_on(10.0 + RELAPSE_S + 0.1)
+
+
+class Transports:
+    """Notes which servers are called."""
+
+    def __init__(self):
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+
+    def __call__(self, name):
+        transports = self
+
+        class One:
+            async def open(self, call_id, timeout_s):
+                transports.opened.append(name)
+                if name == "down":
+                    raise ConnectError("down")
+                return FakeStream()
+
+            async def close(self):
+                transports.closed.append(name)
+
+        return One()
+
+
+def request(attempt, failure=LOST, reason="lost"):
+    return MoveRequest(f"id.{attempt}", reason, failure, attempt, 1.0)
+
+
+async def test_a_lost_call_tries_the_other_servers_in_turn_and_then_its_own():
+    transports = Transports()
+    servers = ServerList(["a", "down", "b"], transports)
+    first = await servers.open(0, "id", 1.0)
+    with pytest.raises(ConnectError):
+        await servers.next_stream(request(1))
+    second = await servers.next_stream(request(2))
+    third = await servers.next_stream(request(3))
+    assert transports.opened == ["a", "down", "b", "a"]
+    servers.on_moved(request(3), None)
+    for stream in (first, first, second):
+        await servers.release(stream)
+    assert transports.closed == ["down", "a", "b"]
+    await servers.close()
+    assert transports.closed == ["down", "a", "b", "a"]
+    await servers.release(third)
+    assert len(transports.closed) == 4
+
+
+async def test_a_call_that_has_a_server_never_gets_a_stream_to_that():
+    transports = Transports()
+    servers = ServerList(["a", "b", "c"], transports)
+    await servers.open(1, "id", 1.0)
+    for attempt in range(1, 5):
+        await servers.next_stream(request(attempt, failure=None, reason="silent"))
+    assert transports.opened == ["b", "c", "a", "c", "a"]
+    servers.on_moved(request(4, failure=None), None)
+    await servers.next_stream(request(1, failure=None))
+    assert transports.opened[-1] == "b"
+    await servers.close()
+    alone = ServerList(["a"], transports)
+    await alone.open(0, "id", 1.0)
+    with pytest.raises(ConnectError, match="no other"):
+        await alone.next_stream(request(1, failure=None))
+    await alone.close()
+
+
+async def test_more_audio_waits_while_there_is_no_server_and_until_it_is_sent():
+    queue = SendQueue(audio_ms=40, messages=4, outage_ms=100)
+    piece = bytes(20 * 32)
+    queue.begin_outage()
+    assert sum(queue.offer_audio(piece) for _ in range(7)) == 2 * len(piece)
+    queue.end_outage()
+    assert queue.offer_audio(piece) == len(piece)  # 100 ms still wait: they are not cut to 40
+    while queue.take() is not None:
+        pass
+    assert [queue.offer_audio(piece) for _ in range(3)] == [0, 0, len(piece)]
+
+
+async def test_no_wait_for_room_ends_while_there_is_no_server():
+    queue = SendQueue(audio_ms=20, messages=4)
+    piece = bytes(20 * 32)
+    await queue.put_audio(piece, 0.01)
+    with pytest.raises(DeadlineExceededError):
+        await queue.put_audio(piece, 0.01)
+    queue.begin_outage()
+    waiting = asyncio.create_task(queue.put_audio(piece, 0.01))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    queue.end_outage()
+    with pytest.raises(DeadlineExceededError):
+        await waiting
