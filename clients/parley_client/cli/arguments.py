@@ -57,6 +57,32 @@ def add_server(
     add_timeout(parser, timeout_s, limits, again=again)
 
 
+def add_servers(parser: argparse.ArgumentParser) -> None:
+    """``--server``, which may be repeated, and ``--timeout``.
+
+    ``args.server`` is the first one, ``args.servers`` are all.
+    """
+    parser.add_argument(
+        "--server",
+        type=address,
+        action=_AddServer,
+        default=DEFAULT_SERVER,
+        metavar="HOST:PORT",
+        help="Triton's gRPC endpoint; repeatable, for other servers that take the call if one cannot "
+        f"(default: {DEFAULT_SERVER})",
+    )
+    parser.set_defaults(servers=())
+    add_timeout(parser)
+
+
+class _AddServer(argparse.Action):
+    def __call__(
+        self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, __: str | None = None
+    ) -> None:
+        namespace.servers = (*namespace.servers, values)
+        namespace.server = namespace.servers[0]
+
+
 def add_timeout(
     parser: argparse.ArgumentParser,
     timeout_s: float = 10.0,
@@ -331,7 +357,7 @@ def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> con
         "deadlines": Deadlines(connect_s=args.timeout),
         **changes,
     }
-    return connect(args.server, **settings)
+    return connect(getattr(args, "servers", ()) or args.server, **settings)
 
 
 def _silence(args: argparse.Namespace) -> SilenceOptions:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from parley_client.cli.arguments import (
     add_events,
     add_pacing,
-    add_server,
+    add_servers,
     add_session,
     check_output,
     open_call,
@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_events(parser)
     parser.add_argument("--verbose", action="store_true", help="say what each measured latency means")
     add_pacing(parser, DEFAULT_TURN_TIMEOUT_S)
-    add_server(parser)
+    add_servers(parser)
     add_session(parser)
 
 

@@ -16,7 +16,7 @@ from parley.errors import InvalidMessageError, OverloadedError
 from parley_client.audio.device import AudioDevice, PlaybackBuffer, load_sounddevice
 from parley_client.audio.files import Pcm
 from parley_client.call import Call
-from parley_client.cli.arguments import add_server, add_session, open_call, tool_table
+from parley_client.cli.arguments import add_servers, add_session, open_call, tool_table
 from parley_client.cli.conversation import PlaybackMarks
 from parley_client.cli.keyboard import can_be_typed_at, typed_lines
 from parley_client.cli.view import CallView
@@ -70,7 +70,7 @@ def _send_line(line: str, call: Call) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.epilog = f"Typed lines are sent while you talk: {TYPED_HELP}.\nCtrl-C or Ctrl-D hangs up."
-    add_server(parser)
+    add_servers(parser)
     add_session(parser)
 
 
