@@ -260,6 +260,11 @@ BOARDS = (
                 (Query(_rate("parley_gateway_calls_lost_total", "code"), "{{code}}"),),
                 "ops",
             ),
+            Panel(
+                "Calls that change their server",
+                (Query(_rate("parley_gateway_moves_total", "reason, outcome"), "{{reason}}: {{outcome}}"),),
+                "ops",
+            ),
             Panel("Ready servers", (Query("parley_gateway_server_ready", "{{server}}"),)),
             Panel(
                 "Restarts in an hour",

@@ -6,34 +6,32 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import msgspec
 
 from parley import protocol
 from parley.errors import (
     DeadlineExceededError,
-    ModelUnavailableError,
     ParleyError,
     ShuttingDownError,
 )
 from parley.logs import log_ids
 from parley.tracing import NO_TRACE, Trace, Tracing
 from parley_client.call import Call
-from parley_client.errors import ConnectError
 from parley_client.options import Bounds, Deadlines, check_start
+from parley_client.reconnection import MoveRequest
 from parley_client.transport import Transport, TritonTransport
 from parley_gateway.errors import NoServerReadyError, TooManyCallsError
 from parley_gateway.metrics import Metrics
+from parley_gateway.moves import DOUBTFUL, CallServers
 from parley_gateway.security.audit import audit
 from parley_gateway.security.principal import Principal
-from parley_gateway.servers import Servers, TritonServer
+from parley_gateway.servers import Lease, Servers, TritonServer
 from parley_gateway.settings_sections import Count, Seconds
 from parley_gateway.shares import Shares
 from parley_gateway.tracing import with_trace
 
-DOUBTFUL = (ConnectError, ModelUnavailableError, DeadlineExceededError)
-"""After these errors of a call the server itself is in question; after others only this call."""
 _log = logging.getLogger("parley.gateway")
 _BOUNDS = Bounds()
 _LOST = "lost"
@@ -62,6 +60,10 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Room in the queue of audio for the server (seconds)."""
     acknowledge_s: Seconds = 15.0
     """A server that acknowledges nothing for so long is lost (seconds)."""
+    suspect_s: Seconds = 1.0
+    """A call whose server acknowledges nothing for so long goes on at another one that is ready (seconds)."""
+    resume_s: Seconds = 30.0
+    """A call that has lost its server looks for another one for so long (seconds)."""
     read_s: Seconds = 30.0
     """An API that reads no events for so long loses the call (seconds)."""
     close_s: Seconds = 5.0
@@ -76,6 +78,8 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             acknowledge_s=self.acknowledge_s,
             consumer_s=self.read_s,
             close_s=self.close_s,
+            suspect_s=self.suspect_s,
+            resume_s=self.resume_s,
         )
 
 
@@ -180,7 +184,15 @@ class Calls:
                 trace = stack.enter_context(self._begin_trace(start, api))
                 if trace.traceparent:
                     start = msgspec.structs.replace(start, traceparent=trace.traceparent)
-                call = await self._connect_in_time(start, stack)
+                servers = CallServers(
+                    self._servers,
+                    self._transport,
+                    trace,
+                    lambda request, server, failure: self._on_move(
+                        request, server, failure, principal=principal, api=api
+                    ),
+                )
+                call = await self._connect_in_time(start, servers)
                 trace.set({"gen_ai.conversation.id": call.id})
                 stack.enter_context(log_ids(session=call.id, traceparent=start.traceparent))
                 _log.info("call %s is open: %s", call.id, api)
@@ -194,7 +206,7 @@ class Calls:
                     self._open.discard(call)
                     await self._end(call, lambda: _audit_end(call, principal, api))
                     reason = _reason(call)
-                    trace.set({"parley.reason": reason})
+                    trace.set({"parley.reason": reason, "parley.moves": call.stats.moves})
                     if reason in _BROKEN:
                         trace.end(failure=reason)
         finally:
@@ -204,6 +216,24 @@ class Calls:
         if self._tracing is None:
             return NO_TRACE
         return self._tracing.begin("gateway call", start.traceparent, {"parley.api": api})
+
+    def _on_move(
+        self,
+        request: MoveRequest,
+        server: TritonServer,
+        failure: ParleyError | None,
+        *,
+        principal: Principal,
+        api: str,
+    ) -> None:
+        """Write down an attempt to go on with a call at another server."""
+        self._metrics.moves.labels(request.reason, "failed" if failure else "moved").inc()
+        call_id = request.session_id.rpartition(".")[0]
+        if failure is None:
+            _log.warning("call %s goes on at %s: %s", call_id, server.address, request.reason)
+            audit("call_moved", principal, call=call_id, api=api, reason=request.reason)
+        else:
+            _log.warning("call %s cannot go on at %s: %s", call_id, server.address, failure.to_log())
 
     async def describe(self, server: TritonServer) -> protocol.AgentDescription | None:
         """What the agent of a server has; its session is a health check's and takes no caller's place.
@@ -273,15 +303,15 @@ class Calls:
             return False
         return True
 
-    async def _connect_in_time(self, start: protocol.Start, stack: AsyncExitStack) -> Call:
+    async def _connect_in_time(self, start: protocol.Start, servers: CallServers) -> Call:
         try:
             async with asyncio.timeout(self._settings.open_s):
-                return await self._connect(start, stack)
+                return await self._connect(start, servers)
         except TimeoutError as error:
             raise DeadlineExceededError(f"no call within {self._settings.open_s:g} s") from error
 
-    async def _connect(self, start: protocol.Start, stack: AsyncExitStack) -> Call:
-        """Try servers, the least busy first, until one takes the call; ``stack`` gets its lease."""
+    async def _connect(self, start: protocol.Start, servers: CallServers) -> Call:
+        """Try servers, the least busy first, until one takes the call."""
         tried: list[TritonServer] = []
         refusal: ParleyError | None = None
         while refusal is None or len(tried) < self._servers.attempts:
@@ -289,27 +319,23 @@ class Calls:
                 lease = self._servers.lease(excluding=tried)
             except NoServerReadyError as error:
                 raise refusal or error from error
-            with ExitStack() as attempt:
-                server = attempt.enter_context(lease).server
-                tried.append(server)
-                try:
-                    call = await self._attempt(server, start)
-                except ParleyError as error:
-                    if not error.retryable:
-                        raise
-                    refusal = error
-                    self._metrics.failovers.inc()
-                    if isinstance(error, DOUBTFUL):
-                        server.doubt(error)
-                else:
-                    stack.enter_context(attempt.pop_all())
-                    return call
+            tried.append(lease.server)
+            try:
+                return await self._attempt(lease, start, servers)
+            except ParleyError as error:
+                if not error.retryable:
+                    raise
+                refusal = error
+                self._metrics.failovers.inc()
+                if isinstance(error, DOUBTFUL):
+                    lease.server.doubt(error)
         raise refusal
 
-    async def _attempt(self, server: TritonServer, start: protocol.Start) -> Call:
+    async def _attempt(self, lease: Lease, start: protocol.Start, servers: CallServers) -> Call:
         call_id = str(uuid.uuid4())
-        stream = await self._transport(server).open(call_id, self._settings.attempt_s)
-        call = Call(stream, call_id, start, deadlines=self._settings.deadlines, bounds=_BOUNDS)
+        stream = await servers.open(lease, call_id, self._settings.attempt_s)
+        deadlines = self._settings.deadlines
+        call = Call(stream, call_id, start, deadlines=deadlines, bounds=_BOUNDS, reconnect=servers)
         try:
             await call.open()
         except BaseException:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from parley_client.errors import CallLostError
+from parley_client.events import MoveReason
 from parley_gateway.servers import Servers
 
 # Seconds; the goal is 3 ms for half of all frames and 10 ms for 99 of 100.
@@ -56,6 +59,13 @@ class Metrics:
             "Times that a server refused a call for now",
             registry=registry,
         )
+        self.moves = Counter(
+            "parley_gateway_moves",
+            "Attempts to go on with a call at another server, by reason (lost, silent, go_away) and outcome "
+            "(moved, failed)",
+            ["reason", "outcome"],
+            registry=registry,
+        )
         self.sent = Counter(
             "parley_gateway_frames_sent", "WebSocket messages sent, by kind", ["kind"], registry=registry
         )
@@ -101,6 +111,9 @@ class Metrics:
 
         # A series that first appears with an incident shows no increase.
         self.lost.labels(CallLostError.code)
+        for reason in get_args(MoveReason):
+            for outcome in ("moved", "failed"):
+                self.moves.labels(reason, outcome)
 
     def set_servers(self, servers: Servers) -> None:
         """Record the state of all servers; the series of those that have left are removed."""

@@ -19,9 +19,9 @@ from parley.errors import ModelUnavailableError, ParleyError
 from parley.timeouts import with_timeout
 from parley_client.channel import error_of
 from parley_client.errors import CallLostError, StreamLostError
-from parley_gateway.calls import DOUBTFUL
 from parley_gateway.errors import NoServerReadyError
 from parley_gateway.gateway import Gateway
+from parley_gateway.moves import DOUBTFUL
 from parley_gateway.schemas import answers
 from parley_gateway.servers import TritonServer
 

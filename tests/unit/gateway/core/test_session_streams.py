@@ -296,6 +296,7 @@ async def test_options_reach_the_agent(gateway):
         output_sample_rate=8_000,
         turn=protocol.TurnOptions(eagerness="patient"),
         tools=[protocol.Tool(name="f")],
+        checkpoints=True,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from fake_agent import serve
 from listening_gateway import closed, frame_of, receive, until
 from openai_session import check_event
+from resuming_agent import cut_behind, serve_session
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -91,6 +92,41 @@ async def test_a_response_has_audio(gateway):
         assert base64.b64decode(delta["delta"]) == np.array([1, -2, 3, -4], "<i2").tobytes()
         done = await receive(socket, "response.done")
         assert done["response"]["status"] == "completed"
+
+
+async def test_a_response_goes_on_at_another_server(gateway):
+    streams = []
+
+    async def agent(stream):
+        streams.append(stream)
+        if len(streams) == 1:
+            cut_behind(stream, protocol.Audio, 2)
+        await serve_session(stream)
+
+    one = await gateway(agent, agent)
+    events = []
+    async with session(one) as socket:
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+        await send(socket, "conversation.item.create", item=item)
+        await send(socket, "response.create")
+        async with asyncio.timeout(5):
+            while not events or events[-1]["type"] != "response.done":
+                events.append(json.loads(await socket.recv()))
+    assert len(streams) == 2
+    for event in events:
+        check_event(event)
+    kinds = [event["type"] for event in events]
+    for kind in ("session.created", "response.created", "response.output_audio.done", "response.done"):
+        assert kinds.count(kind) == 1
+    assert "error" not in kinds
+    assert events[-1]["response"]["status"] == "completed"
+    words = [event["delta"] for event in events if event["type"] == "response.output_audio_transcript.delta"]
+    assert "".join(words).split() == ["You", "said", "hello."]
+    audio = b"".join(
+        base64.b64decode(event["delta"]) for event in events if event["type"] == "response.output_audio.delta"
+    )
+    heard = np.frombuffer(audio, "<i2")
+    assert [int(heard[at]) for at in range(0, len(heard), 960)] == [1, 2, 3]
 
 
 async def test_audio_and_events_keep_their_order(gateway):

@@ -16,8 +16,8 @@ from parley.errors import InvalidMessageError
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder, Encoding
 
 SUBPROTOCOL = "parley.v1"
-# Options of the gateway: it accepts 16 kHz only, and `/v1/agent` describes the agent.
-_FIXED = frozenset(("input_sample_rate", "describe"))
+# Options of the gateway: it takes 16 kHz only, `/v1/agent` describes the agent, and calls move by themselves.
+_FIXED = frozenset(("input_sample_rate", "describe", "checkpoints", "resume"))
 G711_RATE = 8_000
 """Sample rate of µ-law and A-law in both directions (Hz)."""
 

@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket
 from parley import protocol
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley_client.call import Call
-from parley_client.events import AgentAudio, CallEvent
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
 from parley_gateway.apis.sessions.messages import (
     SUBPROTOCOL,
     SessionConnected,
@@ -173,5 +173,7 @@ def send_event(
             )
         case protocol.AgentState():
             writer.send_json(State(state=event.state))
+        case Reconnecting() | Reconnected():
+            pass  # the session goes on, and the client has nothing to do
         case _:
             writer.send_json(event)

@@ -1,0 +1,115 @@
+"""Calls of a gateway that outlive their server; the client of the gateway notices nothing."""
+
+import json
+
+from fake_agent import FakeStream, polite
+from listening_gateway import closed, receive, until
+from resuming_agent import Session, frame, serve_session
+
+from parley import protocol
+from parley.errors import ModelUnavailableError, TooManySessionsError
+from parley_client.errors import ConnectError
+
+GONE = ModelUnavailableError("Socket closed")
+
+
+class Agent:
+    """Notes its sessions."""
+
+    def __init__(self):
+        self.sessions: list[Session] = []
+
+    async def __call__(self, stream: FakeStream) -> None:
+        await serve_session(stream, self.sessions.append)
+
+
+async def all_until_closed(socket):
+    return [json.loads(message) async for message in socket if isinstance(message, str)]
+
+
+async def test_a_session_goes_on_at_another_server(gateway, caplog):
+    first, second = Agent(), Agent()
+    one = await gateway(first, second)
+    servers = one.gateway.servers.all
+    with caplog.at_level("INFO", "parley.audit"):
+        async with one.stream() as socket:
+            await receive(socket, "connected")
+            await socket.send(frame(1) + frame(0))
+            await receive(socket, "metrics")
+            await socket.send(frame(0) + frame(2))
+            await receive(socket, "speech_started")
+            used, other = (first, second) if first.sessions else (second, first)
+            used.sessions[0].stream.fail(GONE)
+            await socket.send(frame(0))
+            await receive(socket, "speech_stopped")
+            await until(lambda: sorted(server.users for server in servers) == [0, 1])
+            await socket.send(json.dumps({"type": "control", "action": "hangup"}))
+            rest = await all_until_closed(socket)
+    kinds = [event["type"] for event in rest]
+    assert kinds.count("response_done") == kinds.count("closed") == 1
+    assert not {"connected", "reconnecting", "reconnected", "checkpoint", "error"} & set(kinds)
+    assert [event["response_id"] for event in rest if event["type"] == "response_done"] == ["r2"]
+    (session,) = other.sessions
+    assert session.messages[0].content == "1"
+    assert [m.content for m in session.messages if m.role == "user"] == ["1", "2"]
+    assert await one.metric("parley_gateway_moves_total") == 1
+    moved = [message for message in caplog.messages if '"event":"call_moved"' in message]
+    assert len(moved) == 1
+    await until(lambda: all(server.users == 0 for server in servers))
+
+
+async def test_a_call_that_finds_no_other_server_goes_back_to_its_own(gateway):
+    agent = Agent()
+    one = await gateway(agent)
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        await socket.send(frame(1))
+        await receive(socket, "speech_started")
+        agent.sessions[0].stream.fail(GONE)
+        await socket.send(frame(0))
+        done = await receive(socket, "response_done")
+        await socket.send(json.dumps({"type": "control", "action": "hangup"}))
+    assert done["response_id"] == "r1"
+    assert len(agent.sessions) == 2
+    call_id, moved_id = one.agents[0].call_ids
+    assert moved_id == f"{call_id}.1"
+
+
+async def test_a_server_that_refuses_a_call_that_moves_is_not_asked_again_at_once(gateway):
+    agent = Agent()
+    full = TooManySessionsError("full")
+    one = await gateway(agent, full, ConnectError("down"))
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        await socket.send(frame(1))
+        await receive(socket, "speech_started")
+        agent.sessions[0].stream.fail(GONE)
+        await socket.send(frame(0))
+        await receive(socket, "response_done")
+    assert len(agent.sessions) == 2
+    lines = (await one.http.get("/metrics")).text.splitlines()
+    moves = {
+        line.split(" ")[0]: float(line.split(" ")[1]) for line in lines if "gateway_moves_total{" in line
+    }
+    assert moves['parley_gateway_moves_total{outcome="moved",reason="lost"}'] == 1
+    assert moves['parley_gateway_moves_total{outcome="failed",reason="lost"}'] >= 1
+
+
+async def test_a_call_without_a_server_is_lost_in_time(gateway):
+    async def breaks(stream):
+        Session(stream, protocol.decode_message((await stream.frames.get()).message))
+        stream.fail(GONE)
+
+    one = await gateway((breaks, GONE), calls={"resume_s": 0.2})
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        code, reason = await closed(socket)
+    assert (code, reason) != (1000, "")
+    assert await one.metric("parley_gateway_calls_lost_total") == 1
+
+
+async def test_a_session_cannot_be_opened_as_one_that_goes_on(gateway):
+    one = await gateway(polite)
+    for option in ({"checkpoints": True}, {"resume": {"state": {"version": 1}}}):
+        answer = await one.http.post("/v1/sessions", json=option)
+        assert answer.status_code == 400, answer.text
