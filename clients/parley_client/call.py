@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
+from parley.checkpoint import HistoryState
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.protocol import ToolCancelled, ToolRequest, ToolResponse
 from parley_client.call_session import CallSession
@@ -202,6 +203,15 @@ class Call:
     def is_over(self) -> bool:
         """Whether no further event will come."""
         return self._session.is_over.is_set()
+
+    @property
+    def history(self) -> HistoryState | None:
+        """The conversation as it was played: what another server would go on from.
+
+        None: the call does not outlive its server (``resume`` of :func:`parley_client.connect`), or the
+        server sends no checkpoints.
+        """
+        return self._session.history
 
     # --- sending --------------------------------------------------------------------------
 

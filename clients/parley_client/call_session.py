@@ -10,6 +10,7 @@ from contextlib import suppress
 import msgspec
 
 from parley import protocol
+from parley.checkpoint import HistoryState
 from parley.errors import DeadlineExceededError, InferenceError, ParleyError
 from parley_client.call_stats import CallStats
 from parley_client.errors import (
@@ -138,6 +139,11 @@ class CallSession:
     def connected(self) -> asyncio.Future[protocol.Connected]:
         """The current server's answer to START."""
         return self._current.connected
+
+    @property
+    def history(self) -> HistoryState | None:
+        """Of the newest checkpoint; None: there is none."""
+        return self._resumption.history if self._resumption else None
 
     def hang_up(self) -> None:
         """End the call after what is queued was sent; a call without a server is over at once."""

@@ -135,6 +135,11 @@ class Resumption:
     # --- going on -----------------------------------------------------------------------------------
 
     @property
+    def history(self) -> HistoryState | None:
+        """Of the newest checkpoint that had one; None: there is none."""
+        return self._history
+
+    @property
     def has_checkpoint(self) -> bool:
         """Whether another server could go on."""
         return self._state is not None

@@ -24,7 +24,6 @@ _START_ID = "start"
 _END_ID = "end"
 _WATCH_INTERVAL_S = 0.5
 _STALL_S = 0.25  # a pause of this process that is longer proves nothing about the server
-_BLOCKED_S = 0.1
 _UNKNOWN_TYPES = 16  # that are warned of
 _DRAIN_S = 1.0  # after `closed`: the last acknowledgements
 # Triton's own words for a chunk of a sequence that it has forgotten.
@@ -187,14 +186,9 @@ class ServerStream:
             if self._waited_s > limit_s:
                 self.fail(CallLostError(f"the server acknowledged nothing for {limit_s:g} s"))
                 self.stream.cancel()
-            elif self._on_silent is not None and self._waited_s > suspect_s and not self._is_blocked:
+            elif self._on_silent is not None and self._waited_s > suspect_s:
                 self.is_silent = self.connected.done()
                 self._on_silent()
-
-    @property
-    def _is_blocked(self) -> bool:
-        """Whether the network takes no more: then acknowledgements are late wherever the call is."""
-        return self._sending_since_s is not None and time.perf_counter() - self._sending_since_s > _BLOCKED_S
 
     @property
     def _waited_s(self) -> float:
