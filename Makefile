@@ -22,7 +22,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert images lock clean
+    bench-recovery bench-moves bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert images lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -152,6 +152,9 @@ bench-observation: setup ## Measure what metrics, traces and logs cost: on again
 
 soak: setup ## Send the server callers that behave badly for an hour, and watch it (ARGS="--help")
 	@$(PY) perf/soak.py $(ARGS)
+
+bench-moves: setup ## Kill, cut off and restart servers under calls, which go on elsewhere (needs root; ARGS="--help")
+	@$(PY) perf/bench_moves.py $(ARGS)
 
 fleet: setup ## Simulate a day of a fleet on paper: refused calls, cost, the buffer that it needs (ARGS="--help")
 	@$(PY) perf/fleet.py $(ARGS)

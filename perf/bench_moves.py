@@ -1,0 +1,287 @@
+"""Calls that outlive their servers: ``make bench-moves``; docs/reliability.md.
+
+Three servers, each in a network namespace of its own, take calls that hold conversations in real time. Then
+one server is killed, one loses its network, or all three are restarted one after the other. It says what
+became of the calls, how long their users heard nothing, what was not understood, and whether the
+conversation that the agent remembers is the one that was held. It needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import statistics
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.callers import CallReport, hold_calls
+from cluster.network import Network
+from cluster.workers import Worker
+from rich.console import Console
+from rich.table import Table
+from word_errors import spoken_words, word_errors
+
+from parley.errors import ParleyError
+from parley.launcher.options import DEFAULT_PROFILE, TINY_PROFILE
+from parley_client import ToolTable, connect
+from parley_client.cli.commands.demo import default_script
+from parley_client.cli.demo_tools import DEMO_TOOLS
+from parley_client.cli.script import ScriptTurn, load_script
+from parley_client.cli.turns import TurnReport, percentile
+
+_CUT_S = 15.0
+_DRAIN_S = 20
+_BEFORE_S, _AFTER_S = 12.0, 25.0
+_FAULTS = ("kill", "cut", "rolling")
+
+
+@dataclass
+class Outcome:
+    """What a disturbance did to the calls."""
+
+    fault: str
+    calls: int
+    refused: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    moved: int = 0
+    """Calls that changed their server."""
+    no_server_ms: list[float] = field(default_factory=list)
+    """Of each move: the time without a server."""
+    gaps_ms: list[float] = field(default_factory=list)
+    """Of each call that moved: the longest silence within an answer near a move, or by how much longer than
+    usual an answer was waited for, whichever is more."""
+    turns: int = 0
+    unanswered: int = 0
+    usual_wait_ms: float = 0.0
+    """Median of the turns that no move came near."""
+    words: int = 0
+    word_errors: int = 0
+    """Of the turns near a move."""
+    usual_words: int = 0
+    usual_word_errors: int = 0
+    """Of the others."""
+    histories: int = 0
+    """Calls that moved and were asked what the agent remembers at their end."""
+    differing: list[str] = field(default_factory=list)
+    """Of them, where that is not what was said and played."""
+    late_ms: float = 0.0
+    """By how much the latest chunk of all microphones left after its time."""
+
+
+def _near(turn: TurnReport, report: CallReport) -> bool:
+    """Whether the call was without its server in this turn, or just before."""
+    begin, end = turn.speech_began_s or 0.0, turn.answered_s or math.inf
+    return any(begin - 2.0 <= move.at_s <= end + 5.0 for move in report.moves)
+
+
+def judge(fault: str, reports: Sequence[CallReport]) -> Outcome:
+    """Add up what the callers have noticed."""
+    outcome = Outcome(fault, len(reports))
+    undisturbed = [turn for report in reports for turn in report.turns if not _near(turn, report)]
+    waits = [wait for turn in undisturbed if (wait := turn.voice_to_voice_ms) is not None and wait > 0]
+    outcome.usual_wait_ms = statistics.median(waits) if waits else math.nan
+    for report in reports:
+        outcome.late_ms = max(outcome.late_ms, report.late_ms)
+        if report.refused:
+            outcome.refused.append(report.refused)
+        if report.lost:
+            outcome.lost.append(report.lost)
+        for turn in report.turns:
+            _count_turn(outcome, turn, near=_near(turn, report))
+        if not report.moves:
+            continue
+        outcome.moved += 1
+        outcome.no_server_ms += [move.gap_ms for move in report.moves]
+        outcome.gaps_ms.append(_gap_ms(report, outcome.usual_wait_ms))
+        if report.history is not None:
+            outcome.histories += 1
+            if difference := report.history_difference():
+                outcome.differing.append(difference)
+    return outcome
+
+
+def _count_turn(outcome: Outcome, turn: TurnReport, *, near: bool) -> None:
+    outcome.turns += 1
+    outcome.unanswered += bool(turn.problem) or turn.answered_s is None
+    said = spoken_words(turn.said)
+    errors = word_errors(said, spoken_words(turn.heard))
+    if near:
+        outcome.words += len(said)
+        outcome.word_errors += errors
+    else:
+        outcome.usual_words += len(said)
+        outcome.usual_word_errors += errors
+
+
+def _gap_ms(report: CallReport, usual_wait_ms: float) -> float:
+    silences = [
+        length_ms
+        for begin_s, length_ms in report.silences
+        if any(
+            move.at_s - 1.0 <= begin_s + length_ms / 1000 and begin_s <= move.at_s + 5.0
+            for move in report.moves
+        )
+    ]
+    waits = [
+        (wait if (wait := turn.voice_to_voice_ms) is not None else math.inf) - usual_wait_ms
+        for turn in report.turns
+        if _near(turn, report)
+    ]
+    return max([0.0, *silences, *waits])
+
+
+class _Cluster:
+    """The servers, and what is done to them."""
+
+    def __init__(self, workers: Sequence[Worker], console: Console) -> None:
+        self._workers = workers
+        self._console = console
+
+    async def start(self) -> None:
+        """Start all servers; one after the other, because they share the processors."""
+        for worker in self._workers:
+            self._console.print(f"starting {worker.node.name} …")
+            await worker.start()
+
+    async def kill(self) -> None:
+        """Kill the first server."""
+        self._workers[0].kill()
+
+    async def cut(self) -> None:
+        """Take the first server's network away, and give it back."""
+        self._workers[0].node.cut()
+        try:
+            await asyncio.sleep(_CUT_S)
+        finally:
+            self._workers[0].node.mend()
+
+    async def rolling(self) -> None:
+        """Restart every server, emptied before."""
+        for worker in self._workers:
+            await worker.drain(_DRAIN_S)
+            await worker.stop()
+            await worker.start()
+
+    async def repair(self, fault: str) -> None:
+        """Bring back what a fault has ended."""
+        if fault == "kill":
+            await self._workers[0].start()
+
+
+async def _measure(args: argparse.Namespace, console: Console) -> list[Outcome]:
+    turns = _turns(args.profile)
+    outcomes = []
+    with Network() as network, tempfile.TemporaryDirectory(prefix="parley-moves-") as folder:
+        workers = [
+            Worker(network.add(f"worker-{number + 1}"), args.profile, Path(folder))
+            for number in range(args.servers)
+        ]
+        cluster = _Cluster(workers, console)
+        await cluster.start()
+        addresses = [worker.address for worker in workers]
+        faults: dict[str, Callable[[], Awaitable[None]]] = {
+            "kill": cluster.kill,
+            "cut": cluster.cut,
+            "rolling": cluster.rolling,
+        }
+        for number, fault in enumerate(args.faults):
+            console.print(f"{fault}: {args.calls} calls …")
+            reports = await hold_calls(
+                # Each begins at another server.
+                lambda index: connect(
+                    [*addresses[index % len(addresses) :], *addresses[: index % len(addresses)]],
+                    tools=ToolTable(DEMO_TOOLS),
+                    greeting="",
+                ),
+                turns,
+                args.calls,
+                faults[fault],
+                before_s=_BEFORE_S,
+                after_s=_AFTER_S,
+            )
+            outcomes.append(judge(fault, reports))
+            if number + 1 < len(args.faults):
+                await cluster.repair(fault)
+    return outcomes
+
+
+def _turns(profile: str) -> list[ScriptTurn]:
+    """What callers say: the turns that are spoken, one after the other's answer."""
+    turns = load_script(default_script(profile)).turns
+    return [turn for turn in turns if len(turn.samples) and turn.barge_in_ms is None]
+
+
+def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
+    table = Table(title="calls that lose their server", title_justify="left", box=None)
+    table.add_column("")
+    for outcome in outcomes:
+        table.add_column(outcome.fault, justify="right")
+
+    def add(name: str, value: Callable[[Outcome], str]) -> None:
+        table.add_row(name, *map(value, outcomes))
+
+    add("calls; refused; lost", lambda one: f"{one.calls}; {len(one.refused)}; {len(one.lost)}")
+    add("moved to another server", lambda one: str(one.moved))
+    add("… without a server, p50 / p95, ms", lambda one: _two(one.no_server_ms))
+    add("… gap that is heard, p50 / p95, ms", lambda one: _two(one.gaps_ms))
+    add("turns; without an answer", lambda one: f"{one.turns}; {one.unanswered}")
+    add("words not understood near a move", lambda one: _share(one.word_errors, one.words))
+    add("… in other turns", lambda one: _share(one.usual_word_errors, one.usual_words))
+    add("memories compared; different", lambda one: f"{one.histories}; {len(one.differing)}")
+    add("usual wait for an answer, ms", lambda one: f"{one.usual_wait_ms:.0f}")
+    add("latest chunk of a microphone, ms", lambda one: f"{one.late_ms:.0f}")
+    console.print(table)
+    for outcome in outcomes:
+        for text in (*outcome.refused, *outcome.lost, *outcome.differing):
+            console.print(f"{outcome.fault}: {text}", style="red", markup=False)
+
+
+def _two(values: Sequence[float]) -> str:
+    low, high = percentile(values, 0.5), percentile(values, 0.95)
+    return "" if low is None or high is None else f"{low:.0f} / {high:.0f}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole}"
+
+
+def main() -> int:
+    """Measure all faults.
+
+    The exit status is 1 if a call was lost or refused, or remembers another conversation.
+    """
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--calls", type=int, default=16, help="at once (default: %(default)s)")
+    parser.add_argument("--servers", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--faults", default=",".join(_FAULTS), help="in this order (default: %(default)s)")
+    parser.add_argument(
+        "--profile", default=TINY_PROFILE, help=f"or {DEFAULT_PROFILE} (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
+    args, console = parser.parse_args(), Console()
+    args.faults = args.faults.split(",")
+    if not set(args.faults) <= set(_FAULTS):
+        parser.error(f"--faults are of {', '.join(_FAULTS)}")
+    if args.calls < 1 or args.servers < 2:
+        parser.error("at least one call, and two servers")
+    try:
+        outcomes = asyncio.run(_measure(args, console))
+    except ParleyError as error:
+        console.print(f"bench-moves: {error}", style="red", markup=False)
+        return 1
+    _print(console, outcomes)
+    if args.json:
+        figures: list[dict[str, Any]] = [asdict(outcome) for outcome in outcomes]
+        args.json.write_text(json.dumps(figures, indent=1))
+    bad = any(outcome.refused or outcome.lost or outcome.differing for outcome in outcomes)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

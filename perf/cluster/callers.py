@@ -1,0 +1,221 @@
+"""Callers who hold conversations while servers are killed, cut off and restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+from parley import protocol
+from parley.checkpoint import HistoryState
+from parley.errors import ParleyError
+from parley_client.audio.playout import Heard, PlayoutClock
+from parley_client.call import Call
+from parley_client.cli.conversation import ScriptedConversation
+from parley_client.cli.script import ScriptTurn
+from parley_client.cli.turns import TurnReport
+from parley_client.errors import reason_of
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
+
+_STAGGER_S = 0.3
+_TURN_S = 30.0
+_SETTLED_TRIES, _SETTLED_S = 10, 0.3
+
+
+@dataclass
+class Move:
+    """A change of server, as the caller has noticed it."""
+
+    at_s: float
+    """When the call looked for another server (seconds of ``perf_counter``)."""
+    reason: str
+    gap_ms: float = math.inf
+    """How long there was no server; infinite: none was found."""
+
+
+@dataclass
+class CallReport:
+    """What became of one call."""
+
+    number: int
+    turns: list[TurnReport] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    silences: list[tuple[float, float]] = field(default_factory=list)
+    """Within answers: when it began (seconds), and how long nothing was heard (milliseconds)."""
+    refused: str = ""
+    """The code of the error with which it was not opened."""
+    lost: str = ""
+    """The code of the error with which it broke."""
+    late_ms: float = 0.0
+    """By how much the microphone's latest chunk left after its time."""
+    history: HistoryState | None = None
+    """What the agent remembers at the end; None: unknown."""
+
+    def history_difference(self) -> str:
+        """Where that differs from what was said and played; empty: nowhere."""
+        messages = self.history.messages if self.history else []
+        remembered = [
+            (message.role, _plain(message.content))
+            for message in messages
+            if message.role in ("user", "assistant") and message.content.strip()
+        ]
+        held: list[tuple[str, str]] = []
+        for turn in self.turns:
+            held += [("user", _plain(turn.heard)), ("assistant", _plain(turn.answer))]
+        held, remembered = _joined([part for part in held if part[1]]), _joined(remembered)
+        if held and not remembered:
+            return f"call {self.number} remembers nothing"
+        # Of a long conversation the beginning is forgotten, or summarised.
+        for one, other in zip(reversed(remembered), reversed(held), strict=False):
+            if one != other:
+                return f"call {self.number} remembers {one[1]!r} instead of {other[1]!r}"
+        return ""
+
+
+def _plain(text: str) -> str:
+    """Without what writing adds: case, punctuation, white space."""
+    return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
+def _joined(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What one side has said in a row is one part."""
+    joined: list[tuple[str, str]] = []
+    for role, text in parts:
+        if joined and joined[-1][0] == role:
+            joined[-1] = (role, joined[-1][1] + text)
+        else:
+            joined.append((role, text))
+    return joined
+
+
+class Loudspeaker:
+    """Plays the answers without a device, and notes where they were silent.
+
+    Unlike the conversation's own it is asked for nothing else; a pause that the server has ordered is no
+    silence.
+    """
+
+    def __init__(self, silences: list[tuple[float, float]]) -> None:
+        self._silences = silences
+        self._playout = PlayoutClock(self._on_heard)
+        self._ends: dict[str, float] = {}
+        self._paused: set[str] = set()
+
+    def on_event(self, event: CallEvent, now: float) -> None:
+        """An event has come at ``now`` (seconds)."""
+        match event:
+            case AgentAudio():
+                self._playout.push(event, now)
+            case protocol.Paused():
+                self._playout.pause(event.response_id, now)
+            case protocol.Resumed():
+                self._playout.resume(event.response_id, now)
+                self._ends.pop(event.response_id, None)
+            case protocol.Interrupted():
+                self._playout.interrupt(event.response_id, now)
+            case _:
+                self._playout.advance(now)
+
+    def _on_heard(self, heard: Heard) -> None:
+        end_s = self._ends.get(heard.response_id)
+        if end_s is not None and heard.at_s - end_s > 0.001:
+            self._silences.append((end_s, 1000 * (heard.at_s - end_s)))
+        self._ends[heard.response_id] = heard.at_s + len(heard.samples) / heard.sample_rate
+
+
+async def hold_calls(
+    connect: Callable[[int], AbstractAsyncContextManager[Call]],
+    turns: Sequence[ScriptTurn],
+    calls: int,
+    disturb: Callable[[], Awaitable[None]],
+    *,
+    before_s: float,
+    after_s: float,
+) -> list[CallReport]:
+    """Hold calls, disturb them once, and let each finish its turn.
+
+    Args:
+        connect: opens the call of a number.
+        turns: spoken by each caller in this order, again and again, each beginning elsewhere.
+        calls: at once.
+        disturb: the disturbance.
+        before_s: from when the last caller calls until the disturbance (seconds).
+        after_s: from its end until nobody asks any more (seconds).
+
+    Raises:
+        ParleyError: the disturbance failed.
+    """
+    stopping = asyncio.Event()
+    reports = [CallReport(number) for number in range(calls)]
+    async with asyncio.TaskGroup() as group:
+        for report in reports:
+            group.create_task(_call(connect, turns, report, stopping), name=f"caller {report.number}")
+        try:
+            await asyncio.sleep(calls * _STAGGER_S + before_s)
+            await disturb()
+            await asyncio.sleep(after_s)
+        finally:
+            stopping.set()
+    return reports
+
+
+async def _call(
+    connect: Callable[[int], AbstractAsyncContextManager[Call]],
+    turns: Sequence[ScriptTurn],
+    report: CallReport,
+    stopping: asyncio.Event,
+) -> None:
+    await asyncio.sleep(report.number * _STAGGER_S)
+    is_open = False
+    try:
+        async with connect(report.number) as call:
+            is_open = True
+            await _converse(call, turns, report, stopping)
+            await _read_history(call, report)
+            await call.hang_up()
+    except ParleyError as error:
+        if is_open:
+            report.lost = reason_of(error)
+        else:
+            report.refused = reason_of(error)
+
+
+async def _read_history(call: Call, report: CallReport) -> None:
+    """Read what the agent remembers, once it has taken notice of the end of the last answer."""
+    for _ in range(_SETTLED_TRIES):
+        report.history = call.history
+        if not report.history_difference():
+            return
+        await asyncio.sleep(_SETTLED_S)
+
+
+async def _converse(
+    call: Call, turns: Sequence[ScriptTurn], report: CallReport, stopping: asyncio.Event
+) -> None:
+    loudspeaker = Loudspeaker(report.silences)
+
+    def on_event(event: CallEvent) -> None:
+        now = time.perf_counter()
+        loudspeaker.on_event(event, now)
+        if isinstance(event, Reconnecting):
+            report.moves.append(Move(now, event.reason))
+        elif isinstance(event, Reconnected) and report.moves:
+            report.moves[-1].gap_ms = event.gap_ms
+
+    conversation = ScriptedConversation(call, turn_timeout_s=_TURN_S, record=False, on_event=on_event)
+    try:
+        await conversation.run(_until(stopping, turns, report.number))
+    finally:
+        report.turns = conversation.tracker.reports
+        report.late_ms = 1000 * conversation.microphone.worst_late_s
+
+
+def _until(stopping: asyncio.Event, turns: Sequence[ScriptTurn], first: int) -> Iterator[ScriptTurn]:
+    for index in itertools.count(first):
+        if stopping.is_set():
+            return
+        yield turns[index % len(turns)]

@@ -1,0 +1,203 @@
+"""Network namespaces as nodes: each has an address of its own, and a cable that can be pulled.
+
+::
+
+    with Network() as network:
+        node = network.add("worker-1")
+        process = node.start(["scripts/serve", "--grpc-address", node.address])
+        node.cut()
+        node.mend()
+
+It needs root, and iproute2's ``ip``. Nothing of it survives the ``with`` block; what a process left that was
+killed is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from parley.errors import ParleyError
+
+_PREFIX = "parley"
+_SUBNET = "10.78.{}.{}"
+_MOST_NODES = 200
+_NAMESPACES = Path("/run/netns")
+_INTERFACES = Path("/sys/class/net")
+_KILL_S = 5.0
+
+
+class NetworkError(ParleyError):
+    """The network cannot be made here."""
+
+    code = "no_network"
+
+
+class Node:
+    """One namespace, and the processes in it.
+
+    Args:
+        name: For people.
+        namespace: Of the kernel.
+        cable: The end of its connection outside the namespace.
+        address: IPv4, of its only interface.
+    """
+
+    def __init__(self, name: str, namespace: str, cable: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self._namespace = namespace
+        self._cable = cable
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        *,
+        log: IO[bytes],
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in the node, in a session of its own; it ends with the node.
+
+        Args:
+            command: The program and its arguments.
+            log: Gets what it prints.
+            environment: Beside the own one.
+        """
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", self._namespace, *map(str, command)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self._processes.append(process)
+        return process
+
+    def cut(self) -> None:
+        """Pull the cable: packets vanish in both directions, and nobody is told."""
+        _ip("link", "set", self._cable, "down")
+
+    def mend(self) -> None:
+        """Put the cable back."""
+        _ip("link", "set", self._cable, "up")
+
+    def kill(self) -> None:
+        """End everything in the node at once (SIGKILL), children included."""
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_KILL_S)
+        self._processes = [process for process in self._processes if process.poll() is None]
+
+    def _pids(self) -> list[int]:
+        return [int(pid) for pid in _ip("netns", "pids", self._namespace).split()]
+
+
+class Network:
+    """A bridge with nodes at it; this process is at it, too.
+
+    Raises:
+        NetworkError: on entering; this process may not, or ``ip`` is missing.
+    """
+
+    def __init__(self) -> None:
+        # The kernel's names have at most 15 characters.
+        self._bridge = f"{_PREFIX}{os.getpid()}"
+        self._subnet = 0
+        self._nodes: list[Node] = []
+        self._count = itertools.count(2)
+        self._stack = ExitStack()
+
+    @property
+    def address(self) -> str:
+        """Of this process, for the nodes."""
+        return _SUBNET.format(self._subnet, 1)
+
+    def __enter__(self) -> Self:
+        """Make the bridge."""
+        if os.geteuid() != 0:
+            raise NetworkError("network namespaces need root")
+        if shutil.which("ip") is None:
+            raise NetworkError("`ip` is missing. On Debian and Ubuntu: sudo apt-get install iproute2")
+        for left in _left_over():
+            _remove(left)
+        taken = _ip("-o", "-4", "addr", "show")
+        self._subnet = next((number for number in range(1, 255) if _SUBNET.format(number, 1) not in taken), 0)
+        if not self._subnet:
+            raise NetworkError("every subnet is in use")
+        with self._stack:
+            self._stack.callback(_remove, self._bridge)
+            _ip("link", "add", self._bridge, "type", "bridge")
+            _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
+            _ip("link", "set", self._bridge, "up")
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill what runs in the nodes, and remove them."""
+        with self._stack:
+            for node in self._nodes:
+                node.kill()
+            self._nodes.clear()
+
+    def add(self, name: str) -> Node:
+        """A new node.
+
+        Raises:
+            NetworkError: there are too many.
+        """
+        number = next(self._count)
+        if number > _MOST_NODES:
+            raise NetworkError(f"at most {_MOST_NODES} nodes")
+        namespace, cable = f"{self._bridge}-{number}", f"pv{os.getpid()}-{number}"
+        address = _SUBNET.format(self._subnet, number)
+        _ip("netns", "add", namespace)
+        _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        _ip("link", "set", cable, "master", self._bridge, "up")
+        inside = ("-n", namespace)
+        _ip(*inside, "addr", "add", f"{address}/24", "dev", "eth0")
+        _ip(*inside, "link", "set", "eth0", "up")
+        _ip(*inside, "link", "set", "lo", "up")
+        node = Node(name, namespace, cable, address)
+        self._nodes.append(node)
+        return node
+
+
+def _left_over() -> set[str]:
+    """Bridges of processes that are gone."""
+    namespaces = {path.name.partition("-")[0] for path in _NAMESPACES.glob(f"{_PREFIX}*-*")}
+    bridges = {path.name for path in _INTERFACES.glob(f"{_PREFIX}*")}
+    owners = {name: name.removeprefix(_PREFIX) for name in namespaces | bridges}
+    return {name for name, pid in owners.items() if pid.isdigit() and not Path("/proc", pid).exists()}
+
+
+def _remove(bridge: str) -> None:
+    """Remove a bridge, and the namespaces at it with their cables."""
+    for path in _NAMESPACES.glob(f"{bridge}-*"):
+        for pid in _ip("netns", "pids", path.name).split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        _ip("netns", "del", path.name)
+    if (_INTERFACES / bridge).exists():
+        _ip("link", "del", bridge)
+
+
+def _ip(*arguments: Any) -> str:
+    done = subprocess.run(["ip", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NetworkError(f"ip {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+    return done.stdout

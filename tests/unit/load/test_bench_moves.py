@@ -1,0 +1,146 @@
+"""What `make bench-moves` makes of its callers' reports, and the network that it cuts."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pathlib
+import socket
+import sys
+import time
+
+import numpy as np
+import pytest
+from bench_moves import judge
+from cluster.callers import CallReport, Loudspeaker, Move
+from cluster.network import Network, NetworkError
+
+from parley import protocol
+from parley.chat import ChatMessage
+from parley.checkpoint import HistoryState
+from parley_client.cli.turns import TurnReport
+from parley_client.events import AgentAudio
+
+
+def turn(begin_s, wait_s=0.5, **fields):
+    answered_s = None if wait_s is None else begin_s + 1.0 + wait_s
+    return TurnReport(
+        "turn",
+        **{
+            "said": "what time is it",
+            "heard": "what time is it",
+            "answer": "It's noon.",
+            "speech_began_s": begin_s,
+            "speech_ended_s": begin_s + 1.0,
+            "answered_s": answered_s,
+            **fields,
+        },
+    )
+
+
+def history(*texts):
+    roles = ("user", "assistant")
+    messages = [ChatMessage(role=roles[number % 2], content=text) for number, text in enumerate(texts)]
+    return HistoryState(messages=messages)
+
+
+def test_a_call_that_moved_within_an_answer():
+    report = CallReport(
+        0,
+        turns=[turn(0.0), turn(10.0), turn(100.0, heard="what time")],
+        moves=[Move(12.0, "lost", 150.0)],
+        silences=[(12.1, 300.0), (50.0, 9_000.0)],
+        history=history(
+            "what time is it", "it's noon", "what time is it", "It's noon.", "what time", "It's noon"
+        ),
+    )
+    outcome = judge("kill", [report, CallReport(1, turns=[turn(12.0)])])
+    assert (outcome.calls, outcome.moved, outcome.lost, outcome.turns) == (2, 1, [], 4)
+    assert outcome.no_server_ms == [150.0]
+    assert outcome.gaps_ms == [300.0], "a silence elsewhere has another cause"
+    assert (outcome.words, outcome.word_errors) == (4, 0)
+    assert (outcome.usual_words, outcome.usual_word_errors) == (12, 2)
+    assert (outcome.histories, outcome.differing) == (1, [])
+
+
+def test_a_call_that_waited_for_its_answer():
+    report = CallReport(0, turns=[turn(0.0), turn(10.0, 1.7)], moves=[Move(11.0, "silent", 90.0)])
+    assert judge("cut", [report]).gaps_ms == [pytest.approx(1_200.0)]
+    unanswered = CallReport(0, turns=[turn(0.0), turn(10.0, None)], moves=[Move(11.0, "silent")])
+    outcome = judge("cut", [unanswered])
+    assert outcome.gaps_ms == [math.inf]
+    assert outcome.no_server_ms == [math.inf]
+    assert outcome.unanswered == 1
+
+
+@pytest.mark.parametrize(
+    ("remembered", "text"),
+    [
+        (("what time is it", "It's noon."), ""),
+        (("what time is it", "it's"), "remembers 'its' instead of 'itsnoon'"),
+        (("what time is it",), "remembers 'whattimeisit' instead of 'itsnoon'"),
+        ((), "remembers nothing"),
+    ],
+)
+def test_what_the_agent_remembers(remembered, text):
+    report = CallReport(3, turns=[turn(0.0)], moves=[Move(0.5, "lost", 1.0)], history=history(*remembered))
+    assert text in report.history_difference()
+    assert bool(report.history_difference()) == bool(text)
+
+
+def test_calls_that_were_not_opened_and_that_broke():
+    outcome = judge("kill", [CallReport(0, refused="overloaded"), CallReport(1, lost="call_lost")])
+    assert (outcome.refused, outcome.lost, outcome.moved) == (["overloaded"], ["call_lost"], 0)
+
+
+def audio(length_s, response="r"):
+    samples = np.zeros(int(length_s * 1000), np.int16)
+    return AgentAudio(turn=1, response_id=response, offset_ms=0, sample_rate=1000, samples=samples, text="")
+
+
+def test_silence_within_an_answer_is_heard_and_a_pause_is_none():
+    silences = []
+    speaker = Loudspeaker(silences)
+    speaker.on_event(audio(0.5), 10.0)
+    speaker.on_event(audio(0.5), 10.8)
+    speaker.on_event(protocol.Paused(turn=1, response_id="r", at_ms=0), 11.0)
+    speaker.on_event(protocol.Resumed(turn=1, response_id="r", reason="noise"), 14.0)
+    speaker.on_event(audio(0.5, "other"), 20.0)
+    speaker.on_event(protocol.AgentState(state="listening"), 30.0)
+    assert silences == [(pytest.approx(10.5), pytest.approx(300.0))]
+
+
+def test_a_node_that_is_cut_off_is_there_again_when_it_is_mended(tmp_path):
+    server = "import socket; s = socket.create_server(('', 9000))\nwhile True: s.accept()[0].close()"
+    try:
+        network = Network()
+        network.__enter__()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    with contextlib.ExitStack() as stack, (tmp_path / "log").open("wb") as log:
+        stack.push(network)
+        node = network.add("one")
+
+        def answers():
+            with socket.socket() as connection:
+                connection.settimeout(0.3)
+                return connection.connect_ex((node.address, 9000)) == 0
+
+        def wait_for(wanted):
+            for _ in range(100):
+                if answers() == wanted:
+                    return
+                time.sleep(0.05)
+            pytest.fail(f"the node {'does not answer' if wanted else 'answers'}")
+
+        process = node.start([sys.executable, "-c", server], log=log)
+        wait_for(True)
+        node.cut()
+        wait_for(False)
+        assert process.poll() is None
+        node.mend()
+        wait_for(True)
+        node.kill()
+        assert process.poll() is not None
+    assert not list(pathlib.Path("/sys/class/net").glob(f"*{os.getpid()}*"))
