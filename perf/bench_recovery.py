@@ -137,7 +137,11 @@ class Caller:
 
     async def _call(self) -> None:
         calling = connect(
-            self._address, tools=DEMO_TOOLS, turn=TurnOptions(eagerness="normal"), retry=_OPENING
+            self._address,
+            tools=DEMO_TOOLS,
+            turn=TurnOptions(eagerness="normal"),
+            retry=_OPENING,
+            resume=False,  # what the server loses is measured, not what clients make good
         )
         async with calling as call:
             self._events = []
