@@ -31,6 +31,7 @@ _DEFAULTS = {
     # Clients' tools become grammars. vLLM would keep 512 MB of them.
     "VLLM_XGRAMMAR_CACHE_MB": "128",
 }
+_VNNI = {"avx512_vnni", "avx_vnni"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ def start_engine(
             metrics.watch(lambda: engine.busy)
         return StartedEngine(engine, engine.max_model_len)
 
+    if not has_vnni():
+        from parley.llm.vllm_int8 import register_int8  # noqa: PLC0415
+
+        register_int8()
     created: list[VllmEngine[RequestT]] = []
 
     def create() -> VllmEngine[RequestT]:
@@ -116,7 +121,18 @@ def prepare_environment(
     environment.setdefault("VLLM_CACHE_ROOT", str(cache_dir))
     if threads:
         environment.setdefault("OMP_NUM_THREADS", str(threads))
+    if engine_in_process and not has_vnni():
+        environment.setdefault("VLLM_DISABLED_KERNELS", "CPUInt8ScaledMMLinearKernel")
     _name_python(environment)
+
+
+def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this processor multiplies int8 by itself; True where it is not known."""
+    try:
+        flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
+    except OSError:
+        return True
+    return not flags or not _VNNI.isdisjoint(flags.split())
 
 
 def _name_python(environment: MutableMapping[str, str]) -> None:
