@@ -8,7 +8,6 @@ import gc
 import logging
 import signal
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from parley_gateway.app import create_app, create_health_app, create_metrics_app
+from parley_gateway.certificate import ServedCertificate
 from parley_gateway.connections import (
     BACKLOG,
     SIDE_CONNECTIONS,
@@ -32,7 +32,6 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.protocols import HttpProtocol, WebSocketProtocol
 from parley_gateway.security.addresses import is_loopback
 from parley_gateway.settings import Settings
-from parley_gateway.settings_sections import ListenSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,6 +85,14 @@ class Running:
     """Where only probes are answered; empty: nowhere."""
     metrics_url: str = ""
     """Where only metrics are answered; empty: nowhere."""
+    certificate: ServedCertificate | None = None
+    """None: connections are not encrypted here."""
+
+    def reload(self) -> None:
+        """Read keys and certificate again now, without waiting until their files are looked at."""
+        self.gateway.guard.reload()
+        if self.certificate is not None:
+            self.certificate.check()
 
 
 class _Server(uvicorn.Server):
@@ -117,7 +124,7 @@ async def serve(settings: Settings, on_ready: Callable[[Running], None]) -> None
     try:
         async with running(settings, now) as one:
             await one.gateway.decoders.start()
-            loop.add_signal_handler(signal.SIGHUP, one.gateway.guard.reload)
+            loop.add_signal_handler(signal.SIGHUP, one.reload)
             # A full collection holds the event loop, and so all calls: 100 ms with what is imported and
             # prepared by now, a few milliseconds with what calls add to it.
             gc.collect()
@@ -157,28 +164,31 @@ async def running(
         insecure_allow_anonymous=settings.security.insecure_allow_anonymous,
     )
     _fit_descriptors(gateway)
+    certificate = ServedCertificate(listen) if listen.certificate else None
+    port = partial(_port, settings, now, certificate)
     try:
         async with (
-            _port(settings, app, gateway.connections, now, host=listen.host, port=listen.port) as url,
+            port(app, gateway.connections, host=listen.host, port=listen.port) as url,
+            _watched(certificate),
             AsyncExitStack() as stack,
         ):
             urls = []
-            for port, host, create in (
+            for number, host, create in (
                 (listen.health_port, listen.host, create_health_app),
                 (listen.metrics_port, listen.metrics_host or listen.host, create_metrics_app),
             ):
-                if port is None:
+                if number is None:
                     urls.append("")
                     continue
                 # Of its own, so that no flood at another port takes its places.
                 limiter = ConnectionLimiter(
                     SIDE_CONNECTIONS, SIDE_CONNECTIONS, gateway.guard.addresses, gateway.metrics
                 )
-                side = _port(settings, create(gateway, limiter), limiter, now, host=host, port=port)
+                side = port(create(gateway, limiter), limiter, host=host, port=number)
                 urls.append(await stack.enter_async_context(side))
             if listen.metrics_port is not None and not is_loopback(listen.metrics_host or listen.host):
                 _LOG.warning("requests to %s/metrics need no credentials", urls[-1])
-            yield Running(gateway, url, *urls)
+            yield Running(gateway, url, urls[0], urls[1], certificate)
             await _first(gateway.calls.drain(0.0), now.wait())
     finally:
         # uvicorn leaves the lifespan's end out when it is forced to exit.
@@ -186,11 +196,26 @@ async def running(
 
 
 @asynccontextmanager
+async def _watched(certificate: ServedCertificate | None) -> AsyncIterator[None]:
+    """Serve the certificate anew when it is renewed, as long as the block runs."""
+    if certificate is None:
+        yield
+        return
+    watch = asyncio.get_running_loop().create_task(certificate.watch(), name="certificate")
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.wait([watch])
+
+
+@asynccontextmanager
 async def _port(
     settings: Settings,
+    now: asyncio.Event,
+    certificate: ServedCertificate | None,
     app: FastAPI,
     connections: ConnectionLimiter,
-    now: asyncio.Event,
     *,
     host: str,
     port: int,
@@ -198,7 +223,7 @@ async def _port(
     """Answer at a port as long as the block runs; gives its URL."""
     with closing(_listener(settings, host, port)) as listener:
         listener.limiter = connections
-        server = _Server(_configuration(app, settings, connections))
+        server = _Server(_configuration(app, settings, connections, certificate))
         serving = asyncio.get_running_loop().create_task(server.serve([listener]), name=f"gateway-{port}")
         try:
             # uvicorn has no callback for its start.
@@ -207,7 +232,7 @@ async def _port(
             if serving.done():
                 await serving
                 raise GatewaySettingsError("the gateway could not start; its log says why")
-            yield _url(host, listener, encrypted=bool(settings.listen.certificate))
+            yield _url(host, listener, encrypted=certificate is not None)
         finally:
             server.should_exit = True
             server.force_exit = now.is_set()
@@ -275,8 +300,13 @@ def _listener(settings: Settings, host: str, port: int) -> Listener:
     return listener
 
 
-def _configuration(app: FastAPI, settings: Settings, connections: ConnectionLimiter) -> uvicorn.Config:
-    listen, limits = settings.listen, settings.limits
+def _configuration(
+    app: FastAPI,
+    settings: Settings,
+    connections: ConnectionLimiter,
+    certificate: ServedCertificate | None,
+) -> uvicorn.Config:
+    limits = settings.limits
     configuration = uvicorn.Config(
         app,
         # uvicorn's annotation names a class; it only calls it.
@@ -296,22 +326,12 @@ def _configuration(app: FastAPI, settings: Settings, connections: ConnectionLimi
         proxy_headers=False,
         log_config=None,
         access_log=False,
-        ssl_context_factory=(lambda *_: _tls(listen)) if listen.certificate else None,
+        ssl_context_factory=(lambda *_: certificate.context) if certificate else None,
     )
     # Its lines about WebSockets hold whole URLs.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     configuration.load()
     return configuration
-
-
-def _tls(listen: ListenSettings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    try:
-        context.load_cert_chain(listen.certificate, listen.key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise GatewaySettingsError(f"the certificate {listen.certificate} cannot be used: {error}") from error
-    return context
 
 
 def _url(host: str, listener: socket.socket, *, encrypted: bool) -> str:

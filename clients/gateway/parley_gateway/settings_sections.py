@@ -40,7 +40,8 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     metrics_host: str = ""
     """Address of that port. Empty: `listen.host`."""
     certificate: str = ""
-    """PEM file with the certificate chain; empty: plain HTTP."""
+    """PEM file with the certificate chain; empty: plain HTTP. It and the key are read again when they are
+    renewed."""
     key: str = ""
     """PEM file with its private key."""
     public_url: str = ""

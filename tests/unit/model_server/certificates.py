@@ -34,9 +34,9 @@ class Authority:
             builder = builder.add_extension(names, critical=False)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
-    def issue(self, host):
-        """A certificate for a name, and its key."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def issue(self, host, key=None):
+        """A certificate for a name, and its key: a new one, or the given one."""
+        key = key or ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         return self._sign(subject, key.public_key(), host), private

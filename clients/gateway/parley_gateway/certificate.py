@@ -1,0 +1,89 @@
+"""The gateway's own certificate: from files, served anew as soon as they are renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+
+from parley_gateway.errors import GatewaySettingsError
+from parley_gateway.security.watched import WatchedFile
+from parley_gateway.settings_sections import ListenSettings
+
+_log = logging.getLogger("parley.gateway")
+_LOOK_EVERY_S = 1.0
+
+
+class ServedCertificate:
+    """What the gateway shows to its clients.
+
+    Each handshake shows the newest pair of certificate and key that fit each other; connections that are open
+    stay as they are. Files that cannot be used, as while only one of them has been replaced, change nothing.
+
+    Args:
+        listen: Names the files.
+
+    Raises:
+        GatewaySettingsError: they cannot be used at the start.
+    """
+
+    def __init__(self, listen: ListenSettings) -> None:
+        self._listen = listen
+        try:
+            self._files = [
+                WatchedFile(Path(name), bytes) for name in (listen.certificate, listen.key) if name
+            ]
+        except GatewaySettingsError as error:
+            raise GatewaySettingsError(
+                f"the certificate {listen.certificate} cannot be used: {error}"
+            ) from error
+        self._seen = [file.get() for file in self._files]
+        self._newest = self._load()
+        self.context = self._newest
+        """For the listening sockets; it stays the same object."""
+        # A pair that is loaded into a context beside an older one of another kind, such as ECDSA beside RSA,
+        # does not replace it, and one that does not fit has spoilt it. So each pair has a context.
+        self.context.sni_callback = self._on_hello
+
+    def check(self) -> None:
+        """Look at the files now, and serve what they hold if they have changed."""
+        for file in self._files:
+            file.check()
+        contents = [file.get() for file in self._files]
+        if contents == self._seen:
+            return
+        self._seen = contents
+        try:
+            self._newest = self._load()
+        except GatewaySettingsError as error:
+            _log.error("keeping the certificate that was read before: %s", error)
+        else:
+            _log.info("the certificate %s was renewed", self._listen.certificate)
+
+    async def watch(self) -> None:
+        """Look at the files once a second until this is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self.check()
+
+    def _on_hello(self, handshake: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """A client has begun a handshake, whether or not it names the server."""
+        handshake.context = self._newest
+
+    def _load(self) -> ssl.SSLContext:
+        listen = self._listen
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            context.load_cert_chain(listen.certificate, listen.key or None, _refuse_password)
+        except (OSError, ValueError, GatewaySettingsError) as error:
+            raise GatewaySettingsError(
+                f"the certificate {listen.certificate} cannot be used: {error}"
+            ) from error
+        return context
+
+
+def _refuse_password() -> str:
+    """OpenSSL would ask the terminal, and every call would wait for the answer."""
+    raise GatewaySettingsError("its key is encrypted; `openssl pkey -in KEY -out PLAIN` decrypts it")
