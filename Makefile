@@ -79,6 +79,7 @@ test: setup ## Run all tests, those against the real server too; lists what was 
 
 test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --redis
+	@$(PYTHON3) scripts/setup --cluster
 	@$(PYTHON3) scripts/setup --prometheus
 	@# One process more than processors: some tests wait for programs of their own.
 	@$(PY) -m pytest tests/unit -n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist worksteal $(REPORTING) $(ARGS)

@@ -1,4 +1,4 @@
-"""Network namespaces as nodes: each has an address of its own, and a cable that can be pulled.
+"""Network namespaces as nodes: each has an address of its own, and a cable that can be pulled or be bad.
 
 ::
 
@@ -7,19 +7,21 @@
         process = node.start(["scripts/serve", "--grpc-address", node.address])
         node.cut()
         node.mend()
+        node.lose(5.0)
 
-It needs root, and iproute2's ``ip``. Nothing of it survives the ``with`` block; what a process left that was
-killed is removed by the next one.
+It needs root, iproute2's ``ip``, and nftables' ``nft`` where packets are lost. Nothing of it survives the
+``with`` block; what a process left that was killed is removed by the next one.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +35,10 @@ _MOST_NODES = 200
 _NAMESPACES = Path("/run/netns")
 _INTERFACES = Path("/sys/class/net")
 _KILL_S = 5.0
+_INSIDE = "parley"
+"""The table of rules in a node's namespace."""
+_PARTS = 1000
+"""Loss is a number of packets in so many."""
 
 
 class NetworkError(ParleyError):
@@ -49,14 +55,21 @@ class Node:
         namespace: Of the kernel.
         cable: The end of its connection outside the namespace.
         address: IPv4, of its only interface.
+        table: Of the rules outside the namespace.
     """
 
-    def __init__(self, name: str, namespace: str, cable: str, address: str) -> None:
+    def __init__(self, name: str, namespace: str, cable: str, address: str, table: str) -> None:
         self.name = name
         self.address = address
-        self._namespace = namespace
+        self.namespace = namespace
         self._cable = cable
+        self._table = table
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._loss_percent = 0.0
+        self._separated: list[str] = []
+        self._resets = False
+        self._dropped = 0
+        self._has_rules = False
 
     def start(
         self,
@@ -73,7 +86,7 @@ class Node:
             environment: Beside the own one.
         """
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self._namespace, *map(str, command)],
+            ["ip", "netns", "exec", self.namespace, *map(str, command)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -91,6 +104,73 @@ class Node:
         """Put the cable back."""
         _ip("link", "set", self._cable, "up")
 
+    def lose(self, percent: float) -> None:
+        """Lose packets by chance, in both directions.
+
+        Args:
+            percent: How many; 0: none any more.
+
+        Raises:
+            ValueError: not 0 to 100.
+            NetworkError: there is no ``nft``.
+        """
+        if not 0 <= percent <= 100:
+            raise ValueError(f"{percent} percent of the packets")
+        self._loss_percent = percent
+        self._apply()
+
+    def separate(self, others: Iterable[Node]) -> None:
+        """Lose every packet between this node and others, which both still reach the rest; none: no more.
+
+        Raises:
+            NetworkError: there is no ``nft``.
+        """
+        self._separated = [other.address for other in others]
+        self._apply()
+
+    def reset(self, *, on: bool) -> None:
+        """Answer every TCP packet to and from the node with a reset, which ends its connections.
+
+        Raises:
+            NetworkError: there is no ``nft``.
+        """
+        self._resets = on
+        self._apply()
+
+    def dropped(self) -> int:
+        """Packets that :meth:`lose` and :meth:`separate` have taken away since the node was made."""
+        return self._dropped + self._counted()
+
+    def _apply(self) -> None:
+        """Put the rules of now in the place of those before, at once."""
+        self._dropped += self._counted()
+        # Where packets come in, as on a real wire: a sender is told when its own packet is dropped going out.
+        _nft(_rules(self._table, self._cable, self._cable, self._drops("daddr")))
+        inside = _rules(_INSIDE, "wire", "eth0", self._drops("saddr"))
+        inside += [f"add table inet {_INSIDE}", f"flush table inet {_INSIDE}"]
+        for hook, way in (("input", "iifname"), ("output", "oifname")) if self._resets else ():
+            inside += [
+                f"add chain inet {_INSIDE} {hook} {{ type filter hook {hook} priority 0; }}",
+                # The reset itself has to pass.
+                f"add rule inet {_INSIDE} {hook} {way} eth0 tcp flags & rst != rst reject with tcp reset",
+            ]
+        _nft(inside, self.namespace)
+        self._has_rules = True
+
+    def _drops(self, side: str) -> list[str]:
+        drops = [f"ip {side} {address} counter drop" for address in self._separated]
+        if self._loss_percent:
+            share = round(self._loss_percent * _PARTS / 100)
+            chance = f"numgen random mod {_PARTS} < {share} " if share < _PARTS else ""
+            drops.append(f"{chance}counter drop")
+        return drops
+
+    def _counted(self) -> int:
+        if not self._has_rules:
+            return 0
+        outside = _list_chain(self._table, self._cable)
+        return _packets(outside) + _packets(_list_chain(_INSIDE, "wire", self.namespace))
+
     def kill(self) -> None:
         """End everything in the node at once (SIGKILL), children included."""
         for pid in self._pids():
@@ -102,7 +182,7 @@ class Node:
         self._processes = [process for process in self._processes if process.poll() is None]
 
     def _pids(self) -> list[int]:
-        return [int(pid) for pid in _ip("netns", "pids", self._namespace).split()]
+        return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
 
 
 class Network:
@@ -141,6 +221,7 @@ class Network:
             self._stack.callback(_remove, self._bridge)
             _ip("link", "add", self._bridge, "type", "bridge")
             _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
+            _ip("link", "set", self._bridge, "gso_max_segs", 1)
             _ip("link", "set", self._bridge, "up")
             self._stack = self._stack.pop_all()
         return self
@@ -170,9 +251,11 @@ class Network:
         _ip("link", "set", cable, "master", self._bridge, "up")
         inside = ("-n", namespace)
         _ip(*inside, "addr", "add", f"{address}/24", "dev", "eth0")
+        # Packets of the size that a wire has, or 64 KiB would be lost at once.
+        _ip(*inside, "link", "set", "eth0", "gso_max_segs", 1)
         _ip(*inside, "link", "set", "eth0", "up")
         _ip(*inside, "link", "set", "lo", "up")
-        node = Node(name, namespace, cable, address)
+        node = Node(name, namespace, cable, address, self._bridge)
         self._nodes.append(node)
         return node
 
@@ -192,8 +275,46 @@ def _remove(bridge: str) -> None:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         _ip("netns", "del", path.name)
+    if shutil.which("nft") and f"table netdev {bridge}\n" in _nft(["list tables"]):
+        _nft([f"delete table netdev {bridge}"])
     if (_INTERFACES / bridge).exists():
         _ip("link", "del", bridge)
+
+
+def _rules(table: str, chain: str, device: str, rules: Iterable[str]) -> list[str]:
+    """Commands that make a chain, at what comes in through a device, consist of these rules."""
+    hook = f"type filter hook ingress device {device} priority 0;"
+    return [
+        f"add table netdev {table}",
+        f"add chain netdev {table} {chain} {{ {hook} }}",
+        f"flush chain netdev {table} {chain}",
+        *(f"add rule netdev {table} {chain} {rule}" for rule in rules),
+    ]
+
+
+def _packets(listed: str) -> int:
+    """The sum of all counters in a list of rules, as JSON."""
+    rules = [entry["rule"]["expr"] for entry in json.loads(listed)["nftables"] if "rule" in entry]
+    return sum(int(part["counter"]["packets"]) for rule in rules for part in rule if "counter" in part)
+
+
+def _nft(commands: Iterable[str], namespace: str = "") -> str:
+    """Run commands of nftables, all or none."""
+    if shutil.which("nft") is None:
+        raise NetworkError("`nft` is missing. Run, as root on Debian: scripts/setup --cluster")
+    return _run(["nft", "--file", "-"], namespace, "\n".join(commands) + "\n")
+
+
+def _list_chain(table: str, chain: str, namespace: str = "") -> str:
+    return _run(["nft", "--json", "list", "chain", "netdev", table, chain], namespace)
+
+
+def _run(command: Sequence[str], namespace: str, text: str = "") -> str:
+    place = ["ip", "netns", "exec", namespace] if namespace else []
+    done = subprocess.run([*place, *command], input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NetworkError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _ip(*arguments: Any) -> str:

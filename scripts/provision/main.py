@@ -50,6 +50,12 @@ _CONTAINERS = {
     "redis-server": "redis-server",
 }
 """Packages and their programs."""
+_CLUSTER = {
+    "iproute2": "ip",
+    "nftables": "nft",
+    "nginx-light": "nginx",
+    "redis-server": "redis-server",
+}
 _IMAGES = {"gateway": IMAGE_GATEWAY, "worker": IMAGE_WORKER, "worker-gpu": IMAGE_WORKER_GPU}
 """Environments by the name of their image."""
 
@@ -118,7 +124,20 @@ def provide_containers() -> None:
     Raises:
         SetupError: the installation failed.
     """
-    missing = [package for package, program in _CONTAINERS.items() if not shutil.which(program)]
+    _install_missing(_CONTAINERS)
+
+
+def provide_cluster() -> None:
+    """Provide what `make cluster` makes nodes of, and what runs in them, where possible.
+
+    Raises:
+        SetupError: the installation failed.
+    """
+    _install_missing(_CLUSTER)
+
+
+def _install_missing(programs: dict[str, str]) -> None:
+    missing = [package for package, program in programs.items() if not shutil.which(program)]
     if missing and _can_install():
         _install(missing)
 
@@ -246,6 +265,11 @@ def main(argv: list[str] | None = None) -> int:
         help="only install what images are built, run and tested with, as root on Debian",
     )
     what.add_argument(
+        "--cluster",
+        action="store_true",
+        help="only install what `make cluster` needs, as root on Debian",
+    )
+    what.add_argument(
         "--prometheus",
         action="store_true",
         help="only download Prometheus, which `make observe` and tests use",
@@ -276,6 +300,7 @@ def main(argv: list[str] | None = None) -> int:
         "browser": provide_browser,
         "redis": provide_redis,
         "containers": provide_containers,
+        "cluster": provide_cluster,
         "prometheus": provide_prometheus,
     }
     provide = next((programs[name] for name in programs if getattr(arguments, name)), None)

@@ -663,6 +663,26 @@ def test_root_gets_what_runs_containers_installed_once(machine, tmp_path):
     assert not (tmp_path / "installed").exists()
 
 
+CLUSTER = (
+    "echo $@ > {0}/installed; for name in ip nft nginx redis-server; do "
+    "echo '#!/bin/sh' > {0}/$name; /bin/chmod +x {0}/$name; done"
+)
+
+
+def test_root_gets_what_the_cluster_needs_installed_once(machine, tmp_path):
+    machine(apt_get=CLUSTER.format(tmp_path))
+    assert main.main(["--cluster"]) == 0
+    assert (tmp_path / "installed").read_text().split()[-4:] == [
+        "iproute2",
+        "nftables",
+        "nginx-light",
+        "redis-server",
+    ]
+    (tmp_path / "installed").unlink()
+    assert main.main(["--cluster"]) == 0
+    assert not (tmp_path / "installed").exists()
+
+
 # --- continuous integration -------------------------------------------------------------------
 
 

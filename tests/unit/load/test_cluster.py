@@ -1,0 +1,248 @@
+"""The nodes, links and programs of `make cluster`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from cluster.balancer import render
+from cluster.gateways import ServersFile
+from cluster.network import Network, NetworkError
+from cluster.slow_link import LinkClock, LinkQuality, SlowLink
+
+from parley.launcher.options import ROOT
+
+COMPOSE = ROOT / "deploy/compose/nginx/nginx.conf"
+GATEWAYS = {"gateway-1": "10.78.1.2:8080", "gateway-2": "10.78.1.3:8080"}
+
+
+def times(quality, *sent):
+    clock = LinkClock(quality, random.Random(1))
+    return [clock.release_at(size, at) for size, at in sent]
+
+
+def test_a_perfect_link_takes_no_time():
+    assert times(LinkQuality(), (1000, 5.0), (0, 6.0)) == [5.0, 6.0]
+
+
+def test_bytes_leave_one_after_the_other_and_arrive_after_the_delay():
+    quality = LinkQuality(delay_s=0.5, bytes_per_s=1000.0)
+    assert times(quality, (1000, 0.0), (1000, 0.0), (500, 10.0), (0, 10.0)) == [1.5, 2.5, 11.0, 11.0]
+
+
+def test_jitter_delays_and_keeps_the_order():
+    quality = LinkQuality(delay_s=0.1, jitter_s=0.2)
+    sent = [(100, number * 0.01) for number in range(200)]
+    arrived = times(quality, *sent)
+    assert arrived == sorted(arrived)
+    late = [at - begun for at, (_, begun) in zip(arrived, sent, strict=True)]
+    assert min(late) >= 0.1
+    assert max(late) <= 0.3 + 1e-9
+    assert len(set(late)) > 1
+
+
+async def test_what_passes_a_slow_link_is_whole_up_to_the_end_of_each_direction():
+    sent = random.Random(3).randbytes(700_000)  # more than the link holds
+    received = asyncio.get_running_loop().create_future()
+
+    async def on_connection(reader, writer):
+        data = await reader.read(-1)
+        received.set_result(data)
+        writer.write(data[::-1])  # after the other direction's end
+        writer.close()
+
+    server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
+    quality = LinkQuality(delay_s=0.001, jitter_s=0.002)
+    async with server, SlowLink("127.0.0.1", *server.sockets[0].getsockname(), quality) as link:
+        host, port = link.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        writer.write_eof()
+        assert await received == sent
+        assert await reader.read(-1) == sent[::-1]
+        writer.close()
+        assert link.passed_bytes == 2 * len(sent)
+
+
+async def test_a_connection_that_is_broken_on_one_side_is_broken_on_the_other():
+    async def on_connection(_, writer):
+        writer.transport.abort()
+
+    server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
+    async with server, SlowLink("127.0.0.1", *server.sockets[0].getsockname()) as link:
+        host, port = link.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_link_to_nowhere_breaks_connections_off():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        async with SlowLink("127.0.0.1", *free.getsockname()) as link:
+            host, port = link.address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            with pytest.raises(ConnectionResetError):
+                await reader.readexactly(1)
+            writer.close()
+
+
+def test_sessions_are_routed_by_the_gateway_in_their_ids(tmp_path):
+    text = render(COMPOSE.read_text(), "10.78.1.9:8080", GATEWAYS, tmp_path)
+    assert "~^/v1/(sessions/|realtime/calls/rtc_)gateway-2_  10.78.1.3:8080;" in text
+    assert text.count("server 10.78.1.2:8080 max_fails=0;") == 1
+    assert "ssl" not in text
+    assert f"proxy_temp_path {tmp_path}/proxy;" in text
+
+
+def test_a_gateway_that_leaves_keeps_its_sessions(tmp_path):
+    text = render(COMPOSE.read_text(), "10.78.1.9:8080", GATEWAYS, tmp_path, {"gateway-1"})
+    assert "~^/v1/(sessions/|realtime/calls/rtc_)gateway-1_  10.78.1.2:8080;" in text
+    assert "server 10.78.1.2:8080" not in text
+    assert "server 10.78.1.3:8080 max_fails=0;" in text
+
+
+def test_another_configuration_of_the_compose_file_is_noticed(tmp_path):
+    with pytest.raises(ValueError, match="0 times"):
+        render("http {}", "10.78.1.9:8080", GATEWAYS, tmp_path)
+
+
+def test_the_file_of_servers_is_replaced_as_a_whole(tmp_path):
+    file = ServersFile(tmp_path / "servers")
+    file.write(["10.0.0.1:8001", "10.0.0.2:8001"])
+    assert file.path.read_text() == "10.0.0.1:8001\n10.0.0.2:8001\n"
+    file.write({"10.0.0.1:9": "http://10.0.0.2:8002/metrics"})
+    assert file.path.read_text() == '[{"address": "10.0.0.1:9", "metrics": "http://10.0.0.2:8002/metrics"}]'
+    assert [path.name for path in tmp_path.iterdir()] == ["servers"]
+
+
+@pytest.fixture
+def network():
+    network = Network()
+    try:
+        network.__enter__()
+    except NetworkError as error:
+        pytest.skip(str(error))
+    with contextlib.ExitStack() as stack:
+        stack.push(network)
+        yield network
+
+
+ECHO = """
+import socketserver, sys
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self):
+        while data := self.request.recv(100):
+            self.request.sendall(data)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+Server(("", 9000), Echo).serve_forever()
+"""
+
+
+@pytest.fixture
+def echo(network, tmp_path):
+    """A node with a server that sends back what it gets."""
+    node = network.add("echo")
+    with (tmp_path / "log").open("wb") as log:
+        node.start([sys.executable, "-c", ECHO], log=log)
+        for _ in range(100):
+            with contextlib.suppress(OSError), connect(node):
+                yield node
+                return
+            time.sleep(0.05)
+    pytest.fail("the node does not answer")
+
+
+def connect(node):
+    return socket.create_connection((node.address, 9000), 2.0)
+
+
+def exchanges(connection, timeout_s):
+    """Whether something that is sent comes back."""
+    connection.settimeout(timeout_s)
+    try:
+        connection.sendall(b"?")
+        return bool(connection.recv(100))
+    except TimeoutError:
+        return False
+
+
+def needs_rules(node):
+    try:
+        node.lose(0)
+    except NetworkError as error:
+        pytest.skip(str(error))
+
+
+def test_a_link_that_loses_everything_and_one_that_loses_much(echo):
+    needs_rules(echo)
+    with connect(echo) as connection:
+        assert exchanges(connection, 5.0)
+        assert echo.dropped() == 0
+        echo.lose(100)
+        assert not exchanges(connection, 0.5)
+        lost = echo.dropped()
+        assert lost > 0
+        echo.lose(20)
+        for _ in range(20):
+            assert exchanges(connection, 30.0), "TCP sends again what is lost"
+        assert echo.dropped() > lost
+        total = echo.dropped()
+        echo.lose(0)
+        assert exchanges(connection, 30.0)
+        assert echo.dropped() == total
+
+
+def test_nodes_that_are_separated_still_reach_the_others(network, echo, tmp_path):
+    needs_rules(echo)
+    other = network.add("other")
+    ask = f"import socket; socket.create_connection(('{echo.address}', 9000), 1.0)"
+
+    def reaches():
+        with (tmp_path / "asked").open("wb") as log:
+            return other.start([sys.executable, "-c", ask], log=log).wait(30) == 0
+
+    assert reaches()
+    echo.separate([other])
+    assert not reaches()
+    with connect(echo) as connection:
+        assert exchanges(connection, 5.0)
+    assert echo.dropped() > 0
+    echo.separate([])
+    assert reaches()
+
+
+def test_connections_that_are_reset(echo):
+    needs_rules(echo)
+    with connect(echo) as connection:
+        assert exchanges(connection, 5.0)
+        echo.reset(on=True)
+        with pytest.raises(ConnectionError):
+            exchanges(connection, 5.0)
+        echo.reset(on=False)
+    with connect(echo) as connection:
+        assert exchanges(connection, 5.0)
+
+
+def test_rules_end_with_the_network(tmp_path):
+    network = Network()
+    try:
+        with network:
+            node = network.add("one")
+            needs_rules(node)
+            node.lose(5)
+            name = node.namespace.partition("-")[0]
+            listed = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
+            assert name in listed.stdout
+    except NetworkError as error:
+        pytest.skip(str(error))
+    listed = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
+    assert name not in listed.stdout
