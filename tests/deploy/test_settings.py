@@ -88,9 +88,25 @@ def test_the_gateway_finds_the_workers_by_a_name_that_exists():
     rendered = render(SETS["cpu"])
     (address,) = tomllib.loads(rendered.gateway_toml())["servers"]["addresses"]
     service = rendered.get("Service", "-worker")
-    assert address == f"dns://{service['metadata']['name']}.voice.svc.cluster.local:8001"
+    assert address == f"dns://{service['metadata']['name']}.voice.svc.cluster.local.:8001"
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is False
+
+
+@pytest.mark.parametrize(
+    ("values", "servers"),
+    [
+        ({}, 256),
+        ({"worker": {"replicas": 300}}, 301),
+        (
+            {"worker": {"rollout": {"maxSurge": "25%"}}, "autoscaling": {"kind": "hpa", "maxReplicas": 501}},
+            627,
+        ),
+    ],
+)
+def test_gateways_use_all_workers_that_there_may_be(values, servers):
+    read = tomllib.loads(render(merge(SETS["cpu"], values)).gateway_toml())
+    assert read["servers"]["max_servers"] == servers
 
 
 def test_gateways_fill_a_worker_as_far_as_it_was_measured():

@@ -130,7 +130,7 @@ class Metrics:
             self.server_draining.labels(server.address).set(server.is_draining)
             if (limit := server.limit) is not None:
                 self.server_load.labels(server.address).set(server.sessions / max(1, limit))
-        for server in (*servers.all, *servers.leaving):
+        for server in (*servers.all, *servers.removed):
             self.server_users.labels(server.address).set(server.users)
         for source, problem in servers.discovery_problems.items():
             self.discovery_failing.labels(source).set(bool(problem))

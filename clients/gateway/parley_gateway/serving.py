@@ -265,7 +265,7 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 def _fit_descriptors(gateway: Gateway) -> None:
     settings = gateway.settings
     reserved = reserved_descriptors(
-        servers=settings.servers.most_connected,
+        servers=settings.servers.max_connected,
         calls=settings.calls.limit if settings.realtime.webrtc else 0,
         stage_requests=settings.stages.requests,
         side_ports=sum(

@@ -1,12 +1,13 @@
 """The gateway's settings: a TOML file, then the environment, then flags; the later ones count.
 
 Each part declares its own struct. A field is ``[part] field`` in the file and
-``PARLEY_GATEWAY_<PART>_<FIELD>`` in the environment, where lists are separated by commas and
+``PARLEY_GATEWAY_<PART>_<FIELD>`` in the environment, where lists are separated by commas, or JSON, and
 anything deeper is JSON.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
 from parley_gateway.servers import ServerSettings
 from parley_gateway.settings_sections import (
+    POSITIONAL,
     LimitSettings,
     ListenSettings,
     LogSettings,
@@ -31,6 +33,8 @@ from parley_gateway.spool import UploadSettings
 
 PREFIX = "PARLEY_GATEWAY_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
+# A list of addresses may begin with an IPv6 address in brackets.
+_JSON = re.compile(r'\s*(\{|\[\s*["\[{\]])')
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,10 +115,13 @@ def _of_environment(environment: Mapping[str, str]) -> list[tuple[str, str, Any]
 def _value(text: str, field: msgspec.structs.FieldInfo) -> Any:
     """A variable's text as the field's type, in the form that a file would have."""
     kind = field.type
-    if text[:1] in ("[", "{"):
+    if _JSON.match(text):
         return msgspec.json.decode(text)
+    has_gaps = False
     if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
+        kind, *annotations = get_args(kind)
+        has_gaps = POSITIONAL in annotations
     if get_origin(kind) in (list, tuple, frozenset):
-        return [part.strip() for part in text.split(",") if part.strip()]
+        parts = [part.strip() for part in text.split(",")]
+        return [part for part in parts if part] if not (has_gaps and any(parts)) else parts
     return msgspec.to_builtins(msgspec.convert(text, field.type, strict=False))

@@ -22,6 +22,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=1)]
 """At least 1."""
 Size: TypeAlias = Annotated[int, Meta(ge=1)]
 """Bytes, at least 1."""
+POSITIONAL = Meta(extra={"positional": True})
+"""Of a list: an empty entry stands for a place, so that a variable's empty parts are not left out."""
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -206,7 +206,8 @@ class Discovery:
             self._record(source, "it has no address")
             return
         self._found[source] = [
-            _endpoint(address, self._names[source], name=name, sessions=self._settings.sessions)
+            # The dot that ends a fully qualified name is not part of a certificate.
+            _endpoint(address, self._names[source], name=name.rstrip("."), sessions=self._settings.sessions)
             for address in addresses
         ]
         self._record(source, "")
@@ -241,10 +242,12 @@ class Discovery:
         found = {one.address: one for listed in self._found.values() for one in listed}
         # Those that are in use come first: a longer list must not replace servers by others.
         known = [one.address for one in self._endpoints if one.address in found]
-        chosen = list(dict.fromkeys([*known, *found]))[: self._settings.most]
+        chosen = list(dict.fromkeys([*known, *found]))[: self._settings.max_servers]
         left_out = len(found) - len(chosen)
         if left_out and left_out != self._left_out:
-            _log.warning("%d servers are left out: servers.most is %d", left_out, self._settings.most)
+            _log.warning(
+                "%d servers are left out: servers.max_servers is %d", left_out, self._settings.max_servers
+            )
         self._left_out = left_out
         self._endpoints = tuple(found[address] for address in chosen)
 

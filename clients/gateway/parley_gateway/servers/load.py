@@ -29,7 +29,7 @@ _NAMES = (_OPEN, _LIMIT, _DRAINING, _GPU_TOTAL, _GPU_USED)
 _INSTANCE = "model_instance"
 PUBLISHED_S = 2.0
 """Time after which model processes write their metrics to the page (seconds)."""
-_FRESH = 3
+_MAX_FAILED_READS = 3
 """Readings that may fail in a row before what was read last no longer counts."""
 
 
@@ -153,7 +153,7 @@ class ServerLoad:
 
     def __init__(self, read: ReadMetrics, settings: ServerSettings) -> None:
         self._read = read
-        self._fresh_s = _FRESH * (settings.load_s + settings.check_timeout_s)
+        self._fresh_s = _MAX_FAILED_READS * (settings.load_s + settings.check_timeout_s)
         self._report = ServerReport()
         self.read_at = -math.inf
         """When the report was read, by the clock of the event loop (seconds)."""

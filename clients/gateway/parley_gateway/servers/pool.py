@@ -69,11 +69,11 @@ class Servers:
         self._ask_models = ask_models
         self._discovery = Discovery(settings, self._update, resolve)
         self._servers: dict[str, TritonServer] = {}
-        self._leaving: dict[str, TritonServer] = {}
+        self._removed: dict[str, TritonServer] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._certificates: asyncio.Task[None] | None = None
         self._turns = itertools.count()
-        self._metrics = MetricsReader(settings.check_timeout_s, settings.most_connected, self._tls)
+        self._metrics = MetricsReader(settings.check_timeout_s, settings.max_connected, self._tls)
         self._read_metrics = read_metrics or self._metrics.read
         self._random = random or Random()
 
@@ -103,8 +103,8 @@ class Servers:
         if self._certificates is not None:
             self._certificates.cancel()
             await asyncio.wait([self._certificates])
-        open_ones = [*self._servers.values(), *self._leaving.values()]
-        self._leaving.clear()
+        open_ones = [*self._servers.values(), *self._removed.values()]
+        self._removed.clear()
         await asyncio.gather(*(server.aclose() for server in open_ones), *self._closing)
         await self._metrics.aclose()
 
@@ -114,9 +114,9 @@ class Servers:
         return tuple(self._servers.values())
 
     @property
-    def leaving(self) -> tuple[TritonServer, ...]:
+    def removed(self) -> tuple[TritonServer, ...]:
         """Servers that are no longer found, and still have users."""
-        return tuple(self._leaving.values())
+        return tuple(self._removed.values())
 
     @property
     def discovery_problems(self) -> Mapping[str, str]:
@@ -168,15 +168,15 @@ class Servers:
         """Begin to use servers that are new, and stop using those that are no longer found."""
         wanted = {endpoint.address: endpoint for endpoint in self._discovery.endpoints}
         for address in [address for address in self._servers if address not in wanted]:
-            server = self._leaving[address] = self._servers.pop(address)
+            server = self._removed[address] = self._servers.pop(address)
             _log.info("server %s is no longer found; %d users are left", address, server.users)
             if not server.users:
                 self._close(server)
         for address, endpoint in wanted.items():
             if address in self._servers:
                 self._servers[address].endpoint = endpoint
-            elif address in self._leaving:
-                self._servers[address] = self._leaving.pop(address)
+            elif address in self._removed:
+                self._servers[address] = self._removed.pop(address)
                 self._servers[address].endpoint = endpoint
             else:
                 self._servers[address] = self._open(endpoint)
@@ -208,7 +208,7 @@ class Servers:
         while True:
             await asyncio.sleep(_CERTIFICATES_S)
             if tls.check():
-                for server in (*self.all, *self.leaving):
+                for server in (*self.all, *self.removed):
                     server.renew_channel()
                 await self._metrics.renew()
 
@@ -228,11 +228,11 @@ class Servers:
         )
 
     def _on_unused(self, server: TritonServer) -> None:
-        if self._leaving.get(server.address) is server:
+        if self._removed.get(server.address) is server:
             self._close(server)
 
     def _close(self, server: TritonServer) -> None:
-        del self._leaving[server.address]
+        del self._removed[server.address]
         closing = asyncio.get_running_loop().create_task(server.aclose(), name=f"close-{server.address}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

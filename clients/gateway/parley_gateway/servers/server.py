@@ -25,9 +25,9 @@ from parley_gateway.servers.settings import ServerSettings
 
 _log = logging.getLogger("parley.gateway")
 # A busy server may be late once; twice in a row is not ready.
-_LATE_TWICE = 2
+_MAX_LATE_CHECKS = 2
 _LEAST_SHARE = 0.1
-_NEEDED_S = 1.0
+_MAX_CHECK_INTERVAL_S = 1.0
 """The longest wait between two checks while no server is ready."""
 
 Probe: TypeAlias = Callable[[grpc.aio.Channel, float], Awaitable[None]]
@@ -263,7 +263,7 @@ class TritonServer:
                     continue
                 failures += 1
                 is_late = isinstance(error, DeadlineExceededError)
-                if not (is_late and self._is_reachable and failures < _LATE_TWICE):
+                if not (is_late and self._is_reachable and failures < _MAX_LATE_CHECKS):
                     self._record(str(error) or error.code)
             except Exception as error:  # noqa: BLE001 - logged with its trace
                 # In any case go on: the state of an unwatched server would never change.
@@ -289,7 +289,7 @@ class TritonServer:
             # The exponent is bounded, as the number of failures is not.
             wait_s = min(settings.retry_max_s, settings.retry_s * 2.0 ** min(failures - 1, 16))
         while wait_s > 0 and not self._doubted.is_set():
-            step_s = min(wait_s, _NEEDED_S)
+            step_s = min(wait_s, _MAX_CHECK_INTERVAL_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(step_s):
                     await self._doubted.wait()

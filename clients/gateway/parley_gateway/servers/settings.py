@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from parley_gateway.settings_sections import Count, Seconds
+from parley_gateway.settings_sections import POSITIONAL, Count, Seconds
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,8 +45,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Time between two lookups of a name (seconds)."""
     resolve_timeout_s: Seconds = 5.0
     """Limit of one lookup (seconds)."""
-    most: Count = 64
-    """Servers at once; what a name or the file has beyond it is left out."""
+    max_servers: Annotated[int, Meta(ge=1, le=1_024)] = 256
+    """Servers at once; what a name or the file has beyond it is left out. Every gateway
+    connects to all of them: a fleet of more is divided into cells, each with gateways of its own."""
     tls: TlsSettings | None = None
     """TLS to the servers, for gRPC and for metrics at `https://`: `ca_file`, `cert_file` and `key_file` where
     servers ask for a certificate, and `server_name` ([security.md](security.md#between-gateway-and-triton)).
@@ -75,7 +76,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long a server that has just become ready gets fewer calls than its place would allow (seconds)."""
     models: tuple[str, ...] = ()
     """Models that have to answer for `/ready`, beside all that a server names."""
-    metrics: tuple[str, ...] = ()
+    metrics: Annotated[tuple[str, ...], POSITIONAL] = ()
     """URLs of the servers' metrics, in the order of `addresses`; `{host}` in one is the server's host. Where
     one is empty or missing: `metrics_url`."""
     metrics_url: str | None = None
@@ -87,10 +88,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             split_address(address.removeprefix(DNS))
 
     @property
-    def most_connected(self) -> int:
+    def max_connected(self) -> int:
         """The most servers that there can be at once."""
         is_fixed = not self.file and not any(address.startswith(DNS) for address in self.addresses)
-        return min(self.most, len(self.addresses)) if is_fixed else self.most
+        return min(self.max_servers, len(self.addresses)) if is_fixed else self.max_servers
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -93,7 +93,7 @@
 {{- end -}}
 {{- $own := dict
   "listen" (dict "host" "gateway.listenAddress" "port" "gateway.ports.http" "health_port" "gateway.ports.health" "metrics_port" "gateway.ports.metrics" "drain_s" "drain.seconds" "certificate" "secrets.files" "key" "secrets.files")
-  "servers" (dict "addresses" "the workers of this release" "sessions" "worker.capacity")
+  "servers" (dict "addresses" "the workers of this release" "sessions" "worker.capacity" "max_servers" "autoscaling.maxReplicas and worker.replicas")
   "calls" (dict "limit" "gateway.calls")
   "uploads" (dict "folder" "gateway.tmpSize")
   "security" (dict "insecure_allow_anonymous" "gateway.allowAnonymous" "keys_file" "secrets.files" "token_secret_file" "secrets.files" "trusted_proxies" "exposure.trustedProxies")
@@ -129,6 +129,10 @@
 {{- end -}}
 {{- if and (eq (toString $worker.rollout.maxSurge) "0") (eq (toString $worker.rollout.maxUnavailable) "0") -}}
 {{- fail "worker.rollout: maxSurge and maxUnavailable are both 0, so no pod could ever be replaced" -}}
+{{- end -}}
+{{- $pods := include "parley.workersAtOnce" . | int -}}
+{{- if gt $pods 1024 -}}
+{{- fail (printf "there may be %d workers at once, and a gateway uses at most 1024: install the chart several times, as cells" $pods) -}}
 {{- end -}}
 {{- $scaling := .Values.autoscaling -}}
 {{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) -}}

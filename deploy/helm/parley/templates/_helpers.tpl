@@ -116,6 +116,15 @@ capabilities:
 {{- divf (floor (mulf (float64 $held) (float64 .Values.worker.fill) 10)) 10 -}}
 {{- end -}}
 
+{{- /* Pods of workers that may take calls at once: with those that a new version starts first. */ -}}
+{{- define "parley.workersAtOnce" -}}
+{{- $pods := ternary .Values.worker.replicas .Values.autoscaling.maxReplicas (eq .Values.autoscaling.kind "none") | int -}}
+{{- $surge := toString .Values.worker.rollout.maxSurge -}}
+{{- $extra := int $surge -}}
+{{- if hasSuffix "%" $surge }}{{ $extra = mulf $pods (divf (trimSuffix "%" $surge | float64) 100) | ceil | int }}{{ end -}}
+{{- add $pods $extra -}}
+{{- end -}}
+
 {{- define "parley.gateway.leastGrace" -}}
 {{- with .Values -}}
 {{- add .gateway.preStopSeconds .drain.seconds .gateway.exitSeconds 15 -}}
@@ -166,7 +175,8 @@ true
 {{- if has "token-secret" $files }}{{ $_ := set $security "token_secret_file" (printf "%s/token-secret" $folder) }}{{ end -}}
 {{- $realtime := dict "webrtc" $values.turn.enabled -}}
 {{- if $values.turn.enabled }}{{ $_ := set $realtime "ice_networks" (list $values.turn.peerCidr) }}{{ end -}}
-{{- $servers := dict "addresses" (list (printf "dns://%s:8001" $worker)) -}}
+{{- /* The last dot spares lookups of the name in the pod's search domains. */ -}}
+{{- $servers := dict "addresses" (list (printf "dns://%s.:8001" (trimSuffix "." $worker))) "max_servers" (max 256 (include "parley.workersAtOnce" . | int)) -}}
 {{- if $values.worker.capacity }}{{ $_ := set $servers "sessions" (max 1 (floor $values.worker.capacity | int)) }}{{ end -}}
 {{- $own := dict "listen" $listen "security" $security "realtime" $realtime
   "servers" $servers

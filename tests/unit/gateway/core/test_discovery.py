@@ -124,13 +124,13 @@ async def test_a_lookup_that_hangs_is_not_begun_again():
 
 async def test_there_are_only_so_many_servers_and_those_in_use_stay(caplog):
     names = Names("10.0.0.5", "10.0.0.6")
-    async with pool(addresses=("dns://triton:1",), most=3, resolve=names.resolve) as servers:
+    async with pool(addresses=("dns://triton:1",), max_servers=3, resolve=names.resolve) as servers:
         names.answer = tuple(f"10.0.0.{number}" for number in range(1, 9))
         await until(lambda: len(servers.all) == 3)
         await names.looked_up()
         assert {"10.0.0.5:1", "10.0.0.6:1"} < set(addresses(servers))
     assert [record.message for record in caplog.records if "left out" in record.message] == [
-        "5 servers are left out: servers.most is 3"
+        "5 servers are left out: servers.max_servers is 3"
     ]
 
 
@@ -234,9 +234,35 @@ def test_an_address_of_another_form_is_refused(address):
 
 
 def test_how_many_servers_there_may_be():
-    assert ServerSettings(addresses=("a:1", "b:1")).most_connected == 2
-    assert ServerSettings(addresses=("dns://a:1",), most=7).most_connected == 7
-    assert ServerSettings(file="servers", most=7).most_connected == 7
+    assert ServerSettings(addresses=("a:1", "b:1")).max_connected == 2
+    assert ServerSettings(addresses=("dns://a:1",), max_servers=7).max_connected == 7
+    assert ServerSettings(file="servers", max_servers=7).max_connected == 7
+
+
+def test_variables_name_servers_and_the_place_of_each_url_of_metrics():
+    settings = load_settings(
+        environment={
+            "PARLEY_GATEWAY_SERVERS_ADDRESSES": "[fd00::1]:8001, b:1 ,c:8001,",
+            "PARLEY_GATEWAY_SERVERS_METRICS": ",http://b:2/metrics,",
+        }
+    ).servers
+    assert settings.addresses == ("[fd00::1]:8001", "b:1", "c:8001")
+    assert settings.metrics == ("", "http://b:2/metrics", "")
+    found = discovery.Discovery(settings, lambda: None).endpoints
+    assert [one.metrics_url for one in found] == [
+        "http://[fd00::1]:8002/metrics",
+        "http://b:2/metrics",
+        "http://c:8002/metrics",
+    ]
+    listed = load_settings(environment={"PARLEY_GATEWAY_SERVERS_ADDRESSES": ' ["a:1","b:1"]'}).servers
+    assert listed.addresses == ("a:1", "b:1")
+    assert load_settings(environment={"PARLEY_GATEWAY_SERVERS_METRICS": ""}).servers.metrics == ()
+
+
+async def test_the_dot_of_a_fully_qualified_name_is_not_in_the_certificate():
+    names = Names("10.0.0.1")
+    async with pool(addresses=("dns://triton.example.:1",), resolve=names.resolve) as servers:
+        assert [one.endpoint.name for one in servers.all] == ["triton.example"]
 
 
 # --- what becomes of a server that vanishes ---------------------------------------------------
@@ -249,11 +275,11 @@ async def test_a_server_that_vanishes_is_closed_when_its_last_call_has_ended():
             assert lease.server.address == "a:1"
             names.answer = ("b",)
             await until(lambda: addresses(servers) == ["b:1"])
-            assert [(one.address, one.users) for one in servers.leaving] == [("a:1", 2)]
+            assert [(one.address, one.users) for one in servers.removed] == [("a:1", 2)]
             assert {servers.lease().server.address for _ in range(3)} == {"b:1"}
             assert sorted(channels.open) == ["a:1", "b:1"]
         await until(lambda: channels.open == ["b:1"])
-        assert servers.leaving == ()
+        assert servers.removed == ()
     assert channels.open == []
 
 
@@ -262,9 +288,9 @@ async def test_a_server_that_comes_back_is_used_again():
     async with pool(channels, addresses=("dns://x:1",), resolve=names.resolve) as servers:
         with servers.lease(excluding=[servers.all[1]]) as lease:
             names.answer = ("b",)
-            await until(lambda: servers.leaving)
+            await until(lambda: servers.removed)
             names.answer = ("a", "b")
-            await until(lambda: not servers.leaving)
+            await until(lambda: not servers.removed)
             assert lease.server in servers.all
         assert sorted(channels.open) == ["a:1", "b:1"]
         names.answer = ("b",)
