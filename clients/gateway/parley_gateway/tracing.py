@@ -1,21 +1,24 @@
-"""The trace of a caller: the header ``traceparent`` of the request with which a call is opened.
+"""The trace of a caller: the header ``traceparent`` of a request, or of the one that opens a WebSocket.
 
-Apart because calls and the middleware both need it.
+Apart because the middleware, calls and the interfaces to single models all need it.
 """
 
 from __future__ import annotations
 
 import re
 from contextvars import ContextVar
+from typing import TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley import protocol
+from parley.asr.messages import AsrOptions, TranscribeRequest
 from parley.logs import log_ids
 
 _FORM = re.compile(protocol.TRACEPARENT)
+MessageT = TypeVar("MessageT", protocol.Start, AsrOptions, TranscribeRequest)
 _traceparent: ContextVar[str] = ContextVar("traceparent", default="")
 
 
@@ -41,8 +44,13 @@ class TraceContext:
             await self._app(scope, receive, send)
 
 
-def with_trace(start: protocol.Start) -> protocol.Start:
-    """The options of a call, below the trace of the request under way unless they name another one."""
-    if start.traceparent or not _traceparent.get():
-        return start
-    return msgspec.structs.replace(start, traceparent=_traceparent.get())
+def with_trace(message: MessageT) -> MessageT:
+    """A message, below the trace of the request under way unless it names another one."""
+    if message.traceparent or not _traceparent.get():
+        return message
+    return msgspec.structs.replace(message, traceparent=_traceparent.get())
+
+
+def caller_trace() -> str:
+    """The ``traceparent`` of the request under way; empty: it has none."""
+    return _traceparent.get()

@@ -49,6 +49,7 @@ class Generation(ClosedAtTheEnd):
         tools: Sequence[Tool] = (),
         sampling: Sampling | None = None,
         priority: Priority = Priority.ANSWER,
+        traceparent: str = "",
     ) -> Answer:
         """The assistant's next message; nothing is sent before it is iterated.
 
@@ -61,6 +62,7 @@ class Generation(ClosedAtTheEnd):
             tools: that the model may call; the caller runs them.
             sampling: of tokens; None: greedy, at most 256.
             priority: the order where not all requests fit.
+            traceparent: span of the caller (W3C Trace Context); empty: there is none.
         """
         request = GenerateRequest(
             request_id=uuid4().hex,
@@ -68,6 +70,7 @@ class Generation(ClosedAtTheEnd):
             tools=list(tools),
             sampling=sampling or Sampling(),
             priority=priority,
+            traceparent=traceparent,
         )
         return ModelStream(
             self._model.generate(request),

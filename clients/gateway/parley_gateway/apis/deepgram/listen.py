@@ -31,6 +31,7 @@ from parley_gateway.model_limits import ModelLimiter, ModelSlot
 from parley_gateway.security.rates import Meter
 from parley_gateway.spool import SpooledFile
 from parley_gateway.streaming import StageRoute, while_connected
+from parley_gateway.tracing import with_trace
 from parley_gateway.websocket import Close, IdleLimit, WebSocketSession, accept, refuse
 
 _DONE = Close(1000, "")
@@ -47,7 +48,7 @@ async def serve_listening(websocket: WebSocket, gateway: Gateway, limiter: Model
         options = read_query(websocket.query_params, ListenOptions)
         check_stream(options)
         with limiter.lease(principal) as server:
-            async with Recognition(server, options.asr, model=settings.recognizer) as recognition:
+            async with Recognition(server, with_trace(options.asr), model=settings.recognizer) as recognition:
                 await accept(websocket, "token")
                 meter = gateway.guard.meter(principal)
                 session = _ListenSession(websocket, recognition, gateway, options, meter)
@@ -223,7 +224,7 @@ class RecordingRoute(StageRoute):
             with slot.lease() as server:
                 async with Transcriber(server, timeout_s=self._settings.transcribe_s) as recordings:
                     transaction.model = await recordings.model()
-                    return await recordings.transcribe(samples, wanted)
+                    return await recordings.transcribe(samples, with_trace(wanted))
 
     async def _decode(self, recording: SpooledFile, audio: SpooledFile, options: ListenOptions) -> None:
         limit_s = self._settings.recording_s

@@ -35,6 +35,7 @@ from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
 from parley_gateway.security.rates import Meter
 from parley_gateway.streaming import StageRoute
+from parley_gateway.tracing import caller_trace
 from parley_gateway.websocket import Close, IdleLimit, WebSocketSession, accept, refuse
 
 _DONE = Close(1000, "")
@@ -59,7 +60,12 @@ async def serve_speaking(websocket: WebSocket, gateway: Gateway, limiter: ModelL
                     await synthesis.check_voice(voice)
                 await accept(websocket, "token")
                 meter = gateway.guard.meter(principal)
-                begin = partial(synthesis.begin, voice=voice, sample_rate=audio_format.agent_rate)
+                begin = partial(
+                    synthesis.begin,
+                    voice=voice,
+                    sample_rate=audio_format.agent_rate,
+                    traceparent=caller_trace(),
+                )
                 session = _SpeakSession(websocket, begin, gateway, audio_format, meter, model=model)
                 await session.run()
     except ParleyError as error:
@@ -233,7 +239,9 @@ class SpeakRoute(StageRoute):
                 transaction = messages.Transaction(await synthesis.synthesizer_of(voice))
                 headers |= {**transaction.headers, "dg-model-name": transaction.model}
                 async with (
-                    synthesis.speak(text, voice=voice, sample_rate=rate) as speech,
+                    synthesis.speak(
+                        text, voice=voice, sample_rate=rate, traceparent=caller_trace()
+                    ) as speech,
                     aclosing(encode_all(encoder, speech)) as encoded,
                 ):
                     async for part in encoded:

@@ -22,6 +22,7 @@ from parley_gateway.apis.openai import rest
 from parley_gateway.security.principal import Principal
 from parley_gateway.settings_sections import StageSettings
 from parley_gateway.streaming import StageRoute, while_connected
+from parley_gateway.tracing import caller_trace
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=1)]
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -281,7 +282,12 @@ class ChatRoute(StageRoute):
         calls = 0
         with self._limiter.lease(principal) as server:
             async with Generation(server, model=model) as generation:
-                answer = generation.answer(wanted.messages, tools=wanted.tools, sampling=wanted.sampling)
+                answer = generation.answer(
+                    wanted.messages,
+                    tools=wanted.tools,
+                    sampling=wanted.sampling,
+                    traceparent=caller_trace(),
+                )
                 async with answer:
                     async for event in answer:
                         if isinstance(event, TextDelta):

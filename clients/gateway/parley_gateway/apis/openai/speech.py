@@ -18,6 +18,7 @@ from parley_gateway.audio.encoding import MEDIA_TYPES, SpeechFormat, encode_all,
 from parley_gateway.openai_voices import OPENAI_VOICES
 from parley_gateway.security.principal import Principal
 from parley_gateway.streaming import StageRoute
+from parley_gateway.tracing import caller_trace
 
 SAMPLE_RATE_HZ = 24_000
 """Sample rate of all formats: OpenAI's clients expect it of ``pcm``."""
@@ -91,6 +92,7 @@ class SpeechRoute(StageRoute):
                     voice=None if name in OPENAI_VOICES else name,
                     language=wanted.language or "en",
                     sample_rate=SAMPLE_RATE_HZ,
+                    traceparent=caller_trace(),
                 )
                 async with speech, aclosing(encode_all(encoder, speech)) as encoded:
                     async for part in encoded:

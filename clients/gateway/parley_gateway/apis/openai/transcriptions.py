@@ -25,6 +25,7 @@ from parley_gateway.bodies import InvalidFormError, read_form
 from parley_gateway.model_limits import ModelSlot
 from parley_gateway.spool import SpooledFile
 from parley_gateway.streaming import StageRoute, while_connected
+from parley_gateway.tracing import with_trace
 
 # Unsupported options that would change the response.
 _REFUSED = ("known_speaker_names", "known_speaker_references")
@@ -151,7 +152,7 @@ class TranscriptionRoute(StageRoute):
                 async with Transcriber(
                     server, model=named, timeout_s=self._settings.transcribe_s
                 ) as recordings:
-                    return await recordings.transcribe(samples, request)
+                    return await recordings.transcribe(samples, with_trace(request))
 
     async def _events(
         self, slot: ModelSlot, audio: SpooledFile, fields: TranscriptionFields, model: str
@@ -168,7 +169,7 @@ class TranscriptionRoute(StageRoute):
         said: list[str] = []
         async with self._gateway.spool.samples_of(audio) as samples:
             with slot.lease() as server:
-                async with Recognition(server, options, model=model) as recognition:
+                async with Recognition(server, with_trace(options), model=model) as recognition:
                     sending = asyncio.ensure_future(_send(recognition, samples))
                     try:
                         async for event in recognition:

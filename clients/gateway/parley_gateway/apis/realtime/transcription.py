@@ -41,6 +41,7 @@ from parley_gateway.apis.realtime.session_config import (
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelSlot
 from parley_gateway.security.principal import Principal
+from parley_gateway.tracing import with_trace
 from parley_gateway.websocket import WebSocketSession
 
 _MAX_PAUSE_MS = 5_000
@@ -249,7 +250,8 @@ class TranscribingSession(WebSocketSession):
                 raise SessionIdleError(f"no audio came within {limit_s:g} s") from error
             model = self.gateway.settings.stages.recognizer
             with self._slot.lease() as server:
-                async with Recognition(server, self._config.options(), model=model) as stream:
+                options = with_trace(self._config.options())
+                async with Recognition(server, options, model=model) as stream:
                     await run_with_helpers(self._read(stream), self._send(stream))
 
     async def _read(self, stream: Recognition) -> None:
