@@ -16,10 +16,18 @@ from parley.canaries.asking import (
     profile_models,
 )
 from parley.canaries.connection import ServerAddress, TlsAddress
-from parley.canaries.models import CANARIES, CanaryCall, CanaryError, CanaryLateError, called_models
+from parley.canaries.models import (
+    CANARIES,
+    VAD_MODEL,
+    CanaryCall,
+    CanaryError,
+    CanaryLateError,
+    called_models,
+)
 
 __all__ = [
     "CANARIES",
+    "VAD_MODEL",
     "CanaryCall",
     "CanaryError",
     "CanaryLateError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -364,16 +364,18 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "parakeet_tdt": ("parakeet_encoder", "parakeet_decoder"),
     "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine"),
 }
-"""By model, those whose answers its own answer to its canary may wait for.
-
-No recogniser has ``silero_vad`` here: unless its parameter ``vad`` says otherwise, it runs that network
-itself, and a failure of the model would excuse a recogniser that hangs.
-"""
+"""By model, those whose answers its own answer to its canary may wait for, whatever its settings are."""
+VAD_MODEL = "silero_vad"
+"""Needed by a recogniser whose parameter ``vad`` names it. Others run that network themselves."""
 
 
-def called_models(model: str) -> set[str]:
-    """The models that a model's canary needs, and those that these need."""
-    found: set[str] = set()
-    for called in NEEDS.get(model, ()):
-        found |= {called, *called_models(called)}
-    return found
+def called_models(model: str, vad_callers: Collection[str] = ()) -> set[str]:
+    """The models that a model's canary needs, and those that these need.
+
+    Args:
+        model: its name.
+        vad_callers: models that call ``silero_vad``. Others must not be among them: a failure of that model
+            would excuse a recogniser that hangs.
+    """
+    needed = (*NEEDS.get(model, ()), *([VAD_MODEL] if model in vad_callers else []))
+    return {*needed, *(other for each in needed for other in called_models(each, vad_callers))}

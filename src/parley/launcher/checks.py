@@ -10,8 +10,15 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import parley
+from parley.canaries import VAD_MODEL
 from parley.errors import ModelLoadingError
-from parley.launcher.models import model_folders, model_names, read_config_file, read_parameters
+from parley.launcher.models import (
+    find_vad_callers,
+    model_folders,
+    model_names,
+    read_config_file,
+    read_parameters,
+)
 from parley.launcher.options import LauncherSettingsError, ServerOptions, ToolsFileError
 from parley.logs import read_log_format
 from parley.runtime.parameters import Parameters
@@ -64,6 +71,20 @@ def check_agent_models(options: ServerOptions, inherited: Mapping[str, str]) -> 
                 variable if parameters.environment.get(variable) else f"the parameter {setting} of {_AGENT}"
             )
             raise LauncherSettingsError(_describe_model(options, (unknown or named)[0], source, possible))
+
+
+def check_vad_callers(options: ServerOptions, inherited: Mapping[str, str]) -> None:
+    """Refuse a recogniser that could hear nothing, because the model ``silero_vad`` is not loaded.
+
+    Raises:
+        LauncherSettingsError: the parameter ``vad`` of a loaded model names that one.
+    """
+    loaded = [folder.name for folder in model_folders(options)]
+    for caller in sorted(find_vad_callers(options, inherited)):
+        if VAD_MODEL not in loaded:
+            raise LauncherSettingsError(
+                _describe_model(options, VAD_MODEL, f"the setting vad of {caller}", ["own"])
+            )
 
 
 def _describe_model(options: ServerOptions, name: str, source: str, possible: Collection[str]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from parley.canaries import VAD_MODEL
 from parley.errors import WeightsNotFoundError
 from parley.launcher.options import (
     GPU_PROFILE,
@@ -156,6 +157,17 @@ def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) 
         return None
     values = {key: parameter.string_value for key, parameter in config.parameters.items()}
     return Parameters(folder.name, values, model_dir=folder, environment=environment)
+
+
+def find_vad_callers(options: ServerOptions, inherited: Mapping[str, str]) -> frozenset[str]:
+    """Names of the models to load that call ``silero_vad``, because their parameter ``vad`` names it."""
+    environment = {**inherited, **options.environment}
+    return frozenset(
+        folder.name
+        for folder in model_folders(options)
+        if (parameters := read_parameters(folder, options.profile, environment))
+        and parameters.text("vad", "") == VAD_MODEL
+    )
 
 
 def read_config(folder: Path, profile: str) -> Any:

@@ -8,16 +8,25 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parley.canaries import CANARIES, CanaryCall, CanaryError, CanaryLateError, call_canaries
+from parley.canaries import (
+    CANARIES,
+    CanaryCall,
+    CanaryError,
+    CanaryLateError,
+    call_canaries,
+    called_models,
+)
 from parley.launcher import cleanup
 from parley.launcher.checks import (
     check_agent_models,
     check_log_format,
     check_tools_file,
+    check_vad_callers,
     find_unknown_settings,
 )
 from parley.launcher.command import (
@@ -34,6 +43,7 @@ from parley.launcher.models import (
     check_models,
     compile_entry_points,
     describe_left_out,
+    find_vad_callers,
     leave_out_absent,
     read_config,
 )
@@ -190,6 +200,7 @@ class EmbeddedServer:
         check_log_format({**os.environ, **self._options.environment})
         check_models(self._options)
         check_agent_models(self._options, os.environ)
+        check_vad_callers(self._options, os.environ)
         check_tools_file(self._options, os.environ)
         self._checked = True
 
@@ -234,6 +245,7 @@ class EmbeddedServer:
                     record=self.record_path,
                     report=self._on_progress,
                     load_s=self._options.ready_timeout_s,
+                    called=partial(called_models, vad_callers=find_vad_callers(self._options, os.environ)),
                 )
                 self._supervisor.start()
         except BaseException:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parley.canaries import CanaryCall, called_models
+from parley.canaries import CanaryCall
 from parley.launcher.liveness import CanaryOutcome, Heartbeats, Liveness, ask_canary, read_counts
 from parley.launcher.models import renew_instances, renew_model
 from parley.launcher.options import LauncherError, RestartLimitError, StartInterruptedError
@@ -120,7 +120,7 @@ class Supervisor:
         record: Path,
         report: Callable[[str], None],
         load_s: float,
-        called: Callable[[str], Collection[str]] = called_models,
+        called: Callable[[str], Collection[str]],
         counts: Callable[[str], Mapping[str, tuple[int, ...]]] = read_counts,
     ) -> None:
         self._server = server

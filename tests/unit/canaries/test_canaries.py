@@ -162,13 +162,35 @@ def test_every_model_of_the_repository_has_a_canary():
 def test_a_model_comes_after_those_that_it_calls():
     order = list(CANARIES)
     for model in CANARIES:
-        assert all(order.index(called) < order.index(model) for called in called_models(model))
+        needed = called_models(model, vad_callers=RECOGNISERS)
+        assert all(order.index(called) < order.index(model) for called in needed)
     assert called_models("voice_agent") >= {"nemotron_streaming", "parakeet_encoder"}
 
 
-@pytest.mark.parametrize("model", ["parakeet_tdt", "nemotron_streaming", "moonshine", "moonshine_transcribe"])
-def test_silero_vad_excuses_no_recogniser_that_hangs(model):
-    assert "silero_vad" not in called_models(model)
+RECOGNISERS = (
+    "parakeet_tdt",
+    "parakeet_transcribe",
+    "nemotron_streaming",
+    "moonshine",
+    "moonshine_transcribe",
+)
+
+
+@pytest.mark.parametrize("model", RECOGNISERS)
+def test_silero_vad_excuses_no_recogniser_that_does_not_call_it(model):
+    others = set(RECOGNISERS) - {model}
+    assert "silero_vad" not in called_models(model, vad_callers=others)
+
+
+@pytest.mark.parametrize("model", RECOGNISERS)
+def test_a_recogniser_that_calls_silero_vad_needs_it(model):
+    assert called_models(model, vad_callers={model}) == {"silero_vad", *called_models(model)}
+
+
+@pytest.mark.parametrize("model", ["parakeet_tdt", "nemotron_streaming", "moonshine"])
+def test_the_agent_needs_what_its_recogniser_needs(model):
+    assert "silero_vad" not in called_models("voice_agent")
+    assert "silero_vad" in called_models("voice_agent", vad_callers={model})
 
 
 @pytest.mark.parametrize("model", CANARIES)

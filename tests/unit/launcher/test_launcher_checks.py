@@ -10,8 +10,10 @@ from parley.launcher.checks import (
     check_agent_models,
     check_log_format,
     check_tools_file,
+    check_vad_callers,
     find_unknown_settings,
 )
+from parley.launcher.models import find_vad_callers
 from parley.launcher.options import ROOT, TINY_PROFILE, LauncherSettingsError, ServerOptions, ToolsFileError
 from parley.runtime.parameters import Parameters
 
@@ -70,6 +72,30 @@ def test_the_command_ends_with_status_2_at_once(monkeypatch, capfd):
     assert main(["--profile", "open", "--name", "never", "--any-port", "--no-fetch"]) == 2
     assert not (ROOT / ".server/never/triton.log").exists()
     assert "error: The profile open has no model parakeet_tdt" in capfd.readouterr().err
+
+
+def test_without_a_setting_nothing_calls_silero_vad():
+    for profile in ("open", "tiny", "gpu"):
+        assert find_vad_callers(ServerOptions(profile=profile), {}) == frozenset()
+
+
+def test_recognisers_that_call_silero_vad_are_found_by_their_settings():
+    own = {"PARLEY_MOONSHINE_VAD": "own", "PARLEY_PARAKEET_TDT_VAD": "silero_vad"}
+    assert find_vad_callers(OPEN, {"PARLEY_MOONSHINE_VAD": "silero_vad"}) == {"moonshine"}
+    assert find_vad_callers(OPEN, own) == frozenset()
+    chosen = ServerOptions(profile="open", environment={"PARLEY_MOONSHINE_TRANSCRIBE_VAD": "silero_vad"})
+    assert find_vad_callers(chosen, own) == {"moonshine_transcribe"}
+
+
+def test_a_recogniser_that_calls_silero_vad_needs_it_loaded():
+    environment = {"PARLEY_PARAKEET_TDT_VAD": "silero_vad"}
+    models = ("parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
+    check_vad_callers(ServerOptions(load_models=models), {})
+    check_vad_callers(ServerOptions(load_models=(*models, "silero_vad")), environment)
+    with pytest.raises(
+        LauncherSettingsError, match="silero_vad, which the setting vad of parakeet_tdt names"
+    ):
+        check_vad_callers(ServerOptions(load_models=models), environment)
 
 
 VARIABLE = "PARLEY_VOICE_AGENT_TOOLS_FILE"
