@@ -68,7 +68,10 @@ def main() -> int:
 def _measure(args: argparse.Namespace, *which: str) -> Levels:
     command = [sys.executable, str(_WORKER), "--sessions", args.sessions, "--turns", str(args.turns), *which]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=_LIMIT_S, cwd=ROOT)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b'{"sessions"')]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b'{"sessions"')]
+    if not lines:
+        raise subprocess.SubprocessError(f"no figures from {' '.join(command)}")
+    return lines
 
 
 def _table(title: str, levels: Levels) -> Table:

@@ -119,13 +119,18 @@ class _LocalSpeaker(EspeakSpeaker):
 
 
 class _Sink:
-    """Hands the audio from the synthesizer's thread to the event loop."""
+    """A :class:`parley.tts.requests.SpeechSink` that hands the audio to the event loop."""
+
+    wanted = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.items: asyncio.Queue[tuple[SpeechChunk, NDArray[np.int16]] | ParleyError | None] = (
             asyncio.Queue()
         )
+
+    def on_begun(self) -> None:
+        """Pipecat has no use for it."""
 
     def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
         self._loop.call_soon_threadsafe(self.items.put_nowait, (chunk, audio))

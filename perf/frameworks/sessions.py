@@ -29,6 +29,10 @@ _TURN_S = 30.0
 Services = tuple[FrameProcessor, FrameProcessor, FrameProcessor]
 
 
+class NothingMeasuredError(RuntimeError):
+    """A load has given no figure of some kind."""
+
+
 @dataclass
 class Waits:
     """What callers waited for; milliseconds, one figure per turn or request."""
@@ -45,6 +49,17 @@ class Waits:
     """Turns that were misheard or not answered in time."""
     cpu: float = 0.0
     """Busy processors, of all there are, 0-1."""
+
+    def check(self) -> None:
+        """Check that there is at least one figure of each kind.
+
+        Raises:
+            NothingMeasuredError: there is none of some kind.
+        """
+        if lacking := [name for name in ("stt", "llm", "tts", "total") if not getattr(self, name)]:
+            raise NothingMeasuredError(
+                f"no figure for {', '.join(lacking)}; turns without a right answer: {self.wrong}"
+            )
 
     def as_json(self) -> dict[str, Any]:
         """For another process."""
@@ -69,6 +84,9 @@ async def run_level(make: Callable[[], Services], sessions: int, turns: int) -> 
         make: the services of a session: recogniser, language model, synthesizer.
         sessions: how many callers.
         turns: of each caller.
+
+    Raises:
+        NothingMeasuredError: no turn gave a figure of some kind.
     """
     waits = Waits()
     before = psutil.cpu_times()
@@ -78,6 +96,7 @@ async def run_level(make: Callable[[], Services], sessions: int, turns: int) -> 
     after = psutil.cpu_times()
     total = sum(after) - sum(before)
     waits.cpu = 1 - (after.idle - before.idle) / total
+    waits.check()
     return waits
 
 

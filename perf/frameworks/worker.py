@@ -1,4 +1,7 @@
-"""One kind of services under rising load, in a process of its own; prints one line of JSON per level."""
+"""One kind of services under rising load, in a process of its own; prints one line of JSON per level.
+
+The exit status is 1 where a load gave no figures.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ sys.path.append(str(_FRAMEWORKS))
 from loguru import logger  # noqa: E402
 from pipecat_parley import ParleyLLMService, ParleySTTService, ParleyTTSService  # noqa: E402
 
-from frameworks.sessions import PROMPT, Services, Waits, run_level  # noqa: E402
+from frameworks.sessions import PROMPT, NothingMeasuredError, Services, Waits, run_level  # noqa: E402
 from parley_client.cli.turns import percentile  # noqa: E402
 
 _FEWEST = 8
@@ -84,7 +87,10 @@ def main() -> None:
     parser.add_argument("--turns", type=int)
     logger.remove()
     logger.add(sys.stderr, level="ERROR")
-    asyncio.run(_main(parser.parse_args()))
+    try:
+        asyncio.run(_main(parser.parse_args()))
+    except NothingMeasuredError as error:
+        sys.exit(f"frameworks: {error}")
 
 
 if __name__ == "__main__":
