@@ -15,12 +15,13 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cluster.callers import CallReport, hold_calls
+from cluster.judging import MOST_UNANSWERED, Check, finite, is_unanswered
 from cluster.network import Network
 from cluster.workers import Worker
 from rich.console import Console
@@ -72,6 +73,16 @@ class Outcome:
     """Of them, where that is not what was said and played."""
     late_ms: float = 0.0
     """By how much the latest chunk of all microphones left after its time."""
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """For JSON: what is infinite, or not a number, is null."""
+        return {**finite(asdict(self)), "passed": self.passed}
 
 
 def _near(turn: TurnReport, report: CallReport) -> bool:
@@ -99,16 +110,30 @@ def judge(fault: str, reports: Sequence[CallReport]) -> Outcome:
         outcome.moved += 1
         outcome.no_server_ms += [move.gap_ms for move in report.moves]
         outcome.gaps_ms.append(_gap_ms(report, outcome.usual_wait_ms))
-        if report.history is not None:
+        if report.history is not None and not report.lost:
             outcome.histories += 1
             if difference := report.history_difference():
                 outcome.differing.append(difference)
+    outcome.checks = list(_checks(outcome, reports))
     return outcome
+
+
+def _checks(outcome: Outcome, reports: Sequence[CallReport]) -> Iterator[Check]:
+    """What has to hold, and that there was something to see of it."""
+    yield Check("no call is refused", outcome.calls, outcome.refused)
+    yield Check("no call is lost", outcome.calls - len(outcome.refused), outcome.lost)
+    yield Check("calls move", outcome.moved)
+    ended = sum(bool(report.moves) and not report.lost for report in reports)
+    unknown = [f"{ended - outcome.histories} are unknown"] if ended != outcome.histories else []
+    yield Check("what is remembered was played", outcome.histories, outcome.differing + unknown)
+    few = outcome.unanswered <= MOST_UNANSWERED * outcome.turns
+    problem = [] if few else [f"{outcome.unanswered} of {outcome.turns} turns without an answer"]
+    yield Check(f"at most {MOST_UNANSWERED:.0%} of the turns stay without an answer", outcome.turns, problem)
 
 
 def _count_turn(outcome: Outcome, turn: TurnReport, *, near: bool) -> None:
     outcome.turns += 1
-    outcome.unanswered += bool(turn.problem) or turn.answered_s is None
+    outcome.unanswered += is_unanswered(turn)
     said = spoken_words(turn.said)
     errors = word_errors(said, spoken_words(turn.heard))
     if near:
@@ -128,10 +153,13 @@ def _gap_ms(report: CallReport, usual_wait_ms: float) -> float:
             for move in report.moves
         )
     ]
+    # Where no other turn says what is usual, only answers that did not come count.
+    usual_ms = usual_wait_ms if math.isfinite(usual_wait_ms) else math.inf
     waits = [
-        (wait if (wait := turn.voice_to_voice_ms) is not None else math.inf) - usual_wait_ms
+        math.inf if wait is None else wait - usual_ms
         for turn in report.turns
         if _near(turn, report)
+        for wait in (turn.voice_to_voice_ms,)
     ]
     return max([0.0, *silences, *waits])
 
@@ -238,12 +266,14 @@ def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
     add("latest chunk of a microphone, ms", lambda one: f"{one.late_ms:.0f}")
     console.print(table)
     for outcome in outcomes:
-        for text in (*outcome.refused, *outcome.lost, *outcome.differing):
-            console.print(f"{outcome.fault}: {text}", style="red", markup=False)
+        for check in outcome.checks:
+            if not check.passed:
+                why = "; ".join(check.problems) or "there was nothing to check"
+                console.print(f"{outcome.fault}: not so: {check.name}: {why}", style="red", markup=False)
 
 
 def _two(values: Sequence[float]) -> str:
-    low, high = percentile(values, 0.5), percentile(values, 0.95)
+    low, high = percentile(list(values), 0.5), percentile(list(values), 0.95)
     return "" if low is None or high is None else f"{low:.0f} / {high:.0f}"
 
 
@@ -254,7 +284,8 @@ def _share(part: int, whole: int) -> str:
 def main() -> int:
     """Measure all faults.
 
-    The exit status is 1 if a call was lost or refused, or remembers another conversation.
+    The exit status is 1 if a call was lost or refused, remembers another conversation, or too many turns
+    were not answered, and if none moved.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", type=int, default=16, help="at once (default: %(default)s)")
@@ -277,10 +308,9 @@ def main() -> int:
         return 1
     _print(console, outcomes)
     if args.json:
-        figures: list[dict[str, Any]] = [asdict(outcome) for outcome in outcomes]
-        args.json.write_text(json.dumps(figures, indent=1))
-    bad = any(outcome.refused or outcome.lost or outcome.differing for outcome in outcomes)
-    return 1 if bad else 0
+        figures = [outcome.to_json() for outcome in outcomes]
+        args.json.write_text(json.dumps(figures, indent=1, allow_nan=False))
+    return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":

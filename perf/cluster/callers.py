@@ -24,6 +24,7 @@ from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnectin
 _STAGGER_S = 0.3
 _TURN_S = 30.0
 _SETTLED_TRIES, _SETTLED_S = 10, 0.3
+_BETWEEN_CALLS_S = 1.0
 
 
 @dataclass
@@ -42,6 +43,14 @@ class CallReport:
     """What became of one call."""
 
     number: int
+    """Of its caller."""
+    session_id: str = ""
+    """As the gateway, or server, has named it; empty: it was not opened."""
+    began_s: float = math.nan
+    """When the caller called (seconds of ``perf_counter``)."""
+    ended_s: float = math.nan
+    responses: set[str] = field(default_factory=set)
+    """Ids of all responses that it has had events of."""
     turns: list[TurnReport] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     silences: list[tuple[float, float]] = field(default_factory=list)
@@ -58,7 +67,7 @@ class CallReport:
     def history_difference(self) -> str:
         """Where that differs from what was said and played; empty: nowhere."""
         messages = self.history.messages if self.history else []
-        remembered = [
+        remembered: list[tuple[str, str]] = [
             (message.role, _plain(message.content))
             for message in messages
             if message.role in ("user", "assistant") and message.content.strip()
@@ -127,6 +136,115 @@ class Loudspeaker:
         self._ends[heard.response_id] = heard.at_s + len(heard.samples) / heard.sample_rate
 
 
+class Callers:
+    """Each holds one call after the other, and speaks and listens in it like a person.
+
+    Args:
+        connect: Opens a call of the caller with this number.
+        turns: Spoken in this order, again and again; each caller begins elsewhere.
+        count: Callers.
+        turns_per_call: After so many turns a caller hangs up and calls again. None: never.
+        read_history: What the agent remembers, of an open call.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[int], AbstractAsyncContextManager[Call]],
+        turns: Sequence[ScriptTurn],
+        count: int,
+        *,
+        turns_per_call: int | None = None,
+        read_history: Callable[[Call, CallReport], Awaitable[HistoryState | None]] | None = None,
+    ) -> None:
+        self.reports: list[CallReport] = []
+        """Of all calls, those under way included."""
+        self._connect = connect
+        self._turns = turns
+        self._count = count
+        self._turns_per_call = turns_per_call
+        self._read_history = read_history or _history_of
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Call until :meth:`stop`; returns once everybody has finished a turn and hung up."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._count):
+                group.create_task(self._call_again(number), name=f"caller {number}")
+
+    def stop(self) -> None:
+        """Nobody asks or calls any more."""
+        self._stopping.set()
+
+    async def _call_again(self, number: int) -> None:
+        await asyncio.sleep(number * _STAGGER_S)
+        turn_numbers = itertools.count(number)
+        while not self._stopping.is_set():
+            report = CallReport(number)
+            self.reports.append(report)
+            await self._call(report, turn_numbers)
+            if self._turns_per_call is None:
+                return
+            await asyncio.sleep(_BETWEEN_CALLS_S)
+
+    async def _call(self, report: CallReport, turn_numbers: Iterator[int]) -> None:
+        report.began_s = time.perf_counter()
+        is_open = False
+        try:
+            async with self._connect(report.number) as call:
+                is_open = True
+                await self._converse(call, report, turn_numbers)
+                await self._remember(call, report)
+                await call.hang_up()
+        except ParleyError as error:
+            if is_open:
+                report.lost = reason_of(error)
+            else:
+                report.refused = reason_of(error)
+        finally:
+            report.ended_s = time.perf_counter()
+
+    async def _remember(self, call: Call, report: CallReport) -> None:
+        """Read what the agent remembers, once it has taken notice of the end of the last answer."""
+        for _ in range(_SETTLED_TRIES):
+            report.history = await self._read_history(call, report)
+            if not report.history_difference():
+                return
+            await asyncio.sleep(_SETTLED_S)
+
+    async def _converse(self, call: Call, report: CallReport, turn_numbers: Iterator[int]) -> None:
+        loudspeaker = Loudspeaker(report.silences)
+
+        def on_event(event: CallEvent) -> None:
+            now = time.perf_counter()
+            loudspeaker.on_event(event, now)
+            match event:
+                case protocol.Connected():
+                    report.session_id = event.session_id
+                case Reconnecting():
+                    report.moves.append(Move(now, event.reason))
+                case Reconnected() if report.moves:
+                    report.moves[-1].gap_ms = event.gap_ms
+                case AgentAudio() | protocol.ResponseText():
+                    report.responses.add(event.response_id)
+
+        conversation = ScriptedConversation(call, turn_timeout_s=_TURN_S, record=False, on_event=on_event)
+        try:
+            await conversation.run(self._until_hung_up(turn_numbers))
+        finally:
+            report.turns = conversation.tracker.reports
+            report.late_ms = 1000 * conversation.microphone.worst_late_s
+
+    def _until_hung_up(self, turn_numbers: Iterator[int]) -> Iterator[ScriptTurn]:
+        for index in itertools.islice(turn_numbers, self._turns_per_call):
+            if self._stopping.is_set():
+                return
+            yield self._turns[index % len(self._turns)]
+
+
+async def _history_of(call: Call, _: CallReport) -> HistoryState | None:
+    return call.history
+
+
 async def hold_calls(
     connect: Callable[[int], AbstractAsyncContextManager[Call]],
     turns: Sequence[ScriptTurn],
@@ -149,73 +267,13 @@ async def hold_calls(
     Raises:
         ParleyError: the disturbance failed.
     """
-    stopping = asyncio.Event()
-    reports = [CallReport(number) for number in range(calls)]
+    callers = Callers(connect, turns, calls)
     async with asyncio.TaskGroup() as group:
-        for report in reports:
-            group.create_task(_call(connect, turns, report, stopping), name=f"caller {report.number}")
+        group.create_task(callers.run(), name="callers")
         try:
             await asyncio.sleep(calls * _STAGGER_S + before_s)
             await disturb()
             await asyncio.sleep(after_s)
         finally:
-            stopping.set()
-    return reports
-
-
-async def _call(
-    connect: Callable[[int], AbstractAsyncContextManager[Call]],
-    turns: Sequence[ScriptTurn],
-    report: CallReport,
-    stopping: asyncio.Event,
-) -> None:
-    await asyncio.sleep(report.number * _STAGGER_S)
-    is_open = False
-    try:
-        async with connect(report.number) as call:
-            is_open = True
-            await _converse(call, turns, report, stopping)
-            await _read_history(call, report)
-            await call.hang_up()
-    except ParleyError as error:
-        if is_open:
-            report.lost = reason_of(error)
-        else:
-            report.refused = reason_of(error)
-
-
-async def _read_history(call: Call, report: CallReport) -> None:
-    """Read what the agent remembers, once it has taken notice of the end of the last answer."""
-    for _ in range(_SETTLED_TRIES):
-        report.history = call.history
-        if not report.history_difference():
-            return
-        await asyncio.sleep(_SETTLED_S)
-
-
-async def _converse(
-    call: Call, turns: Sequence[ScriptTurn], report: CallReport, stopping: asyncio.Event
-) -> None:
-    loudspeaker = Loudspeaker(report.silences)
-
-    def on_event(event: CallEvent) -> None:
-        now = time.perf_counter()
-        loudspeaker.on_event(event, now)
-        if isinstance(event, Reconnecting):
-            report.moves.append(Move(now, event.reason))
-        elif isinstance(event, Reconnected) and report.moves:
-            report.moves[-1].gap_ms = event.gap_ms
-
-    conversation = ScriptedConversation(call, turn_timeout_s=_TURN_S, record=False, on_event=on_event)
-    try:
-        await conversation.run(_until(stopping, turns, report.number))
-    finally:
-        report.turns = conversation.tracker.reports
-        report.late_ms = 1000 * conversation.microphone.worst_late_s
-
-
-def _until(stopping: asyncio.Event, turns: Sequence[ScriptTurn], first: int) -> Iterator[ScriptTurn]:
-    for index in itertools.count(first):
-        if stopping.is_set():
-            return
-        yield turns[index % len(turns)]
+            callers.stop()
+    return callers.reports

@@ -32,7 +32,7 @@ from parley.errors import ParleyError
 _PREFIX = "parley"
 _SUBNET = "10.78.{}.{}"
 _MOST_NODES = 200
-_NAMESPACES = Path("/run/netns")
+NAMESPACES = Path("/run/netns")
 _INTERFACES = Path("/sys/class/net")
 _KILL_S = 5.0
 _INSIDE = "parley"
@@ -262,7 +262,7 @@ class Network:
 
 def _left_over() -> set[str]:
     """Bridges of processes that are gone."""
-    namespaces = {path.name.partition("-")[0] for path in _NAMESPACES.glob(f"{_PREFIX}*-*")}
+    namespaces = {path.name.partition("-")[0] for path in NAMESPACES.glob(f"{_PREFIX}*-*")}
     bridges = {path.name for path in _INTERFACES.glob(f"{_PREFIX}*")}
     owners = {name: name.removeprefix(_PREFIX) for name in namespaces | bridges}
     return {name for name, pid in owners.items() if pid.isdigit() and not Path("/proc", pid).exists()}
@@ -270,7 +270,7 @@ def _left_over() -> set[str]:
 
 def _remove(bridge: str) -> None:
     """Remove a bridge, and the namespaces at it with their cables."""
-    for path in _NAMESPACES.glob(f"{bridge}-*"):
+    for path in NAMESPACES.glob(f"{bridge}-*"):
         for pid in _ip("netns", "pids", path.name).split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)

@@ -21,7 +21,7 @@ class Program:
     Args:
         node: Where it runs.
         name: Of its log.
-        folder: For its log, which begins anew with each start.
+        folder: For its log, which has all of its starts.
     """
 
     def __init__(self, node: Node, name: str, folder: Path) -> None:
@@ -29,6 +29,7 @@ class Program:
         self.log_path = folder / f"{name}.log"
         self._name = name
         self._log: IO[bytes] | None = None
+        self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -57,7 +58,8 @@ class Program:
             DeadlineExceededError: it was not ready in time.
         """
         self.close_log()
-        self._log = self.log_path.open("wb")
+        self._log = self.log_path.open("ab")
+        self._log_begin = self._log.tell()
         self._process = self.node.start(command, log=self._log, environment=environment)
         try:
             async with asyncio.timeout(ready_s):
@@ -70,8 +72,8 @@ class Program:
             raise DeadlineExceededError(late) from error
 
     def has_logged(self, text: bytes) -> bool:
-        """Whether a text is in its log."""
-        return text in self.log_path.read_bytes()
+        """Whether a text is in its log since it was started last."""
+        return text in self.log_path.read_bytes()[self._log_begin :]
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal; nothing happens where it does not run."""

@@ -54,13 +54,22 @@ class Redis:
 
     def answers(self) -> bool:
         """Whether it answers."""
-        with (
-            suppress(OSError),
-            socket.create_connection((self.node.address, _PORT), _CONNECT_S) as connection,
-        ):
-            connection.sendall(b"PING\r\n")
-            return connection.recv(64).startswith(b"+PONG")
+        with suppress(OSError):
+            return self._ask(b"PING").startswith(b"+PONG")
         return False
+
+    def keys(self) -> int:
+        """How many keys there are.
+
+        Raises:
+            OSError: it does not answer.
+        """
+        return int(self._ask(b"DBSIZE").strip().removeprefix(b":"))
+
+    def _ask(self, command: bytes) -> bytes:
+        with socket.create_connection((self.node.address, _PORT), _CONNECT_S) as connection:
+            connection.sendall(command + b"\r\n")
+            return connection.recv(64)
 
     def kill(self) -> None:
         """End it at once (SIGKILL); what it has kept is gone."""

@@ -33,6 +33,8 @@ class Worker:
         """Of its metrics."""
         self.state_name = f"cluster-{node.name}"
         """Folder of its state in ``.server``."""
+        self.session_log = ROOT / ".server" / self.state_name / "triton.log"
+        """Where it says which sessions it has; begins anew with each start."""
         self._profile = profile
         self._program = Program(node, node.name, folder)
 
@@ -43,14 +45,20 @@ class Worker:
             ParleyError: it ended before.
             DeadlineExceededError: not within three minutes.
         """
-        command = [ROOT / "scripts" / "serve", "--profile", self._profile, "--no-fetch"]
-        ports = ["--grpc-port", GRPC_PORT, "--http-port", _HTTP_PORT, "--metrics-port", METRICS_PORT]
+        command: list[str | Path] = [ROOT / "scripts" / "serve", "--profile", self._profile, "--no-fetch"]
+        ports = ["--grpc-port", str(GRPC_PORT), "--http-port", str(_HTTP_PORT)]
+        ports += ["--metrics-port", str(METRICS_PORT)]
         addresses = ["--grpc-address", self.node.address, "--http-address", self.node.address]
         await self._program.start(
-            [*command, "--name", self.state_name, *map(str, ports), *addresses],
+            [*command, "--name", self.state_name, *ports, *addresses],
             lambda: self._program.has_logged(_READY),
             ready_s=_READY_S,
         )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._program.is_running
 
     def kill(self) -> None:
         """End all of its processes at once (SIGKILL)."""
@@ -64,15 +72,25 @@ class Worker:
         """
         await self._program.stop(_STOP_S)
 
-    async def drain(self, wait_s: int) -> None:
+    async def drain(self, wait_s: int, deadline_s: float = 60.0) -> None:
         """Ask its calls to move, and wait until they have.
+
+        Args:
+            wait_s: Limit (seconds).
+            deadline_s: After it calls move wherever they are (seconds).
 
         Raises:
             DeadlineExceededError: some have not.
         """
-        command = [ROOT / ".venv" / "bin" / "parley", "drain", "--name", self.state_name, "--wait", wait_s]
+        command = [ROOT / ".venv" / "bin" / "parley", "drain", "--name", self.state_name]
+        times = ["--deadline", f"{deadline_s:g}", "--wait", wait_s]
         process = await asyncio.create_subprocess_exec(
-            *map(str, command), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
+            *map(str, [*command, *times]), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
         )
-        if await process.wait():
-            raise DeadlineExceededError(f"{self.node.name} has calls after {wait_s} s")
+        try:
+            if await process.wait():
+                raise DeadlineExceededError(f"{self.node.name} has calls after {wait_s} s")
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()

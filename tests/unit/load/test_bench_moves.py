@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import pathlib
@@ -92,6 +93,50 @@ def test_what_the_agent_remembers(remembered, text):
 def test_calls_that_were_not_opened_and_that_broke():
     outcome = judge("kill", [CallReport(0, refused="overloaded"), CallReport(1, lost="call_lost")])
     assert (outcome.refused, outcome.lost, outcome.moved) == (["overloaded"], ["call_lost"], 0)
+
+
+def moved_call(number=0, **fields):
+    return CallReport(
+        number,
+        **{
+            "turns": [turn(0.0)],
+            "moves": [Move(0.5, "lost", 90.0)],
+            "history": history("what time is it", "It's noon."),
+            **fields,
+        },
+    )
+
+
+def failed(*reports):
+    return {check.name.partition(" stay")[0] for check in judge("kill", reports).checks if not check.passed}
+
+
+def test_calls_that_move_and_go_on_pass():
+    assert judge("kill", [moved_call(), CallReport(1, turns=[turn(0.0)])]).passed
+
+
+@pytest.mark.parametrize(
+    ("reports", "names"),
+    [
+        ([], {"no call is refused", "no call is lost", "calls move"}),
+        ([CallReport(0, turns=[turn(0.0)])], {"calls move", "what is remembered was played"}),
+        ([moved_call(), CallReport(1, refused="overloaded")], {"no call is refused"}),
+        ([moved_call(), moved_call(1, lost="call_lost", history=None)], {"no call is lost"}),
+        ([moved_call(), moved_call(1, history=None)], {"what is remembered was played"}),
+        ([moved_call(history=history("what time is it"))], {"what is remembered was played"}),
+        ([moved_call(), moved_call(1, turns=[turn(0.0, None)])], {"at most 2% of the turns"}),
+    ],
+)
+def test_what_was_not_seen_or_is_wrong_fails(reports, names):
+    assert names <= failed(*reports)
+
+
+def test_figures_that_are_infinite_are_null_in_json():
+    outcome = judge("cut", [moved_call(turns=[turn(0.0, None)], moves=[Move(0.5, "lost")])])
+    assert outcome.gaps_ms == [math.inf]
+    figures = json.loads(json.dumps(outcome.to_json(), allow_nan=False))
+    assert (figures["gaps_ms"], figures["no_server_ms"], figures["usual_wait_ms"]) == ([None], [None], None)
+    assert figures["passed"] is False
 
 
 def audio(length_s, response="r"):

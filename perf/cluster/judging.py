@@ -1,0 +1,269 @@
+"""What callers have noticed of a disturbance, and whether that is what was promised."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import parley_client.errors
+import parley_gateway.errors
+from cluster.callers import CallReport
+from cluster.session_logs import GatewayLogs
+from parley.errors import ParleyError
+from parley.protocol import ToolRequest
+from parley_client.cli.turns import TurnReport
+
+MOST_UNANSWERED = 0.02
+"""Of all turns, the part that may stay without an answer."""
+_WEATHER = "get_weather"
+_NUMBER = re.compile(r"\d+")
+_BEFORE_S, _AFTER_S = 1.0, 5.0
+"""What is heard so long before and after a disturbance belongs to it."""
+
+
+@dataclass
+class Check:
+    """One thing that was promised."""
+
+    name: str
+    counted: int
+    """How much there was to check; 0: the check fails, because it has shown nothing."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether there was something to check, and nothing was wrong with it."""
+        return self.counted > 0 and not self.problems
+
+
+@dataclass
+class Disturbance:
+    """What was done, and to which calls."""
+
+    began_s: float = math.nan
+    """Seconds of ``perf_counter``."""
+    ended_s: float = math.nan
+    affected: set[str] | None = field(default_factory=set)
+    """Ids of the calls that it may touch, at the server; None: all."""
+    may_lose: Callable[[CallReport], bool] = lambda _: False
+    """Which calls need not survive it."""
+
+    def covers(self, report: CallReport) -> bool:
+        """Whether a call was open while it lasted."""
+        return report.began_s < self.ended_s and not report.ended_s < self.began_s
+
+
+@dataclass
+class Outcome:
+    """What a disturbance did to the calls."""
+
+    scenario: str
+    callers: int
+    calls: int = 0
+    refused: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    touched: int = 0
+    """Of the affected calls those that moved, broke, or had a turn without an answer."""
+    moved: int = 0
+    """Calls that went on at another server."""
+    gaps_ms: list[float] = field(default_factory=list)
+    """Of each affected call: the longest silence within an answer while the disturbance lasted, or by how
+    much longer than usual an answer was waited for, whichever is more. Infinite: one did not come."""
+    turns: int = 0
+    unanswered: int = 0
+    usual_wait_ms: float = math.nan
+    """Median of the turns outside the disturbance; NaN: there are none."""
+    late_ms: float = 0.0
+    """By how much the latest chunk of all microphones left after its time."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What else was measured."""
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all checks passed, and there was one."""
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """For JSON, which has neither infinity nor NaN."""
+        return {**finite(asdict(self)), "passed": self.passed}
+
+
+def finite(value: Any) -> Any:
+    """A value for JSON: numbers that are not finite become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return value
+
+
+def retryable_codes() -> set[str]:
+    """Codes of all errors of server, gateway and client after which trying again may help."""
+    assert parley_client.errors
+    assert parley_gateway.errors  # imported, so that their classes exist
+    found, left = set(), [ParleyError]
+    while left:
+        kind = left.pop()
+        left += kind.__subclasses__()
+        if kind.retryable:
+            found.add(kind.code)
+    return found
+
+
+def is_unanswered(turn: TurnReport) -> bool:
+    """Whether a turn got no answer, or not a whole one."""
+    return bool(turn.problem) or turn.answered_s is None
+
+
+def judge(
+    scenario: str,
+    reports: Sequence[CallReport],
+    disturbance: Disturbance,
+    logs: GatewayLogs,
+    degrees: Callable[[int], int],
+) -> Outcome:
+    """Add up what the callers have noticed, and check what always holds.
+
+    Args:
+        scenario: Its name.
+        reports: Of all their calls.
+        disturbance: What was done to them.
+        logs: Which session was which call, and which calls have moved.
+        degrees: The temperature that the tools of a caller have told.
+    """
+    outcome = Outcome(scenario, len({report.number for report in reports}), len(reports))
+    outcome.refused = [report.refused for report in reports if report.refused]
+    outcome.lost = [report.lost for report in reports if report.lost]
+    outcome.late_ms = max((report.late_ms for report in reports), default=0.0)
+    turns = [turn for report in reports for turn in report.turns]
+    outcome.turns, outcome.unanswered = len(turns), sum(map(is_unanswered, turns))
+    waits = [
+        wait
+        for report in reports
+        for turn in report.turns
+        if not _during(turn, disturbance) and (wait := turn.voice_to_voice_ms) is not None and wait > 0
+    ]
+    outcome.usual_wait_ms = statistics.median(waits) if waits else math.nan
+    outcome.moved = sum(logs.calls.get(report.session_id, "") in logs.moves for report in reports)
+    covered = [report for report in reports if report.session_id and disturbance.covers(report)]
+    affected = [report for report in covered if _is_affected(report, disturbance, logs)]
+    unaffected = [report for report in covered if not _is_affected(report, disturbance, logs)]
+    outcome.touched = sum(bool(_touch(report, logs)) for report in affected)
+    outcome.gaps_ms = [_gap_ms(report, disturbance, outcome.usual_wait_ms) for report in affected]
+    outcome.checks = [
+        _check_lost(reports, disturbance),
+        _check_refused(reports),
+        _check_answers(outcome, reports, disturbance),
+        _check_histories(reports),
+        _check_crossed(reports, degrees),
+    ]
+    if disturbance.affected is not None:
+        outcome.checks.append(_check_untouched(unaffected, logs))
+    return outcome
+
+
+def _is_affected(report: CallReport, disturbance: Disturbance, logs: GatewayLogs) -> bool:
+    affected = disturbance.affected
+    return affected is None or logs.calls.get(report.session_id, "") in affected
+
+
+def _touch(report: CallReport, logs: GatewayLogs) -> str:
+    """What a call has noticed; empty: nothing."""
+    if report.lost:
+        return f"broke: {report.lost}"
+    reasons = logs.moves.get(logs.calls.get(report.session_id, ""))
+    if reasons:
+        return f"moved: {', '.join(reasons)}"
+    return next((turn.problem or "no answer" for turn in report.turns if is_unanswered(turn)), "")
+
+
+def _during(turn: TurnReport, disturbance: Disturbance) -> bool:
+    begin, end = turn.speech_began_s or 0.0, turn.answered_s or math.inf
+    return begin <= disturbance.ended_s + _AFTER_S and end >= disturbance.began_s - _BEFORE_S
+
+
+def _gap_ms(report: CallReport, disturbance: Disturbance, usual_wait_ms: float) -> float:
+    silences = [
+        length_ms
+        for begin_s, length_ms in report.silences
+        if begin_s <= disturbance.ended_s + _AFTER_S
+        and begin_s + length_ms / 1000 >= disturbance.began_s - _BEFORE_S
+    ]
+    # Where no other turn says what is usual, only answers that did not come count.
+    usual_ms = usual_wait_ms if math.isfinite(usual_wait_ms) else math.inf
+    waits = [
+        math.inf if wait is None else wait - usual_ms
+        for turn in report.turns
+        if _during(turn, disturbance)
+        for wait in (turn.voice_to_voice_ms,)
+    ]
+    return max([0.0, *silences, *waits])
+
+
+def _check_lost(reports: Sequence[CallReport], disturbance: Disturbance) -> Check:
+    opened = [report for report in reports if report.session_id and not disturbance.may_lose(report)]
+    return Check(
+        "no call was lost",
+        len(opened),
+        [f"{report.session_id}: {report.lost}" for report in opened if report.lost],
+    )
+
+
+def _check_refused(reports: Sequence[CallReport]) -> Check:
+    """A refusal is no failure, but it has to say that trying again may help."""
+    retryable = retryable_codes()
+    refused = {report.refused for report in reports if report.refused}
+    return Check("refused calls may try again", len(reports), sorted(refused - retryable))
+
+
+def _check_answers(outcome: Outcome, reports: Sequence[CallReport], disturbance: Disturbance) -> Check:
+    turns = [turn for report in reports if not disturbance.may_lose(report) for turn in report.turns]
+    problems = [turn.problem or "no answer" for turn in turns if is_unanswered(turn)]
+    few = len(problems) <= MOST_UNANSWERED * outcome.turns
+    return Check(
+        f"at most {MOST_UNANSWERED:.0%} of the turns without an answer", len(turns), [] if few else problems
+    )
+
+
+def _check_histories(reports: Sequence[CallReport]) -> Check:
+    ended = [report for report in reports if report.turns and not report.lost]
+    problems = [
+        f"{report.session_id} has no history" if report.history is None else report.history_difference()
+        for report in ended
+    ]
+    return Check("each call's history is what was played", len(ended), [text for text in problems if text])
+
+
+def _check_crossed(reports: Sequence[CallReport], degrees: Callable[[int], int]) -> Check:
+    """No caller hears another one's weather, and no response is heard in two calls."""
+    problems, counted = [], 0
+    others = {degrees(report.number) for report in reports}
+    for report in reports:
+        for turn in report.turns:
+            numbers = {int(number) for number in _NUMBER.findall(turn.answer)}
+            if numbers and any(isinstance(one, ToolRequest) and one.name == _WEATHER for one in turn.tools):
+                counted += 1
+                if crossed := numbers & others - {degrees(report.number)}:
+                    problems.append(
+                        f"caller {report.number} heard of {sorted(crossed)} degrees: {turn.answer!r}"
+                    )
+    seen: dict[str, int] = {}
+    for index, report in enumerate(reports):
+        problems += [
+            f"response {one} was heard in two calls"
+            for one in report.responses
+            if seen.setdefault(one, index) != index
+        ]
+    return Check("no text of another call", counted, problems)
+
+
+def _check_untouched(unaffected: Collection[CallReport], logs: GatewayLogs) -> Check:
+    problems = [f"{report.session_id} {touch}" for report in unaffected if (touch := _touch(report, logs))]
+    return Check("no other call was touched", len(unaffected), problems)

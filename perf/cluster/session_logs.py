@@ -1,0 +1,71 @@
+"""Which session is where, from the logs of servers and gateways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_AT_SERVER = re.compile(rf"({_UUID})(?:\.\d+)*: (opened|closed)\b")
+"""A session that has moved has the id of the call, a point and a number."""
+_CALL_OF = re.compile(rf"session (\S+) has call ({_UUID})")
+_MOVED = re.compile(rf"call ({_UUID}) goes on at (\S+): (\w+)")
+
+
+class ServerLog:
+    """The sessions of a server since a moment.
+
+    Args:
+        path: Of its log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        before = _read(path)
+        self._begin = len(before)
+        self.open = open_sessions(before)
+        """Ids of the calls that were there at that moment."""
+
+    def sessions(self) -> set[str]:
+        """Ids of the calls that were there then, or have come since; up to the next start of the server."""
+        since = _read(self._path)[self._begin :]
+        return self.open | {match[1] for match in _AT_SERVER.finditer(since) if match[2] == "opened"}
+
+
+def open_sessions(log: str) -> set[str]:
+    """Ids of the calls whose sessions a server has opened and not closed, by its log."""
+    found: set[str] = set()
+    for match in _AT_SERVER.finditer(log):
+        if match[2] == "opened":
+            found.add(match[1])
+        else:
+            found.discard(match[1])
+    return found
+
+
+@dataclass(frozen=True)
+class GatewayLogs:
+    """What gateways have written about calls."""
+
+    calls: dict[str, str]
+    """Of each of the gateway's sessions the id of its call."""
+    moves: dict[str, list[str]]
+    """Of each call that has moved the reasons."""
+
+    @classmethod
+    def read(cls, paths: Iterable[Path]) -> GatewayLogs:
+        """Read the logs of all gateways."""
+        calls: dict[str, str] = {}
+        moves: dict[str, list[str]] = {}
+        for path in paths:
+            text = _read(path)
+            calls |= {match[1]: match[2] for match in _CALL_OF.finditer(text)}
+            for match in _MOVED.finditer(text):
+                moves.setdefault(match[1], []).append(match[3])
+        return cls(calls, moves)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
