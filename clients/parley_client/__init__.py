@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from parley.triton.tls import TlsOptions
 from parley_client.call import Call
 from parley_client.connection import DEFAULT_SERVER, connect
 from parley_client.errors import (
@@ -41,6 +42,7 @@ __all__ = [
     "Reconnected",
     "Reconnecting",
     "SlowConsumerError",
+    "TlsOptions",
     "ToolDefinitionError",
     "ToolOptions",
     "ToolTable",

@@ -21,7 +21,14 @@ from parley.errors import (
     ParleyError,
     from_wire,
 )
-from parley_client.errors import ConnectError, NoGrpcError, NoServerError, UnknownHostError, WrongPortError
+from parley_client.errors import (
+    ConnectError,
+    NoGrpcError,
+    NoServerError,
+    TlsError,
+    UnknownHostError,
+    WrongPortError,
+)
 
 _STATUS: dict[grpc.StatusCode, type[ParleyError]] = {
     grpc.StatusCode.UNAVAILABLE: ModelUnavailableError,
@@ -44,6 +51,14 @@ _NOT_GRPC = ("HTTP/2", "http1", "SETTINGS")
 # And for one that takes the connection and closes it, as Triton's own HTTP ports do.
 _CLOSED = ("Socket closed", "Connection reset by peer", "Connection closed by peer")
 _OTHER_PORT = "is it Triton's HTTP or metrics port? The gRPC port is mostly 8001"
+_WANTS_TLS = "Or does it demand TLS, or a certificate of its clients?"
+# In gRPC's words for a TLS handshake that fails here, and what follows the name of the server then.
+_TLS_FAILURES = (
+    (re.compile("Hostname Verification Check failed"), "has a certificate for another name"),
+    (re.compile("WRONG_VERSION_NUMBER"), "does not speak TLS"),
+    (re.compile(r"CERTIFICATE_VERIFY_FAILED: ([^:]+)"), "has a certificate that is not trusted"),
+    (re.compile(r"handshake failed.*?: (.+?)(?:: OK)?$"), "and this client cannot agree on TLS"),
+)
 _DIAGNOSIS_S = 2.0
 
 
@@ -77,6 +92,7 @@ async def wait_until_connected(channel: grpc.aio.Channel, server: str) -> None:
     Raises:
         NoServerError: nothing listens there.
         NoGrpcError: something listens that closes the connection.
+        TlsError: TLS failed here.
         WrongPortError: something listens that does not speak gRPC.
     """
     state = channel.get_state(try_to_connect=True)
@@ -100,7 +116,11 @@ async def _refusal(channel: grpc.aio.Channel, server: str) -> ParleyError:
     if any(words in details for words in _NOT_GRPC):
         return WrongPortError(f"{server} does not speak gRPC; {_OTHER_PORT}")
     if any(words in details for words in _CLOSED):
-        return NoGrpcError(f"{server} closes connections at once; {_OTHER_PORT}")
+        return NoGrpcError(f"{server} closes connections at once; {_OTHER_PORT}. {_WANTS_TLS}")
+    for pattern, problem in _TLS_FAILURES:
+        if found := pattern.search(details):
+            why = f": {found[1]}" if found.groups() else ""
+            return TlsError(f"{server} {problem}{why}")
     if is_unknown_host(details):
         return UnknownHostError(f"the host of {server} has no address")
     return NoServerError(f"nothing answers at {server}")

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-import grpc
-
 from parley import protocol
 from parley.errors import ParleyError
+from parley.triton.tls import TlsOptions
 from parley_client.call import Call
 from parley_client.errors import ConnectError
 from parley_client.options import Backoff, Bounds, Deadlines, Keepalive, check_start
@@ -53,11 +52,12 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         greeting: What the agent says first, word for word. Empty: nothing. None: the server's
             greeting, if it has one.
         retry: How opening is repeated after a failure that may pass.
-        credentials: TLS; None: plain text.
+        tls: How the servers are spoken to by TLS; None: plain text.
         headers: Sent with the stream.
         transport: Makes the transport; None: gRPC.
 
     Raises:
+        InvalidInputError: a file of ``tls`` cannot be used.
         ValueError: from the constructor; there is no server.
         InvalidMessageError: from the constructor; a number is out of its range.
         ConnectError: no attempt succeeded.
@@ -90,7 +90,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         deadlines: Deadlines | None = None,
         bounds: Bounds | None = None,
         keepalive: Keepalive | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: TlsOptions | None = None,
         headers: Mapping[str, str] | None = None,
         transport: Callable[[], Transport] | None = None,
     ) -> None:
@@ -125,7 +125,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         self._make_transport: Callable[[str], Transport] = lambda name: (
             transport()
             if transport is not None
-            else TritonTransport(name, keepalive=keepalive, credentials=credentials, headers=headers)
+            else TritonTransport(name, keepalive=keepalive, tls=tls, headers=headers)
         )
         self._open: tuple[Call, ServerList] | None = None
 

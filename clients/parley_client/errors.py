@@ -8,7 +8,8 @@
         │   ├── NoServerError
         │   │   └── UnknownHostError
         │   ├── NoGrpcError
-        │   └── WrongPortError  (not retryable)
+        │   ├── WrongPortError  (not retryable)
+        │   └── TlsError        (not retryable)
         ├── CallLostError       call_lost         retryable (as a new call)
         ├── NotResumableError   not_resumable
         ├── StreamLostError     stream_lost       retryable (as a new stream)
@@ -59,6 +60,12 @@ class NoGrpcError(ConnectError):
 
 class WrongPortError(ConnectError):
     """The service at the address does not speak gRPC."""
+
+    retryable = False
+
+
+class TlsError(ConnectError):
+    """The server's certificate is not believed, or the server speaks no TLS."""
 
     retryable = False
 

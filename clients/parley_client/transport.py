@@ -22,6 +22,7 @@ from tritonclient.grpc import service_pb2_grpc
 from parley.errors import InferenceError, ParleyError
 from parley.inference import ModelRequest, SequenceFlags, tensor_bytes, text_tensor
 from parley.triton.grpc_client import read_response, to_message
+from parley.triton.tls import TlsOptions
 from parley_client.channel import connect_channel, error_of, error_of_status, error_of_text, open_channel
 from parley_client.options import Keepalive
 
@@ -131,9 +132,12 @@ class TritonTransport:
     Args:
         server: ``host:port`` of Triton's gRPC endpoint.
         keepalive: Pings on a silent connection.
-        credentials: TLS; None: plain text.
+        tls: How the server is spoken to by TLS; None: plain text.
         headers: Sent with every stream.
         channel: The caller's channel to the server, which stays open; None: one of its own.
+
+    Raises:
+        InvalidInputError: a file of ``tls`` cannot be used.
     """
 
     def __init__(
@@ -141,13 +145,18 @@ class TritonTransport:
         server: str,
         *,
         keepalive: Keepalive | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: TlsOptions | None = None,
         headers: Mapping[str, str] | None = None,
         channel: grpc.aio.Channel | None = None,
     ) -> None:
         self.server = server
         self._is_owner = channel is None
-        self._channel = channel or open_triton_channel(server, keepalive=keepalive, credentials=credentials)
+        self._channel = channel or open_triton_channel(
+            server,
+            keepalive=keepalive,
+            credentials=tls.credentials() if tls else None,
+            options=tls.channel_options() if tls else (),
+        )
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._metadata = tuple((key.lower(), value) for key, value in (headers or {}).items())
 

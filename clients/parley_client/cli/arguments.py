@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +20,7 @@ from parley.protocol import (
     SilenceOptions,
     TurnOptions,
 )
+from parley.triton.tls import VARIABLES, TlsOptions, read_tls
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.connection import DEFAULT_SERVER, connect
@@ -54,6 +56,7 @@ def add_server(
         metavar="HOST:PORT",
         help=f"Triton's gRPC endpoint (default: {DEFAULT_SERVER})",
     )
+    add_tls(parser, again=again)
     add_timeout(parser, timeout_s, limits, again=again)
 
 
@@ -72,7 +75,48 @@ def add_servers(parser: argparse.ArgumentParser) -> None:
         f"(default: {DEFAULT_SERVER})",
     )
     parser.set_defaults(servers=())
+    add_tls(parser)
     add_timeout(parser)
+
+
+def add_tls(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    """How the server is spoken to by TLS; see :func:`read_tls_options`."""
+    group = parser.add_argument_group(
+        "TLS to the server", f"Without any of these the environment counts: {', '.join(VARIABLES)}."
+    )
+    nothing = argparse.SUPPRESS if again else None
+    group.add_argument(
+        "--tls",
+        action="store_true",
+        default=argparse.SUPPRESS if again else False,
+        help="with a certificate that this system trusts",
+    )
+    for name, what in (
+        ("--ca", "the authority that has signed the server's certificate (PEM)"),
+        ("--cert", "this client's certificate, where the server demands one (PEM)"),
+        ("--key", "its private key (PEM)"),
+    ):
+        group.add_argument(name, type=Path, metavar="FILE", default=nothing, help=what)
+    group.add_argument(
+        "--server-name",
+        metavar="NAME",
+        default=nothing,
+        help="the name in the server's certificate (default: the host of --server)",
+    )
+
+
+def read_tls_options(args: argparse.Namespace) -> TlsOptions | None:
+    """How the arguments, or else the environment, say that the server is spoken to by TLS; None: it is not.
+
+    Raises:
+        InvalidInputError: a certificate is given without its key, or a key without its certificate.
+    """
+    if not (args.tls or args.ca or args.cert or args.key):
+        found = read_tls(os.environ)
+        return replace(found, server_name=args.server_name) if found and args.server_name else found
+    return TlsOptions(
+        ca_file=args.ca, server_name=args.server_name or "", cert_file=args.cert, key_file=args.key
+    )
 
 
 class _AddServer(argparse.Action):
@@ -355,6 +399,8 @@ def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> con
         "output_sample_rate": args.output_rate,
         "retry": Backoff(attempts=3),
         "deadlines": Deadlines(connect_s=args.timeout),
+        # Servers that a command has started itself have none.
+        "tls": read_tls_options(args) if hasattr(args, "tls") else None,
         **changes,
     }
     return connect(getattr(args, "servers", ()) or args.server, **settings)

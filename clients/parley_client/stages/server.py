@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -17,6 +17,7 @@ import msgspec
 from parley.errors import InferenceError
 from parley.inference import ModelRequest, Tensor, tensor_struct
 from parley.triton.grpc_client import GrpcModelClient
+from parley.triton.tls import TlsOptions
 from parley_client.channel import connect_channel, open_channel
 from parley_client.options import Keepalive
 
@@ -63,7 +64,7 @@ class ServerConnection:
 async def open_server(
     address: str,
     *,
-    credentials: grpc.ChannelCredentials | None = None,
+    tls: TlsOptions | None = None,
     keepalive: Keepalive | None = None,
     timeout_s: float = _CONNECT_S,
 ) -> AsyncGenerator[ServerConnection, None]:
@@ -71,14 +72,15 @@ async def open_server(
 
     Args:
         address: ``host:port`` of its gRPC endpoint.
-        credentials: TLS; None: plain text.
+        tls: how the server is spoken to by TLS; None: plain text.
         keepalive: pings on a silent connection.
         timeout_s: longest wait for the connection (seconds).
 
     Raises:
         ConnectError: nothing answers, or not in time.
+        InvalidInputError: a file of ``tls`` cannot be used.
     """
-    options: list[tuple[str, int]] = [
+    options: list[tuple[str, Any]] = [
         # Recordings and their transcripts are one message each.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
@@ -86,8 +88,9 @@ async def open_server(
         ("grpc.initial_reconnect_backoff_ms", 250),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         *(keepalive or Keepalive()).channel_options(),
+        *(tls.channel_options() if tls else ()),
     ]
-    channel = open_channel(address, credentials, options)
+    channel = open_channel(address, tls.credentials() if tls else None, options)
     try:
         await connect_channel(channel, address, timeout_s)
         yield ServerConnection(channel)
@@ -102,12 +105,12 @@ class LazyServer(ClosedAtTheEnd):
 
     Args:
         address: ``host:port`` of the gRPC endpoint.
-        credentials: TLS; None: plain text.
+        tls: how the server is spoken to by TLS; None: plain text.
     """
 
-    def __init__(self, address: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
+    def __init__(self, address: str, *, tls: TlsOptions | None = None) -> None:
         self._address = address
-        self._credentials = credentials
+        self._tls = tls
         self._opening = asyncio.Lock()
         self._open = AsyncExitStack()
         self._server: ServerConnection | None = None
@@ -120,7 +123,7 @@ class LazyServer(ClosedAtTheEnd):
         """
         async with self._opening:
             if self._server is None:
-                opened = open_server(self._address, credentials=self._credentials)
+                opened = open_server(self._address, tls=self._tls)
                 self._server = await self._open.enter_async_context(opened)
             return self._server
 

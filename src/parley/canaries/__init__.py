@@ -15,7 +15,7 @@ from parley.canaries.asking import (
     call_canaries,
     profile_models,
 )
-from parley.canaries.connection import ServerAddress, TlsAddress
+from parley.canaries.connection import ServerAddress, TlsAddress, address_of
 from parley.canaries.models import (
     CANARIES,
     VAD_MODEL,
@@ -34,6 +34,7 @@ __all__ = [
     "CanaryResult",
     "ServerAddress",
     "TlsAddress",
+    "address_of",
     "ask_canaries",
     "call_canaries",
     "called_models",

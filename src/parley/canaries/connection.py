@@ -14,6 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError, from_wire
 from parley.inference import ModelRequest, ModelResponse
 from parley.triton.grpc_client import read_response, to_message
+from parley.triton.tls import TlsOptions
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -41,6 +42,15 @@ class TlsAddress:
 
 ServerAddress: TypeAlias = str | TlsAddress
 """``host:port`` of gRPC, which is spoken to without TLS, or an address with it."""
+
+
+def address_of(address: str, tls: TlsOptions | None) -> ServerAddress:
+    """An address, and how it is spoken to.
+
+    Raises:
+        InvalidInputError: a file of ``tls`` cannot be used.
+    """
+    return TlsAddress(address, tls.credentials(), tls.server_name) if tls else address
 
 
 class CanaryConnection:

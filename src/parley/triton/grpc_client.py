@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -34,6 +32,7 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, ModelResponse, Tensor, overdue
 from parley.triton.failures import read_failure
+from parley.triton.tls import TlsOptions
 
 # A stream without a reader may end by itself within this time.
 _SETTLE_S = 2.0
@@ -300,34 +299,6 @@ def read_response(response: Any) -> dict[str, Tensor]:
     return outputs
 
 
-@dataclass(frozen=True)
-class LoopbackTls:
-    """TLS of a server that calls itself; the files are PEM."""
-
-    ca_file: Path
-    """Certificates that the server's may be signed by."""
-    server_name: str = ""
-    """What the server's certificate names; empty: the host of its URL."""
-    cert_file: Path | None = None
-    """The caller's certificate chain, where the server demands one."""
-    key_file: Path | None = None
-    """Its private key."""
-
-    def open_channel(self, url: str) -> grpc.aio.Channel:
-        """A channel to ``host:port``.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=self.ca_file.read_bytes(),
-            private_key=self.key_file.read_bytes() if self.key_file else None,
-            certificate_chain=self.cert_file.read_bytes() if self.cert_file else None,
-        )
-        name = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
-        return grpc.aio.secure_channel(url, credentials, options=[*_CHANNEL_OPTIONS, *name])
-
-
 class LoopbackClient(GrpcModelClient):
     """:class:`parley.triton.grpc_client.GrpcModelClient` over a channel of its own.
 
@@ -338,7 +309,7 @@ class LoopbackClient(GrpcModelClient):
     """
 
     def __init__(
-        self, url: str, *, tls: LoopbackTls | None = None, max_calls: int = 64, max_streams: int = 64
+        self, url: str, *, tls: TlsOptions | None = None, max_calls: int = 64, max_streams: int = 64
     ) -> None:
         super().__init__(self._open_channel, max_calls=max_calls, max_streams=max_streams)
         self._url = url
@@ -354,7 +325,8 @@ class LoopbackClient(GrpcModelClient):
 
     def _open_channel(self) -> grpc.aio.Channel:
         if self._tls is not None:
-            self._channel = self._tls.open_channel(self._url)
+            options = [*_CHANNEL_OPTIONS, *self._tls.channel_options()]
+            self._channel = grpc.aio.secure_channel(self._url, self._tls.credentials(), options=options)
         else:
             self._channel = grpc.aio.insecure_channel(self._url, options=_CHANNEL_OPTIONS)
         return self._channel

@@ -17,13 +17,13 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,
+    InvalidInputError,
     ModelLoadingError,
     ModelUnavailableError,
     OverloadedError,
@@ -38,10 +38,6 @@ from parley.triton.responses import read_tensors, to_triton
 if TYPE_CHECKING:
     from parley.triton.grpc_client import LoopbackClient
 GRPC_URL_VARIABLE = "PARLEY_GRPC_URL"
-_CA_VARIABLE = "PARLEY_GRPC_CA_FILE"
-_NAME_VARIABLE = "PARLEY_GRPC_SERVER_NAME"
-_CERT_VARIABLE = "PARLEY_GRPC_CERT_FILE"
-_KEY_VARIABLE = "PARLEY_GRPC_KEY_FILE"
 _CLOSE_S = 5.0
 _log = logging.getLogger(__name__)
 
@@ -199,20 +195,17 @@ def make_model_client(pb_utils: Any, parameters: Parameters) -> TritonModelClien
         ModelLoadingError: a setting has a value that it cannot have.
     """
     # gRPC is imported only where it is used: it is not needed by models that make no such calls.
-    from parley.triton.grpc_client import LoopbackClient, LoopbackTls  # noqa: PLC0415
+    from parley.triton.grpc_client import LoopbackClient  # noqa: PLC0415
+    from parley.triton.tls import read_tls  # noqa: PLC0415
 
     calls = InProcessClient(pb_utils, max_calls=parameters.integer("bls_max_calls", 64, minimum=1))
     url = parameters.environment.get(GRPC_URL_VARIABLE) or parameters.text("grpc_url", "127.0.0.1:8001")
-    environment = parameters.environment
-    files = [environment.get(name) for name in (_CA_VARIABLE, _CERT_VARIABLE, _KEY_VARIABLE)]
-    ca_file, cert_file, key_file = (Path(name) if name else None for name in files)
-    if bool(cert_file) != bool(key_file) or (cert_file and not ca_file):
-        raise ModelLoadingError(
-            f"{_CERT_VARIABLE} and {_KEY_VARIABLE} are given together, with {_CA_VARIABLE}"
-        )
-    tls = None
-    if ca_file is not None:
-        tls = LoopbackTls(ca_file, environment.get(_NAME_VARIABLE, ""), cert_file, key_file)
+    try:
+        tls = read_tls(parameters.environment)
+        if tls is not None:
+            tls.credentials()  # not with the first call only
+    except InvalidInputError as error:
+        raise ModelLoadingError(str(error)) from error
     streams = LoopbackClient(url, tls=tls, max_streams=parameters.integer("bls_max_streams", 64, minimum=1))
     return TritonModelClient(calls, streams)
 

@@ -10,7 +10,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from parley.errors import ModelUnavailableError, OverloadedError, ShuttingDownError
 from parley.inference import ModelRequest
 from parley.triton import grpc_client
-from parley.triton.grpc_client import LoopbackClient, LoopbackTls
+from parley.triton.grpc_client import LoopbackClient
+from parley.triton.tls import TlsOptions
 
 REQUEST = ModelRequest("m", {"X": np.array([1], np.int16)}, ("Y",), timeout_s=10)
 STOP = dataclasses.replace(REQUEST, frees=True)
@@ -181,7 +182,7 @@ async def test_a_server_with_tls_is_called_with_the_certificate_that_it_demands(
     await running.start()
     own = {"cert_file": tmp_path / "cert", "key_file": tmp_path / "key"}
     for more, is_taken in ((own, True), ({}, False)):
-        tls = LoopbackTls(tmp_path / "ca", "triton.example", **more)
+        tls = TlsOptions(ca_file=tmp_path / "ca", server_name="triton.example", **more)
         client = LoopbackClient(f"127.0.0.1:{port}", tls=tls)
         if is_taken:
             assert (await within(client.infer(REQUEST)))["Y"] == [7]

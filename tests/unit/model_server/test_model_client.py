@@ -195,10 +195,13 @@ def test_bounds_are_positive(setting):
         make(**{setting: "0"})
 
 
-@pytest.mark.parametrize("given", ["CERT", "KEY", "CERT KEY"])
-def test_a_certificate_needs_its_key_and_those_of_the_server(given):
-    with pytest.raises(ModelLoadingError, match="given together"):
-        make({f"PARLEY_GRPC_{name}_FILE": "file.pem" for name in given.split()})
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("CERT", "given together"), ("KEY", "given together"), ("CERT KEY", "no.pem"), ("CA", "no.pem")],
+)
+def test_files_of_tls_are_checked_when_the_model_is_loaded(given, words):
+    with pytest.raises(ModelLoadingError, match=words):
+        make({f"PARLEY_GRPC_{name}_FILE": "no.pem" for name in given.split()})
 
 
 class RecordingClient:

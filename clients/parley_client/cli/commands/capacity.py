@@ -14,15 +14,18 @@ from typing import Any
 
 from rich.console import Console
 
+from parley.triton.tls import TlsOptions
 from parley_client import NO_RETRY
 from parley_client.cli.arguments import (
     add_pacing,
     add_session,
     add_timeout,
+    add_tls,
     address,
     count,
     open_call,
     positive,
+    read_tls_options,
     run_to_end,
     tool_table,
     within,
@@ -56,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server", type=address, metavar="HOST:PORT", help="use a running server instead of starting one"
     )
+    add_tls(parser)
     parser.add_argument(
         "--gateway",
         metavar="URL",
@@ -124,7 +128,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with _server(args, console) as server:
         args.server = server.address
         plan = CallPlan(
-            connect=_connector(args),
+            connect=_connector(args, server.tls),
             turns=_questions(args),
             chunk_ms=args.chunk_ms,
             turn_timeout_s=args.turn_timeout,
@@ -139,13 +143,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return status
 
 
-def _connector(args: argparse.Namespace) -> Callable[[], connect]:
+def _connector(args: argparse.Namespace, tls: TlsOptions | None) -> Callable[[], connect]:
     """Opens calls, each with a table of tools of its own, and tries once: refusals and losses are to be seen.
 
     Raises:
         ClientError: a gateway is called, and what that needs is not installed.
     """
     changes: dict[str, Any] = {"greeting": args.greeting or "", "retry": NO_RETRY, "resume": False}
+    changes["tls"] = tls
     if args.gateway:
         try:
             from parley_client.gateway_transport import GatewayTransport  # noqa: PLC0415 - an optional extra
@@ -160,12 +165,13 @@ class _Server:
     address: str
     cpu_s: Callable[[], float] | None
     """Processor time so far (seconds); None: the server is none of ours."""
+    tls: TlsOptions | None = None
 
 
 @contextmanager
 def _server(args: argparse.Namespace, console: Console) -> Iterator[_Server]:
     if args.server or args.gateway:
-        yield _Server(args.server or args.gateway, None)
+        yield _Server(args.server or args.gateway, None, read_tls_options(args) if args.server else None)
         return
     args.profile = args.profile or default_profile()
     with own_server(console, "capacity", profile=args.profile) as own:

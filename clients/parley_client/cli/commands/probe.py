@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from parley.canaries import CanaryResult, ask_canaries, profile_models
+from parley.canaries import CanaryResult, address_of, ask_canaries, profile_models
 from parley.errors import ParleyError
-from parley_client.cli.arguments import add_server
+from parley.triton.tls import TlsOptions
+from parley_client.cli.arguments import add_server, read_tls_options
 from parley_client.errors import ClientError
 from parley_client.stages.server import open_server
 
@@ -41,7 +42,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
         ParleyError: the server did not answer.
     """
     try:
-        results = await _ask(args.server, args.timeout)
+        results = await _ask(args.server, read_tls_options(args), args.timeout)
     except ParleyError as error:
         if not args.json:
             raise
@@ -63,14 +64,15 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     return 0 if is_ok else 1
 
 
-async def _ask(server: str, timeout_s: float) -> list[CanaryResult]:
+async def _ask(server: str, tls: TlsOptions | None, timeout_s: float) -> list[CanaryResult]:
     # Connecting has the clearest errors for a wrong address.
-    async with open_server(server, timeout_s=timeout_s):
+    async with open_server(server, tls=tls, timeout_s=timeout_s):
         pass
-    models = await asyncio.to_thread(profile_models, server, timeout_s)
+    address = address_of(server, tls)
+    models = await asyncio.to_thread(profile_models, address, timeout_s)
     if not models:
         raise ClientError(f"{server} has no model")
-    return await asyncio.to_thread(ask_canaries, server, models, timeout_s)
+    return await asyncio.to_thread(ask_canaries, address, models, timeout_s)
 
 
 def _print(results: Sequence[CanaryResult], console: Console) -> None:

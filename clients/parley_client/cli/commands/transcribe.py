@@ -15,7 +15,7 @@ from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
 from parley.errors import ParleyError
 from parley.protocol import Word
 from parley_client.audio.files import read_speech
-from parley_client.cli.arguments import add_server
+from parley_client.cli.arguments import add_server, read_tls_options
 from parley_client.cli.output import print_error
 from parley_client.errors import AudioFileError, ConnectError
 from parley_client.stages.server import LazyServer
@@ -76,7 +76,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     )
     places = asyncio.Semaphore(_AT_ONCE)
 
-    async with LazyServer(args.server) as server:
+    async with LazyServer(args.server, tls=read_tls_options(args)) as server:
 
         async def transcribe(path: Path) -> TranscribeReply:
             async with places:

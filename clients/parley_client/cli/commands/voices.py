@@ -14,7 +14,7 @@ from rich.table import Table
 
 from parley.engines.speech import CHATTERBOX, ESPEAK
 from parley.tts.voices.messages import VoiceDetails, VoiceSummary
-from parley_client.cli.arguments import add_server
+from parley_client.cli.arguments import add_server, read_tls_options
 from parley_client.errors import AudioFileError
 from parley_client.stages import ServerConnection, Synthesis, VoiceInfo, open_server
 from parley_client.stages.voices import MAX_FILE_BYTES, NoVoicesError, Voices
@@ -72,7 +72,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     """
     recording = await asyncio.to_thread(_read, args.file) if args.action == "enroll" else b""
     async with (
-        open_server(args.server, timeout_s=args.timeout) as server,
+        open_server(args.server, tls=read_tls_options(args), timeout_s=args.timeout) as server,
         Voices(server, timeout_s=args.timeout) as voices,
     ):
         if args.action == "list":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
 from pipecat.adapters.llm.base_llm_adapter import LLMContextConversionError
 from pipecat.frames.frames import (
     Frame,
@@ -26,6 +25,7 @@ from pipecat.utils.types import assert_given, require_given
 from parley.chat import ToolCall
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
+from parley.triton.tls import TlsOptions
 from parley_client.stages.generation import Answer, Generation
 from parley_client.stages.server import LazyServer
 from pipecat_parley.adapter import ParleyInvocation, ParleyLLMAdapter
@@ -46,7 +46,7 @@ class ParleyLLMService(LLMService[ParleyLLMAdapter]):
 
     Args:
         server: ``host:port`` of the gRPC endpoint.
-        credentials: TLS; None: plain text.
+        tls: how the server is spoken to by TLS; None: plain text.
         settings: what to change of the defaults, which are greedy decoding and 256 tokens.
         timeout_s: seconds until the first token, or the next one, is overdue.
         **kwargs: of Pipecat's ``LLMService``.
@@ -60,7 +60,7 @@ class ParleyLLMService(LLMService[ParleyLLMAdapter]):
         self,
         *,
         server: str = "127.0.0.1:8001",
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: TlsOptions | None = None,
         settings: ParleyLLMSettings | None = None,
         timeout_s: float = _TIMEOUT_S,
         **kwargs: Any,
@@ -81,7 +81,7 @@ class ParleyLLMService(LLMService[ParleyLLMAdapter]):
         if settings is not None:
             complete.apply_update(settings)
         super().__init__(settings=complete, **kwargs)
-        self._server = LazyServer(server, credentials=credentials)
+        self._server = LazyServer(server, tls=tls)
         self._timeout_s = timeout_s
         self._generation: Generation | None = None
 

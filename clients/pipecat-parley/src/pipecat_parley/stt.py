@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-import grpc
 from loguru import logger
 from pipecat.audio.utils import create_stream_resampler
 from pipecat.frames.frames import (
@@ -31,6 +30,7 @@ from pipecat.utils.types import assert_given, require_given
 from parley.asr.messages import AsrOptions, TranscriptEvent
 from parley.errors import OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, VadOptions
+from parley.triton.tls import TlsOptions
 from parley_client.options import Backoff
 from parley_client.stages import FinalizedEvent, Recognition
 from parley_client.stages.server import LazyServer
@@ -60,7 +60,7 @@ class ParleySTTService(STTService):
 
     Args:
         server: ``host:port`` of the gRPC endpoint.
-        credentials: TLS; None: plain text.
+        tls: how the server is spoken to by TLS; None: plain text.
         sample_rate: of the audio; None: the pipeline's. The recogniser gets 16 kHz in any case.
         vad: when the server itself takes sound for speech and silence for its end.
         settings: what to change of the defaults.
@@ -76,7 +76,7 @@ class ParleySTTService(STTService):
         self,
         *,
         server: str = "127.0.0.1:8001",
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: TlsOptions | None = None,
         sample_rate: int | None = None,
         vad: VadOptions | None = None,
         settings: ParleySTTSettings | None = None,
@@ -97,7 +97,7 @@ class ParleySTTService(STTService):
         super().__init__(
             sample_rate=sample_rate, ttfs_p99_latency=ttfs_p99_latency, settings=complete, **kwargs
         )
-        self._server = LazyServer(server, credentials=credentials)
+        self._server = LazyServer(server, tls=tls)
         self._vad = vad or _VAD
         self._backoff = reconnect
         self._resampler = create_stream_resampler()

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 from pipecat.frames.frames import CancelFrame, ErrorFrame, Frame, TTSAudioRawFrame, TTSStoppedFrame
 from pipecat.services.settings import TTSSettings
 from pipecat.services.tts_service import TextAggregationMode, TTSService
@@ -17,6 +16,7 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, require_given
 
 from parley.errors import ParleyError
+from parley.triton.tls import TlsOptions
 from parley_client.stages import Speech, Synthesis
 from parley_client.stages.server import LazyServer
 from pipecat_parley.errors import category_of
@@ -58,7 +58,7 @@ class ParleyTTSService(TTSService):
 
     Args:
         server: ``host:port`` of the gRPC endpoint.
-        credentials: TLS; None: plain text.
+        tls: how the server is spoken to by TLS; None: plain text.
         sample_rate: of the audio; None: the pipeline's.
         settings: what to change of the defaults.
         text_aggregation_mode: who cuts the text into pieces that can be spoken: Parley (``TOKEN``, the
@@ -74,7 +74,7 @@ class ParleyTTSService(TTSService):
         self,
         *,
         server: str = "127.0.0.1:8001",
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: TlsOptions | None = None,
         sample_rate: int | None = None,
         settings: ParleyTTSSettings | None = None,
         text_aggregation_mode: TextAggregationMode = TextAggregationMode.TOKEN,
@@ -103,7 +103,7 @@ class ParleyTTSService(TTSService):
             settings=complete,
             **kwargs,
         )
-        self._server = LazyServer(server, credentials=credentials)
+        self._server = LazyServer(server, tls=tls)
         self._timeout_s = timeout_s
         self._synthesis: Synthesis | None = None
         self._spoken: dict[str, _Spoken] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, Never
 
-import grpc
 import msgspec
 from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, APIConnectOptions, NotGivenOr, llm, utils
 
@@ -13,6 +12,7 @@ from parley.chat import ChatMessage
 from parley.errors import ParleyError
 from parley.llm.messages import LlmEvent, Sampling, TextDelta, ToolCalled, cut_short
 from parley.protocol import Tool
+from parley.triton.tls import TlsOptions
 from parley_client.chat_format import read_messages, read_tool
 from parley_client.stages import Generation
 from parley_client.stages.server import LazyServer
@@ -27,7 +27,7 @@ class LLM(llm.LLM[Never]):
 
     Args:
         server: ``host:port`` of the gRPC endpoint.
-        credentials: TLS; None: plain text.
+        tls: how the server is spoken to by TLS; None: plain text.
         model: its name on the server.
         temperature: 0: always the most likely token.
         top_p: share of the probability that tokens are drawn from.
@@ -40,7 +40,7 @@ class LLM(llm.LLM[Never]):
         self,
         *,
         server: str = "127.0.0.1:8001",
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: TlsOptions | None = None,
         model: str = "qwen3",
         temperature: float = 0.0,
         top_p: float = 1.0,
@@ -49,7 +49,7 @@ class LLM(llm.LLM[Never]):
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
         super().__init__()
-        self._server = LazyServer(server, credentials=credentials)
+        self._server = LazyServer(server, tls=tls)
         self._model = model
         self._sampling = Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
         self._timeout_s = timeout_s

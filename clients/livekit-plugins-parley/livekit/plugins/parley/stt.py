@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Never
 
-import grpc
 import numpy as np
 from livekit import rtc
 from livekit.agents import (
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from parley.asr.messages import AsrOptions, TranscribeRequest
 from parley.errors import ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, VadOptions
+from parley.triton.tls import TlsOptions
 from parley_client.stages import Transcriber
 from parley_client.stages.server import LazyServer
 
@@ -52,7 +52,7 @@ class STT(stt.STT[Never]):
 
     Args:
         server: ``host:port`` of the gRPC endpoint.
-        credentials: TLS; None: plain text.
+        tls: how the server is spoken to by TLS; None: plain text.
         model: ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``; ``auto``: that of the server.
         language: that is spoken.
         phrases: names and words that are expected; the session's keyterms are added.
@@ -65,7 +65,7 @@ class STT(stt.STT[Never]):
         self,
         *,
         server: str = "127.0.0.1:8001",
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: TlsOptions | None = None,
         model: str = "auto",
         language: str = "en",
         phrases: Sequence[str] = (),
@@ -82,7 +82,7 @@ class STT(stt.STT[Never]):
                 manual_flush=True,
             )
         )
-        self.server = LazyServer(server, credentials=credentials)
+        self.server = LazyServer(server, tls=tls)
         self._options = _Options(
             model, language, tuple(phrases), phrase_weight, partial_interval_ms, vad or _VAD
         )

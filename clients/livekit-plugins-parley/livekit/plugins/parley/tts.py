@@ -6,11 +6,11 @@ import asyncio
 import dataclasses
 from typing import Never
 
-import grpc
 from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions, tts, utils
 from livekit.agents.types import TimedString
 
 from parley.errors import ParleyError
+from parley.triton.tls import TlsOptions
 from parley_client.stages import Speech, Synthesis, WordTiming
 from parley_client.stages.server import LazyServer
 
@@ -34,7 +34,7 @@ class TTS(tts.TTS[Never]):
 
     Args:
         server: ``host:port`` of the gRPC endpoint.
-        credentials: TLS; None: plain text.
+        tls: how the server is spoken to by TLS; None: plain text.
         model: ``espeak``, ``piper``, ``kokoro`` or ``chatterbox``, several with commas, or ``auto``; see
             :class:`parley_client.stages.Synthesis`.
         voice: name of a voice; None: the default.
@@ -50,7 +50,7 @@ class TTS(tts.TTS[Never]):
         self,
         *,
         server: str = "127.0.0.1:8001",
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: TlsOptions | None = None,
         model: str = "auto",
         voice: str | None = None,
         language: str = "en",
@@ -65,7 +65,7 @@ class TTS(tts.TTS[Never]):
             sample_rate=sample_rate,
             num_channels=1,
         )
-        self._server = LazyServer(server, credentials=credentials)
+        self._server = LazyServer(server, tls=tls)
         self._model = model
         self._options = _Options(voice, language, sample_rate, exaggeration, guidance_weight, seed)
         self._timeout_s = timeout_s
