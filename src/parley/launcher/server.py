@@ -62,7 +62,7 @@ from parley.launcher.options import (
 from parley.launcher.processes import ProcessUsage, StateLock, find_stubs, kill_session, usage
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
-from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, cancel_drain
+from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, cancel_drain
 from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
 Canary = Callable[[str, Collection[str], float], list[str]]
@@ -135,6 +135,8 @@ class EmbeddedServer:
         self._settled: ServerOptions | None = None
         """With the ports of the first server that was ready: later ones get the same."""
         self._launched_at = 0.0
+        self._started_at = 0.0
+        """Before :meth:`restart` starts another ``tritonserver``, which goes on draining."""
         self._checked = False
         # Plain flags: an Event's lock may be held by the very code that a signal interrupts.
         self._stop_requested = False
@@ -228,6 +230,7 @@ class EmbeddedServer:
                     self._on_log(f"left out: {reason}")
                 self._on_progress(describe_left_out(left_out))
                 check_agent_models(self._options, os.environ)
+            self._started_at = time.time()
             # It was for the server before.
             cancel_drain(Path(environment.get(DRAIN_FILE_VARIABLE) or self._options.state_dir / DRAIN_FILE))
             cleanup.remove_stale_regions()
@@ -308,6 +311,7 @@ class EmbeddedServer:
                         **build_environment(installation, options, os.environ),
                         "TMPDIR": str(self._folder),
                         FOLDER_VARIABLE: str(self._folder),
+                        SERVER_START_VARIABLE: repr(self._started_at),
                     },
                     stdin=subprocess.DEVNULL,
                     stdout=log,

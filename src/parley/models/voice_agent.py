@@ -34,7 +34,7 @@ from parley.inference import (
     text_tensor,
 )
 from parley.protocol import ServerEvent
-from parley.runtime.drain import DRAIN_FILE_VARIABLE, follow_drain
+from parley.runtime.drain import DRAIN_FILE_VARIABLE, follow_drain, server_start_ns
 from parley.runtime.gpu_memory import record_gpu_memory
 from parley.runtime.parameters import Parameters
 from parley.tools.base import ServerTools
@@ -119,7 +119,12 @@ class AgentService:
         self._heartbeat = asyncio.create_task(beat(), name="heartbeat")
         self._heartbeat.add_done_callback(log_failure)
         if drain_file := parameters.environment.get(DRAIN_FILE_VARIABLE):
-            drain = follow_drain(Path(drain_file), self._host.drain, self._host.end_drain)
+            drain = follow_drain(
+                Path(drain_file),
+                self._host.drain,
+                self._host.end_drain,
+                started_ns=server_start_ns(parameters.environment),
+            )
             self._drain = asyncio.create_task(drain, name="drain")
             self._drain.add_done_callback(log_failure)
 

@@ -9,15 +9,18 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from parley.errors import InvalidInputError
 
 DRAIN_FILE_VARIABLE = "PARLEY_DRAIN_FILE"
 """Path of the file. Empty: the server cannot be drained."""
+SERVER_START_VARIABLE = "PARLEY_SERVER_START"
+"""When the server was started (seconds since 1970). The launcher sets it, which may replace Triton."""
 DRAIN_FILE = "drain.json"
 """Its name in the state folder of a server that the launcher starts."""
 MAX_DEADLINE_S = 24 * 3_600.0
@@ -76,24 +79,44 @@ def read_drain(file: Path) -> tuple[DrainRequest, int] | None:
     return request, written_ns
 
 
+def server_start_ns(environment: Mapping[str, str]) -> int:
+    """When the server of this process was started (nanoseconds since 1970).
+
+    Without a launcher that is the start of the parent process, ``tritonserver``: not that of this one, which
+    may have replaced another while the server drained.
+    """
+    if started := environment.get(SERVER_START_VARIABLE):
+        return int(float(started) * 1e9)
+    try:
+        return int(psutil.Process(os.getppid()).create_time() * 1e9)
+    except psutil.NoSuchProcess:  # this process ends too
+        return 0
+
+
 async def follow_drain(
     file: Path,
     on_drain: Callable[[float], None],
     on_end: Callable[[], None],
     *,
+    started_ns: int = 0,
     interval_s: float = _INTERVAL_S,
 ) -> None:
     """Look at the file for ever.
 
-    A file that cannot be read changes nothing; the log says why, once.
+    A file that cannot be read changes nothing; the log says why, once. One that was written before the server
+    was started asked the server before, as where a container was started again on the same volume: it is
+    ignored.
 
     Args:
         file: written by :func:`ask_to_drain`.
         on_drain: called with the seconds that are left, whenever the file was written.
         on_end: called when it was removed.
+        started_ns: start of the server (nanoseconds since 1970); compared with the file that is there at
+            first only, so that a clock that is set later has no effect.
         interval_s: between two looks.
     """
     asked: tuple[DrainRequest, int] | None = None
+    stale_ns = _written_before(file, started_ns)
     reported = ""
     while True:
         try:
@@ -104,6 +127,8 @@ async def follow_drain(
                 _log.warning("the server cannot be drained: %s", reported)
         else:
             reported = ""
+            if found is not None and found[1] == stale_ns:
+                found = None
             if found is not None and found != asked:
                 request, written_ns = found
                 passed_s = max(0.0, time.time() - written_ns / 1e9)
@@ -112,3 +137,15 @@ async def follow_drain(
                 on_end()
             asked = found
         await asyncio.sleep(interval_s)
+
+
+def _written_before(file: Path, started_ns: int) -> int | None:
+    """When the file was written, if that was before ``started_ns``."""
+    try:
+        written_ns = file.stat().st_mtime_ns
+    except OSError:
+        return None
+    if written_ns >= started_ns:
+        return None
+    _log.info("%s is older than this server, and is ignored", file)
+    return written_ns

@@ -29,6 +29,7 @@ from parley.launcher.processes import session_members
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
 from parley.launcher.supervisor import Supervisor
+from parley.runtime.drain import ask_to_drain, server_start_ns
 
 # The fake does not answer questions about its models.
 LIMITS = SupervisorLimits(look_s=0.02, quiet_s=float("inf"), waits_s=(0.0,))
@@ -363,6 +364,17 @@ def test_a_server_that_ends_is_started_again_on_the_same_ports(make):
     timer.start()
     assert server.wait() == 0, "nothing has to be told to callers of wait"
     timer.join()
+
+
+def test_a_server_that_is_started_again_goes_on_draining(make, tmp_path):
+    said = []
+    server = make("serves", on_progress=said.append)
+    server.start()
+    drain = tmp_path / "state" / "drain.json"
+    ask_to_drain(drain, 60.0)
+    os.kill(server.pid, 9)
+    until(lambda: any("the server answers again" in line for line in said))
+    assert drain.stat().st_mtime_ns > server_start_ns(psutil.Process(server.pid).environ()) > 0
 
 
 def test_a_model_that_nothing_can_load_again_costs_a_new_server(make):

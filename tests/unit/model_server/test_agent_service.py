@@ -1,4 +1,6 @@
+import asyncio
 import logging
+import os
 import threading
 from contextlib import aclosing
 from types import SimpleNamespace
@@ -7,6 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from parley.agent.config import AgentConfig, AgentDeadlines
+from parley.agent.host import Host
 from parley.agent.metrics import TTS_FALLBACKS, UNMEASURED, AgentMetrics
 from parley.asr.messages import AsrOptions
 from parley.chat import ChatMessage
@@ -15,6 +18,7 @@ from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.messages import GenerateRequest
 from parley.metrics import MetricsRecorder
 from parley.models.voice_agent import AgentService, make_engines
+from parley.runtime.drain import DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, ask_to_drain
 from parley.runtime.parameters import Parameters
 from parley.tts.messages import SpeakRequest
 
@@ -175,3 +179,28 @@ def test_connections_to_a_chat_server_end_with_the_service(monkeypatch):
     service.close()
     assert closed
     assert all(isinstance(chat, OpenAiChatModel) for chat in closed)
+
+
+@pytest.mark.parametrize(("written_s", "accepts"), [(1_000.0, True), (3_000.0, False)])
+async def test_a_drain_file_of_the_container_before_drains_nothing(tmp_path, monkeypatch, written_s, accepts):
+    file = tmp_path / "drain.json"
+    ask_to_drain(file, 60.0)
+    os.utime(file, (written_s, written_s))
+    drained = threading.Event()
+    monkeypatch.setattr(Host, "drain", lambda *_: drained.set())
+    service = AgentService(
+        SimpleNamespace(
+            InferenceRequest=MagicMock(), TritonModelException=LookupError, MetricFamily=MagicMock()
+        ),
+        Parameters(
+            "voice_agent", {}, environment={DRAIN_FILE_VARIABLE: str(file), SERVER_START_VARIABLE: "2000"}
+        ),
+    )
+    try:
+        if accepts:
+            await asyncio.sleep(0.1)
+        else:
+            assert await asyncio.to_thread(drained.wait, 5)
+        assert drained.is_set() != accepts
+    finally:
+        service.close()

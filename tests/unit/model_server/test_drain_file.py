@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from contextlib import asynccontextmanager
 
+import psutil
 import pytest
 
 from parley.errors import InvalidInputError
-from parley.runtime.drain import MAX_DEADLINE_S, ask_to_drain, cancel_drain, follow_drain, read_drain
+from parley.runtime.drain import (
+    MAX_DEADLINE_S,
+    SERVER_START_VARIABLE,
+    ask_to_drain,
+    cancel_drain,
+    follow_drain,
+    read_drain,
+    server_start_ns,
+)
 
 INTERVAL_S = 0.01
 
@@ -30,13 +41,14 @@ class Follower:
 
 
 @asynccontextmanager
-async def following(file):
+async def following(file, started_ns=0):
     follower = Follower()
     task = asyncio.create_task(
         follow_drain(
             file,
             lambda left_s: follower.add(round(left_s)),
             lambda: follower.add("end"),
+            started_ns=started_ns,
             interval_s=INTERVAL_S,
         )
     )
@@ -91,3 +103,30 @@ async def test_a_file_that_cannot_be_read_changes_nothing(tmp_path, caplog):
         await asyncio.sleep(5 * INTERVAL_S)
     assert follower.seen == []
     assert caplog.text.count("cannot be drained") == 1
+
+
+async def test_a_file_of_the_server_before_is_ignored_until_it_is_written_again(tmp_path):
+    file = tmp_path / "drain.json"
+    ask_to_drain(file, 1_000.0)
+    written_ns = file.stat().st_mtime_ns
+    async with following(file, written_ns + 1) as follower:
+        await asyncio.sleep(5 * INTERVAL_S)
+        assert follower.seen == []
+        ask_to_drain(file, 2_000.0)
+        await follower.wait(1)
+        cancel_drain(file)
+        await follower.wait(2)
+    assert follower.seen == [2_000, "end"]
+    async with following(file, written_ns + 1) as follower:
+        await asyncio.sleep(5 * INTERVAL_S)
+        # As by a clock that was set back.
+        ask_to_drain(file, MAX_DEADLINE_S)
+        os.utime(file, ns=(0, 1_000_000_000))
+        await follower.wait(1)
+
+
+def test_a_server_starts_with_tritonserver_or_with_the_launcher_that_replaces_it():
+    parent_ns = psutil.Process(os.getppid()).create_time() * 1e9
+    assert server_start_ns({}) == pytest.approx(parent_ns, abs=1e6)
+    assert server_start_ns({}) < time.time_ns()
+    assert server_start_ns({SERVER_START_VARIABLE: "12.5"}) == 12_500_000_000
