@@ -84,6 +84,12 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="end with status 1 when a model or the server fails, for a supervisor of your own",
     )
+    add(
+        "--triton",
+        type=Path,
+        metavar="DIR",
+        help="an installed Triton, such as /opt/tritonserver (default: that of the package nvidia-pytriton)",
+    )
     add("--verbose", "-v", action="store_true", help="show Triton's log")
     add(
         "flags",
@@ -110,6 +116,7 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
         http_address=arguments.http_address.strip("[]"),
         ready_timeout_s=arguments.ready_timeout,
         exit_timeout_s=arguments.exit_timeout,
+        triton=arguments.triton,
         extra_flags=tuple(arguments.flags),
     )
 

@@ -1,9 +1,9 @@
 """The installed Triton, and the command line and environment of ``tritonserver``.
 
-The wheel ``nvidia-pytriton`` carries the real ``tritonserver``, its Python backend and one
-stub per Python version. The stub loads ``libpython3.X.so.1.0``, and it must be the very library
-of the interpreter whose packages the models import: another patch release breaks extension
-modules such as ``_ssl``.
+It is the Triton of the wheel ``nvidia-pytriton``, or one in a folder, as in NVIDIA's images. The wheel
+carries the real ``tritonserver``, its Python backend and one stub per Python version. The stub loads
+``libpython3.X.so.1.0``, and it must be the very library of the interpreter whose packages the models
+import: another patch release breaks extension modules such as ``_ssl``.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def build_environment(
 ) -> dict[str, str]:
     """The environment of the server and so of every model process."""
     environment = dict(inherited)
-    # The embedded interpreters are isolated: PYTHONHOME and PYTHONPATH would only mislead the
-    # helper processes that a model may start.
-    for name in ("PYTHONHOME", "PYTHONPATH"):
-        environment.pop(name, None)
+    environment.pop("PYTHONHOME", None)
+    if installation.is_isolated:
+        # It would only mislead the helper processes that a model may start.
+        environment.pop("PYTHONPATH", None)
     libraries = [str(installation.libpython_dir)] if installation.libpython_dir else []
     libraries.append(str(installation.libraries))
     libraries += [part for part in environment.get("LD_LIBRARY_PATH", "").split(":") if part]
@@ -134,7 +134,7 @@ def build_environment(
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """Files and folders of the installed Triton."""
+    """Files and folders of the Triton that is run."""
 
     tritonserver: Path
     python_backend: Path
@@ -146,14 +146,44 @@ class Installation:
     """Folder of the interpreter's shared library; None: the system's loader finds it."""
     python_bin: Path
     """Folder of the environment's ``python``; the stub finds the environment through PATH."""
+    is_isolated: bool = True
+    """Whether the models' interpreters ignore ``PYTHONPATH``."""
 
 
-def find_installation() -> Installation:
-    """Find the embedded Triton in the running environment.
+def find_installation(folder: Path | None = None) -> Installation:
+    """Find Triton.
+
+    Args:
+        folder: with ``bin``, ``lib`` and ``backends``, such as ``/opt/tritonserver`` of NVIDIA's images. Its
+            Python backend has to be built for this Python. None: the embedded Triton of this environment.
 
     Raises:
         SetupIncompleteError: it, its stub for this Python, or libpython is missing.
     """
+    return _find_embedded() if folder is None else _find_in(folder)
+
+
+def _find_in(folder: Path) -> Installation:
+    backend = folder / "backends" / "python"
+    found = Installation(
+        tritonserver=folder / "bin" / "tritonserver",
+        python_backend=backend,
+        stub=backend / "triton_python_backend_stub",
+        libraries=folder / "lib",
+        libpython_dir=find_libpython(),
+        python_bin=Path(sys.prefix) / "bin",
+        is_isolated=False,
+    )
+    for path in (found.tritonserver, found.stub, found.libraries):
+        if not path.exists():
+            raise SetupIncompleteError(
+                f"{path} is missing: {folder} has no Triton with a Python backend. "
+                "Name another folder with --triton."
+            )
+    return found
+
+
+def _find_embedded() -> Installation:
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise SetupIncompleteError(
@@ -204,8 +234,14 @@ def _loader_cache() -> str:
     return subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False, timeout=10).stdout
 
 
-def assemble_backend(installation: Installation, target: Path) -> None:
-    """Fill ``target/python`` with links to the backend; ``target`` is Triton's ``--backend-directory``."""
+def assemble_backend(installation: Installation, target: Path) -> Path:
+    """Triton's ``--backend-directory``.
+
+    That of the installation, where the stub lies in it; otherwise ``target``, whose folder ``python`` is
+    filled with links to the backend and the stub.
+    """
+    if installation.stub.parent == installation.python_backend:
+        return installation.python_backend.parent
     folder = target / "python"
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {path.name: path for path in installation.python_backend.iterdir() if path.is_file()}
@@ -217,3 +253,4 @@ def assemble_backend(installation: Installation, target: Path) -> None:
     for name, path in wanted.items():
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(path)
+    return target

@@ -106,6 +106,8 @@ class ServerOptions:
     log_verbose: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     """Overrides the inherited environment."""
+    triton: Path | None = None
+    """Folder of an installed Triton, such as ``/opt/tritonserver``; None: that of nvidia-pytriton."""
     extra_flags: tuple[str, ...] = ()
     """Passed on to ``tritonserver`` unchanged."""
 

@@ -106,7 +106,7 @@ class EmbeddedServer:
 
         Args:
             options: of the server.
-            installation: the embedded Triton; None: the one in this environment.
+            installation: the Triton that is run; None: the one that the options name.
             canary: sends requests to all loaded models; the start waits for it.
             canaries: the same for each model by itself, for the supervisor.
             limits: when the supervisor acts; None: there is no supervisor.
@@ -212,7 +212,7 @@ class EmbeddedServer:
         Raises:
             LauncherError: it cannot start; the message names the remedy. Nothing is left behind.
         """
-        installation = self._installation or find_installation()
+        installation = self._installation or find_installation(self._options.triton)
         if not self._checked:
             self.check_settings()
         descriptor = self._lock.acquire()
@@ -264,7 +264,7 @@ class EmbeddedServer:
             LauncherError: it cannot start. Nothing is left behind; another attempt is possible.
         """
         self._end(grace_s=0)
-        self._launch_and_wait(self._installation or find_installation())
+        self._launch_and_wait(self._installation or find_installation(self._options.triton))
 
     def _launch_and_wait(self, installation: Installation) -> None:
         """Start the server, on other ports if a free one was taken meanwhile, and once more if it crashed."""
@@ -294,8 +294,7 @@ class EmbeddedServer:
 
     def _launch(self, installation: Installation) -> None:
         options = choose_ports(self._settled or self._options)
-        backends = options.state_dir / "backends"
-        assemble_backend(installation, backends)
+        backends = assemble_backend(installation, options.state_dir / "backends")
         self._prefix = cleanup.new_prefix()
         self._launched_at = time.time()
         self._folder = cleanup.make_folder(self._prefix)

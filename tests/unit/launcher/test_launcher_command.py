@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from parley.launcher.__main__ import invitation, parser, read_options
-from parley.launcher.command import NO_KEY, build_command, build_environment
-from parley.launcher.options import Endpoints, ServerOptions, join_address
+from parley.launcher.command import (
+    NO_KEY,
+    assemble_backend,
+    build_command,
+    build_environment,
+    find_installation,
+)
+from parley.launcher.options import Endpoints, ServerOptions, SetupIncompleteError, join_address
 from parley.triton.model_control import CONTROL_MODEL
 
 
@@ -82,6 +89,35 @@ def test_the_interpreters_own_library_comes_first(installation):
 def test_python_variables_do_not_leak_into_helpers(installation):
     found = build_environment(installation, ServerOptions(), {"PYTHONPATH": "/x", "PYTHONHOME": "/y"})
     assert not {"PYTHONPATH", "PYTHONHOME"} & set(found)
+
+
+def test_a_triton_of_an_image_is_run_with_its_own_backends(tmp_path):
+    folder = tmp_path / "tritonserver"
+    for name in ("bin/tritonserver", "backends/python/triton_python_backend_stub", "lib/libtritonserver.so"):
+        with pytest.raises(SetupIncompleteError, match=r"is missing: .* has no Triton with a Python"):
+            find_installation(folder)
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).touch()
+    options = read_options(parser().parse_args(["--triton", str(folder)]))
+    found = find_installation(options.triton)
+    assert assemble_backend(found, tmp_path / "unused") == folder / "backends"
+    assert not (tmp_path / "unused").exists()
+    flags = build_command(found, options, folder / "backends", "parley-1-2-3-")
+    assert flags[0] == str(folder / "bin" / "tritonserver")
+    # Its interpreters are not isolated.
+    assert build_environment(found, options, {"PYTHONPATH": "/x", "PYTHONHOME": "/y"})["PYTHONPATH"] == "/x"
+
+
+def test_the_stub_of_the_package_is_put_into_a_backend(installation, tmp_path):
+    target = tmp_path / "backends"
+    assert assemble_backend(installation, target) == target
+    assert {path.name for path in (target / "python").iterdir()} == {
+        "libtriton_python.so",
+        "triton_python_backend_stub",
+    }
+    moved = dataclasses.replace(installation, stub=installation.stub.rename(tmp_path / "other_stub"))
+    assemble_backend(moved, target)
+    assert not (target / "python" / "triton_python_backend_stub").exists()
 
 
 def test_models_know_which_others_are_loaded(installation):
