@@ -277,6 +277,7 @@ class Calls:
             grace_s: How long they may go on (seconds).
         """
         self.draining = True
+        self._metrics.draining.set(1)
         if await self._empty_within(grace_s):
             return
         _log.info("ending %d calls that are still open", len(self._open))

@@ -24,6 +24,11 @@ class Metrics:
         self.opened = Counter(
             "parley_gateway_calls_opened", "Calls that were opened, by API", ["api"], registry=registry
         )
+        self.draining = Gauge(
+            "parley_gateway_draining",
+            "1 while no new calls are taken, because the process ends",
+            registry=registry,
+        )
         self.stages = Gauge(
             "parley_gateway_stage_requests",
             "Requests and streams of single stages that are under way, by API",

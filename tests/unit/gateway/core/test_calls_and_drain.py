@@ -342,6 +342,7 @@ async def test_a_drain_takes_no_new_calls_and_lets_the_old_ones_finish(gateway):
         await until(lambda: one.gateway.calls.draining)
         ready = await one.http.get("/readyz")
         assert (ready.status_code, ready.json()["error"]["code"]) == (503, "shutting_down")
+        assert "parley_gateway_draining 1.0" in (await one.http.get("/metrics")).text
         new = await one.http.post("/v1/sessions")
         assert (new.status_code, new.json()["error"]["code"]) == (503, "shutting_down")
         assert new.headers["Retry-After"]
