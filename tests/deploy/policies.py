@@ -4,14 +4,23 @@ from __future__ import annotations
 
 _CAPABILITIES = {"NET_BIND_SERVICE"}
 """The only one that the restricted standard allows to add."""
+_PROBE_GRACE_S = 60
 _VOLUMES = {"configMap", "emptyDir", "ephemeral", "persistentVolumeClaim", "secret"}
 
 
 def violations(workload):
     """Sentences about a Deployment; empty: it is as it has to be."""
-    return [
-        f"{workload['metadata']['name']}: {text}" for text in _of_pod(workload["spec"]["template"]["spec"])
-    ]
+    template = workload["spec"]["template"]
+    found = [*_of_pod(template["spec"]), *_of_annotations(template)]
+    return [f"{workload['metadata']['name']}: {text}" for text in found]
+
+
+def _of_annotations(template):
+    takes_calls = any("ports" in container for container in template["spec"]["containers"])
+    if takes_calls and "karpenter.sh/do-not-disrupt" not in template.get("metadata", {}).get(
+        "annotations", {}
+    ):
+        yield "may be moved by Karpenter, which ends its calls"
 
 
 def _of_pod(pod):
@@ -36,6 +45,15 @@ def _of_pod(pod):
         takes_calls = "ports" in container
         if takes_calls and (missing := {"startupProbe", "readinessProbe", "lifecycle"} - set(container)):
             yield f"{container['name']} lacks {sorted(missing)}"
+        yield from (f"{container['name']} {text}" for text in _of_probes(container))
+
+
+def _of_probes(container):
+    """A failed probe runs preStop too, and would wait for calls that there cannot be."""
+    for name in ("startupProbe", "livenessProbe"):
+        probe = container.get(name)
+        if probe and not 0 < probe.get("terminationGracePeriodSeconds", 0) <= _PROBE_GRACE_S:
+            yield f"waits for calls after its {name} has failed"
 
 
 def _of_volumes(volumes):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 import helm_python
 import pytest
-from charts import CHART, NAMESPACE, RELEASE, render
+from charts import CHART, NAMESPACE, RELEASE, merge, render
 from policies import violations
 from schemas import VERSIONS, custom_errors, is_built_in, kubernetes_errors
-from value_sets import SECRET, SETS, from_files
+from value_sets import NEEDED, SETS, from_files
 
 _THOROUGH = ("minimal", "eks-production", "webrtc-turn")
 """Checked against every version of Kubernetes; the others against the oldest and the newest."""
@@ -49,7 +50,7 @@ def test_operators_accept_their_custom_resources():
 
 
 def test_a_misspelled_field_of_a_custom_resource_is_found():
-    (found,) = render(SETS["eks-production"]).of_kind("ScaledObject")
+    found = render(SETS["eks-production"]).get("ScaledObject", "-worker")
     wrong = {**found, "spec": {**found["spec"], "minReplicas": 1}}
     assert custom_errors([wrong]) == [
         f"ScaledObject {RELEASE}-parley-worker: unknown field /spec/minReplicas"
@@ -149,32 +150,118 @@ def test_ports_that_are_named_exist(rendered):
             assert used <= by_component[workload["metadata"]["labels"]["app.kubernetes.io/component"]]
 
 
-def test_nothing_but_named_traffic_is_admitted():
-    cluster = render(SETS["eks-production"])
-    deny = cluster.get("NetworkPolicy", "-default-deny")["spec"]
+def policies_of(rendered):
+    return {
+        one["metadata"]["name"].removeprefix(rendered.prefix + "-"): one["spec"]
+        for one in rendered.of_kind("NetworkPolicy")
+    }
+
+
+def components(rule, direction):
+    """The components and namespaces that a rule names; None: everything."""
+    if direction not in rule:
+        return None
+    labels = [one.get("podSelector", one.get("namespaceSelector", {})) for one in rule[direction]]
+    return {value for one in labels for value in one.get("matchLabels", {}).values()} & {
+        *("gateway", "worker", "turn", "monitoring", "prometheus")
+    }
+
+
+@pytest.mark.parametrize("name", set(SETS) - {"no-policies"})
+def test_nothing_but_named_traffic_is_admitted(name):
+    rendered = render(SETS[name])
+    found = policies_of(rendered)
+    deny, worker, gateway = (found[part] for part in ("default-deny", "worker", "gateway"))
     assert deny["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in deny
-    worker = cluster.get("NetworkPolicy", "-worker")["spec"]
-    first, second = worker["ingress"]
-    (gateway,) = first["from"]
-    assert gateway["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "gateway"
-    assert [port["port"] for port in second["ports"]] == ["metrics"]
-    for rule in worker["egress"]:
+    assert {port["port"] for rule in deny["egress"] for port in rule["ports"]} == {53}
+    assert [components(rule, "from") for rule in worker["ingress"]] in (
+        [{"gateway"}, {"monitoring"}],
+        [{"gateway"}, {"prometheus"}],
+    )
+    for rule in gateway["ingress"]:
+        if any(port["port"] == "metrics" for port in rule["ports"]):
+            assert components(rule, "from") <= {"monitoring", "prometheus"}
+        elif any(port["protocol"] == "UDP" for port in rule["ports"]) and "turn" in found:
+            assert components(rule, "from") == {"turn"}
+    if "turn" in found:
+        assert [components(rule, "to") for rule in found["turn"]["egress"]] == [{"gateway"}]
+
+
+@pytest.mark.parametrize("name", set(SETS) - {"no-policies"})
+def test_the_worker_reaches_no_neighbour_where_its_weights_come_from_the_internet(name):
+    values = SETS[name]
+    worker = policies_of(render(values))["worker"]
+    given = values.get("networkPolicy", {}).get("workerEgress", [])
+    own = [rule for rule in worker.get("egress", []) if rule not in given]
+    assert bool(own) == (values.get("weights", {}).get("source", "hub") in ("hub", "s3"))
+    for rule in own:
         for peer in rule["to"]:
-            block = peer.get("ipBlock", {})
-            assert block.get("cidr") != "0.0.0.0/0" or block["except"] == ["169.254.0.0/16"]
+            block = peer["ipBlock"]
+            if block["cidr"] == "169.254.170.23/32":  # EKS Pod Identity
+                assert rule["ports"] == [{"protocol": "TCP", "port": 80}]
+                continue
+            assert rule["ports"] == [{"protocol": "TCP", "port": 443}]
+            for neighbour in ("10.0.1.2", "172.20.0.1", "169.254.169.254", "100.64.0.1", "fd00:ec2::254"):
+                network, address = ipaddress.ip_network(block["cidr"]), ipaddress.ip_address(neighbour)
+                excepted = [ipaddress.ip_network(one) for one in block["except"]]
+                assert all(one.version == network.version for one in excepted)
+                assert address not in network or any(address in one for one in excepted), neighbour
 
 
-@pytest.mark.parametrize("name", ["spare-nodes", "spare-processors"])
-def test_a_spare_node_is_one_that_a_worker_fits_on_and_gives_way_to_it(name):
+def test_without_policies_there_are_none():
+    assert policies_of(render(SETS["no-policies"])) == {}
+
+
+def test_every_pod_with_calls_is_evicted_one_at_a_time_and_never_because_it_is_not_ready(rendered):
+    budgets = rendered.of_kind("PodDisruptionBudget")
+    selected = {one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for one in budgets}
+    with_calls = {
+        one["metadata"]["labels"]["app.kubernetes.io/component"] for one in rendered.of_kind("Deployment")
+    } - {"overprovisioning"}
+    assert selected in (with_calls, set())
+    for budget in budgets:
+        assert budget["spec"]["maxUnavailable"] == 1
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "IfHealthyBudget"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("internal-nlb", {"nlb": {"annotations": {"%shealthcheck-path": "/readyz"}}}, "Service"),
+        ("ingress-nginx", {"ingress": {"annotations": {"%sproxy-body-size": "1m"}}}, "Ingress"),
+        ("ingress-alb", {"ingress": {"annotations": {"%sscheme": "internal"}}}, "Ingress"),
+    ],
+)
+def test_an_annotation_of_the_chart_can_be_replaced(name, values, kind):
+    prefix = {
+        "internal-nlb": "service.beta.kubernetes.io/aws-load-balancer-",
+        "ingress-nginx": "nginx.ingress.kubernetes.io/",
+        "ingress-alb": "alb.ingress.kubernetes.io/",
+    }[name]
+    ((part, given),) = values.items()
+    ((suffix, value),) = given["annotations"].items()
+    annotation = suffix % prefix
+    changed = merge(SETS[name], {"exposure": {part: {"annotations": {annotation: value}}}})
+    before = render(SETS[name]).get(kind, "-gateway")["metadata"]["annotations"]
+    after = render(changed).get(kind, "-gateway")["metadata"]["annotations"]
+    assert after == before | {annotation: value}
+    assert before[annotation] != value
+    pod = render(merge(SETS["cpu"], {"worker": {"podAnnotations": {"karpenter.sh/do-not-disrupt": "false"}}}))
+    template = pod.get("Deployment", "-worker")["spec"]["template"]
+    assert template["metadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "false"}
+
+
+@pytest.mark.parametrize("name", ["overprovisioned-gpus", "overprovisioned-processors"])
+def test_a_node_that_is_kept_ready_is_one_for_a_worker_and_gives_way_to_it(name):
     rendered = render(SETS[name])
-    spare, worker = rendered.pod("spare"), rendered.pod("worker")
+    idle, worker = rendered.pod("overprovisioning"), rendered.pod("worker")
     for field in ("nodeSelector", "tolerations"):
-        assert spare.get(field) == worker.get(field)
-    assert rendered.container("spare")["resources"] == rendered.container("worker")["resources"]
-    assert rendered.container("spare")["image"] == rendered.container("worker")["image"]
+        assert idle.get(field) == worker.get(field)
+    assert rendered.container("overprovisioning")["resources"] == rendered.container("worker")["resources"]
+    assert rendered.container("overprovisioning")["image"] == rendered.container("worker")["image"]
     (priority,) = rendered.of_kind("PriorityClass")
-    assert spare["priorityClassName"] == priority["metadata"]["name"]
+    assert idle["priorityClassName"] == priority["metadata"]["name"]
     assert priority["value"] < 0
     assert priority["preemptionPolicy"] == "Never"
 
@@ -189,4 +276,4 @@ def test_notes_say_what_to_expect():
     assert "has not been run on a GPU" in render(SETS["single-gpu"]).notes
     assert "no network policies" in render(SETS["no-policies"]).notes
     assert "https://voice.example.com/" in render(SETS["ingress-nginx"]).notes
-    assert "common" not in render({**SECRET, "gateway": {"replicas": 1}}).notes
+    assert "common" not in render({**NEEDED, "gateway": {"replicas": 1}}).notes

@@ -13,8 +13,8 @@ from value_sets import SETS
 __all__ = ["promtool"]
 
 
-def trigger(values):
-    (scaled,) = render(values).of_kind("ScaledObject")
+def trigger(values, component="worker"):
+    scaled = render(values).get("ScaledObject", f"-{component}")
     return scaled["spec"]["triggers"][0]["metadata"]
 
 
@@ -63,7 +63,7 @@ def test_series_that_are_gone_are_no_result_and_keep_the_pods(promtool, tmp_path
     values = SETS["eks-production"]
     evaluate(promtool, trigger(values)["query"], [], [], tmp_path)
     assert trigger(values)["ignoreNullValues"] == "false"
-    (scaled,) = render(values).of_kind("ScaledObject")
+    scaled = render(values).get("ScaledObject", "-worker")
     assert scaled["spec"]["fallback"] == {
         "failureThreshold": 3,
         "replicas": 4,
@@ -81,7 +81,7 @@ def test_other_labels_can_be_asked_for():
     [
         ({}, "22.4"),
         ({"capacity": 10}, "7"),
-        ({"capacity": 10, "fill": 0.85}, "8.5"),
+        ({"capacity": 10, "targetUtilization": 0.85}, "8.5"),
         ({"sessions": 8}, "5.6"),
     ],
 )
@@ -98,10 +98,44 @@ def test_a_gpu_class_has_its_own_number_of_sessions():
 
 
 def test_the_other_scaler_has_the_same_aim_and_the_same_patience():
-    (keda,) = render(merge(SETS["hpa"], {"autoscaling": {"kind": "keda"}})).of_kind("ScaledObject")
-    (hpa,) = render(SETS["hpa"]).of_kind("HorizontalPodAutoscaler")
+    keda = render(merge(SETS["hpa"], {"autoscaling": {"kind": "keda"}})).get("ScaledObject", "-worker")
+    hpa = render(SETS["hpa"]).get("HorizontalPodAutoscaler", "-worker")
     target = hpa["spec"]["metrics"][0]["pods"]["target"]["averageValue"]
     assert target == keda["spec"]["triggers"][0]["metadata"]["threshold"] == "4.2"
     behavior = keda["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     assert hpa["spec"]["behavior"] == behavior
     assert behavior["scaleDown"]["stabilizationWindowSeconds"] == 600
+
+
+def gateway_series(name, pod, value, **labels):
+    given = {"namespace": "voice", "pod": f"calls-parley-gateway-{pod}", "instance": f"{pod}:9102", **labels}
+    text = ", ".join(f'{key}="{label}"' for key, label in given.items())
+    return {"series": f"{name}{{{text}}}", "values": f"{value}x10"}
+
+
+def test_gateways_follow_their_calls(promtool, tmp_path):
+    values = SETS["eks-production"]
+    inputs = [
+        gateway_series("parley_gateway_calls", "a", 10, api="sessions"),
+        gateway_series("parley_gateway_calls", "a", 3, api="twilio"),
+        gateway_series("parley_gateway_draining", "a", 0),
+        gateway_series("parley_gateway_calls", "b", 20, api="sessions"),
+        gateway_series("parley_gateway_draining", "b", 1),
+        gateway_series("parley_gateway_calls", "c", 9, api="sessions", namespace="other"),
+    ]
+    found = trigger(values, "gateway")
+    evaluate(promtool, found["query"], inputs, [{"labels": "{}", "value": 13}], tmp_path)
+    evaluate(promtool, found["query"], [], [], tmp_path)
+    assert found["ignoreNullValues"] == "false"
+    assert found["threshold"] == "16.8"  # 0.7 of gateway.calls
+    triggers = render(values).get("ScaledObject", "-gateway")["spec"]["triggers"]
+    assert [one["type"] for one in triggers] == ["prometheus", "cpu"]
+
+
+def test_gateways_follow_their_calls_by_an_adapter_too():
+    metrics = render(SETS["hpa"]).get("HorizontalPodAutoscaler", "-gateway")["spec"]["metrics"]
+    assert metrics[0]["pods"] == {
+        "metric": {"name": "parley_gateway_calls"},
+        "target": {"type": "AverageValue", "averageValue": "16.8"},
+    }
+    assert metrics[1]["resource"]["target"]["averageUtilization"] == 60

@@ -82,6 +82,10 @@ def test_the_address_that_clients_use_is_announced():
     assert announced("gateway-api-tls") == "https://voice.example.com"
     assert announced("other-ingress") == "http://a.example"
     assert announced("cpu") is None
+    own_certificate = merge(SETS["other-ingress"], {"exposure": {"tls": True}})
+    assert (
+        tomllib.loads(render(own_certificate).gateway_toml())["listen"]["public_url"] == "https://a.example"
+    )
 
 
 def test_the_gateway_finds_the_workers_by_a_name_that_exists():
@@ -179,11 +183,48 @@ def test_weights_are_checked_before_the_server_starts():
         assert mount["readOnly"]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda folder: None, ""),
+        (lambda folder: (folder / "Qwen3" / "config.json").write_text("other"), "FAILED"),
+        (lambda folder: (folder / "Qwen3" / "config.json").unlink(), "No such file"),
+        (lambda folder: (folder / "Qwen3" / "more.safetensors").touch(), "Qwen3/more.safetensors"),
+        (lambda folder: (folder / "more").symlink_to("/etc"), "more"),
+    ],
+    ids=["nothing", "changed", "removed", "added", "linked"],
+)
+def test_weights_that_were_changed_removed_or_added_are_refused(tmp_path, change, said):
+    models = tmp_path / "models"
+    for name in ("Qwen3/config.json", "a folder/a file", ".downloads/part", "lost+found/"):
+        (models / name).parent.mkdir(parents=True, exist_ok=True)
+        (models / name).mkdir() if name.endswith("/") else (models / name).write_text(name)
+    listed = subprocess.run(
+        ["sha256sum", "Qwen3/config.json", "a folder/a file"],
+        cwd=models,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    values = merge(SETS["eks-production"], {"weights": {"checksums": listed.stdout}})
+    rendered = render(values)
+    (tmp_path / "SHA256SUMS").write_text(rendered.get("ConfigMap", "-sums")["data"]["SHA256SUMS"])
+    (check,) = [one for one in rendered.pod("worker")["initContainers"] if one["name"] == "check-sums"]
+    assert check["workingDir"] == "/var/lib/parley/models"
+    change(models)
+    script = check["args"][0].replace("/tmp/", f"{tmp_path}/")  # noqa: S108 - in the container
+    script = script.replace("/etc/parley/sums", str(tmp_path))
+    done = subprocess.run(
+        [*check["command"], script], cwd=models, capture_output=True, text=True, check=False
+    )
+    assert said in done.stdout + done.stderr
+    assert bool(said) == bool(done.returncode)
+
+
 @pytest.mark.parametrize("name", ["minimal", "cpu", "ipv6", "single-gpu", "gpu-ipv6"])
 def test_the_programs_accept_their_command_lines(name):
     container = render(SETS[name]).container("worker")
     probe = container["startupProbe"]["exec"]["command"]
     drain = container["lifecycle"]["preStop"]["exec"]["command"]
     assert (probe[0], drain[0]) == ("parley", "parley")
-    launcher = [] if "gpu" in name else container["args"]
-    run_in_project(_PARSE, {"parley": [probe[1:], drain[1:]], "launcher": launcher})
+    run_in_project(_PARSE, {"parley": [probe[1:], drain[1:]], "launcher": container["args"]})

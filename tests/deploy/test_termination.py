@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 
 import pytest
-from charts import merge, render
+from charts import ROOT, merge, render
 from value_sets import SETS
 
 
@@ -50,7 +52,7 @@ def test_the_end_of_the_server_has_the_time_that_the_grace_counts():
     assert "--exit-timeout=45" in rendered.container("worker")["args"]
     assert rendered.pod("worker")["terminationGracePeriodSeconds"] == 1800 + 45 + 15
     rendered = render(merge(SETS["single-gpu"], {"worker": {"exitSeconds": 45}}))
-    assert "--exit-timeout-secs=45" in rendered.container("worker")["args"]
+    assert "--exit-timeout=45" in rendered.container("worker")["args"]
 
 
 def test_a_longer_grace_than_needed_is_taken():
@@ -61,7 +63,18 @@ def test_balancers_keep_the_connections_of_a_pod_that_ends():
     annotations = render(SETS["eks-production"]).get("Service", "-gateway")["metadata"]["annotations"]
     attributes = annotations["service.beta.kubernetes.io/aws-load-balancer-target-group-attributes"]
     assert "deregistration_delay.timeout_seconds=1800" in attributes
-    assert "connection_termination.enabled=false" in attributes
+    assert "deregistration_delay.connection_termination.enabled=false" in attributes
+    assert "target_health_state.unhealthy.connection_termination.enabled=false" in attributes
+    assert "stickiness.enabled=false" in attributes, "there is a listener for TLS"
+
+
+@pytest.mark.parametrize(
+    ("name", "before_s", "ready_s"), [("eks-production", 60, 60), ("ingress-alb", 60, 60), ("cpu", 15, None)]
+)
+def test_balancers_have_the_time_to_learn_of_pods_that_come_and_go(name, before_s, ready_s):
+    rendered = render(SETS[name])
+    assert rendered.container("gateway")["lifecycle"]["preStop"] == {"sleep": {"seconds": before_s}}
+    assert rendered.get("Deployment", "-gateway")["spec"].get("minReadySeconds") == ready_s
 
 
 def test_a_pod_that_drains_is_still_scraped():
@@ -75,7 +88,9 @@ def test_a_pod_that_drains_is_still_scraped():
 def test_the_first_start_of_a_worker_may_take_as_long_as_it_is_given():
     rendered = render(merge(SETS["cpu"], {"worker": {"startupSeconds": 1000}}))
     probe = rendered.container("worker")["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] >= 1000
+    # The launcher ends first, and says why.
+    assert "--ready-timeout=1000" in rendered.container("worker")["args"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > 1000
     assert probe["exec"]["command"][:2] == ["parley", "probe"]
     assert rendered.get("Deployment", "-worker")["spec"]["progressDeadlineSeconds"] > 1000
 
@@ -89,8 +104,21 @@ def test_probe_and_drain_ask_at_an_address_that_the_server_listens_on(name, is_v
     assert ("--metrics=[::1]:8002" in drain) == is_v6
 
 
-def test_readiness_does_not_depend_on_the_load():
-    rendered = render(SETS["cpu"])
-    assert rendered.container("gateway")["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert rendered.container("worker")["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
-    assert rendered.container("gateway")["livenessProbe"]["httpGet"]["path"] == "/healthz"
+@pytest.mark.parametrize("name", ["cpu", "single-gpu"])
+def test_readiness_depends_neither_on_the_load_nor_on_other_pods(name):
+    gateway, worker = (render(SETS[name]).container(component) for component in ("gateway", "worker"))
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert gateway[probe]["httpGet"]["path"] == "/healthz"
+    assert worker["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_worker_is_repaired_by_its_launcher_which_ends_where_that_fails(name):
+    worker = render(SETS[name]).container("worker")
+    assert "livenessProbe" not in worker
+    image = "gpu" if "gpu" in worker["image"] else "cpu"
+    text = (ROOT / "build" / "images" / f"worker-{image}.Containerfile").read_text()
+    (entry,) = re.findall(r"^ENTRYPOINT (\[[^]]*\])", text, re.MULTILINE)
+    program = json.loads(entry.replace("\\\n", ""))
+    assert program[:5] == ["tini", "--", "python", "-m", "parley.launcher"]
+    assert "--no-restart" not in [*program, *worker.get("args", [])]

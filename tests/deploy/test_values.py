@@ -8,15 +8,15 @@ from pathlib import Path
 import helm_python
 import pytest
 from charts import CHART, merge, read_documents, render
-from value_sets import SECRET, SETS
+from value_sets import NEEDED, SETS
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 (REFUSALS,) = read_documents((Path(__file__).parent / "refusals.yaml").read_text())
 (DEFAULTS,) = read_documents((CHART / "values.yaml").read_text())
 
 NULLABLE = {
-    *("/global", "/gateway/gracePeriodSeconds", "/worker/gracePeriodSeconds"),
-    *("/worker/sessions", "/worker/capacity", "/worker/shmSize"),
+    *("/global", "/gateway/preStopSeconds", "/gateway/gracePeriodSeconds", "/worker/gracePeriodSeconds"),
+    *("/worker/sessions", "/worker/capacity", "/worker/shmSize", "/exposure/tls"),
 }
 
 
@@ -61,7 +61,7 @@ def test_the_schema_has_no_value_that_does_not_exist():
 @pytest.mark.parametrize("case", REFUSALS["schema"], ids=lambda case: case["message"])
 def test_the_schema_names_what_is_wrong(case):
     with pytest.raises(helm_python.HelmValuesError) as refusal:
-        render(merge(SECRET, case["values"]))
+        render(merge(NEEDED, case["values"]))
     assert case["message"] in str(refusal.value)
 
 
@@ -72,5 +72,5 @@ def test_contradictions_are_refused_in_words(case):
     assert case["message"] in str(refusal.value)
 
 
-def test_the_defaults_need_nothing_but_secrets():
-    assert render(SECRET).of_kind("Deployment")
+def test_the_defaults_need_nothing_but_secrets_and_a_way_to_the_weights():
+    assert render(NEEDED).of_kind("Deployment")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from charts import CHART, merge, read_documents
 
-SECRET = {"secrets": {"existingSecret": "parley-gateway"}}
+NEEDED = {
+    "secrets": {"existingSecret": "parley-gateway"},
+    "networkPolicy": {"weightsCidrs": ["0.0.0.0/0"]},
+}
 
 
 def from_files():
@@ -23,10 +26,10 @@ def _varied():
     )
     for name in ("A10G", "L40S", "H100", "H200"):
         yield f"gpu-{name}", merge(gpu, {"worker": {"gpu": {"class": name}}})
-    yield "spare-nodes", merge(production, {"spare": {"replicas": 2}})
+    yield "overprovisioned-gpus", merge(production, {"overprovisioning": {"replicas": 2}})
     yield (
-        "spare-processors",
-        merge(cpu, {"spare": {"replicas": 1}, "worker": {"tolerations": [{"key": "a"}]}}),
+        "overprovisioned-processors",
+        merge(cpu, {"overprovisioning": {"replicas": 1}, "worker": {"tolerations": [{"key": "a"}]}}),
     )
     yield (
         "gpu-without-selection",

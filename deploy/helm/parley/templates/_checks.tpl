@@ -6,7 +6,7 @@
 {{- $least := include (printf "parley.%s.leastGrace" $component) $ | int -}}
 {{- $grace := include (printf "parley.%s.grace" $component) $ | int -}}
 {{- if lt $grace $least -}}
-{{- $before := ternary "gateway.preStopSeconds + " "" (eq $component "gateway") -}}
+{{- $before := ternary (printf "%s s before SIGTERM + " (include "parley.gateway.preStop" $)) "" (eq $component "gateway") -}}
 {{- fail (printf "%s.gracePeriodSeconds is %d; calls that may last %d s need at least %d (%sdrain.seconds + %s.exitSeconds + 15)" $component $grace (int $values.drain.seconds) $least $before $component) -}}
 {{- end -}}
 {{- end -}}
@@ -72,7 +72,7 @@
 {{- $files := .Values.secrets.files -}}
 {{- $authenticated := or (has "keys.toml" $files) (has "jwt-key" $files) -}}
 {{- if and (not $authenticated) (not $gateway.allowAnonymous) -}}
-{{- fail "the gateway would admit nobody: add keys.toml or jwt-key to secrets.files, or set gateway.allowAnonymous for a network that nobody else reaches" -}}
+{{- fail "no authentication is configured: add keys.toml or jwt-key to secrets.files, or set gateway.allowAnonymous for a network that no one else reaches" -}}
 {{- end -}}
 {{- if and $authenticated $gateway.allowAnonymous -}}
 {{- fail "gateway.allowAnonymous is true although secrets.files has keys: keys would protect nothing" -}}
@@ -80,19 +80,23 @@
 {{- if and (has "jwt-key" $files) (not (dig "jwt" "issuer" "" $gateway.config)) -}}
 {{- fail "secrets.files has jwt-key: say in gateway.config.jwt.issuer who issues the tokens" -}}
 {{- end -}}
-{{- $most := ternary $gateway.autoscaling.maxReplicas $gateway.replicas $gateway.autoscaling.enabled | int -}}
+{{- $most := ternary $gateway.replicas $gateway.autoscaling.maxReplicas (eq $gateway.autoscaling.kind "none") | int -}}
 {{- if and $authenticated (gt $most 1) (not (has "token-secret" $files)) -}}
 {{- fail (printf "%d gateways need a common token-secret: add it to secrets.files (head -c 32 /dev/urandom | base64)" $most) -}}
 {{- end -}}
 {{- if gt (int $gateway.autoscaling.minReplicas) (int $gateway.autoscaling.maxReplicas) -}}
 {{- fail (printf "gateway.autoscaling.minReplicas is %d, above maxReplicas (%d)" (int $gateway.autoscaling.minReplicas) (int $gateway.autoscaling.maxReplicas)) -}}
 {{- end -}}
+{{- $preStop := include "parley.gateway.preStop" . | int -}}
+{{- if and (include "parley.isAwsBalancer" .) (lt $preStop 60) -}}
+{{- fail (printf "gateway.preStopSeconds is %d; a balancer of AWS may send calls for a minute after a pod was deleted: set at least 60" $preStop) -}}
+{{- end -}}
 {{- $ports := $gateway.ports -}}
 {{- if lt (len (uniq (list (int $ports.http) (int $ports.health) (int $ports.metrics)))) 3 -}}
 {{- fail "gateway.ports: http, health and metrics must differ" -}}
 {{- end -}}
 {{- $own := dict
-  "listen" (dict "host" "gateway.listenAddress" "port" "gateway.ports.http" "health_port" "gateway.ports.health" "metrics_port" "gateway.ports.metrics" "drain_s" "drain.seconds" "certificate" "secrets.files" "key" "secrets.files")
+  "listen" (dict "host" "gateway.listenAddress" "port" "gateway.ports.http" "health_port" "gateway.ports.health" "metrics_port" "gateway.ports.metrics" "drain_s" "drain.seconds" "certificate" "secrets.files" "key" "secrets.files" "instance" "the pod's name")
   "servers" (dict "addresses" "the workers of this release" "sessions" "worker.capacity" "max_servers" "autoscaling.maxReplicas and worker.replicas")
   "calls" (dict "limit" "gateway.calls")
   "uploads" (dict "folder" "gateway.tmpSize")
@@ -156,6 +160,9 @@
 {{- if not $weights.s3.uri }}{{ fail "weights.source is s3: set weights.s3.uri, such as s3://BUCKET/PREFIX" }}{{ end -}}
 {{- if not $weights.s3.image }}{{ fail "weights.source is s3: set weights.s3.image to an image with the command aws" }}{{ end -}}
 {{- end -}}
+{{- if and (has $weights.source (list "hub" "s3")) .Values.networkPolicy.enabled (not .Values.networkPolicy.weightsCidrs) -}}
+{{- fail (printf "weights.source is %s, and networkPolicy.weightsCidrs is empty: name the networks that workers may reach with port 443 for as long as they run, such as [\"0.0.0.0/0\"] for the Internet; or fill a volume, and use the source volume" $weights.source) -}}
+{{- end -}}
 {{- if and (has $weights.source (list "s3" "volume")) (eq $profile "gpu") (not $weights.checksums) -}}
 {{- fail (printf "weights.source is %s with the profile gpu: put the output of sha256sum into weights.checksums" $weights.source) -}}
 {{- end -}}
@@ -167,6 +174,9 @@
 {{- define "parley.check.exposure" -}}
 {{- $exposure := .Values.exposure -}}
 {{- $files := .Values.secrets.files -}}
+{{- if and (has "tls.crt" $files) (kindIs "bool" $exposure.tls) (not $exposure.tls) -}}
+{{- fail "exposure.tls is false, and secrets.files has tls.crt: clients that reach the pods need https" -}}
+{{- end -}}
 {{- if and (hasPrefix "gateway" $exposure.kind) (not $exposure.gateway.parentRefs) -}}
 {{- fail (printf "exposure.kind is %s: name the Gateway in exposure.gateway.parentRefs" $exposure.kind) -}}
 {{- end -}}
@@ -182,8 +192,14 @@
 {{- if and (eq $exposure.kind "nlb") $exposure.nlb.certificateArn (has "tls.crt" $files) -}}
 {{- fail "exposure.nlb.certificateArn ends TLS at the balancer: leave tls.crt and tls.key out of secrets.files" -}}
 {{- end -}}
+{{- if and (eq $exposure.kind "nlb") $exposure.nlb.certificateArn $exposure.affinity -}}
+{{- fail "exposure.nlb.certificateArn makes a listener for TLS, which has no stickiness: set exposure.affinity to false, or leave certificateArn empty and add tls.crt and tls.key to secrets.files" -}}
+{{- end -}}
 {{- $turn := .Values.turn -}}
 {{- if $turn.enabled -}}
+{{- if not .Values.networkPolicy.enabled -}}
+{{- fail "turn.enabled needs networkPolicy.enabled: turn.peerRange has all pods in it, and only the policies keep TURN from relaying to others than the gateways" -}}
+{{- end -}}
 {{- range $name := tuple "image" "peerRange" "peerCidr" "existingSecret" -}}
 {{- if not (get $turn $name) }}{{ fail (printf "turn.enabled needs turn.%s" $name) }}{{ end -}}
 {{- end -}}

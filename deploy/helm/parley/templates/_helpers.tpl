@@ -113,7 +113,24 @@ capabilities:
 {{- /* Sessions of a worker that autoscaling aims at, rounded down to a tenth. */ -}}
 {{- define "parley.sessionsWanted" -}}
 {{- $held := .Values.worker.capacity | default (include "parley.sessions" .) -}}
-{{- divf (floor (mulf (float64 $held) (float64 .Values.worker.fill) 10)) 10 -}}
+{{- divf (floor (mulf (float64 $held) (float64 .Values.worker.targetUtilization) 10)) 10 -}}
+{{- end -}}
+
+{{- /* Calls of a gateway that autoscaling aims at, rounded down to a tenth. */ -}}
+{{- define "parley.callsWanted" -}}
+{{- divf (floor (mulf (float64 .Values.gateway.calls) (float64 .Values.gateway.autoscaling.targetUtilization) 10)) 10 -}}
+{{- end -}}
+
+{{- /* Whether a balancer of AWS finds the gateway's pods by their addresses: "true" or empty. */ -}}
+{{- define "parley.isAwsBalancer" -}}
+{{- $exposure := .Values.exposure -}}
+{{- if or (eq $exposure.kind "nlb") (and (eq $exposure.kind "ingress") (eq $exposure.ingress.controller "alb")) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- define "parley.gateway.preStop" -}}
+{{- .Values.gateway.preStopSeconds | default (ternary 60 15 (eq (include "parley.isAwsBalancer" .) "true")) | int -}}
 {{- end -}}
 
 {{- /* Pods of workers that may take calls at once: with those that a new version starts first. */ -}}
@@ -126,9 +143,7 @@ capabilities:
 {{- end -}}
 
 {{- define "parley.gateway.leastGrace" -}}
-{{- with .Values -}}
-{{- add .gateway.preStopSeconds .drain.seconds .gateway.exitSeconds 15 -}}
-{{- end -}}
+{{- add (include "parley.gateway.preStop" . | int) .Values.drain.seconds .Values.gateway.exitSeconds 15 -}}
 {{- end -}}
 
 {{- define "parley.worker.leastGrace" -}}
@@ -151,7 +166,9 @@ capabilities:
 {{- /* Whether clients use TLS, at the pods or before them: "true" or empty. */ -}}
 {{- define "parley.isPublicTls" -}}
 {{- $exposure := .Values.exposure -}}
-{{- if or (has "tls.crt" .Values.secrets.files) (and (eq $exposure.kind "nlb") $exposure.nlb.certificateArn) (and (eq $exposure.kind "ingress") (or $exposure.ingress.tlsSecret (eq $exposure.ingress.controller "alb"))) (eq $exposure.kind "gateway") -}}
+{{- if kindIs "bool" $exposure.tls -}}
+{{- if $exposure.tls }}true{{ end -}}
+{{- else if or (has "tls.crt" .Values.secrets.files) (and (eq $exposure.kind "nlb") $exposure.nlb.certificateArn) (and (eq $exposure.kind "ingress") (or $exposure.ingress.tlsSecret (eq $exposure.ingress.controller "alb"))) (eq $exposure.kind "gateway") -}}
 true
 {{- end -}}
 {{- end -}}

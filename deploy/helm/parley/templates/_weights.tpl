@@ -45,7 +45,16 @@
 - name: check-sums
   image: {{ include "parley.image" (dict "root" $ "image" $weights.image "default" "") }}
   imagePullPolicy: {{ $weights.image.pullPolicy }}
-  command: [sha256sum, --check, --strict, --quiet, /etc/parley/sums/SHA256SUMS]
+  # Also what is there and not in the list: a file that was added is as good as one that was changed. Folders and files
+  # that begin with a dot are those of the programs that bring the weights.
+  command: [sh, -ceu]
+  args:
+    - |
+      sha256sum --check --strict --quiet /etc/parley/sums/SHA256SUMS
+      sed 's/^\\\{0,1\}[0-9a-f]* [ *]//' /etc/parley/sums/SHA256SUMS | sort > /tmp/listed
+      find . -name '.?*' -prune -o ! -type d -printf '%P\n' | sort > /tmp/found
+      more=$(comm -13 /tmp/listed /tmp/found)
+      [ -z "$more" ] || { printf 'not in weights.checksums:\n%s\n' "$more" >&2; exit 1; }
   workingDir: /var/lib/parley/models
   {{- include "parley.weights.common" . | nindent 2 }}
 {{- end }}
