@@ -93,6 +93,11 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
     return folder
 
 
+def is_fetched(weights: Published, models: Path) -> bool:
+    """Whether all files of an entry have arrived some time: the hub need not be asked."""
+    return (models / weights.name / SOURCE).is_file()
+
+
 def _missing_bytes(target: Path, size: int) -> int:
     return size - min(length(target) or length(part_of(target)), size)
 

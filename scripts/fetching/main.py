@@ -21,7 +21,7 @@ from pathlib import Path
 
 from fetching import manifest
 from fetching.cache import Cache, cache_folder
-from fetching.fetch import Sources, fetch_pinned, fetch_published, make, prerequisites
+from fetching.fetch import Sources, fetch_pinned, fetch_published, is_fetched, make, prerequisites
 from fetching.hub import TOKEN_VARIABLE, Hub, Patience, base_address
 from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published, Weights
 from fetching.packages import Packages
@@ -73,7 +73,7 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--profile",
         metavar="NAME",
-        help="also what this profile of the model repository needs and the manifest pins",
+        help="also what this profile of the model repository needs",
     )
     parser.add_argument(
         "--into",
@@ -138,7 +138,7 @@ def _fetch_all(entries: dict[str, Weights], args: argparse.Namespace) -> None:
             source = entries[entry.source]
             assert isinstance(source, Pinned)  # see prerequisites
             make(entry, source, args.into, sources)
-        elif isinstance(entry, Published) and entry.name in args.names:
+        elif isinstance(entry, Published) and (entry.name in args.names or not is_fetched(entry, args.into)):
             with connect(base_address()) as hub:
                 fetch_published(hub, entry, args.into, progress, record=args.record)
         if entry.name in args.names:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from archive_makers import make_installable
+from fake_hub import REPOSITORY, FakeHub
 from fetching import main as fetching_main
 from fetching import manifest
 from fetching.fetch import prerequisites
+from fetching.hub import Hub, Patience
 from fetching.main import main
 from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published
 from fetching.placed import INCLUDED
@@ -208,10 +211,21 @@ def test_a_profile_that_is_complete_needs_nothing(entries, models, capsys, monke
     assert not (models.parent / "cache").exists()
 
 
-def test_published_weights_are_not_fetched_for_a_profile(entries, tmp_path, monkeypatch):
-    monkeypatch.setattr(fetching_main, "base_address", None)
-    assert main(["--profile", "gpu"]) == 0
-    assert not (tmp_path / "models").exists()
+def test_published_weights_are_fetched_for_a_profile_once(entries, tmp_path, monkeypatch):
+    hub = FakeHub({"model.onnx": b"network"})
+    entries.write_text(ENTRIES.replace("maker/large", REPOSITORY))
+    monkeypatch.setattr(fetching_main, "base_address", lambda: hub.address)
+    into = tmp_path / "models"
+    assert main(["--profile", "gpu", "--into", str(into)]) == 0
+    assert [path.name for path in into.rglob("*.onnx")] == ["model.onnx"]
+    hub.close()
+    assert main(["--profile", "gpu", "--into", str(into)]) == 0, "the hub is not needed any more"
+
+
+def test_a_profile_whose_weights_cannot_be_fetched_is_an_error(entries, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetching_main, "base_address", lambda: "http://127.0.0.1:9")
+    monkeypatch.setattr(fetching_main, "Hub", partial(Hub, patience=Patience(attempts=1)))
+    assert main(["--profile", "gpu", "--into", str(tmp_path / "models")]) == 1
 
 
 @pytest.mark.parametrize("name", ["detector", "tiny-one"])
