@@ -15,7 +15,7 @@ from rich.console import Console
 
 from parley_client.cli.advice import advice_on_waiting
 from parley_client.cli.arguments import address
-from parley_client.cli.commands import gateway_keys
+from parley_client.cli.commands import gateway_health, gateway_keys
 from parley_client.cli.output import print_warning
 from parley_client.errors import UsageError
 
@@ -64,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long calls may go on after SIGTERM (default: 30)",
     )
     parser.set_defaults(action=None)
-    actions = parser.add_subparsers(dest="action", metavar="[keys]", help="instead of running a gateway:")
+    actions = parser.add_subparsers(dest="action", metavar="[keys|health]", help="instead of running one:")
     gateway_keys.add_arguments(actions.add_parser("keys", help="make, list and revoke API keys"))
+    actions.add_parser("health", help="whether the gateway of these settings takes calls: a health check")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
 
 
@@ -80,6 +81,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise UsageError(_NEEDS)
     if args.action == "keys":
         return gateway_keys.run(args, console, lambda: _settings(args).security.keys_file)
+    if args.action == "health":
+        return gateway_health.run(_settings(args).listen)
     from parley_gateway.logs import log_to_stderr  # noqa: PLC0415 - an optional extra
     from parley_gateway.serving import serve  # noqa: PLC0415
 
