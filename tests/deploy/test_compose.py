@@ -1,0 +1,118 @@
+"""The compose file's secrets, and what it starts on a GPU."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+from charts import ROOT, render
+from value_sets import SETS
+
+COMPOSE = ROOT / "deploy" / "compose"
+
+
+def prepare(folder, **environment):
+    """Run the program that makes the secrets."""
+    given = {"PARLEY": str(ROOT / ".venv" / "bin" / "parley"), "PARLEY_SECRETS": str(folder), **environment}
+    return subprocess.run(
+        [COMPOSE / "prepare"],
+        env={**os.environ, **given},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compose") / "secrets"
+    done = prepare(folder)
+    assert done.returncode == 0, done.stderr
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    for name, content in made.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def contents(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_every_secret_is_made_once_and_only_its_owner_enters(made, folder):
+    wanted = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["secrets"]
+    assert {one["file"].removeprefix("secrets/") for one in wanted.values()} <= set(made)
+    assert prepare(folder).returncode == 0
+    assert contents(folder) == made
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", ["token_secret", "grafana_password"])
+def test_a_secret_that_is_lost_is_made_again_and_no_other(made, folder, name):
+    (folder / name).unlink()
+    assert prepare(folder).returncode == 0
+    assert {other for other, content in contents(folder).items() if content != made[other]} == {name}
+
+
+@pytest.mark.parametrize("name", ["redis.conf", "gateway.toml"])
+def test_a_file_that_is_lost_gets_the_password_of_the_other_one(made, folder, name):
+    (folder / name).unlink()
+    assert prepare(folder).returncode == 0
+    assert contents(folder) == made
+
+
+@pytest.mark.parametrize("name", ["api_key", "metrics_key"])
+def test_a_key_that_is_lost_gets_a_successor_and_the_others_go_on(made, folder, name):
+    inode = (folder / "keys.toml").stat().st_ino
+    (folder / name).unlink()
+    assert prepare(folder).returncode == 0
+    now = contents(folder)
+    assert {other for other, content in now.items() if content != made[other]} == {name, "keys.toml"}
+    before, after = (tomllib.loads(files["keys.toml"].decode()) for files in (made, now))
+    assert before.items() < after.items()
+    assert len(after) == 3
+    assert (folder / "keys.toml").stat().st_ino == inode, "a mounted file is its inode"
+
+
+@pytest.mark.parametrize(("name", "others"), [("tls.key", "tls.crt"), ("keys.toml", "api_key")])
+def test_what_cannot_be_made_for_the_rest_is_said_and_nothing_is_replaced(made, folder, name, others):
+    (folder / name).unlink()
+    done = prepare(folder)
+    assert done.returncode == 1
+    assert others in done.stderr
+    assert contents(folder) == {file: content for file, content in made.items() if file != name}
+
+
+def test_why_a_key_could_not_be_made_is_said(folder):
+    (folder / "api_key").unlink()
+    done = prepare(folder, PARLEY="/bin/ls")
+    assert done.returncode == 1
+    assert "ls:" in done.stderr
+    assert not (folder / "api_key").exists()
+
+
+def test_a_worker_with_a_gpu_loads_the_models_whose_weights_are_fetched():
+    services = yaml.safe_load((COMPOSE / "compose.gpu.yaml").read_text())["services"]
+    assert services["weights"]["command"] == ["--profile", "gpu"]
+    flags = services["worker"]["command"]
+    loaded = [flag.partition("=")[2] for flag in flags if flag.startswith("--load-model=")]
+    chart = SETS["single-gpu"]
+    assert loaded == chart["worker"]["models"]
+    assert "--profile=gpu" in flags
+    manifest = tomllib.loads((ROOT / "build" / "checkpoints.toml").read_text())["weights"]
+    fetched = {
+        name
+        for name, entry in manifest.items()
+        if "gpu" in entry.get("profiles", ()) and "repository" in entry
+    }
+    assert fetched == set(chart["weights"]["hub"]["models"])
+    assert "--ready-timeout=900" in render(chart).container("worker")["args"]
+    assert "--ready-timeout=900" in flags
