@@ -6,6 +6,7 @@ It needs the packages of the extra ``gateway``, besides those of ``client``.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import replace
 from typing import Any
 
@@ -46,16 +47,18 @@ class GatewayTransport:
     Args:
         url: of the gateway, ``http://host:port``.
         key: API key; empty: none.
+        tls: which certificates are believed, at ``https://``; None: those of the web's authorities.
     """
 
-    def __init__(self, url: str, key: str = "") -> None:
+    def __init__(self, url: str, key: str = "", *, tls: ssl.SSLContext | None = None) -> None:
         self._url = url.rstrip("/")
+        self._tls = tls
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._streams: list[GatewayStream] = []
 
     async def open(self, call_id: str, timeout_s: float) -> GatewayStream:  # noqa: ARG002 - the gateway has own ids
         """A stream; it connects with the first frame, which says what session it is."""
-        stream = GatewayStream(self._url, self._headers, timeout_s)
+        stream = GatewayStream(self._url, self._headers, timeout_s, self._tls)
         self._streams.append(stream)
         return stream
 
@@ -73,8 +76,11 @@ class GatewayStream:
 
     acknowledges = False
 
-    def __init__(self, url: str, headers: dict[str, str], timeout_s: float) -> None:
+    def __init__(
+        self, url: str, headers: dict[str, str], timeout_s: float, tls: ssl.SSLContext | None
+    ) -> None:
         self._url = url
+        self._tls = tls
         self._headers = headers
         self._timeout_s = timeout_s
         self._socket: ClientConnection | None = None
@@ -143,6 +149,7 @@ class GatewayStream:
                     ping_timeout=_PING_S,
                     compression=None,
                     proxy=None,
+                    ssl=self._tls,
                 )
         except TimeoutError as error:
             raise ConnectError(f"{self._url} did not open a session within {self._timeout_s:g} s") from error
@@ -156,7 +163,7 @@ class GatewayStream:
         """Create the session; returns the address of its stream."""
         # A gateway is reached directly: proxies of the environment are for the public network.
         async with httpx2.AsyncClient(
-            headers=self._headers, timeout=self._timeout_s, trust_env=False
+            headers=self._headers, timeout=self._timeout_s, trust_env=False, verify=self._tls or True
         ) as client:
             try:
                 answer = await client.post(f"{self._url}/v1/sessions", json=body)

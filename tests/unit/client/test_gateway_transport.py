@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 import pytest
 import uvicorn
+from certificates import Authority
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import JSONResponse
 from starlette.websockets import WebSocketDisconnect
@@ -87,15 +89,16 @@ class Gateway:
 
 
 @asynccontextmanager
-async def serving(gateway):
+async def serving(gateway, **options):
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(gateway.app(), log_config=None, lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(gateway.app(), log_config=None, lifespan="off", **options))
     server.capture_signals = suppress  # signals stay with pytest
     task = asyncio.create_task(server.serve([listener]))
     try:
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
-        gateway.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        scheme = "https" if options else "http"
+        gateway.url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         yield gateway.url
     finally:
         server.should_exit = True
@@ -103,8 +106,26 @@ async def serving(gateway):
         listener.close()
 
 
-def calling(url, key="", **options):
-    return connect("", transport=lambda: GatewayTransport(url, key), retry=NO_RETRY, **options)
+def calling(url, key="", tls=None, **options):
+    return connect("", transport=lambda: GatewayTransport(url, key, tls=tls), retry=NO_RETRY, **options)
+
+
+async def test_the_certificate_of_a_gateway_of_ones_own_is_believed_where_it_is_named(tmp_path):
+    authority = Authority()
+    files = tmp_path / "chain.pem", tmp_path / "key.pem"
+    for path, content in zip(files, authority.issue("localhost"), strict=True):
+        path.write_bytes(content)
+    trust = ssl.create_default_context(cadata=authority.certificate.decode())
+    gateway = Gateway()
+    async with serving(gateway, ssl_certfile=files[0], ssl_keyfile=files[1]) as url:
+        gateway.url = url.replace("127.0.0.1", "localhost")  # as the certificate names it
+        async with calling(gateway.url, tls=trust) as call:
+            await call.send_audio(np.ones(160, np.int16))
+            sounds = [event async for event in _until(call, AgentAudio)]
+        assert list(sounds[-1].samples) == [1, 2, 3]
+        with pytest.raises(ConnectError, match="no gateway answers"):
+            async with calling(gateway.url):
+                pass
 
 
 async def test_a_call_has_audio_both_ways_and_is_hung_up():
