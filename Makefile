@@ -151,8 +151,8 @@ bench-growth: setup ## Measure what a call costs beside the networks, for 1 to 6
 bench-observation: setup ## Measure what metrics, traces and logs cost: on against off (ARGS="--help")
 	@$(PY) perf/bench_observation.py $(ARGS)
 
-soak: setup ## Send the server callers that behave badly for an hour, and watch it (ARGS="--help")
-	@$(PY) perf/soak.py $(ARGS)
+soak: setup ## Hours of calls, cancels and kills; does anything grow, or get lost? (HOURS=2, ARGS="--help")
+	@$(PY) perf/soak.py $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
 bench-moves: setup ## Kill, cut off and restart servers under calls, which go on elsewhere (needs root; ARGS="--help")
 	@$(PY) perf/bench_moves.py $(ARGS)

@@ -1,10 +1,12 @@
-"""Whether the server survives callers that behave badly: ``make soak``.
+"""Whether server and gateway survive hours of calls, cancels and kills: ``make soak HOURS=2``.
 
-Sessions that are refused, given up at random moments, broken off and never ended, and normal ones, so many
-at once, directly and through a gateway, against a real server that is started for it. The soak ends by
-itself, early if the server's process dies. It fails if that happens, if a canary or the health endpoint
-does not answer, or if a session is answered otherwise than it has to be. It reports how often each kind
-was held and its outcomes, and how fast the server's memory, open files, threads and shared memory grew.
+Callers hold conversations with words of their own, directly and through a gateway, drop some at random
+moments, and send sessions that are refused, given up, broken off and never ended. At random intervals the
+process of a model is killed (SIGKILL), which the supervisor replaces. Everything is written to a file while
+it happens, one JSON object a line; ``--judge FILE`` reads it again. docs/reliability.md has the method.
+
+The exit status is 1 if a call got what belongs to another one, a request did not end, something failed that
+no kill explains, a process was not replaced, or a resource grew.
 """
 
 from __future__ import annotations
@@ -14,112 +16,90 @@ import asyncio
 import collections
 import json
 import os
+import platform
 import random
 import signal
 import sys
 import time
+import traceback
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, TextIO
 
-import numpy as np
+import httpx
 from rich.console import Console
-from rich.table import Table
 from soak_callers import CANCELLING, SESSIONS, Session, Target
+from soak_calls import SESSIONS as CALLS
+from soak_calls import learn
+from soak_counts import count_channels
 from soak_gateway import SESSIONS as VISITS
-from soak_gateway import gateway
+from soak_gateway import watched_gateway
+from soak_judgement import judge, read
+from soak_kills import Kill, Killer
+from soak_processes import Server, StartError, counts, look, serving, shared_memory
+from soak_report import show
 
 from parley.canaries import CanaryError, call_canaries
-from parley.errors import ParleyError
-from parley.launcher.server import EmbeddedServer
 from parley_client.cli.arguments import handle_signals
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import own_server
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 from parley_client.transport import open_triton_channel
 
-_SESSION_S = 60.0
+_SESSION_S = 120.0
 _CANARY_S = 30.0
 _HTTP_S = 10.0
-_SHOWN = 20
+_SETTLE_S = 60.0
 # A client that is never heard of again loses its session soon, or they would fill the server.
 _ENVIRONMENT = {"PARLEY_VOICE_AGENT_IDLE_LIMIT_S": "10"}
-_SETTLE_S = 15.0
-_ALL: dict[Session, int] = {**SESSIONS, **VISITS, **CANCELLING}
+_ALL: dict[Session, int] = {**CALLS, **SESSIONS, **VISITS, **CANCELLING}
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What the server's processes use at one moment."""
+class Journal:
+    """The file of a soak: one JSON object a line, each written at once.
 
-    at_s: float
-    """Since the beginning of the soak."""
-    sessions: int
-    """That were held so far."""
-    open_files: int
-    threads: int
-    private_mib: float
-    shared_mib: float
-    """Of the regions in the shared memory file system."""
+    Args:
+        file: open for writing.
+    """
 
-
-@dataclass
-class Soak:
-    """One run."""
-
-    seed: int
-    minutes: float
-    outcomes: dict[str, collections.Counter[str]] = field(
-        default_factory=lambda: collections.defaultdict(collections.Counter)
-    )
-    """Counts of the outcomes of each kind."""
-    problems: list[str] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    canaries: int = 0
-    """How often every canary answered."""
-    server_end: int | None = None
-    """The status with which the server's process ended; None: it lives."""
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.began = time.monotonic()
+        """Time of the journal: 0 s."""
+        self.sessions = 0
+        self.problems = 0
+        self.outcomes: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        """Counts of the outcomes of each kind."""
 
     @property
-    def sessions(self) -> int:
-        """That were held."""
-        return sum(sum(counter.values()) for counter in self.outcomes.values())
+    def now_s(self) -> float:
+        """Since the begin of the soak."""
+        return round(time.monotonic() - self.began, 2)
 
-    def slopes(self) -> dict[str, float]:
-        """Growth for each 1000 sessions: of the second half, by least squares."""
-        half = self.samples[len(self.samples) // 2 :]
-        held = [sample.sessions / 1000 for sample in half]
-        if len(half) < 3 or held[0] == held[-1]:
-            return {}
-        names = ("open_files", "threads", "private_mib", "shared_mib")
-        return {
-            name: float(np.polyfit(held, [float(getattr(sample, name)) for sample in half], 1)[0])
-            for name in names
-        }
+    def write(self, record: str, **fields: Any) -> None:
+        """Append one object."""
+        self._file.write(json.dumps({"record": record, "at_s": self.now_s, **fields}) + "\n")
+        self._file.flush()
 
-    def summary(self) -> dict[str, object]:
-        """For JSON."""
-        return {
-            "seed": self.seed,
-            "minutes": self.minutes,
-            "cpus": os.cpu_count(),
-            "sessions": self.sessions,
-            "outcomes": {kind: dict(counter) for kind, counter in self.outcomes.items()},
-            "problems": self.problems,
-            "canaries": self.canaries,
-            "server_end": self.server_end,
-            "growth_per_1000_sessions": self.slopes(),
-            "samples": [asdict(sample) for sample in self.samples],
-        }
+    def fail(self, what: str, error: str, kills: list[Kill], **fields: Any) -> None:
+        """Something that went wrong, and the kills that may be the reason."""
+        self.problems += not kills
+        self.write("failure", what=what, error=error, kills=[kill.at_s for kill in kills], **fields)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=60.0, help="default: %(default)g")
-    parser.add_argument("--at-once", type=int, default=16, help="callers (default: %(default)s)")
+    parser.add_argument("--hours", type=float, default=1.0, help="default: %(default)g")
+    parser.add_argument("--at-once", type=int, default=4, help="callers, at most 8 (default: %(default)s)")
+    parser.add_argument(
+        "--pause-s", type=float, default=1.0, help="longest, between two sessions of a caller"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of what the callers do (default: %(default)s)")
+    parser.add_argument(
+        "--kill-every-s", type=float, default=300.0, help="on average; 0: no kills (default: %(default)g)"
+    )
     parser.add_argument(
         "--cancelling",
         action="store_true",
@@ -127,11 +107,14 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--kinds", help=f"only these, of {','.join(map(_name, _ALL))}")
     parser.add_argument("--sample-s", type=float, default=15.0, help="between two looks (%(default)g)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything to FILE, a line at a time"
+    )
+    parser.add_argument("--judge", type=Path, metavar="FILE", help="only judge a journal")
     args = parser.parse_args()
-    if args.minutes <= 0 or args.at_once < 1 or args.sample_s <= 0:
-        parser.error("minutes, callers and the time between two looks are above 0")
-    usual = {**SESSIONS, **VISITS, **(CANCELLING if args.cancelling else {})}
+    if args.hours <= 0 or not 1 <= args.at_once <= 8 or args.sample_s <= 0 or args.kill_every_s < 0:
+        parser.error("hours and the time between two looks are above 0; there are 1 to 8 callers")
+    usual = {**CALLS, **SESSIONS, **VISITS, **(CANCELLING if args.cancelling else {})}
     chosen = args.kinds.split(",") if args.kinds else list(map(_name, usual))
     args.kinds = {kind: weight for kind, weight in _ALL.items() if _name(kind) in chosen}
     if len(args.kinds) != len(chosen):
@@ -142,125 +125,187 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the soak; the exit status is 1 if anything went wrong, and 130 after Ctrl-C."""
     args, console = _arguments(), make_console()
+    if args.judge:
+        return until_closed(lambda: _judge(args.judge, console))
+    count_channels()
     return until_closed(lambda: _measure(args, console))
 
 
 def _measure(args: argparse.Namespace, console: Console) -> int:
-    soak = Soak(args.seed, args.minutes)
+    args.json.parent.mkdir(parents=True, exist_ok=True)
     try:
         with (
+            args.json.open("w") as file,
             handle_signals(signal.default_int_handler),
-            own_server(console, "soak", environment=_ENVIRONMENT) as server,
-            gateway(server.endpoints.grpc) as url,
+            serving("soak", _ENVIRONMENT) as server,
+            watched_gateway(server.endpoints["grpc"]) as gateway,
         ):
-            asyncio.run(_run(args, soak, server, url, console))
+            asyncio.run(_Soak(args, server, gateway, Journal(file), console).run())
     except OutputClosedError:
         raise
-    except ParleyError as error:
+    except StartError as error:
         console.print(f"soak: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
         console.print("Interrupted.")
         return 130
-    finally:
-        if args.json and soak.samples:
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(soak.summary(), indent=1))
-    _print(soak, console)
-    return 1 if soak.problems else 0
+    return _judge(args.json, console)
 
 
-async def _run(
-    args: argparse.Namespace, soak: Soak, server: EmbeddedServer, url: str, console: Console
-) -> None:
-    began = time.monotonic()
-    address = server.endpoints.grpc
-    watch = asyncio.create_task(_watch(soak, server, began, args.sample_s, console))
-    channel = open_triton_channel(address)
+def _judge(file: Path, console: Console) -> int:
+    """Judge a journal, print what it shows, and write it beside it; returns the exit status."""
     try:
-        targets = [
-            Target(address, channel, url, random.Random(f"{args.seed}-{number}"))
-            for number in range(args.at_once)
-        ]
-        callers = [asyncio.create_task(_call(soak, server, target, args.kinds)) for target in targets]
-        # They end by themselves only when the server is lost.
-        await asyncio.wait({watch, *callers}, timeout=60 * args.minutes, return_when=asyncio.FIRST_COMPLETED)
-        for caller in callers:
-            caller.cancel()
-        for end in await asyncio.gather(*callers, return_exceptions=True):
-            if isinstance(end, Exception):
-                soak.problems.append(f"a caller ended: {end!r}")
-    finally:
-        await channel.close()
-    if not watch.done():
-        await asyncio.sleep(_SETTLE_S)
-    watch.cancel()
-    for end in await asyncio.gather(watch, return_exceptions=True):
-        if isinstance(end, Exception):
-            soak.problems.append(f"the watch ended: {end!r}")
-    await _look(soak, server, time.monotonic() - began)
+        judgement = judge(read(file))
+    except (OSError, ValueError) as error:
+        console.print(f"soak: {file}: {error}", style="red", markup=False)
+        return 1
+    file.with_suffix(".judgement.json").write_text(json.dumps(judgement.summary(), indent=1))
+    show(judgement, console)
+    return 0 if judgement.passed else 1
 
 
-async def _call(soak: Soak, server: EmbeddedServer, target: Target, kinds: Mapping[Session, int]) -> None:
-    """One caller: session after session, as long as there is a server."""
-    choices, weights = list(kinds), list(kinds.values())
-    while server.poll() is None:
-        kind = target.random.choices(choices, weights)[0]
+class _Soak:
+    """One run."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        server: Server,
+        gateway: tuple[str, int],
+        journal: Journal,
+        console: Console,
+    ) -> None:
+        self._args = args
+        self._server = server
+        self._url, self._gateway = gateway
+        self._journal = journal
+        self._console = console
+        self._killer = Killer(server, random.Random(f"{args.seed}-kills"), args.kill_every_s, journal.began)
+        self._looks = 0
+
+    async def run(self) -> None:
+        """Until the time is over, or the launcher has ended."""
+        args, address = self._args, self._server.endpoints["grpc"]
+        self._journal.write(
+            "begin",
+            unix_s=time.time(),
+            cpus=os.cpu_count(),
+            machine=platform.platform(),
+            hours=args.hours,
+            at_once=args.at_once,
+            seed=args.seed,
+            kill_every_s=args.kill_every_s,
+            kinds={_name(kind): weight for kind, weight in args.kinds.items()},
+        )
+        channel = open_triton_channel(address)
         try:
-            async with asyncio.timeout(_SESSION_S):
-                outcome = await kind(target)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the soak looks for
-            outcome = f"{type(error).__name__}"
-            soak.problems.append(f"{_name(kind)}: {error!r}")
-        soak.outcomes[_name(kind)][outcome] += 1
+            first = Target(address, channel, self._url, random.Random(f"{args.seed}-first"))
+            scripts = await learn(first, self._console)
+            targets = [
+                replace(first, random=random.Random(f"{args.seed}-{number}"), scripts=scripts)
+                for number in range(args.at_once)
+            ]
+            watch = asyncio.create_task(self._watch())
+            end = asyncio.create_task(asyncio.sleep(3600 * args.hours))
+            callers = [asyncio.create_task(self._call(target, args.kinds)) for target in targets]
+            kills = [asyncio.create_task(self._kill())] if args.kill_every_s else []
+            await asyncio.wait({watch, end, *callers, *kills}, return_when=asyncio.FIRST_COMPLETED)
+            await self._end([end, *callers, *kills])
+        finally:
+            await channel.close()
+        if not watch.done():
+            await asyncio.sleep(_SETTLE_S)
+        await self._end([watch])
+        self._journal.write("end", outcomes=self._journal.outcomes, launcher=self._server.status)
 
+    async def _end(self, tasks: list[asyncio.Task[Any]]) -> None:
+        for task in tasks:
+            task.cancel()
+        for end in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(end, Exception):
+                self._journal.fail("soak", "".join(traceback.format_exception(end)), [])
 
-async def _watch(
-    soak: Soak, server: EmbeddedServer, began: float, interval_s: float, console: Console
-) -> None:
-    """Look at the server again and again; returns when it is lost."""
-    shown = 0
-    while await _look(soak, server, time.monotonic() - began):
-        last = soak.samples[-1]
-        console.print(
-            f"{last.at_s:6.0f} s  {last.sessions} sessions, {len(soak.problems)} problems, "
-            f"{last.open_files} files, {last.private_mib:.0f} MiB, {last.shared_mib:.0f} MiB shared"
+    async def _kill(self) -> None:
+        while True:
+            kill = await self._killer.next(lambda kill: self._journal.write("kill", kill=asdict(kill)))
+            if kill is not None:
+                self._journal.write("restored", kill=asdict(kill))
+                self._console.print(f"killed {kill.instance}, restored {kill.restored_s}", markup=False)
+
+    async def _call(self, target: Target, kinds: Mapping[Session, int]) -> None:
+        """One caller: session after session."""
+        choices, weights = list(kinds), list(kinds.values())
+        journal = self._journal
+        while True:
+            kind = target.random.choices(choices, weights)[0]
+            began_s = journal.now_s
+            try:
+                async with asyncio.timeout(_SESSION_S) as limit:
+                    outcome = await kind(target)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what the soak looks for
+                outcome = "did not end" if limit.expired() else type(error).__name__
+                kills = self._killer.excuses(began_s, journal.now_s)
+                journal.fail(
+                    _name(kind),
+                    repr(error),
+                    kills,
+                    outcome=outcome,
+                    began_s=began_s,
+                    cause=repr(error.__cause__),
+                )
+                if not kills:
+                    self._console.print(f"{_name(kind)}: {error!r}", style="red", markup=False)
+            journal.outcomes[_name(kind)][outcome] += 1
+            journal.sessions += 1
+            await asyncio.sleep(self._args.pause_s * target.random.random())
+
+    async def _watch(self) -> None:
+        """Look again and again; returns when the launcher has ended."""
+        while self._server.status is None:
+            await self._look()
+            await asyncio.sleep(self._args.sample_s)
+        self._journal.fail("launcher", f"ended with {self._server.status}", [])
+
+    async def _look(self) -> None:
+        """Take a sample, and ask health and canaries while nothing is being replaced."""
+        journal = self._journal
+        self._looks += 1
+        try:
+            counted = await counts(self._url)
+        except httpx.HTTPError as error:
+            journal.fail("gateway", repr(error), [])
+            counted = {}
+        uses = look(self._server, self._gateway)
+        journal.write(
+            "sample",
+            sessions=journal.sessions,
+            processes=[asdict(use) for use in uses],
+            shared_memory=asdict(shared_memory(self._server)),
+            load=os.getloadavg(),
+            outcomes=journal.outcomes,
+            **counted,
         )
-        for problem in soak.problems[shown:_SHOWN]:
-            console.print(problem, style="red", markup=False)
-        shown = min(len(soak.problems), _SHOWN)
-        await asyncio.sleep(interval_s)
+        if self._looks % 4 == 1:
+            self._console.print(
+                f"{journal.now_s:6.0f} s  {journal.sessions} sessions, {len(self._killer.kills)} kills, "
+                f"{journal.problems} problems"
+            )
+            await self._ask()
 
-
-async def _look(soak: Soak, server: EmbeddedServer, at_s: float) -> bool:
-    """Take a sample, and ask the server's health and every canary; whether the server is there."""
-    server.follow_log()
-    soak.server_end = server.poll()
-    if soak.server_end is not None:
-        soak.problems.append(f"the server's process ended with {soak.server_end}: {server.log_path}")
-        return False
-    used = server.usage()
-    soak.samples.append(
-        Sample(
-            at_s=round(at_s, 1),
-            sessions=soak.sessions,
-            open_files=sum(one.open_files for one in used),
-            threads=sum(one.threads for one in used),
-            private_mib=round(sum(one.private_bytes for one in used) / 2**20, 2),
-            shared_mib=round(server.shared_memory_bytes() / 2**20, 2),
-        )
-    )
-    try:
-        for path in ("live", "ready"):
-            await asyncio.to_thread(_get, f"http://{server.endpoints.http}/v2/health/{path}")
-    except OSError as error:
-        soak.problems.append(f"health: {error!r}")
-    try:
-        await asyncio.to_thread(call_canaries, server.endpoints.grpc, server.models, _CANARY_S)
-        soak.canaries += 1
-    except CanaryError as error:
-        soak.problems.append(f"canary: {error}")
-    return True
+    async def _ask(self) -> None:
+        if self._killer.is_disturbed:
+            return
+        began_s = self._journal.now_s
+        try:
+            for path in ("live", "ready"):
+                await asyncio.to_thread(_get, f"http://{self._server.endpoints['http']}/v2/health/{path}")
+            models = sorted(self._server.record()["models"])
+            await asyncio.to_thread(call_canaries, self._server.endpoints["grpc"], models, _CANARY_S)
+        except (OSError, CanaryError) as error:
+            kills = self._killer.excuses(began_s, self._journal.now_s)
+            self._journal.fail("canary", repr(error), kills, began_s=began_s)
+        else:
+            self._journal.write("canaries", models=models)
 
 
 def _get(url: str) -> None:
@@ -270,22 +315,6 @@ def _get(url: str) -> None:
 
 def _name(kind: object) -> str:
     return str(getattr(kind, "__name__", kind))
-
-
-def _print(soak: Soak, console: Console) -> None:
-    table = Table(title=f"{soak.sessions} sessions, seed {soak.seed}", title_justify="left")
-    for column in ("sessions", "ended with", "count"):
-        table.add_column(column, justify="right" if column == "count" else "left")
-    for kind, counter in sorted(soak.outcomes.items()):
-        for outcome, count in counter.most_common():
-            table.add_row(kind, outcome, str(count))
-    console.print(table)
-    for name, slope in soak.slopes().items():
-        console.print(f"growth in the second half: {slope:+.2f} {name.replace('_', ' ')} for 1000 sessions")
-    console.print(f"every canary answered {soak.canaries} of {len(soak.samples)} times")
-    console.print(f"{len(soak.problems)} problems", style="red" if soak.problems else "green")
-    for problem in soak.problems[:_SHOWN]:
-        console.print(problem, style="red", markup=False)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,8 @@ class Target:
     """URL of a gateway before the server."""
     random: random.Random
     """Of this caller alone."""
+    scripts: Any = None
+    """Of :mod:`soak_calls`, shared by all callers."""
 
 
 class Session(Protocol):
@@ -180,7 +182,7 @@ async def refused_call(target: Target) -> str:
         async with connect(target.address, language=language, retry=NO_RETRY):
             raise UnexpectedAnswerError(f"a session in {language!r} was opened")
     except ParleyError as error:
-        code = _opening_code(error)
+        code = opening_code(error)
         if code not in ("unsupported_language", FULL):
             raise
         return code
@@ -198,15 +200,18 @@ async def abandoned_call(target: Target) -> str:
         return "ended"
 
     work = asyncio.ensure_future(talk())
-    await asyncio.wait([work], timeout=target.random.choice((0.01, 0.03, 0.1, 0.5)) * target.random.random())
-    work.cancel()
-    await asyncio.wait([work])
+    longest_s = target.random.choice((0.01, 0.03, 0.1, 0.5))
+    try:
+        await asyncio.wait([work], timeout=longest_s * target.random.random())
+    finally:
+        work.cancel()
+        await asyncio.wait([work])
     if work.cancelled():
         return "given up"
     try:
         return work.result()
     except ParleyError as error:
-        code = _opening_code(error)
+        code = opening_code(error)
         if code not in ("unsupported_language", FULL):
             raise
         return code
@@ -265,7 +270,7 @@ async def short_call(target: Target) -> str:
             await call.send_audio(_CHUNK * 25)
             closed = await call.hang_up()
     except ParleyError as error:
-        if _opening_code(error) != FULL:
+        if opening_code(error) != FULL:
             raise
         return FULL
     if closed is None or closed.reason != "ended":
@@ -380,7 +385,7 @@ def _code_of(error: grpc.aio.AioRpcError, *expected: str) -> str:
     return code
 
 
-def _opening_code(error: ParleyError) -> str:
+def opening_code(error: ParleyError) -> str:
     """Why a session was not opened, whether or not the client would try again."""
     return error.__cause__.code if isinstance(error.__cause__, ParleyError) else error.code
 

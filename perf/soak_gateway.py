@@ -8,12 +8,13 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import httpx
 from soak_callers import FULL, Session, Target, UnexpectedAnswerError
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 _START_S = 30.0
@@ -39,6 +40,10 @@ _REFUSED: tuple[tuple[str, dict[str, object]], ...] = (
 )
 
 
+class RefusedVisitError(Exception):
+    """The gateway refused a session; the message is the code of the error."""
+
+
 @contextmanager
 def gateway(server: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """A gateway for a server, without keys; its address, ``http://host:port``.
@@ -48,17 +53,31 @@ def gateway(server: str, environment: Mapping[str, str] | None = None) -> Iterat
         environment: more settings than those that the soak needs.
     """
     command = ["-m", "parley_client", "gateway", "--server", server, "--listen", "127.0.0.1:0"]
+    with _started(command, environment or {}) as (url, _):
+        yield url
+
+
+@contextmanager
+def watched_gateway(server: str) -> Iterator[tuple[str, int]]:
+    """The same, which also says how many tasks and channels it has; its address and process number."""
+    program = str(Path(__file__).with_name("soak_gateway_process.py"))
+    with _started([program, server], {}) as found:
+        yield found
+
+
+@contextmanager
+def _started(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[str, int]]:
     process = subprocess.Popen(
         [sys.executable, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=os.environ | _ENVIRONMENT | dict(environment or {}),
+        env=os.environ | _ENVIRONMENT | dict(environment),
     )
     try:
         while line := process.stdout.readline() if process.stdout else "":
             if line.startswith("ready"):
-                yield line.split()[1].removeprefix("http=")
+                yield line.split()[1].removeprefix("http="), process.pid
                 return
         raise UnexpectedAnswerError("the gateway did not start")
     finally:
@@ -86,9 +105,12 @@ async def broken_visit(target: Target) -> str:
     if target.random.random() < 0.5:
         fields = target.random.choice(_REFUSED)[1]
     work = asyncio.ensure_future(_visit(target, fields))
-    await asyncio.wait([work], timeout=target.random.choice((0.02, 0.06, 0.2, 1.0)) * target.random.random())
-    work.cancel()
-    await asyncio.wait([work])
+    longest_s = target.random.choice((0.02, 0.06, 0.2, 1.0))
+    try:
+        await asyncio.wait([work], timeout=longest_s * target.random.random())
+    finally:
+        work.cancel()
+        await asyncio.wait([work])
     return "broken off" if work.cancelled() else work.result()
 
 
@@ -179,6 +201,28 @@ async def _talk(target: Target, url: str) -> str:
             socket.transport.abort()  # without a word
             raise
     return "ended"
+
+
+@asynccontextmanager
+async def visit_socket(target: Target, fields: dict[str, object]) -> AsyncIterator[ClientConnection]:
+    """The stream of a new session, which is connected.
+
+    Raises:
+        RefusedVisitError: it was not created, or not opened.
+    """
+    async with _http(target) as http:
+        created = await http.post("/v1/sessions", json=fields)
+    if created.is_error:
+        raise RefusedVisitError(_refusal(created))
+    try:
+        async with _socket(created.json()["stream_url"]) as socket:
+            async with asyncio.timeout(_ANSWER_S):
+                first = json.loads(await socket.recv())
+            if first["type"] != "connected":
+                raise UnexpectedAnswerError(f"{first} before the session was connected")
+            yield socket
+    except InvalidStatus as refusal:
+        raise RefusedVisitError(str(json.loads(refusal.response.body)["error"]["code"])) from refusal
 
 
 def _socket(url: str) -> connect:

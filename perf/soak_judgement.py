@@ -1,0 +1,151 @@
+"""What a soak has shown, from its journal: growth, kills, sessions, and what went wrong."""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from soak_growth import Growth, Leftover, growth, leftovers
+
+AGENT = "voice_agent"
+_NOT_AWAITED_S = 180.0
+"""Before the end of the soak: a process that was killed so late need not be replaced."""
+_LATE_S = 2.0
+
+
+@dataclass
+class Judgement:
+    """Of one soak."""
+
+    begin: dict[str, Any] = field(default_factory=dict)
+    """The first record."""
+    hours: float = 0.0
+    is_complete: bool = False
+    sessions: int = 0
+    outcomes: dict[str, dict[str, int]] = field(default_factory=dict)
+    canaries: int = 0
+    kills: list[dict[str, Any]] = field(default_factory=list)
+    excused: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Failures near a kill, by kind of session and outcome."""
+    problems: list[str] = field(default_factory=list)
+    growth: list[Growth] = field(default_factory=list)
+    leftovers: list[Leftover] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing went wrong, and nothing grows."""
+        return not self.problems and all(each.verdict != "grows" for each in self.growth)
+
+    def summary(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **asdict(self),
+            "growth": [
+                {**asdict(each), "verdict": each.verdict, "at_most": each.at_most} for each in self.growth
+            ],
+            "passed": self.passed,
+        }
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a journal. A last line that was cut off is left out."""
+    records = []
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number < len(lines) - 1:
+                raise
+    return records
+
+
+def judge(records: Sequence[Mapping[str, Any]]) -> Judgement:
+    """Everything that a journal shows.
+
+    Raises:
+        ValueError: it has no samples.
+    """
+    samples = [record for record in records if record["record"] == "sample"]
+    if not samples:
+        raise ValueError("the soak took no sample")
+    found = Judgement(
+        begin=dict(next((record for record in records if record["record"] == "begin"), {})),
+        hours=round(samples[-1]["at_s"] / 3600, 3),
+        is_complete=any(record["record"] == "end" for record in records),
+        sessions=samples[-1]["sessions"],
+        outcomes=samples[-1]["outcomes"],
+        canaries=sum(record["record"] == "canaries" for record in records),
+        kills=_kills(records),
+    )
+    _judge_failures(found, records)
+    _judge_kills(found, samples)
+    found.growth = list(growth(samples, found.kills, found.begin.get("unix_s", 0.0)))
+    found.leftovers = list(leftovers(samples, found.kills))
+    for each in found.leftovers:
+        allowed = each.quantity.left_by_kills
+        if allowed is not None and each.median > allowed:
+            found.problems.append(
+                f"a kill leaves {each.median:.1f} {each.quantity.unit} ({each.name}); allowed: {allowed:g}"
+            )
+    return found
+
+
+def _kills(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    kills: dict[float, dict[str, Any]] = {}
+    for record in records:
+        if record["record"] in ("kill", "restored"):
+            kills[record["kill"]["at_s"]] = dict(record["kill"])
+    return list(kills.values())
+
+
+def _judge_failures(found: Judgement, records: Iterable[Mapping[str, Any]]) -> None:
+    """What is a problem although, or because, nothing or something was killed."""
+    killed = {kill["at_s"]: kill["model"] for kill in found.kills}
+    excused: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for record in records:
+        if record["record"] != "failure":
+            continue
+        outcome = record.get("outcome", "")
+        models = {killed.get(at_s, "") for at_s in record["kills"]}
+        what = f"{record['at_s']:.0f} s: {record['what']}: {record['error']}"
+        if outcome == "did not end":
+            found.problems.append(f"{what}: no end")
+        elif outcome == "CrossedError":
+            found.problems.append(f"{what}: crossed")
+        elif not record["kills"]:
+            found.problems.append(what)
+        elif "CallLost" in outcome and AGENT not in models:
+            found.problems.append(f"{what}: the call was lost with {', '.join(sorted(models))}")
+        else:
+            excused[record["what"]][outcome] += 1
+    found.excused = {what: dict(counter) for what, counter in excused.items()}
+
+
+def _judge_kills(found: Judgement, samples: Sequence[Mapping[str, Any]]) -> None:
+    """Processes that were not replaced, and those that ended without a kill."""
+    for kill in found.kills:
+        ended_soon_after = found.hours * 3600 - kill["at_s"] < _NOT_AWAITED_S
+        if kill["restored_s"] is None and not ended_soon_after:
+            found.problems.append(f"{kill['instance']}, killed at {kill['at_s']:.0f} s, was not replaced")
+    before: dict[str, tuple[int, float]] = {}
+    seen_s = 0.0
+    for sample in samples:
+        now = {use["role"]: (use["pid"], use["started"]) for use in sample["processes"]}
+        disturbed = [
+            kill
+            for kill in found.kills
+            if kill["at_s"] <= sample["at_s"] and (kill["restored_s"] or sample["at_s"]) >= seen_s - _LATE_S
+        ]
+        ended = set()
+        for role, process in before.items():
+            excuse = any(kill["instance"] == role or kill["server_replaced"] for kill in disturbed)
+            if now.get(role) != process and not excuse:
+                found.problems.append(f"{role} ended at {sample['at_s']:.0f} s without having been killed")
+                ended.add(role)
+        before = {role: process for role, process in before.items() if role not in ended} | now
+        seen_s = sample["at_s"]

@@ -1,0 +1,220 @@
+"""The processes that the soak watches, and what they use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+from soak_counts import live_channels, live_tasks
+from soak_gateway_process import CHANNELS, TASKS
+
+from parley.launcher.options import ROOT, TINY_PROFILE
+from parley.launcher.processes import find_stubs
+
+_PREFIX = re.compile(rb"shm-region-prefix-name=([^\0]+)")
+_SHM = Path("/dev/shm")  # noqa: S108 - the kernel's own name for it
+_STOP_S = 60.0
+_HTTP_S = 10.0
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Use:
+    """One process at one moment."""
+
+    role: str
+    """``tritonserver``, ``launcher``, ``gateway``, ``callers``, or a model's instance (``espeak_0_0``)."""
+    pid: int
+    started: float
+    """Seconds since 1970: with the number it identifies the process."""
+    private_kib: int
+    """Memory that no other process maps (``Private_*`` of smaps_rollup)."""
+    anonymous_kib: int
+    """Of it what belongs to no file and no shared memory (``RssAnon``)."""
+    shared_kib: int
+    """Memory that others map too (``Shared_*``)."""
+    threads: int
+    descriptors: int
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """The regions of the server in ``/dev/shm``."""
+
+    regions: int
+    kib: int
+    """That are allocated, not the size that they might grow to."""
+
+
+class StartError(Exception):
+    """The server did not start."""
+
+
+class Server:
+    """``scripts/serve`` in a process of its own: the launcher, and what it has started."""
+
+    def __init__(self, process: subprocess.Popen[str], state: Path, line: str) -> None:
+        self._process = process
+        self.state = state
+        """Folder of its state and logs."""
+        self.endpoints = dict(part.split("=") for part in line.split()[1:])
+        """``grpc``, ``http`` and ``metrics``: ``host:port``."""
+
+    @property
+    def launcher(self) -> int:
+        """Process number."""
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """Of the launcher that has ended; None: it lives."""
+        return self._process.poll()
+
+    @property
+    def pid(self) -> int:
+        """Of ``tritonserver``; another one after the supervisor has replaced it. 0: not known now."""
+        try:
+            return int(json.loads((self.state / "server.json").read_text())["session"])
+        except (OSError, ValueError, KeyError):
+            return 0
+
+    def record(self) -> dict[str, Any]:
+        """The supervisor's; empty while it is not written yet."""
+        try:
+            found: dict[str, Any] = json.loads((self.state / "supervisor.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+
+@contextmanager
+def serving(name: str, environment: Mapping[str, str], profile: str = TINY_PROFILE) -> Iterator[Server]:
+    """A server on free ports.
+
+    Raises:
+        StartError: it did not start.
+    """
+    command = [str(ROOT / "scripts/serve"), "--profile", profile, "--name", name, "--any-port"]
+    state = ROOT / ".server" / name
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / "launcher.log").open("w") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | dict(environment),
+            start_new_session=True,  # Ctrl-C ends the callers first
+        )
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            if not line.startswith("ready"):
+                raise StartError(f"the server did not start: {state / 'launcher.log'}")
+            yield Server(process, state, line)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)  # the second signal: at once
+                process.wait(_STOP_S)
+
+
+def look(server: Server, gateway: int) -> list[Use]:
+    """Everything that runs now; a process that ends meanwhile is left out."""
+    triton = server.pid
+    roles = {server.launcher: "launcher", triton: "tritonserver", gateway: "gateway", os.getpid(): "callers"}
+    roles |= {stub.pid: stub.instance for stub in find_stubs(triton)} if triton else {}
+    for number, child in enumerate(_children(gateway)):
+        roles[child] = f"gateway decoder {number}"
+    found = []
+    for pid, role in roles.items():
+        try:
+            found.append(_use(pid, role))
+        except (psutil.Error, OSError, KeyError):
+            continue
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return sorted(child.pid for child in psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def _use(pid: int, role: str) -> Use:
+    process = psutil.Process(pid)
+    folder = Path(f"/proc/{pid}")
+    memory = _read_kib((folder / "smaps_rollup").read_text())
+    return Use(
+        role=role,
+        pid=pid,
+        started=process.create_time(),
+        private_kib=memory["Private_Clean"] + memory["Private_Dirty"],
+        anonymous_kib=_read_kib((folder / "status").read_text())["RssAnon"],
+        shared_kib=memory["Shared_Clean"] + memory["Shared_Dirty"],
+        threads=process.num_threads(),
+        descriptors=process.num_fds(),
+    )
+
+
+def _read_kib(text: str) -> dict[str, int]:
+    """The lines of the form ``Name:   12 kB``."""
+    return {
+        name: int(value.split()[0])
+        for name, _, value in (line.partition(":") for line in text.splitlines())
+        if value.endswith(" kB")
+    }
+
+
+def shared_memory(server: Server) -> SharedMemory:
+    """Of the server that runs now."""
+    try:
+        match = _PREFIX.search(Path(f"/proc/{server.pid}/cmdline").read_bytes())
+    except OSError:
+        match = None
+    regions, kib = 0, 0
+    for path in _SHM.glob(f"{match[1].decode()}*") if match else ():
+        try:
+            kib += path.stat().st_blocks * 512 // _KIB
+        except FileNotFoundError:
+            continue
+        regions += 1
+    return SharedMemory(regions, kib)
+
+
+async def counts(url: str) -> dict[str, Any]:
+    """Tasks and channels, of the gateway and of this process.
+
+    Raises:
+        httpx.HTTPError: the gateway does not answer.
+    """
+    async with httpx.AsyncClient(timeout=_HTTP_S, trust_env=False) as http:
+        page = (await http.get(f"{url}/metrics")).raise_for_status().text
+    tasks: dict[str, int] = {}
+    channels = 0
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == TASKS:
+                tasks[sample.labels["coroutine"]] = int(sample.value)
+            elif sample.name == CHANNELS:
+                channels = int(sample.value)
+    return {
+        "gateway_tasks": tasks,
+        "gateway_channels": channels,
+        "caller_tasks": live_tasks(asyncio.get_running_loop()),
+        "caller_channels": live_channels(),
+    }
