@@ -15,7 +15,13 @@ from parley.canaries.asking import (
     call_canaries,
     profile_models,
 )
-from parley.canaries.connection import ServerAddress, TlsAddress, address_of
+from parley.canaries.connection import (
+    CanaryConnection,
+    ServerAddress,
+    TlsAddress,
+    address_of,
+    open_blocking_channel,
+)
 from parley.canaries.models import (
     CANARIES,
     VAD_MODEL,
@@ -29,6 +35,7 @@ __all__ = [
     "CANARIES",
     "VAD_MODEL",
     "CanaryCall",
+    "CanaryConnection",
     "CanaryError",
     "CanaryLateError",
     "CanaryResult",
@@ -38,5 +45,6 @@ __all__ = [
     "ask_canaries",
     "call_canaries",
     "called_models",
+    "open_blocking_channel",
     "profile_models",
 ]

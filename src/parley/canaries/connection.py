@@ -53,6 +53,14 @@ def address_of(address: str, tls: TlsOptions | None) -> ServerAddress:
     return TlsAddress(address, tls.credentials(), tls.server_name) if tls else address
 
 
+def open_blocking_channel(address: ServerAddress) -> grpc.Channel:
+    """A channel that shares no connection with another one; its caller closes it."""
+    if isinstance(address, str):
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    options = [*_OPTIONS, *address.channel_options()]
+    return grpc.secure_channel(address.address, address.credentials, options=options)
+
+
 class CanaryConnection:
     """A channel of its own, with one deadline for everything.
 
@@ -64,11 +72,7 @@ class CanaryConnection:
     def __init__(self, address: ServerAddress, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self._end = time.monotonic() + deadline_s
-        if isinstance(address, TlsAddress):
-            options = [*_OPTIONS, *address.channel_options()]
-            self._channel = grpc.secure_channel(address.address, address.credentials, options=options)
-        else:
-            self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._channel = open_blocking_channel(address)
         self.stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def __enter__(self) -> Self:

@@ -3,6 +3,7 @@
 from parley.launcher.models import bring_weights, list_profiles
 from parley.launcher.options import DEFAULT_PROFILE, Endpoints, LauncherError, ServerOptions
 from parley.launcher.server import EmbeddedServer
+from parley.launcher.tls import ServerTls
 
 __all__ = [
     "DEFAULT_PROFILE",
@@ -10,6 +11,7 @@ __all__ = [
     "Endpoints",
     "LauncherError",
     "ServerOptions",
+    "ServerTls",
     "bring_weights",
     "list_profiles",
 ]

@@ -23,6 +23,7 @@ from parley.launcher.options import (
 )
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
+from parley.launcher.tls import ServerTls
 
 EXAMPLES = """\
 examples:
@@ -71,6 +72,20 @@ def parser() -> argparse.ArgumentParser:
     add("--any-port", action="store_true", help="take free ports for all three")
     add("--grpc-address", default=defaults.grpc_address, metavar="IP", help="default: %(default)s")
     add("--http-address", default=defaults.http_address, metavar="IP", help="default: %(default)s")
+    add(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="speak TLS at the gRPC port, with this certificate (PEM)",
+    )
+    add("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
+    add(
+        "--tls-client-ca",
+        type=Path,
+        metavar="FILE",
+        help="demand certificates of clients that this authority has signed (mutual TLS); that of the server "
+        "has to be signed by it too",
+    )
     add("--ready-timeout", type=float, default=defaults.ready_timeout_s, metavar="SECONDS")
     add("--exit-timeout", type=int, default=defaults.exit_timeout_s, metavar="SECONDS")
     add(
@@ -103,6 +118,13 @@ def parser() -> argparse.ArgumentParser:
 def read_options(arguments: argparse.Namespace) -> ServerOptions:
     """The options that the command line gives."""
     ports = (arguments.grpc_port, arguments.http_port, arguments.metrics_port)
+    tls = None
+    if arguments.tls_cert:
+        tls = ServerTls(
+            cert_file=arguments.tls_cert,
+            key_file=arguments.tls_key,
+            client_ca_file=arguments.tls_client_ca,
+        )
     grpc_port, http_port, metrics_port = (0, 0, 0) if arguments.any_port else ports
     return ServerOptions(
         model_repository=arguments.model_repository.resolve(),
@@ -117,6 +139,7 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
         ready_timeout_s=arguments.ready_timeout,
         exit_timeout_s=arguments.exit_timeout,
         triton=arguments.triton,
+        tls=tls,
         extra_flags=tuple(arguments.flags),
     )
 
@@ -160,8 +183,10 @@ def stop_on_signals(server: EmbeddedServer, console: Console) -> None:
         signal.signal(number, on_signal)
 
 
-def invitation(endpoints: Endpoints) -> str:
+def invitation(endpoints: Endpoints, tls: ServerTls | None = None) -> str:
     """Commands for the next steps, once every model is loaded."""
+    if tls is not None:
+        return "It speaks TLS: docs/client.md#tls, docs/security.md#between-gateway-and-triton"
     server = "" if endpoints.grpc == DEFAULT_GRPC else f" --server {endpoints.grpc}"
     talk, gateway = "make talk", "make gateway"
     if server:
@@ -174,9 +199,19 @@ def invitation(endpoints: Endpoints) -> str:
     )
 
 
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    command_line = parser()
+    arguments = command_line.parse_args(argv)
+    if bool(arguments.tls_cert) != bool(arguments.tls_key) or (
+        arguments.tls_client_ca and not arguments.tls_cert
+    ):
+        command_line.error("--tls-cert and --tls-key are given together, and --tls-client-ca only with them")
+    return arguments
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the server and return the exit status."""
-    arguments = parser().parse_args(argv)
+    arguments = _parse(argv)
     console = Console()
     options = read_options(arguments)
     server = EmbeddedServer(
@@ -196,7 +231,7 @@ def main(argv: list[str] | None = None) -> int:
         endpoints = server.start()
         print(endpoints.line(), flush=True)
         if not arguments.load_model:
-            console.write_line(invitation(endpoints))
+            console.write_line(invitation(endpoints, options.tls))
         server.wait()
     except (StartInterruptedError, KeyboardInterrupt):
         return 130

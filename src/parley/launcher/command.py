@@ -21,9 +21,11 @@ from pathlib import Path
 from parley import TELEMETRY_OFF
 from parley.launcher.models import CONTROL_REPOSITORY, model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions, SetupIncompleteError, join_address
+from parley.launcher.tls import locked_http_apis
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE
 from parley.triton.model_control import CONTROL_MODEL
+from parley.triton.tls import VARIABLES
 
 ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
 """Protocols with which a client could read memory, replace models or change the log."""
@@ -47,7 +49,7 @@ def build_command(
         backends: the assembled backend directory.
         prefix: of the names of the server's shared memory regions.
     """
-    lock = f"{ADMIN_PROTOCOLS}:{NO_KEY}"
+    tls = options.tls
     command = [
         str(installation.tritonserver),
         f"--model-repository={options.model_repository}",
@@ -67,8 +69,8 @@ def build_command(
         f"--http-port={options.http_port}",
         f"--metrics-address={_for_http(options.http_address)}",
         f"--metrics-port={options.metrics_port}",
-        f"--grpc-restricted-protocol={lock}",
-        f"--http-restricted-api={lock}",
+        f"--grpc-restricted-protocol={ADMIN_PROTOCOLS}:{NO_KEY}",
+        f"--http-restricted-api={ADMIN_PROTOCOLS}{locked_http_apis(tls)}:{NO_KEY}",
         # Find half-open clients within seconds, and do not punish clients that ping us.
         "--grpc-keepalive-time=10000",
         "--grpc-keepalive-timeout=5000",
@@ -77,6 +79,7 @@ def build_command(
         "--grpc-http2-max-pings-without-data=0",
         f"--log-verbose={options.log_verbose}",
     ]
+    command += tls.flags() if tls else []
     if options.profile != GPU_PROFILE:
         command.append(f"--model-config-name={options.profile}")
     models = [folder.name for folder in model_folders(options)]
@@ -121,6 +124,10 @@ def build_environment(
     # Models reach each other's streams through the server's own endpoint.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.grpc_address, options.grpc_address)  # noqa: S104
     environment["PARLEY_GRPC_URL"] = join_address(host, options.grpc_port)
+    for variable in VARIABLES:  # those of a client, if there are any
+        environment.pop(variable, None)
+    if options.tls is not None:
+        environment |= options.tls.own_options().environment()
     environment.setdefault("VLLM_CACHE_ROOT", str(options.cache_dir / "vllm"))
     # By default in the folder for temporary files, which goes with the server.
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(options.cache_dir / "torchinductor"))

@@ -30,6 +30,7 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2, service_pb2_grpc
 from tritonclient.utils import triton_to_np_dtype
 
+from parley.canaries import ServerAddress, open_blocking_channel
 from parley.inference import ModelRequest, SequenceFlags, Tensor
 from parley.protocol import CANARY_PREFIX
 from parley.triton.failures import is_of_dead_process
@@ -149,13 +150,13 @@ def _exchange(path: Path, message: bytes, timeout_s: float) -> ControlAnswer:
 
 
 @contextmanager
-def occupy_dead_slots(address: str, config: Any, dead: int) -> Iterator[bool]:
+def occupy_dead_slots(address: ServerAddress, config: Any, dead: int) -> Iterator[bool]:
     """Occupy a sequence slot of each dead instance of a model while they are replaced.
 
     Half a second passes before an instance counts as dead, unless all are.
 
     Args:
-        address: ``host:port`` of gRPC.
+        address: of gRPC.
         config: the model's ``ModelConfig``, with groups of one instance each.
         dead: number of dead instances.
 
@@ -179,7 +180,7 @@ class _Slots:
     data, so a living instance refuses them.
     """
 
-    def __init__(self, address: str, config: Any, dead: int) -> None:
+    def __init__(self, address: ServerAddress, config: Any, dead: int) -> None:
         self._config = config
         self._living = len(config.instance_group) - dead
         # Several dead instances get their sequences in any order.
@@ -220,13 +221,13 @@ class _Slots:
                     return False
             return name in self._refused
 
-    def _read(self, address: str) -> None:
+    def _read(self, address: ServerAddress) -> None:
         """Read the responses to the end.
 
         The stream is not cancelled while a dead instance may still answer: that would free the slot.
         """
         try:
-            with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            with open_blocking_channel(address) as channel:
                 stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
                 for answer in stub.ModelStreamInfer(iter(self._requests.get, None), timeout=_DRAIN_S):
                     if not is_of_dead_process(answer.error_message):

@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-import tritonclient.grpc as triton
-
-from parley.canaries import CanaryCall, CanaryLateError
+from parley.canaries import CanaryCall, CanaryConnection, CanaryLateError, ServerAddress
+from parley.errors import ParleyError
 from parley.launcher.processes import processor_s
 from parley.triton.request_loop import heartbeat_path
 
@@ -29,16 +28,16 @@ _MEASURE_AFTER_S = 2.0
 """Measuring a process is expensive; a healthy one is not measured."""
 
 
-def read_counts(address: str) -> dict[str, tuple[int, ...]]:
+def read_counts(address: ServerAddress) -> dict[str, tuple[int, ...]]:
     """By model of the server at ``address``: numbers that grow whenever it completes a request.
 
     Raises:
         ConnectionError: the server did not answer.
     """
     try:
-        with triton.InferenceServerClient(address) as client:
-            answer = client.get_inference_statistics(client_timeout=_COUNTS_S)
-    except triton.InferenceServerException as error:
+        with CanaryConnection(address, _COUNTS_S) as server:
+            answer = server.statistics()
+    except ParleyError as error:
         raise ConnectionError(str(error)) from error
     return {
         each.name: (each.inference_count, each.execution_count, each.inference_stats.success.count)
@@ -88,7 +87,7 @@ class CanaryOutcome:
 def ask_canary(
     model: str,
     canary: CanaryCall,
-    address: str,
+    address: ServerAddress,
     *,
     processes: Collection[int],
     deadline_s: float,
@@ -99,7 +98,7 @@ def ask_canary(
     Args:
         model: its name.
         canary: its canary.
-        address: ``host:port`` of gRPC.
+        address: of gRPC.
         processes: of the model and of those that it calls.
         deadline_s: for the answer.
         wait: sleeps; may end early when the result is not needed.

@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 import parley
+
+if TYPE_CHECKING:
+    from parley.launcher.tls import ServerTls
 
 ROOT = Path(parley.__file__).resolve().parents[2]
 """The checkout: ``scripts/serve`` and the tests work on it."""
@@ -97,6 +101,8 @@ class ServerOptions:
     grpc_address: str = "127.0.0.1"
     http_address: str = "127.0.0.1"
     """Also the address of the metrics."""
+    tls: ServerTls | None = None
+    """Of gRPC; None: none. The other two ports have none, so that of HTTP then has nothing but health."""
     ready_timeout_s: float = 300.0
     """From the start to the canary's answer."""
     exit_timeout_s: int = 20

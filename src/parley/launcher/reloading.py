@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from google.protobuf import json_format
 
-from parley.canaries import CanaryCall
+from parley.canaries import CanaryCall, ServerAddress
 from parley.launcher.control import ControlError, ModelControl, occupy_dead_slots
 from parley.launcher.restarts import DIED, NOT_RESTORED, STOPPED, UNRESPONSIVE, SupervisorLimits
 
@@ -61,8 +61,8 @@ class SupervisedServer(Protocol):
         ...
 
     @property
-    def address(self) -> str:
-        """``host:port`` of gRPC."""
+    def own_address(self) -> ServerAddress:
+        """Of gRPC, as this machine calls it."""
         ...
 
     @property
@@ -139,7 +139,7 @@ class ModelReloader:
         try:
             text = json_format.MessageToJson(config, preserving_proto_field_name=True)
             if alone:
-                with occupy_dead_slots(self._server.address, config, len(instances)):
+                with occupy_dead_slots(self._server.own_address, config, len(instances)):
                     control.load(model, text, self._load_s)
             else:
                 control.load(model, text, self._load_s)
@@ -180,7 +180,7 @@ class ModelReloader:
         canary = self._canaries.get(model)
         while canary is not None:
             try:
-                canary(self._server.address, _FIRST_CANARY_S)
+                canary(self._server.own_address, _FIRST_CANARY_S)
             except Exception:
                 if time.monotonic() > end or self._stopping.is_set():
                     raise

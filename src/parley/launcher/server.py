@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ from parley.canaries import (
     CanaryCall,
     CanaryError,
     CanaryLateError,
+    ServerAddress,
+    address_of,
     call_canaries,
     called_models,
 )
@@ -65,7 +68,7 @@ from parley.launcher.supervisor import Supervisor
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, cancel_drain
 from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
-Canary = Callable[[str, Collection[str], float], list[str]]
+Canary = Callable[[ServerAddress, Collection[str], float], list[str]]
 POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
 REPEAT_S = 30.0
@@ -141,6 +144,7 @@ class EmbeddedServer:
         # Plain flags: an Event's lock may be held by the very code that a signal interrupts.
         self._stop_requested = False
         self._kill_requested = False
+        self._own_address: ServerAddress = ""
         self.endpoints = Endpoints(grpc="", http="", metrics="")
         """Valid once :meth:`start` has returned."""
 
@@ -163,6 +167,11 @@ class EmbeddedServer:
     def address(self) -> str:
         """``host:port`` of gRPC."""
         return self.endpoints.grpc
+
+    @property
+    def own_address(self) -> ServerAddress:
+        """Of gRPC, as this machine calls it."""
+        return self._own_address
 
     @property
     def control(self) -> ModelControl:
@@ -204,6 +213,8 @@ class EmbeddedServer:
         check_agent_models(self._options, os.environ)
         check_vad_callers(self._options, os.environ)
         check_tools_file(self._options, os.environ)
+        if self._options.tls is not None:
+            self._options.tls.own_options()
         self._checked = True
 
     def start(self) -> Endpoints:
@@ -299,6 +310,8 @@ class EmbeddedServer:
         self._launched_at = time.time()
         self._folder = cleanup.make_folder(self._prefix)
         self._control = ModelControl(self._folder)
+        if self._options.tls is not None:
+            options = dataclasses.replace(options, tls=self._options.tls.copy_to(self._folder))
         with self._following:
             if self.log_path.exists():
                 self.log_path.replace(self.log_path.with_suffix(".previous.log"))
@@ -324,6 +337,8 @@ class EmbeddedServer:
             http=join_address(options.http_address, options.http_port),
             metrics=join_address(options.http_address, options.metrics_port),
         )
+        own_tls = options.tls.own_options() if options.tls else None
+        self._own_address = address_of(self.endpoints.grpc, own_tls)
         self._launched = options
         self._lock.record(self._process.pid, self.endpoints.line())
 
@@ -337,7 +352,7 @@ class EmbeddedServer:
         while True:
             self._check_start(end)
             try:
-                seen = self._canary(self.endpoints.grpc, self.models, CANARY_DEADLINE_S)
+                seen = self._canary(self._own_address, self.models, CANARY_DEADLINE_S)
                 break
             except CanaryError as error:
                 now = time.monotonic()

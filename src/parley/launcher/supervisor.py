@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parley.canaries import CanaryCall
+from parley.canaries import CanaryCall, ServerAddress
 from parley.launcher.liveness import CanaryOutcome, Heartbeats, Liveness, ask_canary, read_counts
 from parley.launcher.models import renew_instances, renew_model
 from parley.launcher.options import LauncherError, RestartLimitError, StartInterruptedError
@@ -121,7 +121,7 @@ class Supervisor:
         report: Callable[[str], None],
         load_s: float,
         called: Callable[[str], Collection[str]],
-        counts: Callable[[str], Mapping[str, tuple[int, ...]]] = read_counts,
+        counts: Callable[[ServerAddress], Mapping[str, tuple[int, ...]]] = read_counts,
     ) -> None:
         self._server = server
         self._canaries = canaries
@@ -358,7 +358,7 @@ class Supervisor:
     def _read_counts(self, generation: int) -> None:
         counts = None
         try:
-            counts = self._read_server_counts(self._server.address)
+            counts = self._read_server_counts(self._server.own_address)
         except ConnectionError as error:
             _log.warning("the counts of completed requests were not read: %s", error)
         finally:
@@ -413,7 +413,7 @@ class Supervisor:
         outcome = ask_canary(
             model,
             self._canaries[model],
-            self._server.address,
+            self._server.own_address,
             processes=processes,
             deadline_s=self._limits.canary_s,
             wait=self._stopping.wait,

@@ -58,6 +58,11 @@ class TlsOptions:
             files = [str(file) for file in (self.ca_file, self.cert_file, self.key_file) if file]
             raise InvalidInputError(f"TLS: {', '.join(files)} cannot be used: {error}") from error
 
+    def environment(self) -> dict[str, str]:
+        """The variables that :func:`read_tls` reads."""
+        values = (self.ca_file, self.server_name, self.cert_file, self.key_file)
+        return {name: str(value) for name, value in zip(VARIABLES, values, strict=True) if value}
+
     def channel_options(self) -> list[tuple[str, Any]]:
         """Arguments of a gRPC channel to the server."""
         return [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []

@@ -53,7 +53,7 @@ def config_of(text):
 class FakeServer:
     """This process, whose children are the models."""
 
-    address = "127.0.0.1:1"
+    own_address = "127.0.0.1:1"
     pid = os.getpid()
 
     def __init__(self, folder, models):
