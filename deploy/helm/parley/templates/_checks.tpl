@@ -97,7 +97,7 @@
 {{- end -}}
 {{- $own := dict
   "listen" (dict "host" "gateway.listenAddress" "port" "gateway.ports.http" "health_port" "gateway.ports.health" "metrics_port" "gateway.ports.metrics" "drain_s" "drain.seconds" "certificate" "secrets.files" "key" "secrets.files" "instance" "the pod's name")
-  "servers" (dict "addresses" "the workers of this release" "sessions" "worker.capacity" "max_servers" "autoscaling.maxReplicas and worker.replicas")
+  "servers" (dict "addresses" "the workers of this release" "sessions" "worker.capacity" "max_servers" "autoscaling.maxReplicas and worker.replicas" "tls" "workerTls")
   "calls" (dict "limit" "gateway.calls")
   "uploads" (dict "folder" "gateway.tmpSize")
   "security" (dict "insecure_allow_anonymous" "gateway.allowAnonymous" "keys_file" "secrets.files" "token_secret_file" "secrets.files" "trusted_proxies" "exposure.trustedProxies")
@@ -133,6 +133,12 @@
 {{- end -}}
 {{- if and (eq (toString $worker.rollout.maxSurge) "0") (eq (toString $worker.rollout.maxUnavailable) "0") -}}
 {{- fail "worker.rollout: maxSurge and maxUnavailable are both 0, so no pod could ever be replaced" -}}
+{{- end -}}
+{{- if ne (empty .Values.workerTls.workerSecret) (empty .Values.workerTls.gatewaySecret) -}}
+{{- fail "workerTls: workerSecret and gatewaySecret are set together, because workers demand a certificate of gateways" -}}
+{{- end -}}
+{{- if and .Values.workerTls.workerSecret $worker.command -}}
+{{- fail "workerTls.workerSecret is set, and worker.command replaces the program that reads it: give the command TLS itself" -}}
 {{- end -}}
 {{- $pods := include "parley.workersAtOnce" . | int -}}
 {{- if gt $pods 1024 -}}

@@ -142,6 +142,29 @@ true
 {{- add $pods $extra -}}
 {{- end -}}
 
+{{- define "parley.workerTls.folder" -}}/etc/parley/worker-tls{{- end -}}
+
+{{- define "parley.workerTls.mount" -}}
+- {name: worker-tls, mountPath: {{ include "parley.workerTls.folder" . }}, readOnly: true}
+{{- end -}}
+
+{{- /* A volume with a certificate: the name of its Secret. */ -}}
+{{- define "parley.workerTls.volume" -}}
+- name: worker-tls
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+    items:
+      {{- range tuple "tls.crt" "tls.key" "ca.crt" }}
+      - {key: {{ . }}, path: {{ . }}}
+      {{- end }}
+{{- end -}}
+
+{{- /* The name of the workers' Service, which their certificate has, too. */ -}}
+{{- define "parley.worker.host" -}}
+{{- printf "%s-worker.%s.svc.%s" (include "parley.fullname" .) .Release.Namespace (trimSuffix "." .Values.clusterDomain) -}}
+{{- end -}}
+
 {{- define "parley.gateway.leastGrace" -}}
 {{- add (include "parley.gateway.preStop" . | int) .Values.drain.seconds .Values.gateway.exitSeconds 15 -}}
 {{- end -}}
@@ -178,7 +201,6 @@ true
 {{- $values := .Values -}}
 {{- $files := $values.secrets.files -}}
 {{- $folder := "/etc/parley/secrets" -}}
-{{- $worker := printf "%s-worker.%s.svc.%s" (include "parley.fullname" .) .Release.Namespace $values.clusterDomain -}}
 {{- $listen := dict "metrics_port" (int $values.gateway.ports.metrics) "drain_s" (int $values.drain.seconds) -}}
 {{- if has "tls.crt" $files -}}
 {{- $_ := set $listen "certificate" (printf "%s/tls.crt" $folder) -}}
@@ -193,7 +215,11 @@ true
 {{- $realtime := dict "webrtc" $values.turn.enabled -}}
 {{- if $values.turn.enabled }}{{ $_ := set $realtime "ice_networks" (list $values.turn.peerCidr) }}{{ end -}}
 {{- /* The last dot spares lookups of the name in the pod's search domains. */ -}}
-{{- $servers := dict "addresses" (list (printf "dns://%s.:8001" (trimSuffix "." $worker))) "max_servers" (max 256 (include "parley.workersAtOnce" . | int)) -}}
+{{- $servers := dict "addresses" (list (printf "dns://%s.:8001" (include "parley.worker.host" .))) "max_servers" (max 256 (include "parley.workersAtOnce" . | int)) -}}
+{{- if $values.workerTls.workerSecret -}}
+{{- $tls := include "parley.workerTls.folder" . -}}
+{{- $_ := set $servers "tls" (dict "ca_file" (printf "%s/ca.crt" $tls) "cert_file" (printf "%s/tls.crt" $tls) "key_file" (printf "%s/tls.key" $tls)) -}}
+{{- end -}}
 {{- if $values.worker.capacity }}{{ $_ := set $servers "sessions" (max 1 (floor $values.worker.capacity | int)) }}{{ end -}}
 {{- $own := dict "listen" $listen "security" $security "realtime" $realtime
   "servers" $servers
