@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import tomllib
 import pytest
 import yaml
 from charts import ROOT, render
+from test_settings import run_in_project
 from value_sets import SETS
 
 COMPOSE = ROOT / "deploy" / "compose"
@@ -97,6 +99,58 @@ def test_why_a_key_could_not_be_made_is_said(folder):
     assert done.returncode == 1
     assert "ls:" in done.stderr
     assert not (folder / "api_key").exists()
+
+
+_MEET = """
+import asyncio, json, os, sys
+from pathlib import Path
+from parley.launcher.__main__ import parser, read_options
+from parley.triton.tls import read_tls
+from parley_gateway.servers.discovery import Endpoint
+from parley_gateway.servers.tls import ServerTls
+from parley_gateway.settings import load_settings
+given = json.load(sys.stdin)
+worker = read_options(parser().parse_args(given["command"])).tls
+# Both usages, and the name of its own.
+assert worker.own_options().server_name == "worker"
+probe = read_tls(given["worker"])
+probe.credentials()
+assert probe.server_name == "worker"
+settings = load_settings(environment=given["gateway"]).servers
+assert settings.addresses == ("worker:8001",)
+ServerTls(settings.tls)
+"""
+
+
+def test_worker_and_gateway_may_demand_certificates_of_each_other(made, folder):
+    usual = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    found = yaml.safe_load((COMPOSE / "compose.tls.yaml").read_text())
+    done = subprocess.run(
+        [COMPOSE / "prepare_tls"],
+        env={**os.environ, "PARLEY_SECRETS": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    wanted = {one["file"].removeprefix("secrets/") for one in found["secrets"].values()}
+    assert set(contents(folder)) == set(made) | wanted
+    assert {stat.S_IMODE((folder / name).stat().st_mode) for name in wanted} == {0o644}
+    for service in found["services"].values():
+        named = json.dumps([service.get("command"), service["environment"]])
+        assert {name for name in wanted if f"/{name}" in named} == set(service["secrets"])
+    for one, issuer in (("worker.crt", "worker_ca.crt"), ("gateway.crt", "worker_ca.crt")):
+        command = ["openssl", "verify", "-CAfile", folder / issuer, folder / one]
+        subprocess.run(command, check=True, capture_output=True)
+    worker, gateway = (found["services"][name] for name in ("worker", "gateway"))
+    address = usual["gateway"]["environment"]["PARLEY_GATEWAY_SERVERS_ADDRESSES"]
+    given = {
+        "command": [part.replace("${PARLEY_PROFILE:-open}", "open") for part in worker["command"]],
+        "worker": worker["environment"],
+        "gateway": {**gateway["environment"], "PARLEY_GATEWAY_SERVERS_ADDRESSES": address},
+    }
+    run_in_project(_MEET, json.loads(json.dumps(given).replace("/run/secrets", str(folder))))
 
 
 def test_a_worker_with_a_gpu_loads_the_models_whose_weights_are_fetched():

@@ -34,15 +34,18 @@ def images(root_on_debian, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def secrets(tmp_path_factory):
-    """The folder that deploy/compose/prepare fills."""
+    """The folder that deploy/compose/prepare and prepare_tls fill."""
     folder = tmp_path_factory.mktemp("prepared") / "secrets"
     environment = {
         **os.environ,
         "PARLEY": str(Path(sys.executable).with_name("parley")),
         "PARLEY_SECRETS": str(folder),
     }
-    done = subprocess.run([COMPOSE / "prepare"], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    for program in ("prepare", "prepare_tls"):
+        done = subprocess.run(
+            [COMPOSE / program], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
     return folder
 
 

@@ -11,12 +11,12 @@ import yaml
 from conftest import COMPOSE, TOOLS
 from observe import find_program
 
-FILES = [("compose.yaml",), ("compose.yaml", "compose.gpu.yaml")]
+FILES = [("compose.yaml",), ("compose.yaml", "compose.gpu.yaml"), ("compose.yaml", "compose.tls.yaml")]
 OPEN = {"nginx", "grafana"}
 """Services that the host reaches."""
 
 
-@pytest.fixture(scope="module", params=FILES, ids=["cpu", "gpu"])
+@pytest.fixture(scope="module", params=FILES, ids=["cpu", "gpu", "tls"])
 def compose(request):
     command = [TOOLS / "docker-compose", *(part for file in request.param for part in ("-f", file))]
     done = subprocess.run(
