@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 from parley.asr import checkpoint
 from parley.asr.offline.networks import OnnxEncoder
-from parley.models.parakeet_encoder import EncoderService
+from parley.models.parakeet_encoder import EncoderBuckets, EncoderService
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -25,7 +25,9 @@ class TritonPythonModel:
         parameters = Parameters.from_args(args)
         export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
         session = open_configured(export.encoder, parameters, device_id=int(args["model_instance_device_id"]))
-        self._service = EncoderService(OnnxEncoder(session), export.config.features_size)
+        self._service = EncoderService(
+            OnnxEncoder(session), export.config.features_size, EncoderBuckets.of(parameters)
+        )
         self._service.warm_up()
 
     def execute(self, requests: list[Any]) -> list[Any]:

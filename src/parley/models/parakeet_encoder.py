@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parley.asr.offline.networks import OnnxEncoder
 from parley.errors import InvalidInputError, ParleyError
@@ -13,11 +16,65 @@ from parley.runtime.batching import (
     check_finite,
     check_lengths,
     column,
+    parse_sizes,
+    round_up,
     run_together,
     split_rows,
     stack_rows,
     widen,
 )
+from parley.runtime.parameters import Parameters
+
+_WARM_UP_FRAMES = 1000
+
+
+@dataclass(frozen=True)
+class EncoderBuckets:
+    """Rising sizes to which a run is padded; without any, a run has the size of its requests.
+
+    A GPU plans and allocates for every new shape, and nearly every utterance has a new length. A run that
+    exceeds the largest size is not padded.
+
+    Parameters of the model:
+        ``frame_buckets``: feature frames of 10 ms, such as ``100,200,400``.
+        ``row_buckets``: rows of a run, such as ``1,2,4``.
+    """
+
+    frames: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> EncoderBuckets:
+        """Read them.
+
+        Raises:
+            ModelLoadingError: one of the lists is not rising.
+        """
+        frames, rows = (
+            parse_sizes(parameters.text(name, ""), name) for name in ("frame_buckets", "row_buckets")
+        )
+        return cls(frames, rows)
+
+    def shapes(self) -> list[tuple[int, int]]:
+        """Every ``(rows, frames)`` that a run is padded to, the largest first.
+
+        The arena of the device grows to the largest shape, and smaller ones find room in it.
+        """
+        shapes = product(self.rows or (1,), self.frames or (_WARM_UP_FRAMES,))
+        return sorted(shapes, key=lambda shape: shape[0] * shape[1], reverse=True)
+
+    def pad(
+        self, features: NDArray[np.float32], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Pad a run: ``features`` f32 ``[B, bands, T]`` with zeros, ``lengths`` i64 ``[B]`` with ones."""
+        rows, bands, frames = features.shape
+        shape = round_up(rows, self.rows), bands, round_up(frames, self.frames)
+        if shape == features.shape:
+            return features, lengths
+        padded = np.zeros(shape, np.float32)
+        padded[:rows, :, :frames] = features
+        # The network takes no row without a frame.
+        return padded, np.concatenate([lengths, np.ones(shape[0] - rows, np.int64)])
 
 
 class EncoderService:
@@ -28,25 +85,26 @@ class EncoderService:
     ``ENCODED_LENGTH`` i64 ``[B, 1]`` frames.
     """
 
-    def __init__(self, encoder: OnnxEncoder, bands: int) -> None:
+    def __init__(self, encoder: OnnxEncoder, bands: int, buckets: EncoderBuckets | None = None) -> None:
         self._encoder = encoder
         self._bands = bands
+        self._buckets = buckets or EncoderBuckets()
 
     def warm_up(self) -> None:
-        """Run once, so that the first real request does not pay for what only the first run does.
+        """Run every shape of the buckets once, so that no request pays for what only a first run does.
 
         Raises:
             ParleyError: the network cannot run at all.
         """
-        frames = 1000
-        self._run(
-            [
-                {
-                    "FEATURES": np.zeros((1, self._bands, frames), np.float32),
-                    "LENGTH": np.array([[frames]], np.int64),
-                }
-            ]
-        )
+        for rows, frames in self._buckets.shapes():
+            self._run(
+                [
+                    {
+                        "FEATURES": np.zeros((rows, self._bands, frames), np.float32),
+                        "LENGTH": np.full((rows, 1), frames, np.int64),
+                    }
+                ]
+            )
 
     def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
         """Encode the stretches of all requests."""
@@ -64,10 +122,13 @@ class EncoderService:
 
     def _run(self, requests: Sequence[Tensors]) -> list[Tensors]:
         encoded, lengths = self._encoder.encode(
-            stack_rows([request["FEATURES"] for request in requests]),
-            np.concatenate([column(request["LENGTH"], "LENGTH") for request in requests]),
+            *self._buckets.pad(
+                stack_rows([request["FEATURES"] for request in requests]),
+                np.concatenate([column(request["LENGTH"], "LENGTH") for request in requests]),
+            )
         )
         rows = [len(request["FEATURES"]) for request in requests]
+        encoded, lengths = encoded[: sum(rows)], lengths[: sum(rows)]
         return [
             # A request's own rows decide how long its answer is, not its neighbours'.
             {"ENCODED": outputs[:, :, : own.max()], "ENCODED_LENGTH": own[:, None]}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor, with_id
+from parley.runtime.batching import parse_sizes
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
@@ -22,7 +23,7 @@ from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
 from parley.tts.s3gen.networks import MEL_BANDS
-from parley.tts.s3gen.scheduling import DEFAULT_CHUNKS, ChunkSchedule, S3GenLimits, parse_sizes
+from parley.tts.s3gen.scheduling import DEFAULT_CHUNKS, ChunkSchedule, S3GenLimits
 from parley.tts.s3gen.service import S3GenService, ServiceLimits
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN
 from parley.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer, compile_estimator

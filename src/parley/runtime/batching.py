@@ -7,10 +7,30 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InvalidInputError, ParleyError
+from parley.errors import InvalidInputError, ModelLoadingError, ParleyError
 from parley.inference import Tensor
 
 Tensors = Mapping[str, Tensor]
+
+
+def parse_sizes(text: str, name: str) -> tuple[int, ...]:
+    """Read a rising list of positive numbers such as ``"192,256,320"``; empty text is an empty list.
+
+    Raises:
+        ModelLoadingError: it is something else.
+    """
+    try:
+        sizes = tuple(int(size) for size in text.split(",")) if text else ()
+    except ValueError as error:
+        raise ModelLoadingError(f"{name} {text!r} must look like 1,2,4") from error
+    if list(sizes) != sorted(set(sizes)) or any(size < 1 for size in sizes):
+        raise ModelLoadingError(f"{name} {text!r} must be rising positive numbers")
+    return sizes
+
+
+def round_up(value: int, sizes: Sequence[int]) -> int:
+    """The smallest size that is at least ``value``; ``value`` itself if none is."""
+    return next((size for size in sizes if size >= value), value)
 
 
 def stack_rows(arrays: Sequence[Tensor]) -> Tensor:

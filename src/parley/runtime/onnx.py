@@ -30,6 +30,7 @@ def open_session(
     *,
     device: Device = "cpu",
     device_id: int = 0,
+    device_memory: int = 0,
     threads: int = 1,
     more_outputs: Sequence[str] = (),
     part: bytes = b"",
@@ -40,6 +41,7 @@ def open_session(
         path: the file.
         device: where to run. A GPU that is asked for and not there is an error, not a slow CPU.
         device_id: index of the GPU.
+        device_memory: most bytes of the GPU that the session's arena may take, weights included; 0: no limit.
         threads: CPU threads of one run; concurrent runs add theirs.
         more_outputs: names of values inside of the graph that become outputs too, after its own.
         part: what is loaded in the file's place, cut out of it by :mod:`parley.runtime.onnx`.
@@ -61,7 +63,9 @@ def open_session(
     if device == "gpu":
         if _CUDA not in onnxruntime.get_available_providers():
             raise ModelLoadingError(f"{path.name}: this ONNX Runtime has no CUDA; install onnxruntime-gpu")
-        providers.insert(0, (_CUDA, {"device_id": device_id}))
+        # The provider's library needs CUDA's and cuDNN's, which lie in packages of their own.
+        onnxruntime.preload_dlls()
+        providers.insert(0, (_CUDA, _cuda_options(device_id, device_memory)))
     try:
         graph: str | bytes = part or str(path)
         if more_outputs:
@@ -72,6 +76,20 @@ def open_session(
     if device == "gpu" and _CUDA not in session.get_providers():
         raise ModelLoadingError(f"{path.name}: CUDA could not be started; see the log of ONNX Runtime")
     return WatchedSession(session, DeviceErrors(path.name)) if device == "gpu" else session
+
+
+def _cuda_options(device_id: int, memory: int) -> dict[str, str]:
+    """Options of the CUDA provider.
+
+    By default it tries every algorithm of cuDNN for each new shape, which takes hundreds of milliseconds,
+    and doubles its arena whenever that is full, beside other models on the same GPU.
+    """
+    options = {
+        "device_id": str(device_id),
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    return options | ({"gpu_mem_limit": str(memory)} if memory else {})
 
 
 class WatchedSession:
@@ -101,12 +119,17 @@ class WatchedSession:
 
 
 def open_configured(path: Path, parameters: Parameters, *, device_id: int = 0) -> Any:
-    """Load an ONNX file as the model's ``device`` and ``threads`` parameters say."""
+    """Load an ONNX file as the model's parameters say.
+
+    Parameters of the model: ``device`` (``cpu`` or ``gpu``), ``device_memory_mb`` (most of the GPU's memory,
+    MiB; 0: no limit), ``threads``.
+    """
     device = parameters.choice("device", "cpu", ("cpu", "gpu"))
     return open_session(
         path,
         device="gpu" if device == "gpu" else "cpu",
         device_id=device_id,
+        device_memory=parameters.integer("device_memory_mb", 0) << 20,
         threads=parameters.integer("threads", 1, minimum=1),
     )
 

@@ -11,7 +11,7 @@ from parley.asr.decoding.greedy import TransducerDecoder
 from parley.asr.offline.networks import piece_inputs, read_decoded, read_states
 from parley.errors import InferenceError, InvalidInputError
 from parley.models.parakeet_decoder import DecoderService
-from parley.models.parakeet_encoder import EncoderService
+from parley.models.parakeet_encoder import EncoderBuckets, EncoderService
 from parley.models.silero_vad import VadService
 
 
@@ -74,6 +74,31 @@ def test_one_band_stands_for_all_and_does_not_disturb_others():
     assert alone["ENCODED"].shape == (1, 4, 5)
     assert (alone["ENCODED"] == 6.0).all()
     assert (other["ENCODED"] == 2.0).all()
+
+
+def test_runs_are_padded_to_shapes_that_were_prepared():
+    encoder = Doubler()
+    service = EncoderService(encoder, bands=4, buckets=EncoderBuckets(frames=(16, 40), rows=(1, 4)))
+    service.warm_up()
+    prepared = set(encoder.shapes)
+    assert len(prepared) == 4
+    assert encoder.shapes[0] == (4, 4, 40), "the largest first"
+    encoder.shapes.clear()
+    results = service.serve([features(1, 10, 1.0), features(2, 31, 2.0)])
+    service.serve([features(1, 16)])
+    assert set(encoder.shapes) <= prepared
+    assert [result["ENCODED"].shape for result in results] == [(1, 4, 5), (2, 4, 16)]
+    assert [result["ENCODED_LENGTH"].tolist() for result in results] == [[[5]], [[16], [16]]]
+    assert (results[0]["ENCODED"] == 2.0).all()
+    assert (results[1]["ENCODED"] == 4.0).all()
+
+
+def test_a_run_beyond_the_largest_shape_has_its_own():
+    encoder = Doubler()
+    service = EncoderService(encoder, bands=4, buckets=EncoderBuckets(frames=(16,), rows=(2,)))
+    (result,) = service.serve([features(3, 20)])
+    assert encoder.shapes == [(3, 4, 20)]
+    assert result["ENCODED"].shape == (3, 4, 10)
 
 
 def test_a_request_that_breaks_the_common_run_fails_alone():

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from parley.errors import InferenceError, InvalidInputError
-from parley.runtime.batching import column, run_together, split_rows, stack_rows
+from parley.errors import InferenceError, InvalidInputError, ModelLoadingError
+from parley.runtime.batching import column, parse_sizes, round_up, run_together, split_rows, stack_rows
 
 
 def test_rows_are_stacked_with_zeros_and_split_again():
@@ -14,6 +14,15 @@ def test_rows_are_stacked_with_zeros_and_split_again():
     one, two = split_rows(stacked, [1, 2])
     assert np.array_equal(one[:, :2, :3], first)
     assert np.array_equal(two[:, :4, :1], second)
+
+
+def test_a_list_of_sizes_rises_and_rounds_up():
+    sizes = parse_sizes("192,256", "frames")
+    assert [round_up(n, sizes) for n in (1, 192, 193, 300)] == [192, 192, 256, 300]
+    assert parse_sizes("", "rows") == ()
+    for text in ("2,1", "0,1", "x", "1,1"):
+        with pytest.raises(ModelLoadingError, match="rows"):
+            parse_sizes(text, "rows")
 
 
 def test_a_column_is_one_value_per_row():

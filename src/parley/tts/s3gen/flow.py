@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
+from parley.runtime.batching import round_up
 from parley.tts.s3gen.networks import HEAD_SIZE, LOOKAHEAD, MEL_BANDS, Estimator, TokenEncoder
 from parley.tts.s3gen.state import (
     ALWAYS,
@@ -149,11 +150,6 @@ class Buckets:
     rows: tuple[int, ...] = ()
     past: tuple[int, ...] = ()
     """Frames of the estimator's past, if pasts are kept."""
-
-
-def round_up(value: int, sizes: tuple[int, ...]) -> int:
-    """The smallest size that is at least ``value``; ``value`` itself if none is."""
-    return next((size for size in sizes if size >= value), value)
 
 
 def batch_rows(

@@ -66,21 +66,6 @@ class ChunkSchedule:
         return numbers, starts[numbers - 1]
 
 
-def parse_sizes(text: str, name: str) -> tuple[int, ...]:
-    """Read a rising list of positive numbers such as ``"192,256,320"``; empty text is an empty list.
-
-    Raises:
-        ModelLoadingError: it is something else.
-    """
-    try:
-        sizes = tuple(int(size) for size in text.split(",")) if text else ()
-    except ValueError as error:
-        raise ModelLoadingError(f"{name} {text!r} must look like 1,2,4") from error
-    if list(sizes) != sorted(set(sizes)) or any(size < 1 for size in sizes):
-        raise ModelLoadingError(f"{name} {text!r} must be rising positive numbers")
-    return sizes
-
-
 @dataclass(frozen=True)
 class S3GenLimits:
     """Limits of one batch."""

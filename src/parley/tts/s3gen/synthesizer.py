@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.errors import InferenceError, ParleyError
+from parley.runtime.batching import round_up
 from parley.runtime.process_end import DeviceErrors
 from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets, FlowRow, batch_rows, round_up
+from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets, FlowRow, batch_rows
 from parley.tts.s3gen.networks import MEL_BANDS, Estimator
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, PastBatch, Workspace
 from parley.tts.s3gen.utterance import AudioUtterance, prompt_row

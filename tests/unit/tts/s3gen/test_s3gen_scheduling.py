@@ -5,14 +5,12 @@ import random
 import pytest
 
 from parley.errors import ModelLoadingError
-from parley.tts.s3gen.flow import round_up
 from parley.tts.s3gen.scheduling import (
     ChunkSchedule,
     PlayoutSchedule,
     S3GenLimits,
     Work,
     choose_batch,
-    parse_sizes,
 )
 
 
@@ -107,12 +105,3 @@ def test_schedule():
 def test_chunks_that_make_no_sense(text):
     with pytest.raises(ModelLoadingError):
         ChunkSchedule.parse(text)
-
-
-def test_buckets():
-    sizes = parse_sizes("192,256", "frames")
-    assert [round_up(n, sizes) for n in (1, 192, 193, 300)] == [192, 192, 256, 300]
-    assert parse_sizes("", "rows") == ()
-    for text in ("2,1", "0,1", "x", "1,1"):
-        with pytest.raises(ModelLoadingError, match="rows"):
-            parse_sizes(text, "rows")
