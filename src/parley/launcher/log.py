@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +35,10 @@ _NOISE = (
     "DCGM unable to start",
 )
 _COMPLAINTS = ("warning", "error", "critical")
+MAX_LOG_BYTES = 64 << 20
+"""Of the file; what is beyond begins it anew: a server that runs for months must not fill its volume."""
+PREVIOUS = ".previous.log"
+"""Suffix of the log before."""
 TAIL_LINES = 12
 """Lines of an error message, each of at most :data:`LINE_CHARS`."""
 LINE_CHARS = 300
@@ -126,19 +133,35 @@ class LogState:
 
 
 class LogReader:
-    """Follows a log file that another process writes."""
+    """Follows a log file to which other processes append, and begins it anew where it has become too large.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the file.
+        max_bytes: size from which on its content is moved to the file with the suffix :data:`PREVIOUS`.
+    """
+
+    def __init__(self, path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
         self._path = path
+        self._max_bytes = max_bytes
         self._offset = 0
         self._rest = b""
 
     def lines(self) -> list[str]:
-        """The complete lines that were added since the last call."""
+        """The complete lines that were added since the last call.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
         with self._path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()
         self._offset += len(data)
+        if self._offset >= self._max_bytes:
+            # The writers keep the file open, so it is copied. What they add meanwhile is in neither file.
+            with contextlib.suppress(OSError):  # without room on the disk, the room is what counts
+                shutil.copyfile(self._path, self._path.with_suffix(PREVIOUS))
+            os.truncate(self._path, 0)
+            self._offset = 0
         *complete, self._rest = (self._rest + data).split(b"\n")
         return [line.decode(errors="replace") for line in complete]
 

@@ -40,7 +40,7 @@ from parley.launcher.command import (
     find_installation,
 )
 from parley.launcher.control import ModelControl
-from parley.launcher.log import LogReader, LogState
+from parley.launcher.log import PREVIOUS, LogReader, LogState
 from parley.launcher.models import (
     CONTROL_REPOSITORY,
     check_models,
@@ -314,9 +314,10 @@ class EmbeddedServer:
             options = dataclasses.replace(options, tls=self._options.tls.copy_to(self._folder))
         with self._following:
             if self.log_path.exists():
-                self.log_path.replace(self.log_path.with_suffix(".previous.log"))
+                self.log_path.replace(self.log_path.with_suffix(PREVIOUS))
             self._log = LogState()
-            with self.log_path.open("wb") as log:
+            # Appended to, so that the reader may shorten it.
+            with self.log_path.open("ab") as log:
                 self._process = subprocess.Popen(
                     build_command(installation, options, backends, self._prefix),
                     env={

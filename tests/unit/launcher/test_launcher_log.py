@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+
 import pytest
 
 from parley.launcher.log import LogReader, LogState, unescape
@@ -98,6 +101,30 @@ def test_a_reader_gives_only_whole_lines(tmp_path):
         file.write(b"o\nthr\xffee\n")
     assert reader.lines() == ["two", "thr\ufffdee"]
     assert reader.lines() == []
+
+
+def test_a_log_that_has_become_large_begins_anew(tmp_path):
+    path = tmp_path / "triton.log"
+    with path.open("ab", buffering=0) as log:
+        reader = LogReader(path, max_bytes=12)
+        log.write(b"first\nsecond\nthi")
+        assert reader.lines() == ["first", "second"]
+        assert path.stat().st_size == 0
+        assert path.with_suffix(".previous.log").read_bytes() == b"first\nsecond\nthi"
+        log.write(b"rd\n")
+        assert reader.lines() == ["third"]
+        assert path.read_bytes() == b"rd\n", "without a hole where the writer was before"
+
+
+def test_a_log_is_shortened_where_there_is_no_room_for_the_log_before(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    path = tmp_path / "triton.log"
+    path.write_bytes(b"first\nsecond\n")
+    assert LogReader(path, max_bytes=12).lines() == ["first", "second"]
+    assert path.stat().st_size == 0
 
 
 def test_a_model_that_is_loaded_again_is_named_once():
