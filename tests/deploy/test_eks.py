@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from charts import NAMESPACE, ROOT, merge, read_documents, render
+from charts import CHART, NAMESPACE, ROOT, merge, read_documents, render
 from policies import violations
 from schemas import VERSIONS, custom_errors, is_built_in, kubernetes_errors
 
@@ -133,6 +133,51 @@ def test_names_are_the_same_in_all_files():
         assert set(re.findall(r"\b[a-z]{2}-(?:central|east|west)-\d\b", file.read_text())) <= {region}
         assert set(re.findall(r"\b\d{12}\b", file.read_text())) <= {ACCOUNT}
     assert VALUES["secrets"]["externalSecret"]["store"] in (EKS / "secret-store.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("values", "number"), [(merge(VALUES, COMMAND_LINE), 0), (merge(VALUES, WITHOUT_GPU, COMMAND_LINE), 1)]
+)
+def test_every_image_is_built_and_pushed_by_the_readme(values, number):
+    readme = (EKS / "README.md").read_text()
+    pushed = re.findall(r'^IMAGES="(.+)"$', readme, re.MULTILINE)[number].split()
+    prefix = COMMAND_LINE["imageRegistry"] + "/"
+    pods = [one["spec"]["template"]["spec"] for one in render(values).of_kind("Deployment")]
+    used = {
+        container["image"].removeprefix(prefix)
+        for pod in pods
+        for container in (*pod.get("initContainers", ()), *pod["containers"])
+    }
+    assert used == set(pushed)
+    version = f"--tag {yaml.safe_load((CHART / 'Chart.yaml').read_text())['appVersion']}"
+    assert f'images ARGS="{version}"' in readme
+    assert ("worker-gpu" in str(pushed)) == (number == 0)
+    assert f'IMAGE=worker-gpu ARGS="{version} --triton-image' in readme
+
+
+def test_nodes_have_one_version_until_it_is_changed():
+    (node_class,) = [one["spec"] for one in NODES if one["kind"] == "EC2NodeClass"]
+    (term,) = node_class["amiSelectorTerms"]
+    assert re.fullmatch(r"bottlerocket@v\d+\.\d+\.\d+", term["alias"])
+
+
+def test_controllers_are_installed_as_the_cluster_file_prepares_them():
+    readme = (EKS / "README.md").read_text()
+    assert CLUSTER["managedNodeGroups"][0]["disablePodIMDS"]
+    assert "--set region=$AWS_REGION --set vpcId=$VPC" in readme
+    for one in CLUSTER["iam"]["podIdentityAssociations"]:
+        if one.get("createServiceAccount"):
+            name, namespace = one["serviceAccountName"], one["namespace"]
+            (install,) = re.findall(rf"^helm install {name} .*?--wait$", readme, re.MULTILINE | re.DOTALL)
+            assert f"--namespace {namespace}" in install
+            assert f"--set serviceAccount.create=false --set serviceAccount.name={name}" in install
+    for label in (
+        "pod-security.kubernetes.io/enforce=restricted",
+        "elbv2.k8s.aws/pod-readiness-gate-inject=enabled",
+    ):
+        assert label in readme
+    release = VALUES["monitoring"]["podMonitor"]["labels"]["release"]
+    assert f"helm install {release} prometheus-community/kube-prometheus-stack" in readme
 
 
 def test_the_costs_in_the_readme_follow_from_its_figures():
