@@ -205,6 +205,8 @@ class CallSession:
         if isinstance(event, protocol.Closed) and not self._is_final(event):
             return  # the application gets it if no other server takes the call
         events = [event] if self._resumption is None else self._resumption.on_event(event)
+        if isinstance(event, protocol.Checkpoint):
+            self._outbox.wake()  # messages may have waited for it
         if self._leave_by_s is not None:
             self._wake_mover()
         await self._deliver(events)

@@ -2,7 +2,7 @@
 
 It follows what is sent and what comes, without tasks and without a clock of its own: the newest
 :class:`parley.protocol.Checkpoint`, what the application has of the response under way, the user's audio
-that the checkpoint does not contain, and the messages of which that is not certain.
+and the messages that the checkpoint does not contain.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from parley_client.event_filter import MovedEvents
 from parley_client.events import ServerEvent
 from parley_client.progress import ResponseTracker
 from parley_client.queues import BYTES_PER_MS, OutgoingMessage
-from parley_client.replay import SentAudio, UnconfirmedMessages, interleave
+from parley_client.replay import SentAudio, SentMessages, interleave
 
-_ANSWERS = 64
-"""Answers of tools that are kept until the state contains them."""
 _NO_STATE = SessionState(version=0)
 _NO_HISTORY = HistoryState()
 
@@ -41,53 +39,39 @@ class Resumption:
         self._history: HistoryState | None = None
         self._state: SessionState | None = None
         self._audio = SentAudio(replay_ms)
-        self._messages = UnconfirmedMessages(clock)
+        self._messages = SentMessages()
+        self._answers: list[ServerEvent] = []  # of the newest checkpoint, that have not come
         self._responses = ResponseTracker(clock)
         self._requests: dict[str, int] = {}  # turns of the tool calls without an answer, by the call's id
-        self._answers: dict[str, bytes] = {}  # answers that were sent, by the call's id
         self._moved = MovedEvents(self._responses)
         self.settled = False
         """Whether neither side had a turn under way at the newest checkpoint."""
 
     @property
     def has_room(self) -> bool:
-        """Whether a message may be sent, or has to wait until the server has handled others."""
-        return not (self.has_checkpoint and self._messages.is_full)
+        """Whether a message may be sent, or has to wait for a checkpoint that contains others."""
+        return not self._messages.is_full
 
     # --- the stream ---------------------------------------------------------------------------------
 
-    def on_sent(self, number: int, content: OutgoingMessage) -> None:
+    def on_sent(self, content: OutgoingMessage) -> None:
         """A request is sent for the first time."""
         if content.message:
-            self._on_message(number, content.message)
+            self._on_message(content.message)
         self._audio.add(content.audio)
 
-    def _on_message(self, number: int, raw: bytes) -> None:
+    def _on_message(self, raw: bytes) -> None:
         message = protocol.decode_message(raw)
         if isinstance(message, protocol.Playback):
             self.on_playback(message.response_id, message.played_ms)
-        elif isinstance(message, protocol.ToolResponse):
+            return
+        if isinstance(message, protocol.ToolResponse):
             self._requests.pop(message.call_id, None)
-            self._answers[message.call_id] = raw
-            while len(self._answers) > _ANSWERS:
-                del self._answers[next(iter(self._answers))]
-        elif self.has_checkpoint or not self._messages.is_full:
-            state, history = self._state or _NO_STATE, self._history or _NO_HISTORY
-            self._messages.on_sent(number, message, self._audio.end, state, history)
+        self._messages.add(raw, message, self._audio.end)
 
     def on_playback(self, response_id: str, played_ms: float) -> None:
         """The application has reported how much of a response it played."""
         self._responses.on_playback(response_id, played_ms)
-
-    def on_repeated(self, number: int, content: OutgoingMessage) -> None:
-        """A request is sent that a server before has had."""
-        if content.message:
-            self._messages.on_repeated(content.message, number)
-
-    def on_handled(self, number: int) -> None:
-        """The server has handled all requests up to this one."""
-        self._messages.on_handled(number)
-        self._messages.on_reply()
 
     def on_event(self, event: ServerEvent) -> list[ServerEvent]:
         """Take an event of the server into account.
@@ -95,29 +79,24 @@ class Resumption:
         Returns:
             What the application gets of it: nothing of checkpoints, and nothing that it has already.
         """
-        self._messages.on_reply()
         if isinstance(event, protocol.Checkpoint):
             self._on_checkpoint(event)
             return []
         if isinstance(event, protocol.GoAway):
             return []
-        if isinstance(event, protocol.Updated):
-            if not self._messages.on_updated():
-                return []
+        if self._answers and event == self._answers[0]:
+            del self._answers[0]
         elif isinstance(event, protocol.ToolRequest):
-            if self._moved.is_moved and self._is_known(event.call_id):
-                return []
             self._requests[event.call_id] = event.turn
         elif isinstance(event, protocol.ToolCancelled):
             self._requests.pop(event.call_id, None)
-            self._answers.pop(event.call_id, None)
+        return self._pass_on(event)
+
+    def _pass_on(self, event: ServerEvent) -> list[ServerEvent]:
         passed = self._moved.pass_on(event)
         for one in passed:
             self._responses.on_event(one)
         return passed
-
-    def _is_known(self, call_id: str) -> bool:
-        return call_id in self._requests or call_id in self._answers
 
     def _on_checkpoint(self, event: protocol.Checkpoint) -> None:
         state = self._state = event.state
@@ -125,10 +104,8 @@ class Resumption:
         self._history = event.history or self._history
         self.settled = event.settled
         self._audio.forget(state.audio_ms)
-        self._messages.on_checkpoint(state, has_settings=event.settings is not None)
-        done = {call_id for one in _rounds(state.agent) for call_id in one.results}
-        for call_id in done & self._answers.keys():
-            del self._answers[call_id]
+        self._messages.on_checkpoint(state)
+        self._answers = list(event.answers)
         over = state.turns if state.agent is None else state.agent.turn - 1
         self._requests = {call_id: turn for call_id, turn in self._requests.items() if turn > over}
 
@@ -180,18 +157,15 @@ class Resumption:
         Returns:
             Events that the server before would have sent, and the requests that the new one gets again.
         """
-        state, history = self._state or _NO_STATE, self._history or _NO_HISTORY
-        agent = state.agent
-        events = [*self._move_tools(agent), *self._moved.begin(agent, unanswered=state.unanswered)]
-        for event in events:
+        state = self._state or _NO_STATE
+        answers, self._answers = self._answers, []
+        events = [one for answer in answers for one in self._pass_on(answer)]
+        ends = [*self._move_tools(state.agent), *self._moved.begin(state.agent, unanswered=state.unanswered)]
+        for event in ends:
             self._responses.on_event(event)
-        first = [OutgoingMessage(message=raw) for raw in self._answers.values()]
-        if agent is not None and self._responses.is_interrupted(agent.response_id):
-            interrupt = protocol.Interrupt(response_id=agent.response_id)
-            first.append(OutgoingMessage(message=protocol.encode(interrupt)))
-        messages = self._messages.begin_stream(state, history)
+        messages = self._messages.begin_stream(state)
         max_chunk_bytes = connected.max_chunk_ms * BYTES_PER_MS
-        return events, [*first, *interleave(self._audio, self._begin_ms, messages, max_chunk_bytes)]
+        return [*events, *ends], interleave(self._audio, self._begin_ms, messages, max_chunk_bytes)
 
     def _move_tools(self, agent: AgentTurnState | None) -> list[ServerEvent]:
         """Keep what is known of the calls that the state waits for, and end the others.
@@ -208,9 +182,12 @@ class Resumption:
             if call_id not in waiting
         ]
         own = {tool.name for tool in (self._settings or self._start).tools}
-        lost = [call for call in waiting.values() if call.name in own and not self._is_known(call.id)]
+        lost = [
+            call
+            for call in waiting.values()
+            if call.name in own and call.id not in self._requests and not self._messages.answers(call.id)
+        ]
         self._requests = {call_id: turn for call_id, turn in self._requests.items() if call_id in waiting}
-        self._answers = {call_id: raw for call_id, raw in self._answers.items() if call_id in waiting}
         for call in lost:
             turn = self._requests[call.id] = agent.turn if agent is not None else 0
             events.append(

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from parley import protocol
 from parley.errors import InferenceError, InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
@@ -153,7 +154,7 @@ class ServerStream:
         try:
             await self._send(Frame(_START_ID, message=protocol.encode(self._start), start=True))
             number, unasked_bytes = 0, _ACKNOWLEDGED_BYTES
-            while not (content := await self._feed.get(number + 1)).end:
+            while not (content := await self._feed.get()).end:
                 number += 1
                 unasked_bytes += len(content.audio)
                 ask = bool(content.message) or unasked_bytes >= _ACKNOWLEDGED_BYTES
@@ -249,23 +250,19 @@ class ServerStream:
                 return  # END of a session that the server has closed by itself
             if not reply.error or self._is_fatal(error, reply):
                 raise
-            self._on_handled(reply.request_id)
+            self.is_silent = False
             await self._pass_on(protocol.ErrorEvent.of(error))
         else:
             if reply.final:
-                self._on_handled(reply.request_id)
-
-    def _on_handled(self, request_id: str) -> None:
-        """The server has handled this request, and so all before it."""
-        self.is_silent = False
-        if request_id.isdecimal():
-            self._feed.on_handled(int(request_id))
+                self.is_silent = False
 
     def _is_fatal(self, error: ParleyError, reply: ServerReply) -> bool:
         """Whether a failed request means that there is no session (any more)."""
         forgotten = isinstance(error, SessionNotFoundError) or _SEQUENCE_FORGOTTEN in reply.error
         gone = str(error).startswith(_PROCESS_GONE)
-        return forgotten or gone or reply.request_id in (_START_ID, "") or not self.connected.done()
+        # A server that has not got a request counts audio and messages otherwise than this side.
+        counts = self._feed.is_counted
+        return forgotten or gone or counts or reply.request_id in (_START_ID, "") or not self.connected.done()
 
     async def _deliver(self, reply: ServerReply) -> None:
         try:
@@ -286,6 +283,8 @@ class ServerStream:
                 return
         elif isinstance(event, protocol.ErrorEvent) and not self.connected.done():
             raise from_wire(f"{event.code}: {event.message}")
+        elif _is_unknown_session(event, reply):
+            raise SessionNotFoundError(event.message)
         elif self._holds and not self.connected.done():
             raise InferenceError(f"the server began with {type(event).__name__}")
         await self._pass_on(event)
@@ -310,3 +309,9 @@ class ServerStream:
     def _end(self, reason: ParleyError) -> None:
         self.is_over.set()
         self._on_end(self, reason)
+
+
+def _is_unknown_session(event: ServerEvent, reply: ServerReply) -> TypeGuard[protocol.ErrorEvent]:
+    """Whether the agent knows no session of this request; failures of a session come on the first one's."""
+    is_error = isinstance(event, protocol.ErrorEvent) and event.code == SessionNotFoundError.code
+    return is_error and reply.request_id.isdecimal()

@@ -26,30 +26,32 @@ class StreamFeed:
         self._is_paused = False
         self._is_finished = False
 
-    async def get(self, number: int) -> OutgoingMessage:
-        """The content of request ``number``, at last the end mark (the caller owns the deadline)."""
+    @property
+    def is_counted(self) -> bool:
+        """Whether another server can go on, for which the position of each request has to be known."""
+        return self._resumption is not None and self._resumption.has_checkpoint
+
+    async def get(self) -> OutgoingMessage:
+        """The content of the next request, at last the end mark (the caller owns the deadline)."""
         while True:
-            content = self._take(number)
+            content = self._take()
             if content is not None:
                 return content
             await self._outbox.changed()
 
-    def _take(self, number: int) -> OutgoingMessage | None:
+    def _take(self) -> OutgoingMessage | None:
         if self._is_finished:
             return _END
         if self._is_paused:
             return None
         kept = self._resumption
         if self._repeated:
-            content = self._repeated.popleft()
-            if kept is not None:
-                kept.on_repeated(number, content)
-            return content
+            return self._repeated.popleft()
         if kept is not None and not kept.has_room:
             return None
         content_or_none = self._outbox.take()
         if content_or_none is not None and kept is not None:
-            kept.on_sent(number, content_or_none)
+            kept.on_sent(content_or_none)
         return content_or_none
 
     def pause(self) -> None:
@@ -66,9 +68,3 @@ class StreamFeed:
         """End the stream; what waits in the queue is left to another one."""
         self._is_finished = True
         self._outbox.wake()
-
-    def on_handled(self, number: int) -> None:
-        """The server has handled all requests up to ``number``."""
-        if self._resumption is not None:
-            self._resumption.on_handled(number)
-            self._outbox.wake()

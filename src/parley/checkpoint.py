@@ -99,6 +99,14 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     messages: list[ChatMessage] = []
     """For the history, behind the agent's turn under way (:class:`parley.protocol.Remember`)."""
     muted: bool = False
+    """Whether audio behind ``audio_ms`` is ignored."""
+    handled: int | None = None
+    """How many messages of the client were handled: all behind START but
+    :class:`parley.protocol.Playback`. Their effect is in the state, except for those in ``unfinished``; a
+    session that goes on counts from here. None: the server does not count."""
+    unfinished: list[int] = []
+    """Numbers of handled messages, in order, whose effect is still to come, such as that of a
+    :class:`parley.protocol.Commit` whose audio is still to be recognised."""
 
 
 class ResponseProgress(

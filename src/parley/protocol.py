@@ -433,7 +433,9 @@ class Checkpoint(_Event, frozen=True, tag="checkpoint", kw_only=True, omit_defau
     """What the session needs to go on elsewhere. Sent if ``Start.checkpoints`` asks for it, at every change.
 
     The client keeps the latest ``settings``, ``history`` and ``state``, and sends them in ``Start.resume``
-    of the session that goes on.
+    of the session that goes on. Then it sends what the state does not contain: its audio from
+    ``state.audio_ms`` on, and its messages behind ``state.handled`` and in ``state.unfinished``, each behind
+    the audio behind which it was sent before. The messages get new numbers, behind ``state.handled``.
     """
 
     state: SessionState
@@ -443,6 +445,9 @@ class Checkpoint(_Event, frozen=True, tag="checkpoint", kw_only=True, omit_defau
     """None: as in the checkpoint before."""
     settled: bool = False
     """Whether neither side has a turn under way: the best moment to move."""
+    answers: list[Updated | Truncated | Interrupted | ErrorEvent] = []
+    """Events that follow at once and answer what ``state`` contains. A client that loses the stream before
+    they come takes them from here: no other session sends them."""
 
 
 class GoAway(_Event, frozen=True, tag="go_away", kw_only=True):

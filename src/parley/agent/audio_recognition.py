@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -32,6 +33,7 @@ from parley.timeouts import best_effort, loop_time, with_timeout
 _PER_MS = INPUT_SAMPLE_RATE // 1000
 _REPORT_INTERVAL_S = 1.0
 _MAX_MARKS = 16
+_MAX_SWITCHES = 64
 _MAX_POLL_S = 0.256
 _REPLAY_MS = 15_000
 """Audio beyond the limit that a session may get at once when it goes on with another one."""
@@ -45,6 +47,16 @@ _log = logging.getLogger(__name__)
 class _UtteranceEnd:
     on_reached: Callable[[int], None] | None
     on_finished: Callable[[int], None] | None
+
+
+@dataclass(frozen=True)
+class _Switch:
+    """Where in the client's audio it begins to be ignored, or ends."""
+
+    position: int
+    """Samples."""
+    muted: bool
+    on_contained: Callable[[], None]
 
 
 class AudioRecognition:
@@ -92,7 +104,8 @@ class AudioRecognition:
         self._at_rest = False
         self._recognizer: Recognizer | None = None
         self._streams = 0
-        self._muted = resume is not None and resume.state.muted
+        self._muted = self._muted_behind = resume is not None and resume.state.muted
+        self._switches: deque[_Switch] = deque()  # behind what another session would go on from
         self._backoff = ReconnectBackoff(config.deadlines.asr_outage_s)
         self._failing = False  # since the last reply
         self._unavailable = False
@@ -135,10 +148,13 @@ class AudioRecognition:
         """See :meth:`parley.agent.speech_events.SpeechEventMapper.contained`."""
         return self._speech_events.contained(self.processed_ms, held_from_ms)
 
-    @property
-    def muted(self) -> bool:
-        """Whether audio is ignored."""
-        return self._muted
+    def muted_behind(self, contained_ms: int) -> bool:
+        """Whether audio behind what :meth:`contained` has is ignored."""
+        while self._switches and self._switches[0].position <= contained_ms * _PER_MS:
+            switch = self._switches.popleft()
+            self._muted_behind = switch.muted
+            switch.on_contained()
+        return self._muted_behind
 
     @property
     def idle(self) -> bool:
@@ -149,19 +165,29 @@ class AudioRecognition:
         """When the client's audio before ``at_ms`` had arrived, in seconds; None: unknown."""
         return self._speech_events.arrival(at_ms)
 
-    def mute(self) -> None:
-        """Ignore audio from now on; audio that was sent before is still transcribed.
+    def switch(self, *, muted: bool, on_contained: Callable[[], None] | None = None) -> None:
+        """Ignore audio from now on, or accept it again; audio that was sent before is still transcribed.
+
+        Args:
+            muted: whether to ignore it.
+            on_contained: called by :meth:`muted_behind` when that has passed this change, and at once if
+                nothing changes; None: :meth:`muted_behind` is never called.
 
         Raises:
-            OverloadedError: as :meth:`end_utterance`; audio is ignored all the same.
+            OverloadedError: too many changes at once, and nothing changes; or as :meth:`end_utterance`, and
+                audio is ignored all the same.
         """
-        if not self._muted:
-            self._muted = True
+        if muted == self._muted or len(self._switches) >= _MAX_SWITCHES:
+            if on_contained is not None:
+                on_contained()
+            if muted == self._muted:
+                return
+            raise OverloadedError(f"{_MAX_SWITCHES} messages that mute or unmute wait for the recogniser")
+        self._muted = muted
+        if on_contained is not None:
+            self._switches.append(_Switch(self._feed.buffer.position, muted, on_contained))
+        if muted:
             self.end_utterance()
-
-    def unmute(self) -> None:
-        """Accept audio again."""
-        self._muted = False
 
     def begin_turn(self) -> None:
         """Later utterances are of another turn: the recogniser does not decode them with earlier ones."""

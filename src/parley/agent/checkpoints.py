@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from bisect import insort
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from parley.checkpoint import HistoryState, SessionState
 from parley.protocol import (
     Audio,
     Checkpoint,
+    ErrorEvent,
     Interrupted,
     ResponseText,
     ServerEvent,
@@ -25,6 +28,8 @@ _LOOK_EVERY_MS = 100
 _AFTER_CHECKPOINT = (Audio, Interrupted, ResponseText, ToolRequest, Truncated, Updated)
 """Events that show the client a change. It is lost with the server unless the checkpoint comes first: a tool
 would be run twice, an interrupted answer would go on."""
+Answer: TypeAlias = Updated | Truncated | Interrupted | ErrorEvent
+"""Events that a client may wait for after a message."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,37 @@ class Snapshot:
     history: HistoryState
     state: SessionState
     settled: bool
+
+
+class HandledMessages:
+    """Counts the messages of the client, and knows those whose effect is still to come.
+
+    ``count``: those that another session has handled.
+    """
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+        """Number of the newest message."""
+        self._unfinished: list[int] = []
+
+    @property
+    def unfinished(self) -> list[int]:
+        """Numbers of messages whose effect is still to come, in order."""
+        return list(self._unfinished)
+
+    def begin(self) -> int:
+        """A message is handled now; returns its number."""
+        self.count += 1
+        return self.count
+
+    def postpone(self, number: int) -> None:
+        """The effect of a message is still to come."""
+        insort(self._unfinished, number)
+
+    def finish(self, number: int) -> None:
+        """The effect of a message is there; a message that was not postponed changes nothing."""
+        if number in self._unfinished:
+            self._unfinished.remove(number)
 
 
 class Checkpoints:
@@ -87,7 +123,14 @@ class Checkpoints:
             self._due.cancel()
             self._send()
 
-    def _send(self) -> None:
+    def send(self, answers: Sequence[Answer]) -> None:
+        """Send what has changed at once, before ``answers``, which the caller sends."""
+        if self._due is not None:
+            self._due.cancel()
+        if self._open:
+            self._send(answers)
+
+    def _send(self, answers: Sequence[Answer] = ()) -> None:
         self._due = None
         now, last = self._take(), self._last
         if last is not None and not _differs(now, last):
@@ -99,6 +142,7 @@ class Checkpoints:
                 settings=now.settings if last is None or now.settings != last.settings else None,
                 history=now.history if last is None or now.history != last.history else None,
                 settled=now.settled,
+                answers=list(answers),
             )
         )
 
@@ -113,6 +157,7 @@ def _without_audio(snapshot: Snapshot) -> tuple[object, ...]:
     return (
         snapshot.settled,
         (state.turns, state.utterances, state.unanswered, state.muted),
+        (state.handled, state.unfinished),
         (state.user, state.agent, state.queued, state.messages),
         snapshot.settings,
         snapshot.history,

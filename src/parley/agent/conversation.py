@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -65,7 +65,8 @@ class Conversation:
 
     ``name`` is unique for each session. ``hang_up`` ends the session after a long silence of the user;
     ``begin_turn`` is called when later utterances belong to another turn of the user; ``changed`` when
-    :meth:`state` may have changed. ``resume``: the conversation goes on with that of another session.
+    :meth:`state` may have changed. What is done in a ``whole`` block is in :meth:`state` as a whole when that
+    is taken, or not at all. ``resume``: the conversation goes on with that of another session.
     """
 
     def __init__(
@@ -80,12 +81,14 @@ class Conversation:
         begin_turn: Callable[[], None],
         metrics: SessionMetrics,
         changed: Callable[[], None],
+        whole: Callable[[], AbstractContextManager[None]],
         resume: Resume | None = None,
         trace: Trace = NO_TRACE,
     ) -> None:
         self._changed = changed
+        self._whole = whole
         self._resume = resume
-        self._taking = ""  # text of the user's turn before it becomes part of the history
+        self._finish_commit: Callable[[], None] = _nothing
         self._metrics = metrics
         self._name = name
         self._engines = engines
@@ -196,10 +199,10 @@ class Conversation:
 
         Args:
             contained: how much of the user's speech is in it.
-            muted: whether audio is ignored.
+            muted: whether the audio behind that is ignored.
         """
         turns = self._agent_turns
-        texts = (turns.unhandled, self._endpointer.text, self._taking)
+        texts = (turns.unhandled, self._endpointer.text)
         return SessionState(
             version=CHECKPOINT_VERSION,
             turns=turns.turns,
@@ -207,7 +210,7 @@ class Conversation:
             audio_ms=contained.audio_ms,
             user=UserTurnState(text=" ".join(filter(None, texts)), digits=self._dtmf.keys),
             agent=turns.agent_state,
-            unanswered=bool(turns.unhandled or self._taking),
+            unanswered=bool(turns.unhandled),
             queued=turns.queued,
             messages=turns.messages,
             muted=muted,
@@ -217,7 +220,7 @@ class Conversation:
     def settled(self) -> bool:
         """Whether no turn of either side is under way or waits, as far as speech was passed on."""
         turns = self._agent_turns
-        waiting = turns.current or turns.queued or turns.unhandled or turns.messages or self._taking
+        waiting = turns.current or turns.queued or turns.unhandled or turns.messages
         speaking = self._endpointer.pending or self._interruptions.undecided or self._dtmf.pending
         return not (waiting or speaking)
 
@@ -324,17 +327,26 @@ class Conversation:
                 self._stop(message.response_id)
                 self._agent_turns.truncate(message.response_id, message.played_ms)
 
-    def on_commit_reached(self, _utterance: int) -> None:
-        """All audio before a ``commit`` was processed; the utterance under way belongs to the turn."""
+    def on_commit_reached(self, finish: Callable[[], None], _utterance: int) -> None:
+        """All audio before a ``commit`` was processed; the utterance under way belongs to the turn.
+
+        ``finish`` is called when the turn was taken, at the latest in :meth:`on_commit_finished`.
+        """
+        self._finish_commit = finish
         self._interruptions.release()
         self._endpointer.request_commit()
 
     def on_commit_finished(self, _utterance: int) -> None:
         """The last transcript before a ``commit`` has come, or is overdue."""
-        self._interruptions.release()
-        self._endpointer.commit_requested()
-        self._changed()
+        with self._whole():
+            self._interruptions.release()
+            self._endpointer.commit_requested()
+            self._end_commit()
         self._count_idle()
+
+    def _end_commit(self) -> None:
+        finish, self._finish_commit = self._finish_commit, _nothing
+        finish()
 
     def on_discard_reached(self, utterance: int) -> None:
         """All audio before a ``discard`` was processed, up to this utterance.
@@ -345,11 +357,12 @@ class Conversation:
         self._endpointer.drop(utterance + 1)
         self._changed()
 
-    def on_discard_finished(self, utterance: int) -> None:
-        """The last transcript before a ``discard`` has come, or is overdue."""
-        self._interruptions.drop()
-        self._endpointer.drop(utterance)
-        self._changed()
+    def on_discard_finished(self, finish: Callable[[], None], utterance: int) -> None:
+        """The last transcript before a ``discard`` has come, or is overdue; calls ``finish``."""
+        with self._whole():
+            self._interruptions.drop()
+            self._endpointer.drop(utterance)
+            finish()
         self._count_idle()
 
     # --- speech of the user ---------------------------------------------------------------
@@ -402,19 +415,22 @@ class Conversation:
 
     def _on_user_turn(self, user: UserTurn) -> None:
         """The user's turn is over."""
-        self._take_turn(dataclasses.replace(user, text=self._written(user.text)))
+        with self._whole():
+            self._take_turn(dataclasses.replace(user, text=self._written(user.text)))
+            if user.requested:
+                self._end_commit()
 
     def _take_turn(self, user: UserTurn) -> None:
         if user.requested and not user.text:
             self._agent_turns.resume("no_words", "")
         if self._start.turn.answer:
             if self._agent_turns.yields_to(user):
-                self._interrupt("input" if user.requested else "words", user.text)
+                self._interrupt("input" if user.requested else "words")
             self._agent_turns.answer(user)
             return
         if user.text:
             if user.requested:
-                self._interrupt("input", user.text)
+                self._interrupt("input")
             try:
                 self._agent_turns.add_message(protocol.Remember(role="user", text=user.text))
             except OverloadedError as error:
@@ -424,22 +440,15 @@ class Conversation:
     def _on_typed(self, text: str) -> None:
         """The user has typed text or pressed keys."""
         self._user_idle.user_active()
-        self._interrupt("input", text)
-        now = loop_time()
-        # Speech before it belongs to the same turn, unless the user is speaking.
-        self._take_turn(UserTurn(f"{self._written(self._endpointer.take())} {text}".strip(), now, now))
+        with self._whole():
+            self._interrupt("input")
+            now = loop_time()
+            # Speech before it belongs to the same turn, unless the user is speaking.
+            self._take_turn(UserTurn(f"{self._written(self._endpointer.take())} {text}".strip(), now, now))
 
-    def _interrupt(self, reason: InterruptReason, text: str) -> None:
-        """Stop the agent's turn, for a turn of the user with this text.
-
-        Speech over it is no interruption any more, but a turn of the user.
-        """
-        self._taking = text
-        try:
-            interrupted = self._agent_turns.interrupt(reason)
-        finally:
-            self._taking = ""
-        if interrupted:
+    def _interrupt(self, reason: InterruptReason) -> None:
+        """Stop the agent's turn for one of the user: speech over it is no interruption any more."""
+        if self._agent_turns.interrupt(reason):
             self._interruptions.release()
 
     def _stop(self, response_id: str | None) -> None:
@@ -512,6 +521,10 @@ class Conversation:
         if state != self._state:
             self._state = state
             self._emit(protocol.AgentState(state=state))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _by_speech(start: protocol.Start) -> bool:

@@ -75,6 +75,8 @@ class GenerationLog:
 
     has_run: Callable[[str], bool] = lambda _: False
     """Whether the call with this id was run."""
+    result_of: Callable[[str], str | None] = lambda _: None
+    """The result of the call with this id, if it has come and is in no round yet."""
     rounds: list[ToolRound] = field(default_factory=list)
     first_token_at: float | None = None
     """Seconds of the loop's clock."""
@@ -101,11 +103,16 @@ class GenerationLog:
         return any(self.has_run(call.id) for call in answer.calls)
 
     def complete_results(self) -> None:
-        """Give every call without a result one that reports the cancellation."""
+        """Give every call that was run its result, or one that reports the cancellation."""
         for answer in self.rounds:
             for call in answer.calls:
                 if call.id not in answer.results and self.has_run(call.id):
-                    answer.results[call.id] = NO_RESULT
+                    answer.results[call.id] = self.result_of(call.id) or NO_RESULT
+
+    def results_of(self, answer: ToolRound) -> dict[str, str]:
+        """The results of a round, also those that it has not yet."""
+        come = {call.id: self.result_of(call.id) for call in answer.calls if call.id not in answer.results}
+        return answer.results | {call_id: result for call_id, result in come.items() if result is not None}
 
     def count(self, completed: Completed) -> None:
         """Add the tokens of a request."""
@@ -207,7 +214,7 @@ class LlmResponse:
         self._config = config
         self._requests = 0
         self._results_budget = config.prompt_tokens // 2
-        self.log = GenerationLog(tools.has_run)
+        self.log = GenerationLog(tools.has_run, tools.result_of)
         self.log.rounds += self._begun.rounds
         self._spaced = self._begun.spaced
         self._open_round: ToolRound | None = None
@@ -225,7 +232,9 @@ class LlmResponse:
             system_prompt=self._prompt.system_prompt,
             use_tools=self._prompt.use_tools,
             rounds=[
-                RoundState(text=one.text, said=one.said, calls=list(one.calls), results=dict(one.results))
+                RoundState(
+                    text=one.text, said=one.said, calls=list(one.calls), results=self.log.results_of(one)
+                )
                 for one in self.log.rounds
                 if one.ended
             ],

@@ -24,6 +24,8 @@ from parley.turns.endpointing import MAX_CHARACTERS
 
 _MAX_COUNT = 1_000_000
 """Turns or utterances of one session."""
+_MAX_HANDLED = 1_000_000_000
+_MAX_UNFINISHED = 256
 _MAX_AUDIO_MS = 7 * 24 * 3_600_000
 _MAX_RESPONSE_MS = 3_600_000
 _MAX_ID = 200
@@ -55,6 +57,7 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
     _check_number("resume.state.utterances", state.utterances, _MAX_COUNT)
     _check_number("resume.state.audio_ms", state.audio_ms, _MAX_AUDIO_MS)
     _check_number("resume.audio_ms", resume.audio_ms, _MAX_AUDIO_MS, least=state.audio_ms)
+    _check_handled(state)
     _check_history(resume.history)
     _check_user(state)
     _check_count("resume.state.queued", state.queued, MAX_QUEUED)
@@ -69,6 +72,11 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
         _check_agent(state.agent, state, config)
     if resume.progress is not None:
         _check_progress(resume.progress)
+
+
+def _check_handled(state: SessionState) -> None:
+    _check_number("resume.state.handled", state.handled or 0, _MAX_HANDLED)
+    _check_count("resume.state.unfinished", state.unfinished, _MAX_UNFINISHED)
 
 
 def _check_user(state: SessionState) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
+from functools import partial
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.agent.audio_recognition import AudioRecognition
-from parley.agent.checkpoints import Checkpoints, Snapshot
+from parley.agent.checkpoints import Answer, Checkpoints, HandledMessages, Snapshot
 from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
 from parley.agent.metrics import AgentMetrics, SessionMetrics
@@ -95,6 +97,7 @@ class AgentSession:
             begin_turn=self._begin_turn,
             metrics=self._metrics,
             changed=self._on_change,
+            whole=self._whole,
             resume=resume,
             trace=self._trace,
         )
@@ -112,8 +115,10 @@ class AgentSession:
         self._checkpoints = (
             Checkpoints(self._snapshot, self._emit) if start.checkpoints and not is_canary else None
         )
+        self._messages = HandledMessages((resume.state.handled or 0) if resume else 0)
+        self._held: list[tuple[protocol.ServerEvent, NDArray[np.int16] | None]] | None = None
         self._time_left_ms: int | None = None
-        self._updates = SessionUpdates(start, engines, config, apply=self._apply, on_error=self.report_error)
+        self._updates = SessionUpdates(start, engines, config, on_checked=self._on_update_checked)
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
         self._warmings: set[asyncio.Task[None]] = set()
@@ -154,12 +159,23 @@ class AgentSession:
 
     def _on_message(self, raw: bytes) -> None:
         try:
-            self._handle(raw)
+            message = protocol.decode_message(raw)
         except ParleyError as error:
-            self.report_error(error)
-        except Exception:  # noqa: BLE001 - logged and reported to the client
-            self._conversation.on_task_failed("message")
-        self._on_change()
+            with self._whole():
+                self._messages.begin()
+                self.report_error(error)
+            return
+        if isinstance(message, protocol.Playback):
+            self._unread.on_playback()
+            self._conversation.on_message(message)
+            return
+        with self._whole():
+            try:
+                self._handle(message, self._messages.begin())
+            except ParleyError as error:
+                self.report_error(error)
+            except Exception:  # noqa: BLE001 - logged and reported to the client
+                self._conversation.on_task_failed("message")
 
     def go_away(self, time_left_ms: int) -> None:
         """Ask the client to go on elsewhere, if it can: the server will stop."""
@@ -176,33 +192,75 @@ class AgentSession:
         """Send an error event; the session goes on."""
         self._conversation.on_error(error)
 
-    def _handle(self, raw: bytes) -> None:
-        message = protocol.decode_message(raw)
-        if isinstance(message, protocol.Start):
-            raise InvalidMessageError("the session has started already")
-        if isinstance(message, protocol.Playback):
-            self._unread.on_playback()
+    def _handle(self, message: protocol.ClientMessage, number: int) -> None:
+        finish = partial(self._finish_message, number)
         match message:
+            case protocol.Start():
+                raise InvalidMessageError("the session has started already")
             case protocol.Update():
-                self._updates.request(message)
+                if (start := self._updates.request(message, number)) is not None:
+                    self._apply(start)
+                else:
+                    self._messages.postpone(number)
             case protocol.Commit():
                 self._recognition.end_utterance(
-                    on_reached=self._conversation.on_commit_reached,
+                    on_reached=partial(self._conversation.on_commit_reached, finish),
                     on_finished=self._conversation.on_commit_finished,
                 )
+                self._messages.postpone(number)
             case protocol.Discard():
                 self._recognition.end_utterance(
                     on_reached=self._conversation.on_discard_reached,
-                    on_finished=self._conversation.on_discard_finished,
+                    on_finished=partial(self._conversation.on_discard_finished, finish),
                 )
-            case protocol.Control(action="mute"):
-                self._recognition.mute()
-            case protocol.Control(action="unmute"):
-                self._recognition.unmute()
-            case protocol.Control():
+                self._messages.postpone(number)
+            case protocol.Control(action="hangup"):
                 self.end("hangup")
+            case protocol.Control():
+                self._switch(number, muted=message.action == "mute")
             case _:
                 self._conversation.on_message(message)
+
+    def _switch(self, number: int, *, muted: bool) -> None:
+        """Ignore audio from now on, or no more."""
+        if self._checkpoints is None:
+            self._recognition.switch(muted=muted)
+            return
+        # A session that goes on hears audio before it again.
+        self._messages.postpone(number)
+        self._recognition.switch(muted=muted, on_contained=partial(self._messages.finish, number))
+
+    def _finish_message(self, number: int) -> None:
+        """The effect of a postponed message is there."""
+        self._messages.finish(number)
+        self._on_change()
+
+    def _on_update_checked(self, number: int, outcome: protocol.Start | ParleyError) -> None:
+        """An update that waited is valid, or not."""
+        with self._whole():
+            self._messages.finish(number)
+            if isinstance(outcome, ParleyError):
+                self.report_error(outcome)
+            else:
+                self._apply(outcome)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """A change that no checkpoint may show in part.
+
+        Its events wait for its end, and a checkpoint with all of it precedes them.
+        """
+        if self._checkpoints is None or self._held is not None:
+            yield
+            return
+        held = self._held = []
+        try:
+            yield
+        finally:
+            self._held = None
+            self._checkpoints.send([event for event, _ in held if isinstance(event, get_args(Answer))])
+            for event, audio in held:
+                self._emit(event, audio)
 
     def _on_change(self) -> None:
         if self._checkpoints is not None:
@@ -211,10 +269,16 @@ class AgentSession:
     def _snapshot(self) -> Snapshot:
         conversation, recognition = self._conversation, self._recognition
         contained = recognition.contained(conversation.held_from_ms)
+        muted = recognition.muted_behind(contained.audio_ms)
+        state = msgspec.structs.replace(
+            conversation.state(contained, muted=muted),
+            handled=self._messages.count,
+            unfinished=self._messages.unfinished,
+        )
         return Snapshot(
             self._start,
             conversation.history,
-            conversation.state(contained, muted=recognition.muted),
+            state,
             settled=conversation.settled and recognition.idle and self._updates.idle,
         )
 
@@ -373,7 +437,9 @@ class AgentSession:
             raise
 
     def _emit(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
-        if isinstance(event, protocol.ErrorEvent) and event.code == ShuttingDownError.code:
+        if self._held is not None:
+            self._held.append((event, audio))
+        elif isinstance(event, protocol.ErrorEvent) and event.code == ShuttingDownError.code:
             # The first call that a stopping server refuses ends the session; it is no failure.
             self.end("shutdown")
         elif not self._closed:
@@ -406,11 +472,12 @@ def _asr_options(start: protocol.Start, config: AgentConfig, traceparent: str) -
 
 
 class SessionUpdates:
-    """Validates updates and applies them in their order.
+    """Validates updates in their order.
 
     Only an update with a new voice may need a request to the synthesizer; later updates wait behind it.
 
-    ``apply`` is called with the session's new options, ``on_error`` with the error of a queued update.
+    ``on_checked`` is called with the number of an update that waited, and the session's new options or the
+    error.
     """
 
     def __init__(
@@ -419,19 +486,24 @@ class SessionUpdates:
         engines: Engines,
         config: AgentConfig,
         *,
-        apply: Callable[[Start], None],
-        on_error: Callable[[ParleyError], None],
+        on_checked: Callable[[int, Start | ParleyError], None],
     ) -> None:
         self._start = start
         self._engines = engines
         self._config = config
-        self._apply = apply
-        self._on_error = on_error
-        self._waiting: deque[Update] = deque()
+        self._on_checked = on_checked
+        self._waiting: deque[tuple[Update, int]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def request(self, update: Update) -> None:
-        """Apply an update, at once if possible.
+    def request(self, update: Update, number: int) -> Start | None:
+        """Check an update.
+
+        Args:
+            update: the client's.
+            number: of its message.
+
+        Returns:
+            The session's new options; None: the update waits.
 
         Raises:
             OverloadedError: too many updates are queued.
@@ -440,13 +512,14 @@ class SessionUpdates:
         if self._task is None:
             start = self._checked(update)
             if not self._needs_voice_check(start):
-                self._accept(start)
-                return
+                self._start = start
+                return start
         if len(self._waiting) >= _MAX_WAITING:
             raise OverloadedError(f"{_MAX_WAITING} updates are queued already")
-        self._waiting.append(update)
+        self._waiting.append((update, number))
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="session updates")
+        return None
 
     @property
     def idle(self) -> bool:
@@ -464,22 +537,24 @@ class SessionUpdates:
     async def _work(self) -> None:
         try:
             while self._waiting:
-                await self._try(self._waiting.popleft())
+                await self._try(*self._waiting.popleft())
         finally:
             self._task = None
 
-    async def _try(self, update: Update) -> None:
+    async def _try(self, update: Update, number: int) -> None:
+        outcome: Start | ParleyError
         try:
             start = self._checked(update)
             if self._needs_voice_check(start):
                 limit_s = self._config.deadlines.voice_s
                 await check_voice(self._engines.synthesizer, start.voice, start.language, limit_s)
-            self._accept(start)
+            outcome = self._start = start
         except ParleyError as error:
-            self._on_error(error)
+            outcome = error
         except Exception:  # noqa: BLE001 - logged and reported; later updates go on
             _log.exception("an update of a session failed")
-            self._on_error(ParleyError("the update failed unexpectedly"))
+            outcome = ParleyError("the update failed unexpectedly")
+        self._on_checked(number, outcome)
 
     def _checked(self, update: Update) -> Start:
         given = {
@@ -494,7 +569,3 @@ class SessionUpdates:
     def _needs_voice_check(self, start: Start) -> bool:
         new = start.voice != self._start.voice
         return new and not self._engines.synthesizer.check_known(start.voice, start.language)
-
-    def _accept(self, start: Start) -> None:
-        self._start = start
-        self._apply(start)

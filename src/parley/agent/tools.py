@@ -41,8 +41,6 @@ class _Running:
     started: float
     dropped: bool = False
     """Whether its result is no longer awaited."""
-    awaited: bool = False
-    """Whether :meth:`ToolExecutor.call` waits for it; not so, at first, for a restored call."""
 
 
 class ToolExecutor:
@@ -73,7 +71,7 @@ class ToolExecutor:
         self._config = config
         self._running: dict[str, _Running] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
-        self._early: dict[str, str] = {}  # results of restored calls that came before they were waited for
+        self._results: dict[str, str] = {}  # of the client's tools, until the turn takes them
         self._refused_in = 0
         self._over = 0
         self._closed = False
@@ -97,8 +95,11 @@ class ToolExecutor:
         outcome = ToolOutcome(response.output, response.is_error)
         running.work.set_result(outcome)
         self._forget(running, "has been answered")
-        if not running.awaited:
-            self._early[call_id] = self._write(outcome)
+        self._results[call_id] = self._write(outcome)
+
+    def result_of(self, call_id: str) -> str | None:
+        """The result of a call that its turn has not taken yet; None: there is none."""
+        return self._results.get(call_id)
 
     def restore(self, turn: AgentTurnState) -> None:
         """Go on with the calls of a turn that another session has begun.
@@ -119,15 +120,15 @@ class ToolExecutor:
         self._running[call.id] = _Running(turn, call, work, limit_s, on_server=False, started=now)
 
     def drop(self, turn: int, reason: DropReason = "interrupted") -> None:
-        """Cancel the calls of a turn that is over, and refuse further ones."""
+        """Cancel the calls of a turn that is over, and refuse further ones; forget results not taken."""
         self._over = turn
+        self._results.clear()
         for running in tuple(self._running.values()):
             self._cancel(running, reason)
 
     def close(self) -> None:
         """Cancel all calls and refuse new ones: the session is over."""
         self._closed = True
-        self._early.clear()
         self.drop(self._over, "closed")
 
     def has_run(self, call_id: str) -> bool:
@@ -144,12 +145,11 @@ class ToolExecutor:
         running = self._running.get(call.id)
         if running is None:
             if call.id in self._ended:  # before this call was waited for, or by another session
-                return self._early.pop(call.id, NO_RESULT)
+                return self._results.pop(call.id, NO_RESULT)
             refusal = "the session is over" if self._closed else self._refuse(turn, call)
             if refusal is not None:
                 return self._write(ToolOutcome.failed(refusal))
             running = self._begin(turn, call, traceparent)
-        running.awaited = True
         try:
             # Not awaited directly: a task that is cancelled twice cannot clean up.
             done, _ = await asyncio.wait({running.work}, timeout=running.limit_s)
@@ -167,6 +167,7 @@ class ToolExecutor:
             raise
         if running.dropped:
             return self._write(ToolOutcome.failed("timeout" if late else "cancelled"))
+        self._results.pop(call.id, None)
         return self._write(self._finish(running))
 
     # --- beginning ------------------------------------------------------------------------

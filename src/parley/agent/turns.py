@@ -352,7 +352,6 @@ class AgentTurns:
         )
         heard = turn.stop()
         self._task.cancel()
-        self._tools.drop(turn.number)
         self._remember(turn, heard)
         self._unanswered = self._history.unanswered or (turn.acted and not heard.text)
         self._history_writer.write_messages()
@@ -495,6 +494,7 @@ class AgentTurns:
 
     def _remember(self, turn: AgentTurn, heard: HeardSpeech | None) -> None:
         messages = turn.memory(heard)
+        self._tools.drop(turn.number)
         self._history_writer.add(turn.response_id, turn.rounds, turn.playout, messages)
 
     def start_next(self) -> None:

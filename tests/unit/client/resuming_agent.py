@@ -44,7 +44,7 @@ class Session:
         self.stream = stream
         self.start = start
         resume = start.resume
-        self.state = resume.state if resume else SessionState(version=CHECKPOINT_VERSION)
+        self.state = resume.state if resume else SessionState(version=CHECKPOINT_VERSION, handled=0)
         self.messages = list(resume.history.messages) if resume else []
         self.at = 32 * (resume.audio_ms if resume else 0)
         self.begin = self.at
@@ -80,7 +80,10 @@ class Session:
 
     def on_frame(self, frame: Frame) -> None:
         if frame.message:
-            self.on_message(protocol.decode_message(frame.message))
+            message = protocol.decode_message(frame.message)
+            if not isinstance(message, protocol.Playback):
+                self.state = msgspec.structs.replace(self.state, handled=(self.state.handled or 0) + 1)
+            self.on_message(message)
         self.audio += frame.audio
         self.unread += frame.audio
         while len(self.unread) >= FRAME:
@@ -136,8 +139,8 @@ class Session:
                 self.checkpoint(history=True)
             case protocol.Update(voice=voice):
                 self.settings = msgspec.structs.replace(self.settings, voice=voice)
+                self.checkpoint(settings=self.settings, answers=[protocol.Updated()])
                 self.stream.say(protocol.Updated())
-                self.checkpoint(settings=self.settings)
             case protocol.Say(text=text):
                 queued = [*self.state.queued, QueuedText(text=text)]
                 self.state = msgspec.structs.replace(self.state, queued=queued)
@@ -147,6 +150,10 @@ class Session:
                 self._on_result(message)
             case protocol.Respond():
                 self._begin_turn()
+            case protocol.Truncate():
+                answer = protocol.Truncated(response_id=message.response_id, played_ms=1, spoken_text="")
+                self.checkpoint(answers=[answer])
+                self.stream.say(answer)
             case _:
                 pass
 
@@ -226,7 +233,9 @@ class Session:
             self.state = msgspec.structs.replace(self.state, queued=self.state.queued[1:])
             self._begin_turn(text)
 
-    def checkpoint(self, settings: protocol.Start | None = None, *, history: bool = False) -> None:
+    def checkpoint(
+        self, settings: protocol.Start | None = None, *, history: bool = False, answers=()
+    ) -> None:
         if not self.start.checkpoints:
             return
         at_ms = self.onset_ms if self.words else self.at // 32
@@ -237,6 +246,7 @@ class Session:
                 settings=settings,
                 history=HistoryState(messages=list(self.messages)) if history else None,
                 settled=not self.words and self.state.agent is None,
+                answers=list(answers),
             )
         )
 

@@ -8,16 +8,14 @@ from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import (
     AgentTurnState,
     HistoryState,
-    QueuedText,
     RoundState,
     SessionState,
-    UserTurnState,
 )
 from parley_client.errors import NotResumableError
 from parley_client.events import AgentAudio
 from parley_client.progress import PlayedTime, ResponseTracker
 from parley_client.queues import OutgoingMessage
-from parley_client.replay import MAX_UNCONFIRMED, SentAudio, interleave
+from parley_client.replay import MAX_MESSAGES, SentAudio, interleave
 from parley_client.resumption import Resumption
 
 CONNECTED = protocol.Connected(session_id="s", output_sample_rate=8_000, resumed=True)
@@ -37,24 +35,23 @@ class Line:
     def __init__(self, replay_ms=10_000):
         self.clock = Clock()
         self.kept = Resumption(protocol.Start(checkpoints=True), replay_ms, self.clock)
-        self.number = 0
 
     def send(self, message=None, audio=b""):
-        self.number += 1
         raw = b"" if message is None else protocol.encode(message)
-        self.kept.on_sent(self.number, OutgoingMessage(message=raw, audio=audio))
-
-    def handled(self):
-        self.kept.on_handled(self.number)
+        self.kept.on_sent(OutgoingMessage(message=raw, audio=audio))
 
     def event(self, event):
         return self.kept.on_event(event)
 
-    def checkpoint(self, history=None, settings=None, settled=False, **state):
+    def checkpoint(self, history=None, settings=None, settled=False, answers=(), **state):
         history = None if history is None else HistoryState(messages=history)
         self.event(
             protocol.Checkpoint(
-                state=SessionState(version=1, **state), settings=settings, history=history, settled=settled
+                state=SessionState(version=1, **state),
+                settings=settings,
+                history=history,
+                settled=settled,
+                answers=list(answers),
             )
         )
 
@@ -137,119 +134,62 @@ def test_messages_stand_between_the_audio_where_they_were_sent():
 # --- messages -----------------------------------------------------------------------------------------
 
 
-def test_a_message_is_repeated_until_a_checkpoint_follows_its_acknowledgement():
+def test_messages_are_repeated_until_a_checkpoint_counts_them():
     line = Line()
-    line.checkpoint()
+    line.checkpoint(handled=0)
+    sent = [protocol.Text(text="one"), protocol.Interrupt(), protocol.Text(text="two")]
+    for message in sent:
+        line.send(message)
+    assert line.repeated() == sent
+    line.checkpoint(handled=2)
+    assert line.repeated() == sent[2:]
+
+
+def test_messages_whose_effect_is_to_come_are_repeated_in_their_place():
+    line = Line()
+    line.checkpoint(handled=0)
+    line.send(protocol.Remember(role="system", text="night"), bytes(20 * 32))
+    line.send(protocol.Commit(), bytes(20 * 32))
     line.send(protocol.Text(text="one"))
     line.send(protocol.Text(text="two"))
-    line.checkpoint()
-    assert [message.text for message in line.repeated()] == ["one", "two"]
-    line.number = 1
-    line.handled()
-    line.checkpoint()
-    assert [message.text for message in line.repeated()] == ["one", "two"]  # not sent to this server yet
+    line.checkpoint(handled=3, unfinished=[2])
+    assert line.repeated() == [bytes(20 * 32), protocol.Commit(), bytes(20 * 32), protocol.Text(text="two")]
 
 
-def test_an_acknowledged_message_is_not_repeated_after_the_next_checkpoint():
+def test_repeated_messages_have_new_numbers():
+    line = Line()
+    line.checkpoint(handled=0)
+    for text in ("one", "two", "three"):
+        line.send(protocol.Text(text=text))
+    line.checkpoint(handled=2, unfinished=[1])
+    assert [message.text for message in line.repeated()] == ["one", "three"]  # 3 and 4
+    line.send(protocol.Text(text="four"))
+    line.checkpoint(handled=3)
+    assert [message.text for message in line.repeated()] == ["three", "four"]  # 4 and 5
+    line.checkpoint(handled=5)
+    assert line.repeated() == []
+
+
+def test_a_server_that_does_not_count_gets_nothing_twice():
     line = Line()
     line.checkpoint()
     line.send(protocol.Text(text="one"))
-    line.handled()
-    assert [message.text for message in line.repeated()] == ["one"]
-    line = Line()
     line.checkpoint()
-    line.send(protocol.Text(text="one"))
-    line.handled()
-    line.checkpoint()
+    line.send(protocol.Text(text="two"))
+    assert line.repeated() == [protocol.Text(text="two")]
+    line.checkpoint(handled=1)  # the next server counts
     assert line.repeated() == []
 
 
-def test_a_server_that_lives_on_has_told_what_came_of_a_message():
-    line = Line()
-    line.checkpoint()
-    line.send(protocol.Interrupt())
-    line.handled()
-    line.clock.now += 1
-    line.event(protocol.AgentState(state="listening"))
-    assert line.repeated() == []
-
-
-def test_a_checkpoint_that_covers_later_audio_contains_a_message():
-    line = Line()
-    line.checkpoint()
-    line.send(protocol.Text(text="one"), bytes(20 * 32))
-    line.checkpoint(audio_ms=20)
-    assert line.repeated() == []
-
-
-@pytest.mark.parametrize(
-    ("message", "state", "history"),
-    [
-        (protocol.Text(text="one"), {}, [ChatMessage(role="user", content="one")]),
-        (protocol.Text(text="one"), {"user": UserTurnState(text="and one")}, []),
-        (protocol.Remember(role="system", text="one"), {}, [ChatMessage(role="system", content="one")]),
-        (
-            protocol.Remember(role="system", text="one"),
-            {"messages": [ChatMessage(role="system", content="one")]},
-            [],
-        ),
-        (protocol.Say(text="one"), {"queued": [QueuedText(text="one")]}, []),
-        (
-            protocol.Say(text="one"),
-            {"turns": 1, "agent": AgentTurnState(turn=1, response_id="r", kind="say", text="one")},
-            [],
-        ),
-        (protocol.Respond(), {"turns": 1}, []),
-        (protocol.Dtmf(digits="12"), {"user": UserTurnState(digits="312")}, []),
-        (protocol.Interrupt(), {}, []),
-    ],
-)
-def test_a_message_that_the_state_shows_is_not_repeated(message, state, history):
-    line = Line()
-    line.checkpoint()
-    line.send(message)
-    line.checkpoint(history=history, **state)
-    assert line.repeated() == []
-
-
-def test_the_same_words_again_are_another_message():
-    line = Line()
-    line.checkpoint(history=[ChatMessage(role="user", content="yes")])
-    line.send(protocol.Text(text="yes"))
-    assert line.repeated() == [protocol.Text(text="yes")]
-
-
-def test_a_commit_is_repeated_until_the_recogniser_has_reached_it():
-    line = Line()
-    line.checkpoint()
-    line.send(audio=bytes(100 * 32))
-    line.send(protocol.Commit())
-    line.handled()
-    line.checkpoint(audio_ms=40)
-    line.clock.now += 1
-    line.event(protocol.AgentState(state="listening"))
-    assert line.repeated() == [bytes(60 * 32), protocol.Commit()]
-    line.number += 1
-    line.kept.on_repeated(line.number, OutgoingMessage(message=protocol.encode(protocol.Commit())))
-    line.handled()
-    line.checkpoint(audio_ms=100)
-    assert line.repeated() == []
-
-
-def test_an_update_is_repeated_until_its_settings_came_and_answered_once():
-    line = Line()
-    line.checkpoint()
-    update = protocol.Update(voice="b")
-    line.send(update)
-    line.handled()
-    assert line.event(protocol.Updated()) == [protocol.Updated()]
-    line.checkpoint()
-    assert line.repeated() == [update]
-    line.kept.on_repeated(7, OutgoingMessage(message=protocol.encode(update)))
-    assert line.event(protocol.Updated()) == []
-    line.checkpoint(settings=protocol.Start(voice="b"))
-    assert line.repeated() == []
-    assert line.kept.make_start().voice == "b"
+def test_an_answer_that_was_lost_is_made_up_for_and_one_that_came_is_not():
+    truncated = protocol.Truncated(response_id="r1", played_ms=100, spoken_text="It is")
+    for count in range(3):
+        line = Line()
+        line.checkpoint(handled=2, answers=[protocol.Updated(), truncated])
+        came = [one for event in [protocol.Updated(), truncated][:count] for one in line.event(event)]
+        events, _ = line.kept.go_on(CONNECTED)
+        assert [*came, *events] == [protocol.Updated(), truncated]
+        assert line.kept.go_on(CONNECTED)[0] == []
 
 
 def test_reports_of_playing_are_in_the_progress_and_not_repeated():
@@ -264,13 +204,12 @@ def test_reports_of_playing_are_in_the_progress_and_not_repeated():
 
 def test_a_server_that_handles_nothing_gets_no_more_messages():
     line = Line()
-    line.checkpoint()
-    for _ in range(MAX_UNCONFIRMED):
+    line.checkpoint(handled=0)
+    for _ in range(MAX_MESSAGES):
         assert line.kept.has_room
         line.send(protocol.Interrupt())
     assert not line.kept.has_room
-    line.handled()
-    line.checkpoint()
+    line.checkpoint(handled=1)
     assert line.kept.has_room
 
 
@@ -288,12 +227,11 @@ def test_the_answer_of_a_tool_is_sent_again_while_the_state_waits_for_it():
     line.event(ASKED)
     answer = protocol.ToolResponse(call_id="c1", output=3)
     line.send(answer)
-    line.handled()
-    line.clock.now += 60
-    line.event(protocol.AgentState(state="processing"))
-    assert line.repeated() == [answer]
+    events, contents = line.kept.go_on(CONNECTED)
+    assert events == []
+    assert [protocol.decode_message(content.message) for content in contents] == [answer]
     done = AgentTurnState(**IDS, rounds=[RoundState(calls=[CALL], results={"c1": "3"})])
-    line.checkpoint(turns=1, agent=done)
+    line.checkpoint(turns=1, agent=done, handled=1)
     assert line.repeated() == []
 
 
@@ -302,7 +240,6 @@ def test_a_request_that_was_lost_is_made_up_for_and_one_that_came_is_not():
     line.checkpoint(settings=SETTINGS, turns=1, agent=OPEN)
     assert line.kept.go_on(CONNECTED)[0] == [ASKED]
     assert line.kept.go_on(CONNECTED)[0] == []
-    assert line.event(ASKED) == []
 
 
 def test_a_call_that_the_server_does_not_know_is_cancelled():
@@ -364,8 +301,9 @@ def test_a_response_that_was_interrupted_stays_so():
     line.checkpoint(turns=1, agent=AgentTurnState(**IDS))
     line.event(audio(0, 400))
     ended = protocol.Interrupted(**IDS, played_ms=100, spoken_text="")
+    line.checkpoint(turns=1)
     assert line.event(ended) == [ended]
-    assert line.repeated() == [protocol.Interrupt(response_id="r1")]
+    assert line.kept.go_on(CONNECTED)[0] == []
     assert line.event(audio(400, 400)) == line.event(ended) == []
     assert line.event(protocol.ResponseDone(**IDS, audio_ms=800)) == []
 
