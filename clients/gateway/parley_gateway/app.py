@@ -24,6 +24,7 @@ from parley_gateway.apis.realtime import routes as realtime
 from parley_gateway.apis.sessions import routes as sessions
 from parley_gateway.apis.sessions.messages import (
     SessionCreated,
+    SessionHistory,
     SessionOptions,
     SessionStatus,
     ToolsAccepted,
@@ -67,6 +68,7 @@ _KINDS = (
     Agent,
     SessionOptions,
     SessionCreated,
+    SessionHistory,
     SessionStatus,
     ToolsRequest,
     ToolsAccepted,

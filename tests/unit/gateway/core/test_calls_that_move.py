@@ -58,6 +58,35 @@ async def test_a_session_goes_on_at_another_server(gateway, caplog):
     await until(lambda: all(server.users == 0 for server in servers))
 
 
+async def test_what_was_played_can_be_read_while_the_session_is_open(gateway):
+    agent = Agent()
+    one = await gateway(agent)
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        path = f"/v1/sessions/{socket.session_id}/history"
+        assert (await one.http.get(path)).json() == {
+            "session_id": socket.session_id,
+            "messages": [],
+            "summary": "",
+        }
+        await socket.send(frame(1) + frame(0))
+        await receive(socket, "metrics")
+
+        async def messages():
+            return (await one.http.get(path)).json()["messages"]
+
+        while len(await messages()) < 2:  # the last checkpoint comes behind it
+            pass
+        played = agent.sessions[0].messages
+        assert await messages() == [{"role": one.role, "content": one.content} for one in played]
+        await socket.send(json.dumps({"type": "control", "action": "hangup"}))
+        await closed(socket)
+    answer = await one.http.get(path)
+    while answer.status_code == 200:
+        answer = await one.http.get(path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (410, "session_expired")
+
+
 async def test_a_call_that_finds_no_other_server_goes_back_to_its_own(gateway):
     agent = Agent()
     one = await gateway(agent)

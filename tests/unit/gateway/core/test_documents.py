@@ -61,6 +61,7 @@ async def test_openapi_describes_sessions_to_the_last_field(gateway):
     assert set(document["paths"]) >= {
         "/v1/sessions",
         "/v1/sessions/{session_id}",
+        "/v1/sessions/{session_id}/history",
         "/v1/sessions/{session_id}/status",
         "/v1/sessions/{session_id}/tools",
         "/healthz",
@@ -87,6 +88,7 @@ async def test_answers_are_as_openapi_says(gateway):
     check("/v1/sessions", "post", "201", created)
     path = f"/v1/sessions/{created['session_id']}"
     check("/v1/sessions/{session_id}/status", "get", "200", (await one.http.get(f"{path}/status")).json())
+    check("/v1/sessions/{session_id}/history", "get", "200", (await one.http.get(f"{path}/history")).json())
     tools = (await one.http.post(f"{path}/tools", json={"tools": [{"name": "f"}]})).json()
     check("/v1/sessions/{session_id}/tools", "post", "200", tools)
     failure = await one.http.get("/v1/sessions/none/status")

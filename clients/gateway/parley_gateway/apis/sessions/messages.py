@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
+from parley.chat import ChatMessage
 from parley.errors import InvalidMessageError
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder, Encoding
 
@@ -113,6 +114,16 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The reason of its end, or of the failure of the last attempt to connect."""
     message: str = ""
     """A message about a failure."""
+
+
+class SessionHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The conversation of a session, as the language model gets it."""
+
+    session_id: str
+    messages: list[ChatMessage]
+    """What was said, and played, in this order. Without the system prompt."""
+    summary: str
+    """Of what came before them; empty: nothing did."""
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

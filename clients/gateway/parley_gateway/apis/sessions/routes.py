@@ -13,10 +13,12 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from parley import protocol
+from parley.checkpoint import HistoryState
 from parley.errors import InvalidMessageError
 from parley_client.options import check_size, check_start
 from parley_gateway.apis.sessions.messages import (
     SessionCreated,
+    SessionHistory,
     SessionOptions,
     SessionStatus,
     ToolsAccepted,
@@ -74,6 +76,17 @@ class _Rest:
     async def status(self, request: Request, session_id: str) -> Response:
         """The state of a session, also for some time after its end."""
         return _answer((await self._find(request, session_id)).status)
+
+    async def history(self, request: Request, session_id: str) -> Response:
+        """The conversation of an open session, as it was played."""
+        session = await self._find(request, session_id)
+        if session.state == "over":
+            raise SessionExpiredError(f"the session is over: {session.reason}")
+        known = session.call.history if session.call is not None else None
+        history = known or HistoryState()
+        return _answer(
+            SessionHistory(session_id=session.id, messages=history.messages, summary=history.summary)
+        )
 
     async def tools(self, request: Request, session_id: str) -> Response:
         """Answer tool requests, replace the session's tools, or both."""
@@ -169,6 +182,9 @@ def routes(gateway: Gateway) -> APIRouter:
         rest.end
     )
     router.get("/{session_id}/status", responses=answers(200, SessionStatus, 401, 403, 404, 429))(rest.status)
+    router.get("/{session_id}/history", responses=answers(200, SessionHistory, 401, 403, 404, 410, 429))(
+        rest.history
+    )
     router.post(
         "/{session_id}/tools",
         openapi_extra=body(ToolsRequest),
