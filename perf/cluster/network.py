@@ -244,7 +244,7 @@ class Network:
         number = next(self._count)
         if number > _MOST_NODES:
             raise NetworkError(f"at most {_MOST_NODES} nodes")
-        namespace, cable = f"{self._bridge}-{number}", f"pv{os.getpid()}-{number}"
+        namespace, cable = f"{self._bridge}-{number}", f"{_cables(os.getpid())}{number}"
         address = _SUBNET.format(self._subnet, number)
         _ip("netns", "add", namespace)
         _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", namespace)
@@ -275,10 +275,19 @@ def _remove(bridge: str) -> None:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         _ip("netns", "del", path.name)
+    # With its namespace a cable goes some time later, and its name would still be taken.
+    for cable in _INTERFACES.glob(f"{_cables(bridge.removeprefix(_PREFIX))}*"):
+        with suppress(NetworkError):  # it has just gone
+            _ip("link", "del", cable.name)
     if shutil.which("nft") and f"table netdev {bridge}\n" in _nft(["list tables"]):
         _nft([f"delete table netdev {bridge}"])
     if (_INTERFACES / bridge).exists():
         _ip("link", "del", bridge)
+
+
+def _cables(pid: int | str) -> str:
+    """How the names of all cables of a process begin."""
+    return f"pv{pid}-"
 
 
 def _rules(table: str, chain: str, device: str, rules: Iterable[str]) -> list[str]:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from cluster.network import Node
 from parley.errors import DeadlineExceededError, ParleyError
@@ -28,7 +27,6 @@ class Program:
         self.node = node
         self.log_path = folder / f"{name}.log"
         self._name = name
-        self._log: IO[bytes] | None = None
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -57,10 +55,9 @@ class Program:
             ParleyError: it ended before.
             DeadlineExceededError: it was not ready in time.
         """
-        self.close_log()
-        self._log = self.log_path.open("ab")
-        self._log_begin = self._log.tell()
-        self._process = self.node.start(command, log=self._log, environment=environment)
+        with self.log_path.open("ab") as log:
+            self._log_begin = log.tell()
+            self._process = self.node.start(command, log=log, environment=environment)
         try:
             async with asyncio.timeout(ready_s):
                 while not is_ready():
@@ -97,12 +94,6 @@ class Program:
     def kill(self) -> None:
         """End everything in the node at once (SIGKILL)."""
         self.node.kill()
-
-    def close_log(self) -> None:
-        """Close its log, into which it goes on writing."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
 
     def _last_words(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines()

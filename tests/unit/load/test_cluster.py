@@ -8,14 +8,20 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
 
+import httpx
 import pytest
-from cluster.balancer import render
+from cluster.balancer import Balancer, render
 from cluster.gateways import ServersFile
 from cluster.network import Network, NetworkError
+from cluster.node_thread import NodeThread
+from cluster.programs import Program
+from cluster.redis import Redis
 from cluster.slow_link import LinkClock, LinkQuality, SlowLink
 
+from parley.errors import DeadlineExceededError, ParleyError
 from parley.launcher.options import ROOT
 
 COMPOSE = ROOT / "deploy/compose/nginx/nginx.conf"
@@ -230,6 +236,120 @@ def test_connections_that_are_reset(echo):
         echo.reset(on=False)
     with connect(echo) as connection:
         assert exchanges(connection, 5.0)
+
+
+async def test_a_thread_in_a_node_has_the_sockets_of_the_node(network, echo):
+    node = network.add("caller")
+    seen = []
+
+    async def ask():
+        reader, writer = await asyncio.open_connection(echo.address, 9000)
+        seen.append(writer.get_extra_info("sockname")[0])
+        writer.write(b"?")
+        assert await reader.readexactly(1) == b"?"
+        writer.close()
+
+    thread = NodeThread(node, ask)
+    thread.start()
+    await thread.join(30.0)
+    assert seen == [node.address]
+    with connect(echo) as connection:  # the other threads are where they were
+        assert connection.getsockname()[0] == network.address
+
+
+async def test_the_failure_of_a_thread_is_raised_where_it_is_awaited(network):
+    async def fail():
+        raise ParleyError("no")
+
+    thread = NodeThread(network.add("caller"), fail)
+    thread.start()
+    with pytest.raises(ParleyError, match="no"):
+        await thread.join(30.0)
+
+
+async def test_a_thread_that_is_cancelled_ends(network):
+    began, ended = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    async def wait():
+        loop.call_soon_threadsafe(began.set)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    thread = NodeThread(network.add("caller"), wait)
+    thread.start()
+    await began.wait()
+    with pytest.raises(DeadlineExceededError):
+        await thread.join(0.01)
+    await asyncio.to_thread(thread.cancel)
+    assert ended.is_set()
+
+
+NAMED = """
+import http.server, sys
+class Named(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(sys.argv[1].encode())
+http.server.ThreadingHTTPServer(("", 8080), Named).serve_forever()
+"""
+
+
+async def test_nginx_sends_sessions_to_the_gateways_that_made_them(network, tmp_path):
+    node = network.add("nginx")
+    try:
+        balancer = Balancer(node, tmp_path)
+    except NetworkError as error:
+        pytest.skip(str(error))
+    gateways = {}
+    for name in ("gateway-1", "gateway-2"):
+        node = network.add(name)
+        address = (node.address, 8080)
+        await Program(node, name, tmp_path).start(
+            [sys.executable, "-c", NAMED, name], lambda address=address: listens(address), ready_s=30.0
+        )
+        gateways[name] = f"{node.address}:8080"
+    await balancer.start(gateways)
+    async with httpx.AsyncClient(base_url=f"http://{balancer.address}", trust_env=False) as http:
+
+        async def answers(path):
+            return {(await http.get(path)).text for _ in range(6)}
+
+        for name in gateways:
+            assert await answers(f"/v1/sessions/{name}_one/status") == {name}
+        assert await answers("/v1/agent") == set(gateways)
+        balancer.reload(gateways, leaving={"gateway-1"})
+        for _ in range(100):
+            if await answers("/v1/agent") == {"gateway-2"}:
+                break
+            await asyncio.sleep(0.05)
+        assert await answers("/v1/agent") == {"gateway-2"}
+        assert await answers("/v1/sessions/gateway-1_one/stream") == {"gateway-1"}
+
+
+def listens(address):
+    with socket.socket() as probe:
+        return probe.connect_ex(address) == 0
+
+
+async def test_a_redis_that_is_killed_comes_back_empty(network, tmp_path):
+    node = network.add("redis")
+    try:
+        redis = Redis(node, tmp_path)
+    except NetworkError as error:
+        pytest.skip(str(error))
+    await redis.start()
+    with socket.create_connection((redis.node.address, 6379)) as connection:
+        connection.sendall(b"SET a b\r\n")
+        assert connection.recv(16) == b"+OK\r\n"
+    assert (redis.answers(), redis.keys()) == (True, 1)
+    redis.kill()
+    assert not redis.answers()
+    await redis.start()
+    assert redis.keys() == 0
 
 
 def test_rules_end_with_the_network(tmp_path):
