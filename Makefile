@@ -22,7 +22,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery bench-moves bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert images lock clean
+    bench-recovery bench-moves cluster bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert images lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -153,6 +153,11 @@ bench-observation: setup ## Measure what metrics, traces and logs cost: on again
 
 soak: setup ## Hours of calls, cancels and kills; does anything grow, or get lost? (HOURS=2, ARGS="--help")
 	@$(PY) perf/soak.py $(if $(HOURS),--hours $(HOURS)) $(ARGS)
+
+cluster: setup ## Scale, deploy and disturb an installation under calls, each part in a node (as root; ARGS="--help")
+	@$(PYTHON3) scripts/setup --cluster
+	@$(PYTHON3) scripts/setup --prometheus
+	@$(PY) perf/cluster.py $(ARGS)
 
 bench-moves: setup ## Kill, cut off and restart servers under calls, which go on elsewhere (needs root; ARGS="--help")
 	@$(PY) perf/bench_moves.py $(ARGS)

@@ -205,6 +205,8 @@ class Callers:
 
     async def _remember(self, call: Call, report: CallReport) -> None:
         """Read what the agent remembers, once it has taken notice of the end of the last answer."""
+        if not report.turns:
+            return
         for _ in range(_SETTLED_TRIES):
             report.history = await self._read_history(call, report)
             if not report.history_difference():

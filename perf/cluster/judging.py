@@ -208,11 +208,11 @@ def _gap_ms(report: CallReport, disturbance: Disturbance, usual_wait_ms: float) 
 
 
 def _check_lost(reports: Sequence[CallReport], disturbance: Disturbance) -> Check:
-    opened = [report for report in reports if report.session_id and not disturbance.may_lose(report)]
+    opened = [report for report in reports if not report.refused and not disturbance.may_lose(report)]
     return Check(
         "no call was lost",
         len(opened),
-        [f"{report.session_id}: {report.lost}" for report in opened if report.lost],
+        [f"{report.session_id or 'a call'}: {report.lost}" for report in opened if report.lost],
     )
 
 

@@ -85,6 +85,7 @@ def test_a_call_that_moves_and_one_that_notices_nothing():
     ("reports", "name"),
     [
         ((call(0), call(1, lost="call_lost")), "no call was lost"),
+        ((call(0), call(1), CallReport(2, lost="call_lost")), "no call was lost"),
         ((call(0), call(1), CallReport(2, refused="unsupported_voice")), "refused calls may try again"),
         ((call(0), call(1, turn(10.0, wait_s=None))), "at most 2%"),
         ((call(0), call(1, history=None)), "each call's history is what was played"),

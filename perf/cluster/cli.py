@@ -1,0 +1,163 @@
+"""``make cluster``: what scaling, deployments and faults do to calls; each part has a node of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.judging import Outcome
+from cluster.network import Network
+from cluster.scenarios import SCENARIOS, Scene
+from cluster.site import Site, servers_removed
+from parley.errors import ParleyError
+from parley.launcher.options import DEFAULT_PROFILE, TINY_PROFILE
+from parley_client.cli.arguments import run_to_end
+from parley_client.cli.commands.demo import default_script
+from parley_client.cli.output import until_closed
+from parley_client.cli.script import ScriptTurn, load_script
+from parley_client.cli.turns import percentile
+from parley_client.cli.view import make_console
+
+_SHOWN = 3
+"""Problems of one check that are printed."""
+
+
+async def _measure(args: argparse.Namespace, console: Console, outcomes: list[Outcome]) -> int:
+    """Run the scenarios; returns the exit status."""
+    turns = spoken_turns(args.profile)
+    with servers_removed(args.workers), Network() as network, _logs(args.logs) as folder:
+        site = Site(
+            network,
+            folder,
+            profile=args.profile,
+            workers=args.workers,
+            gateways=args.gateways,
+            calls=args.calls,
+        )
+        await site.start(lambda text: console.print(text, highlight=False))
+        for name in args.scenarios:
+            console.print(f"{name}: {args.calls} callers …", highlight=False)
+            scene = Scene(name, site, turns, args.calls, args.turns)
+            await SCENARIOS[name].run(scene)
+            outcomes.append(scene.outcome)
+            _print_checks(console, scene.outcome)
+    return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
+
+
+def spoken_turns(profile: str) -> list[ScriptTurn]:
+    """What callers say: the turns that are spoken, one after the other's answer."""
+    turns = load_script(default_script(profile)).turns
+    return [turn for turn in turns if len(turn.samples) and turn.barge_in_ms is None]
+
+
+@contextmanager
+def _logs(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(parents=True)
+        yield kept.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="parley-cluster-") as folder:
+        yield Path(folder)
+
+
+def _print_checks(console: Console, outcome: Outcome) -> None:
+    for check in outcome.checks:
+        if check.passed:
+            continue
+        console.print(f"  not so: {check.name} ({check.counted} checked)", style="red", markup=False)
+        for problem in check.problems[:_SHOWN]:
+            console.print(f"    {problem}", style="red", markup=False)
+        if len(check.problems) > _SHOWN:
+            console.print(f"    and {len(check.problems) - _SHOWN} more", style="red")
+
+
+def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
+    table = Table(title="calls through nginx, gateways and servers", title_justify="left", box=None)
+    columns: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
+        ("", lambda one: one.scenario),
+        ("calls; refused; lost", lambda one: f"{one.calls}; {len(one.refused)}; {len(one.lost)}"),
+        ("moved", lambda one: str(one.moved)),
+        ("gap p50 / p95, ms", lambda one: _two(one.gaps_ms)),
+        ("turns; unanswered", lambda one: f"{one.turns}; {one.unanswered}"),
+        ("usual wait, ms", lambda one: f"{one.usual_wait_ms:.0f}"),
+        ("checks", lambda one: "passed" if one.passed else "FAILED"),
+    )
+    for name, _ in columns:
+        table.add_column(name)
+    for outcome in outcomes:
+        table.add_row(*(show(outcome) for _, show in columns))
+    console.print(table)
+    for outcome in outcomes:
+        figures = [f"{name}: {value:.1f}" for name, value in outcome.figures.items()]
+        promise = SCENARIOS[outcome.scenario].promise
+        more = [f"not promised to {promise}"] if promise else []
+        console.print(f"{outcome.scenario}: {'; '.join([*figures, *more])}", highlight=False, soft_wrap=True)
+
+
+def _two(values: Sequence[float]) -> str:
+    low, high = percentile(list(values), 0.5), percentile(list(values), 0.95)
+    return "" if low is None or high is None else f"{low:.0f} / {high:.0f}"
+
+
+def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write every figure and every check."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([outcome.to_json() for outcome in outcomes], indent=1, allow_nan=False))
+
+
+def main() -> int:
+    """Run the scenarios.
+
+    The exit status is 1 if a check failed or had nothing to check, and 130 after Ctrl-C.
+    """
+    args, console = _arguments(), make_console()
+    return until_closed(lambda: _run(args, console))
+
+
+def _run(args: argparse.Namespace, console: Console) -> int:
+    outcomes: list[Outcome] = []
+    try:
+        status = run_to_end(_measure(args, console, outcomes))
+    except ParleyError as error:
+        console.print(f"cluster: {error}", style="red", markup=False)
+        status = 1
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        status = 130
+    if outcomes:
+        _print(console, outcomes)
+        if args.json:
+            write_json(args.json, outcomes)
+    return status
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--calls", type=int, default=6, help="at once (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=4, help="of each call (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=3, help="servers (default: %(default)s)")
+    parser.add_argument("--gateways", type=int, default=2, help="default: %(default)s")
+    parser.add_argument(
+        "--scenarios", default=",".join(SCENARIOS), help="in this order (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--profile", default=TINY_PROFILE, help=f"or {DEFAULT_PROFILE} (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and check to FILE")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of all nodes in FOLDER")
+    args = parser.parse_args()
+    args.scenarios = args.scenarios.split(",")
+    if unknown := set(args.scenarios) - SCENARIOS.keys():
+        parser.error(f"--scenarios: no {', '.join(sorted(unknown))}; there are {', '.join(SCENARIOS)}")
+    if args.calls < 1 or args.turns < 1 or args.workers < 2 or args.gateways < 2:
+        parser.error("at least one call and one turn, two servers and two gateways")
+    return args
