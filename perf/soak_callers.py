@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import grpc.aio
@@ -21,6 +21,9 @@ from parley.errors import ParleyError, from_wire
 from parley.protocol import Closed, Connected, ErrorEvent, Start, VadOptions, decode_event, encode
 from parley_client import NO_RETRY, connect
 from parley_client.transport import Frame, ServerReply, TritonStream, TritonTransport, open_triton_channel
+
+if TYPE_CHECKING:
+    from soak_calls import Scripts
 
 RECOGNIZERS = ("parakeet_tdt", "nemotron_streaming")
 FULL = "too_many_sessions"
@@ -68,8 +71,8 @@ class Target:
     """URL of a gateway before the server."""
     random: random.Random
     """Of this caller alone."""
-    scripts: Any = None
-    """Of :mod:`soak_calls`, shared by all callers."""
+    scripts: Scripts | None = None
+    """What conversations are about; shared by all callers. None: no conversations are held."""
 
 
 class Session(Protocol):

@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Protocol
 
 import numpy as np
@@ -102,9 +103,9 @@ class Scripts:
         self._free = list(self.all)
 
     @asynccontextmanager
-    async def take(self, target: Target) -> AsyncIterator[Script]:
+    async def take(self, chance: Random) -> AsyncIterator[Script]:
         """One that no other call has now."""
-        script = self._free.pop(target.random.randrange(len(self._free)))
+        script = self._free.pop(chance.randrange(len(self._free)))
         try:
             yield script
         finally:
@@ -134,7 +135,8 @@ class Scripts:
         """The wrong words. Raises CrossedError if the words are those of another call."""
         heard = spoken_words(text)
         wrong = word_errors(script.words, heard)
-        if wrong and any(word_errors(other.words, heard) < wrong for other in self.all):
+        # Half of the other one's words: nothing, or one word, is no other call's question.
+        if any(word_errors(other.words, heard) < min(wrong, 1 + len(other.words) // 2) for other in self.all):
             raise CrossedError(f"{' '.join(script.words)!r} was understood as {text!r}")
         return wrong
 
@@ -430,9 +432,10 @@ async def _say_and_ask(target: Target, text: str, question: str) -> tuple[NDArra
     return heard.samples_of(said), answer
 
 
-async def _converse(target: Target, line: Line, heard: Heard, script: Script) -> str:
+async def _converse(
+    chance: Callable[[], float], line: Line, heard: Heard, scripts: Scripts, script: Script
+) -> str:
     """One text and one question; returns the outcome."""
-    chance, scripts = target.random.random, target.scripts
     await line.say(script.text)
     said = await heard.response_after(set())
     scripts.check_text(script, heard.texts.get(said, "").strip())
@@ -459,7 +462,7 @@ async def _converse(target: Target, line: Line, heard: Heard, script: Script) ->
 
 
 async def _speak(line: Line, script: Script) -> None:
-    """The question in real time, and silence behind it until the caller has an answer or gives up."""
+    """The question in real time, and two seconds of silence behind it."""
     microphone = PacedMicrophone(line.send_audio)
     microphone.restart()
     clip = microphone.speak(np.concatenate([script.recording, np.zeros(_SILENCE, np.int16)]))
@@ -479,9 +482,12 @@ async def _speak(line: Line, script: Script) -> None:
 async def _hold(
     target: Target, way: Callable[[Target], AbstractAsyncContextManager[tuple[Line, Heard]]]
 ) -> str:
+    scripts = target.scripts
+    if scripts is None:
+        raise ValueError("a conversation needs scripts")
     try:
-        async with target.scripts.take(target) as script, way(target) as (line, heard):
-            return await _converse(target, line, heard, script)
+        async with scripts.take(target.random) as script, way(target) as (line, heard):
+            return await _converse(target.random.random, line, heard, scripts, script)
     except ParleyError as error:
         if opening_code(error) != FULL:
             raise

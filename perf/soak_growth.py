@@ -19,8 +19,9 @@ HORIZON_H = 7 * 24.0
 """Growth is extrapolated to a week without a restart, at the soak's rate of sessions."""
 WARM_S = 600.0
 """Of a process: its allocator and caches fill with its first sessions."""
-SETTLE_S = 30.0
-"""After a kill, until the dead process's leftovers in Triton and ``/dev/shm`` are all there."""
+SETTLE_S = 150.0
+"""After a kill: Triton removes what was replaced when its last sequence has been idle for long enough, at
+most 120 s (``max_sequence_idle_microseconds`` of ``voice_agent``). What is left then stays."""
 _TRITON = "tritonserver"
 _SHM = "regions of shared memory"
 _LAST, _NEAREST = 40, 4  # samples

@@ -60,6 +60,8 @@ def test_what_belongs_to_the_call():
     SCRIPTS.check_speech(ONE, speech(1, breath=2))
     assert SCRIPTS.check_transcript(ONE, "What time is it in Tokyo?") == 0
     assert SCRIPTS.check_transcript(ONE, "what time is it in kyoto") == 1
+    assert SCRIPTS.check_transcript(ONE, "") == 6
+    assert SCRIPTS.check_transcript(ONE, "my") == 6
     SCRIPTS.check_answer(ONE.spoken_answer, "spoken 1")
 
 
@@ -70,6 +72,7 @@ def test_what_belongs_to_the_call():
         lambda: SCRIPTS.check_text(ONE, f"{ONE.text} {TWO.text}"),
         lambda: SCRIPTS.check_speech(ONE, speech(2, breath=3)),
         lambda: SCRIPTS.check_transcript(ONE, "my name is anna"),
+        lambda: SCRIPTS.check_transcript(ONE, "my name is hannah"),
         lambda: SCRIPTS.check_answer(ONE.spoken_answer, "typed 2"),
     ],
 )
