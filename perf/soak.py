@@ -30,9 +30,9 @@ from typing import Any, TextIO
 
 import httpx
 from rich.console import Console
-from soak_callers import CANCELLING, SESSIONS, Session, Target
+from soak_callers import CANCELLING, SESSIONS, Session, Target, UnexpectedAnswerError
 from soak_calls import SESSIONS as CALLS
-from soak_calls import learn
+from soak_calls import LostTurnError, learn
 from soak_counts import count_channels
 from soak_gateway import SESSIONS as VISITS
 from soak_gateway import watched_gateway
@@ -42,6 +42,7 @@ from soak_processes import Server, StartError, counts, look, serving, shared_mem
 from soak_report import show
 
 from parley.canaries import CanaryError, call_canaries
+from parley.launcher.options import ROOT
 from parley_client.cli.arguments import handle_signals
 from parley_client.cli.output import until_closed
 from parley_client.cli.view import make_console
@@ -108,7 +109,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", help=f"only these, of {','.join(map(_name, _ALL))}")
     parser.add_argument("--sample-s", type=float, default=15.0, help="between two looks (%(default)g)")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write everything to FILE, a line at a time"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        default=ROOT / ".server" / "soak" / "soak.json",
+        help="the journal: everything that happens, a line at a time (default: .server/soak/soak.json)",
     )
     parser.add_argument("--judge", type=Path, metavar="FILE", help="only judge a journal")
     args = parser.parse_args()
@@ -143,11 +148,11 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
             asyncio.run(_Soak(args, server, gateway, Journal(file), console).run())
     except OutputClosedError:
         raise
-    except StartError as error:
+    except (StartError, UnexpectedAnswerError, LostTurnError) as error:
         console.print(f"soak: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
-        console.print("Interrupted.")
+        console.print(f"Interrupted. --judge {args.json} judges what there is.", markup=False)
         return 130
     return _judge(args.json, console)
 

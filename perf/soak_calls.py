@@ -39,7 +39,7 @@ from parley_client import connect
 from parley_client.audio.files import read_speech
 from parley_client.audio.microphone import PacedMicrophone
 from parley_client.call import Call
-from parley_client.events import AgentAudio, CallEvent, Reconnected
+from parley_client.events import AgentAudio, Reconnected
 
 ANSWER_S = 25.0
 """More than the agent's own deadline for its language model."""
@@ -213,7 +213,7 @@ class Heard:
     moves: int = 0
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def on_event(self, event: CallEvent) -> None:
+    async def on_event(self, event: object) -> None:
         """Take in one event of either protocol."""
         async with self.changed:
             match event:
@@ -347,7 +347,7 @@ async def _through_gateway(target: Target) -> AsyncIterator[tuple[Line, Heard]]:
             yield _SocketLine(socket), heard
 
 
-def _read(header: dict[str, Any], message: str | bytes) -> CallEvent | None:
+def _read(header: dict[str, Any], message: str | bytes) -> object:
     """The event of a JSON message, or of the samples behind one; None: it does not matter here."""
     if isinstance(message, bytes):
         samples = np.frombuffer(message, "<i2")
