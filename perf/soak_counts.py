@@ -23,7 +23,7 @@ def count_channels() -> None:
         original(self, *args, **kwargs)
         _channels.add(self)
 
-    Channel.__init__ = counted  # type: ignore[method-assign]
+    Channel.__init__ = counted
 
 
 def live_channels() -> int:

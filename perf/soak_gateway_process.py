@@ -42,7 +42,10 @@ async def _serve(server: str) -> None:
         one.gateway.metrics.registry.register(_Counts(loop))
         print(f"ready http={one.url}", flush=True)
 
-    flags = {"listen": {"host": "127.0.0.1", "port": 0}, "servers": {"addresses": (server,)}}
+    flags: dict[str, dict[str, object]] = {
+        "listen": {"host": "127.0.0.1", "port": 0},
+        "servers": {"addresses": (server,)},
+    }
     await serve(load_settings(None, os.environ, flags), announce)
 
 
