@@ -135,12 +135,14 @@ class ResponseTracker:
         response = self._responses.get(response_id)
         if response is None or not (response.text or response.audio_ms or response.done):
             return None
+        audio_ms = round(response.audio_ms)
         return ResponseProgress(
             response_id=response_id,
             text="".join(response.text),
-            audio_ms=round(response.audio_ms),
+            audio_ms=audio_ms,
             words=list(response.words),
-            played_ms=self.played_ms(response_id),
+            # The offsets of pieces are rounded, so that their lengths may add up to a millisecond more.
+            played_ms=min(self.played_ms(response_id), audio_ms),
             done=response.done,
         )
 

@@ -275,6 +275,20 @@ def test_the_progress_is_what_came_of_the_response_under_way():
     assert line.kept.make_start().resume.progress.done
 
 
+def test_no_more_is_played_than_there_is_of_a_response():
+    line = Line()
+    line.checkpoint(agent=AgentTurnState(**IDS), turns=1)
+    # Pieces of 60.2 ms, whose offsets are rounded: 60 + 60.2 ms, where 120.4 were received; then 180 + 60.2.
+    for offset_ms in (0, 60, 120, 181):
+        piece = AgentAudio(
+            **IDS, offset_ms=offset_ms, sample_rate=10_000, samples=np.zeros(602, np.int16), text=""
+        )
+        line.event(piece)
+        line.clock.now += 10.0
+        progress = line.kept.make_start().resume.progress
+        assert progress.played_ms <= progress.audio_ms, "no server takes a session in which more was played"
+
+
 def test_a_pause_ends_with_the_move():
     line = Line()
     line.checkpoint(turns=1, agent=AgentTurnState(**IDS))
