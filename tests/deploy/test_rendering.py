@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ipaddress
 import re
 
@@ -68,20 +69,71 @@ def test_pods_keep_to_the_policies(rendered):
     assert [text for workload in rendered.of_kind("Deployment") for text in violations(workload)] == []
 
 
-def test_the_policies_notice_what_they_are_for():
-    workload = render(SETS["cpu"]).get("Deployment", "-worker")
-    pod = workload["spec"]["template"]["spec"]
-    container = {**pod["containers"][0], "image": "worker", "securityContext": {}, "resources": {}}
-    bad = {
-        **pod,
-        "securityContext": {},
-        "hostNetwork": True,
-        "containers": [container],
-        "volumes": [{"name": "x", "hostPath": {}}],
+def changed(**changes):
+    """The pod of a worker, with fields set by paths such as ``pod__hostNetwork``; None: removed."""
+    workload = copy.deepcopy(render(SETS["cpu"]).get("Deployment", "-worker"))
+    template = workload["spec"]["template"]
+    places = {
+        "template": template,
+        "pod": template["spec"],
+        "security": template["spec"]["securityContext"],
+        "worker": template["spec"]["containers"][0],
+        "hardening": template["spec"]["containers"][0]["securityContext"],
+        "limits": template["spec"]["containers"][0]["resources"]["limits"],
+        "requests": template["spec"]["initContainers"][0]["resources"]["requests"],
+        "startup": template["spec"]["containers"][0]["startupProbe"],
     }
-    found = violations({**workload, "spec": {"template": {"spec": bad}}})
-    assert len(found) > 8
-    assert not violations(workload)
+    for path, value in changes.items():
+        place, _, name = path.partition("__")
+        if value is None:
+            del places[place][name]
+        else:
+            places[place][name] = value
+    return workload
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"security__runAsNonRoot": False}, "may run as root"),
+        ({"security__runAsUser": 0}, "may run as root"),
+        ({"security__seccompProfile": {"type": "Unconfined"}}, "has no seccomp profile"),
+        ({"pod__automountServiceAccountToken": None}, "gets a token of its account"),
+        ({"pod__hostNetwork": True}, "shares hostNetwork with the node"),
+        ({"pod__terminationGracePeriodSeconds": None}, "has no grace period of its own"),
+        ({"template__metadata": {}}, "may be moved by Karpenter, which ends its calls"),
+        ({"pod__volumes": [{"name": "x", "hostPath": {}}]}, "has a volume of the kind hostPath"),
+        ({"pod__volumes": [{"name": "x", "emptyDir": {}}]}, "has a volume without a limit: x"),
+        ({"pod__volumes": []}, "worker mounts what there is not: shm"),
+        ({"hardening__allowPrivilegeEscalation": None}, "worker may gain privileges"),
+        ({"hardening__privileged": True}, "worker is privileged"),
+        ({"hardening__readOnlyRootFilesystem": None}, "worker may write its image"),
+        ({"hardening__capabilities": {}}, "worker has capabilities"),
+        ({"hardening__capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}, "worker has capabilities"),
+        ({"limits__memory": None}, "worker has no memory in limits"),
+        ({"requests__cpu": None}, "fetch-weights has no cpu in requests"),
+        ({"limits__cpu": "2"}, "worker is throttled, which is heard as gaps"),
+        ({"worker__image": "a.b:5000/w"}, "worker has an image without a version: a.b:5000/w"),
+        ({"worker__image": "worker:latest"}, "worker has an image without a version: worker:latest"),
+        (
+            {"worker__env": [{"name": "MY_SECRET", "value": "x"}]},
+            "worker has the secret MY_SECRET in its spec",
+        ),
+        ({"worker__lifecycle": None}, "worker lacks lifecycle"),
+        (
+            {"startup__terminationGracePeriodSeconds": None},
+            "worker waits for calls after a failed startupProbe",
+        ),
+    ],
+)
+def test_every_policy_notices_what_it_is_for(changes, said):
+    assert f"calls-parley-worker: {said}" in violations(changed(**changes))
+
+
+def test_a_capability_for_ports_and_an_image_by_digest_are_accepted():
+    capabilities = {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}
+    digest = f"a.example:5000/worker@sha256:{'0' * 64}"
+    assert violations(changed(hardening__capabilities=capabilities, worker__image=digest)) == []
 
 
 def test_no_object_is_there_twice(rendered):

@@ -45,7 +45,7 @@ def comments():
 def test_every_value_is_described_and_the_same_in_both_files():
     schema = {path: inner["description"] for path, inner in described(SCHEMA)}
     written = comments()
-    assert all(written.values())
+    assert {path: text for path, text in written.items() if len(text) < 10} == {}
     assert {path: schema.get(path) for path in written} == written
 
 
