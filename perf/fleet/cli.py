@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.demand import Burst, arrivals
-from fleet.scaling import ScalingRule
+from fleet.scaling import TARGET_UTILIZATION, ScalingRule
 from fleet.simulation import Fleet, FleetResult, simulate
 
 _SEED = 20
@@ -76,7 +76,12 @@ def _arguments() -> argparse.Namespace:
     held = parser.add_mutually_exclusive_group()
     held.add_argument("--held", type=int, default=32, help="calls of a replica (default: %(default)s)")
     held.add_argument("--capacity", type=Path, metavar="FILE", help="take them from `parley capacity --json`")
-    parser.add_argument("--fill", type=float, default=0.8, help="target share of them (default: %(default)s)")
+    parser.add_argument(
+        "--fill",
+        type=float,
+        default=TARGET_UTILIZATION,
+        help="target share of them (default: %(default)s, as in the chart)",
+    )
     parser.add_argument("--cell", type=int, default=2_500, help="calls of a cell (default: %(default)s)")
     parser.add_argument("--call-s", type=float, default=240.0, help="mean length (default: %(default)s)")
     parser.add_argument("--start-s", type=float, default=300.0, help="of a node with its replica")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
 import yaml
-from charts import merge, render
+from charts import ROOT, merge, render
 from test_packaged_files import promtool
+from test_settings import run_in_project
 from value_sets import SETS
 
 __all__ = ["promtool"]
@@ -69,6 +71,33 @@ def test_series_that_are_gone_are_no_result_and_keep_the_pods(promtool, tmp_path
         "replicas": 4,
         "behavior": "currentReplicasIfHigher",
     }
+
+
+_RULE = """
+import json, sys
+sys.path.insert(0, json.load(sys.stdin)["perf"])
+from fleet.scaling import DOWN_PERIOD_S, PERIOD_S, TARGET_UTILIZATION, ScalingRule
+rule = ScalingRule(target=1.0, buffer=0.0, least=1)
+up = [("Percent", rule.up_percent), ("Pods", rule.up_pods)]
+down = [("Percent", rule.down_percent), ("Pods", rule.down_pods)]
+print(json.dumps({
+    "scaleUp": [0, "Max", [[*one, PERIOD_S] for one in up]],
+    "scaleDown": [rule.down_window_s, "Max", [[*one, DOWN_PERIOD_S] for one in down]],
+    "target": TARGET_UTILIZATION,
+}))
+"""
+
+
+def test_the_fleet_on_paper_is_scaled_by_the_same_rules():
+    wanted = json.loads(run_in_project(_RULE, {"perf": str(ROOT / "perf")}))
+    scaled = render(SETS["eks-production"]).get("ScaledObject", "-worker")
+    behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    for way in ("scaleUp", "scaleDown"):
+        found = behavior[way]
+        policies = [[one["type"], one["value"], one["periodSeconds"]] for one in found["policies"]]
+        assert [found["stabilizationWindowSeconds"], found["selectPolicy"], policies] == wanted[way]
+    full = merge(SETS["eks-production"], {"worker": {"sessions": 64, "capacity": 60}})
+    assert float(trigger(full)["threshold"]) == pytest.approx(60 * wanted["target"])
 
 
 def test_other_labels_can_be_asked_for():

@@ -33,7 +33,7 @@ parser().parse_args(given["launcher"])
 
 
 def run_in_project(program, given):
-    """Run a Python program with a JSON object as input in the environment that has Parley."""
+    """What a Python program prints, run in the environment that has Parley with a JSON object as input."""
     python = ROOT / ".venv" / "bin" / "python"
     done = subprocess.run(
         [python, "-c", program],
@@ -44,6 +44,7 @@ def run_in_project(program, given):
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_gateway_accepts_its_configuration():

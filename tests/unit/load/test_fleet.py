@@ -51,7 +51,7 @@ def decide(scaler, sessions, replicas):
     return int(scaler.decide(np.array([sessions]), np.array([replicas]))[0])
 
 
-def test_it_grows_to_the_target_within_its_default_limits():
+def test_it_grows_to_the_target_within_its_limits():
     assert decide(scaler(), 35, 1) == 4
     assert decide(scaler(), 1000, 2) == 6, "by four pods"
     assert decide(scaler(), 1000, 10) == 20, "to twice as many"
@@ -69,7 +69,7 @@ def test_it_sees_old_sessions():
 
 
 def test_it_shrinks_late_and_slowly():
-    slow = scaler(down_window_s=4 * PERIOD_S, down_share=0.25)
+    slow = scaler(down_window_s=4 * PERIOD_S, down_percent=25)
     assert decide(slow, 200, 20) == 20
     replicas, course = 20, []
     for _ in range(12):
@@ -78,7 +78,7 @@ def test_it_shrinks_late_and_slowly():
     assert course[:3] == [20, 20, 20], "the wish of a minute ago still counts"
     assert course[3] == 15
     assert course[3:7] == [15, 15, 15, 15], "a quarter in a minute"
-    assert course[7] == 12
+    assert course[7] == 11
 
 
 def test_replicas_that_hand_their_calls_over_are_free_at_once():
