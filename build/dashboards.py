@@ -127,7 +127,13 @@ BOARDS = (
                 (Query(_rate("parley_speculations_total", "outcome"), "{{outcome}}"),),
                 "ops",
             ),
-            Panel("Calls at the gateway", (Query("sum by (api) (parley_gateway_calls)", "{{api}}"),)),
+            Panel(
+                "Calls at the gateway",
+                (
+                    Query("sum by (api) (parley_gateway_calls)", "{{api}}"),
+                    Query("sum(parley_gateway_draining)", "draining gateways"),
+                ),
+            ),
             Panel(
                 "Requests for single stages",
                 (Query("sum by (api) (parley_gateway_stage_requests)", "{{api}}", rare=True),),
