@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -155,9 +156,11 @@ class Console:
         self._begin = time.monotonic()
 
     def write_line(self, text: str) -> None:
-        """Write a line."""
-        # Not print: a signal handler must not enter a buffered file that it may have interrupted.
-        os.write(sys.stderr.fileno(), f"{text}\n".encode())
+        """Write a line; one that cannot be written, as on a full disk, is lost."""
+        # The supervisor and the handlers of signals report before they act, and have to act.
+        with suppress(OSError):
+            # Not print: a signal handler must not enter a buffered file that it may have interrupted.
+            os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
     def write_timed(self, text: str) -> None:
         """Write a line with the time since the start."""

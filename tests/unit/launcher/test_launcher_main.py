@@ -55,6 +55,14 @@ def test_a_server_started_by_nohup_survives_its_terminal(server):
     assert server.calls == []
 
 
+def test_a_launcher_that_cannot_write_is_stopped_all_the_same(server, monkeypatch):
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        monkeypatch.setattr(sys, "stderr", full)
+        stop_on_signals(server, Console())
+        signal.raise_signal(signal.SIGTERM)
+    assert server.calls == ["stop"]
+
+
 @pytest.fixture
 def program(tmp_path):
     """In place of ``scripts/fetch_models``: notes its arguments, and ends as given."""
