@@ -24,6 +24,7 @@ sys.path.append(str(_FRAMEWORKS))
 
 from loguru import logger  # noqa: E402
 from pipecat_parley import ParleyLLMService, ParleySTTService, ParleyTTSService  # noqa: E402
+from pipecat_parley.stt import CHUNK_MS  # noqa: E402
 
 from frameworks.sessions import PROMPT, NothingMeasuredError, Services, Waits, run_level  # noqa: E402
 from parley_client.cli.turns import percentile  # noqa: E402
@@ -32,12 +33,12 @@ _FEWEST = 8
 """Turns of a level at least, so that a percentile means something."""
 
 
-def remote(server: str, *, interim: bool) -> Callable[[], Services]:
+def remote(server: str, *, interim: bool, chunk_ms: int) -> Callable[[], Services]:
     """Services of a Parley server."""
     settings = ParleyLLMService.Settings(system_instruction=PROMPT)
     texts = ParleySTTService.Settings(partial_interval_ms=240 if interim else 0)
     return lambda: (
-        ParleySTTService(server=server, settings=texts),
+        ParleySTTService(server=server, settings=texts, chunk_ms=chunk_ms),
         ParleyLLMService(server=server, settings=settings),
         ParleyTTSService(server=server),
     )
@@ -62,7 +63,8 @@ def local() -> Callable[[], Services]:
 
 
 async def _main(args: argparse.Namespace) -> None:
-    make = remote(args.server, interim=args.interim) if args.server else local()
+    server = args.server
+    make = remote(server, interim=args.interim, chunk_ms=args.chunk_ms) if server else local()
     await run_level(make, 1, 2)  # what only the first call pays for
     limit_ms = float("inf")
     for sessions in args.sessions:
@@ -83,6 +85,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", default="", help="of Parley; without: the models in this process")
     parser.add_argument("--interim", action="store_true", help="with interim texts, as it is by default")
+    parser.add_argument(
+        "--chunk-ms", type=int, default=CHUNK_MS, help="of audio in a request to the server's recogniser"
+    )
     parser.add_argument("--sessions", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--turns", type=int)
     logger.remove()

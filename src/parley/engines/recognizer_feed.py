@@ -46,13 +46,15 @@ class RecognizerFeed(Generic[T]):
     Args:
         capacity: samples that wait at most; the oldest are dropped.
         max_poll_s: longest wait between two polls for a final transcript; it doubles from 16 ms on.
+        least: samples of a piece at least, unless a mark or the end comes before.
     """
 
-    def __init__(self, capacity: int, *, max_poll_s: float) -> None:
+    def __init__(self, capacity: int, *, max_poll_s: float, least: int = 0) -> None:
         self.buffer = AudioBuffer(capacity)
         self._marks: deque[Mark[T]] = deque()
         self._changed = asyncio.Event()
         self._max_poll_s = max_poll_s
+        self._least = least
         self._polls = 0  # since something changed
 
     def append(self, samples: NDArray[np.int16], now: float) -> int:
@@ -87,6 +89,8 @@ class RecognizerFeed(Generic[T]):
             drain: no more audio follows; the last piece may be shorter than a window.
         """
         if not self._marks:
+            if len(self.buffer) < self._least and not drain:
+                return None
             return self.buffer.take(_MAX_PUSH, 1 if drain else _WINDOW)
         left = self._marks[0].position - self.buffer.start
         piece = self.buffer.take(min(_MAX_PUSH, left)) if left > 0 else None

@@ -8,6 +8,7 @@ from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStoppedEvent, Tran
 from parley.engines import recognizer_feed
 from parley.errors import (
     InvalidAudioError,
+    InvalidInputError,
     InvalidMessageError,
     ModelUnavailableError,
     OverloadedError,
@@ -66,6 +67,30 @@ async def test_what_comes_while_the_model_is_busy_leaves_together(models):
         stream.end()
         assert [event async for event in stream] == []
     assert [len(samples) for samples, _ in pushed(fake)] == [512, 4800, 0]
+
+
+async def test_pieces_wait_for_a_chunk_but_not_at_the_end_of_speech(models):
+    fake, server = models
+    async with Recognition(server, chunk_ms=128) as stream:
+        fake.hearing.clear()
+        for _ in range(5):
+            stream.send(np.zeros(500, np.int16))  # 156 ms in all
+        await fake.hearing.wait()
+        stream.send(np.zeros(200, np.int16))
+        stream.finalize()
+        assert await anext(stream) == FinalizedEvent(at_ms=168)
+        stream.send(np.zeros(300, np.int16))
+        stream.end()
+        assert [event async for event in stream] == []
+    # Whole windows; then what was left, without a wait.
+    assert [len(samples) for samples, _ in pushed(fake)] == [2048, 652, 0, 300, 0]
+
+
+@pytest.mark.parametrize("chunk_ms", [-1, 501])
+async def test_a_chunk_has_limits(models, chunk_ms):
+    _, server = models
+    with pytest.raises(InvalidInputError, match="0 to 500"):
+        Recognition(server, chunk_ms=chunk_ms)
 
 
 async def test_small_pieces_wait_for_a_window(models):

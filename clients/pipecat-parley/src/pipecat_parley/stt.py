@@ -43,6 +43,8 @@ PARLEY_TTFS_P99 = 0.5
 """From the end of speech to its final text, with ``stop_secs=0.2`` (seconds). Measure your own server's."""
 RECONNECT = Backoff(attempts=20, initial_s=0.25, max_s=4.0)
 """How a stream that broke is opened again: for about a minute."""
+CHUNK_MS = 128
+"""Audio of one request to the recogniser (milliseconds)."""
 # Speech that Pipecat's voice activity detection does not end, for example because there is none, ends here.
 _VAD = VadOptions(silence_ms=600)
 # Audio that came while there was no stream is heard once there is one, as far as it reaches back (bytes).
@@ -65,6 +67,8 @@ class ParleySTTService(STTService):
         vad: when the server itself takes sound for speech and silence for its end.
         settings: what to change of the defaults.
         ttfs_p99_latency: from the end of speech to its final text, which few exceed (seconds).
+        chunk_ms: audio of one request to the recogniser at least (milliseconds). Less makes interim texts
+            earlier, and costs the server more; the final text waits for nothing.
         reconnect: waits between attempts to open the stream, and how many there are.
         **kwargs: of Pipecat's ``STTService``.
     """
@@ -81,6 +85,7 @@ class ParleySTTService(STTService):
         vad: VadOptions | None = None,
         settings: ParleySTTSettings | None = None,
         ttfs_p99_latency: float | None = PARLEY_TTFS_P99,
+        chunk_ms: int = CHUNK_MS,
         reconnect: Backoff = RECONNECT,
         **kwargs: Any,
     ) -> None:
@@ -100,6 +105,7 @@ class ParleySTTService(STTService):
         self._server = LazyServer(server, tls=tls)
         self._vad = vad or _VAD
         self._backoff = reconnect
+        self._chunk_ms = chunk_ms
         self._resampler = create_stream_resampler()
         self._stream: Recognition | None = None
         self._opened = asyncio.Event()  # or given up
@@ -245,7 +251,10 @@ class ParleySTTService(STTService):
         )
         server = await self._server.get()
         async with Recognition(
-            server, options, model=require_given(settings.model, "the recogniser")
+            server,
+            options,
+            model=require_given(settings.model, "the recogniser"),
+            chunk_ms=self._chunk_ms,
         ) as stream:
             self._stream = stream
             self._open_since = time.monotonic()
