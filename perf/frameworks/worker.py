@@ -29,9 +29,6 @@ from pipecat_parley.stt import CHUNK_MS  # noqa: E402
 from frameworks.sessions import PROMPT, NothingMeasuredError, Services, Waits, run_level  # noqa: E402
 from parley_client.cli.turns import percentile  # noqa: E402
 
-_FEWEST = 8
-"""Turns of a level at least, so that a percentile means something."""
-
 
 def remote(server: str, *, interim: bool, chunk_ms: int) -> Callable[[], Services]:
     """Services of a Parley server."""
@@ -68,7 +65,7 @@ async def _main(args: argparse.Namespace) -> None:
     await run_level(make, 1, 2)  # what only the first call pays for
     limit_ms = float("inf")
     for sessions in args.sessions:
-        waits = await run_level(make, sessions, max(args.turns, -(-_FEWEST // sessions)))
+        waits = await run_level(make, sessions, max(args.turns, -(-args.fewest // sessions)))
         print(json.dumps({"sessions": sessions, **waits.as_json()}), flush=True)
         limit_ms = min(limit_ms, 2 * _p95(waits))
         if _p95(waits) > limit_ms:
@@ -89,7 +86,13 @@ def main() -> None:
         "--chunk-ms", type=int, default=CHUNK_MS, help="of audio in a request to the server's recogniser"
     )
     parser.add_argument("--sessions", type=lambda text: [int(part) for part in text.split(",")])
-    parser.add_argument("--turns", type=int)
+    parser.add_argument("--turns", type=int, help="of each session at least")
+    parser.add_argument(
+        "--fewest",
+        type=int,
+        default=8,
+        help="turns of all sessions at least, so that a percentile says something",
+    )
     logger.remove()
     logger.add(sys.stderr, level="ERROR")
     try:

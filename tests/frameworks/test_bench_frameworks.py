@@ -20,7 +20,7 @@ FIGURES = {"stt": [1.0], "llm": [2.0], "tts": [3.0], "total": [6.0]}
 
 def measure(*which):
     """The figures of one caller."""
-    command = [str(PYTHON), str(WORKER), "--sessions", "1", "--turns", "1", *which]
+    command = [str(PYTHON), str(WORKER), "--sessions", "1", "--turns", "3", "--fewest", "3", *which]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2_000:]
     (level,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"sessions"'))
