@@ -64,9 +64,7 @@ def load(model: Path, look_ahead: int) -> ParleyRuntime:
     """Open an export."""
     export = streaming_checkpoint.load(model)
     wanted = export.look_ahead_ms(look_ahead)
-    recognizer, chunks = load_recognizer(
-        export, [wanted], lambda path: open_session(path, threads=1), slots=_SLOTS, audio=2 * 16 * wanted
-    )
+    recognizer, chunks = load_recognizer(export, [wanted], open_session, slots=_SLOTS, audio=2 * 16 * wanted)
     return ParleyRuntime(recognizer, export.checkpoint, chunks[wanted])
 
 

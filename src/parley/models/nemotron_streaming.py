@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from parley.asr.messages import AsrFallbackEvent, TranscribeReply, TranscribeReq
 from parley.asr.offline.networks import OnnxJoint
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.asr.streaming.encoder import CacheAwareEncoder, StreamingExport, choose
+from parley.asr.streaming.encoder import CacheAwareEncoder, StreamingExport, choose, with_keys
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.asr.streaming.recognizer import StreamingRecognizer
@@ -44,13 +45,32 @@ ASR_FALLBACKS = Family(
 _OWN = "own"
 _WINDOW_MS = 32
 _CLOSE_S = 5.0
+_log = logging.getLogger(__name__)
+
+
+class SessionOpener(Protocol):
+    """Opens an ONNX file, as :func:`parley.runtime.onnx.open_session`."""
+
+    def __call__(self, path: Path, *, part: bytes = b"") -> Any:
+        """Open a file, or ``part`` in its place, with the weights beside the file."""
+        ...
+
+
+def _graph_with_keys(path: Path, export: StreamingExport) -> bytes:
+    """The encoder in its other form; empty if there is none, and then it runs as it is."""
+    try:
+        return with_keys(path.read_bytes(), export.streaming.cache_last_channel)
+    except ModelLoadingError as error:
+        _log.info("%s computes keys and values anew for each chunk: %s", path, error)
+        return b""
 
 
 def load_recognizer(
     export: StreamingExport,
     look_aheads_ms: Sequence[int],
-    open_session: Callable[[Path], Any],
+    open_session: SessionOpener,
     *,
+    keeps_keys: bool = True,
     mel: LogMel | None = None,
     slots: int,
     audio: int,
@@ -62,6 +82,8 @@ def load_recognizer(
         export: the model.
         look_aheads_ms: what clients may choose (milliseconds of audio).
         open_session: opens an ONNX file.
+        keeps_keys: whether attention computes keys and values of new frames only
+            (:func:`parley.asr.streaming.encoder.with_keys`).
         mel: the front end; None: numpy's.
         slots: utterances at once.
         audio: samples that may come for an utterance in one step.
@@ -77,7 +99,7 @@ def load_recognizer(
     chunks: dict[int, int] = {}
     for look_ahead, path in choose(export, look_aheads_ms).items():
         encoder = CacheAwareEncoder(
-            open_session(path),
+            open_session(path, part=_graph_with_keys(path, export) if keeps_keys else b""),
             lookahead=look_ahead,
             channel=export.streaming.cache_last_channel,
             time=export.streaming.cache_last_time,
@@ -142,6 +164,7 @@ class StreamingModel:
             export,
             look_aheads,
             partial(open_configured, parameters=parameters, device_id=device_id),
+            keeps_keys=parameters.choice("device", "cpu", ("cpu", "gpu")) == "cpu",
             mel=_front_end(export.checkpoint.config, parameters, device_id),
             slots=parameters.integer(
                 "slots", 2 * parameters.integer("max_sessions", 64, minimum=1), minimum=1

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DECODER_FILE, VOCABULARY_FILE, Checkpoint
+from parley.asr.streaming.keys import KEYS, VALUES, keep_keys
 from parley.errors import InferenceError, ModelLoadingError, OverloadedError, WeightsNotFoundError
 
 Rows: TypeAlias = dict[str, NDArray[Any]]
@@ -102,14 +103,12 @@ SUBSAMPLING = 8
 HISTORY = 9
 """Feature frames of the past that go in again; their encoder frames are dropped by the export."""
 CHANNEL, TIME, LENGTH = "cache_last_channel", "cache_last_time", "cache_last_channel_len"
-CACHES = (CHANNEL, TIME, LENGTH)
-_OUTPUTS = [
-    "outputs",
-    "encoded_lengths",
-    "cache_last_channel_next",
-    "cache_last_time_next",
-    "cache_last_channel_next_len",
-]
+_FORMS = ((CHANNEL, TIME, LENGTH), (KEYS, VALUES, TIME, LENGTH))
+"""The caches as NeMo exports them, or with keys and values in the place of what they are computed from."""
+_NEXT = {LENGTH: "cache_last_channel_next_len"}
+"""Outputs whose names are not made of their inputs' with ``_next``."""
+_INPUTS = ("audio_signal", "length")
+_OUTPUTS = ("outputs", "encoded_lengths")
 
 
 class StreamingEncoder(Protocol):
@@ -149,7 +148,8 @@ class CacheAwareEncoder:
         Args:
             session: with the inputs ``audio_signal`` f32 ``[B, bands, T]``, ``length`` i64 ``[B]``,
                 ``cache_last_channel`` f32 ``[B, layers, left, D]``, ``cache_last_time`` f32
-                ``[B, layers, D, kernel - 1]`` and ``cache_last_channel_len`` i64 ``[B]``.
+                ``[B, layers, D, kernel - 1]`` and ``cache_last_channel_len`` i64 ``[B]``; ``cache_keys`` and
+                ``cache_values`` in the place of the first one (:func:`with_keys`).
             lookahead: ``R``, in encoder frames.
             channel: shape of ``cache_last_channel`` for one stream.
             time: shape of ``cache_last_time`` for one stream.
@@ -159,14 +159,13 @@ class CacheAwareEncoder:
         """
         self._session = session
         self.chunk = SUBSAMPLING * (lookahead + 1)
-        self.initial: Rows = {
-            CHANNEL: np.zeros(channel, np.float32),
-            TIME: np.zeros(time, np.float32),
-            LENGTH: np.zeros((), np.int64),
-        }
         shapes = {tensor.name: tensor.shape for tensor in session.get_inputs()}
-        if missing := [name for name in CACHES if name not in shapes]:
+        caches = _FORMS[KEYS in shapes]
+        if missing := [name for name in caches if name not in shapes]:
             raise ModelLoadingError(f"the encoder has no input {', '.join(missing)}: it cannot stream")
+        known: Rows = {TIME: np.zeros(time, np.float32), LENGTH: np.zeros((), np.int64)}
+        self.initial: Rows = {name: known.get(name, np.zeros(channel, np.float32)) for name in caches}
+        self._outputs = [*_OUTPUTS, *map(_next, caches)]
         self._bands = int(shapes["audio_signal"][1])
 
     def warm_up(self) -> None:
@@ -184,13 +183,37 @@ class CacheAwareEncoder:
         """See :meth:`StreamingEncoder.encode`."""
         rows, _, frames = features.shape
         feed = {"audio_signal": features, "length": np.full(rows, frames, np.int64)} | {
-            name: caches[name] for name in CACHES
+            name: caches[name] for name in self.initial
         }
         try:
-            encoded, lengths, *after = self._session.run(_OUTPUTS, feed)
+            encoded, lengths, *after = self._session.run(self._outputs, feed)
         except Exception as error:  # ONNX Runtime's own exceptions have no common base class
             raise InferenceError(f"the streaming encoder failed on {rows} rows: {error}") from error
-        return encoded, lengths, dict(zip(CACHES, after, strict=True))
+        return encoded, lengths, dict(zip(self.initial, after, strict=True))
+
+
+def _next(cache: str) -> str:
+    return _NEXT.get(cache, f"{cache}_next")
+
+
+def with_keys(file: bytes, channel: tuple[int, ...]) -> bytes:
+    """An encoder in the other form, which computes keys and values of new frames only.
+
+    Its caches take twice the memory, so it is for CPUs: to a GPU the caches are copied for each chunk.
+
+    Args:
+        file: of an encoder as NeMo exports it; its weights may be elsewhere.
+        channel: shape of ``cache_last_channel`` for one stream.
+
+    Raises:
+        ModelLoadingError: attention in this graph is not as NeMo exports it.
+    """
+    return keep_keys(
+        file,
+        cache=channel,
+        inputs=(*_INPUTS, TIME, LENGTH),
+        outputs=(*_OUTPUTS, _next(TIME), _next(LENGTH)),
+    )
 
 
 DEFAULT = "tiny-nemotron-streaming"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from parley.asr.decoding.batch import RowDecoder
 from parley.asr.features.log_mel import SILENCE, BatchedLogMel, LogMel
 from parley.asr.pipeline.step import milliseconds
-from parley.asr.streaming.encoder import CACHES, HISTORY, Rows, SlotArrays, StreamingEncoder, put, take
+from parley.asr.streaming.encoder import HISTORY, Rows, SlotArrays, StreamingEncoder, put, take
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError, ModelLoadingError, ParleyError
 
@@ -56,11 +56,13 @@ class StreamingRecognizer:
         """
         first = next(iter(encoders.values())).initial
         for encoder in encoders.values():
-            if any(encoder.initial[name].shape != first[name].shape for name in CACHES):
+            shapes = {name: value.shape for name, value in encoder.initial.items()}
+            if shapes != {name: value.shape for name, value in first.items()}:
                 raise ModelLoadingError(
                     "the encoders' caches have different shapes: they are not of one model"
                 )
         self._encoders = encoders
+        self._caches = tuple(first)
         self._decoder = decoder
         self._clock = clock
         self._front = BatchedLogMel(mel, slots, audio=audio, frames=max(encoders))
@@ -151,7 +153,7 @@ class StreamingRecognizer:
     def _encode(self, rounds: RecognizedStep, group: NDArray[np.int64], chunk: int) -> list[_Piece]:
         """Encode a chunk of some rows of the same look-ahead; what is not finite fails alone."""
         utterances = [rounds.utterances[row] for row in group]
-        rows = take(rounds.rows, group, (*CACHES, _HISTORY))
+        rows = take(rounds.rows, group, (*self._caches, _HISTORY))
         frames = self._front.frames(
             np.array([utterance.slot for utterance in utterances]),
             np.array([utterance.frame for utterance in utterances]),

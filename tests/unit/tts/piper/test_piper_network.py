@@ -21,7 +21,7 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
-from parley.runtime.onnx import OnnxModel, PartInput
+from parley.runtime.onnx_file import OnnxModel, PartInput
 from parley.tts.clauses.network import Level, Stop, StoppedError
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest
