@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -276,12 +277,19 @@ class Recognition:
                 return False
             work = await self._feed.wait(awaits_final=bool(self._owed))
         if isinstance(work, Mark):
-            await self._finish_utterance()
-            await self._events.put(FinalizedEvent(at_ms=work.position * 1000 // _PER_S))
+            await self._finish(work)
         elif work is not None:
             self._room.set()
-            await self._push(work)
+            if (mark := self._feed.take_reached()) is not None:
+                await self._finish(mark, work)
+            else:
+                await self._push(work)
         return True
+
+    async def _finish(self, mark: Mark[None], last: AudioPiece | None = None) -> None:
+        """Write down what was sent up to a mark; ``last`` is the end of it."""
+        await self._finish_utterance(last)
+        await self._events.put(FinalizedEvent(at_ms=mark.position * 1000 // _PER_S))
 
     async def _push(self, piece: AudioPiece) -> None:
         model = self._opened()
@@ -291,8 +299,11 @@ class Recognition:
         assert self._model is not None  # nothing is sent before it is there
         return self._model
 
-    async def _finish_utterance(self) -> None:
-        await self._pass_on(await retry_if_busy(self._opened().flush))
+    async def _finish_utterance(self, last: AudioPiece | None = None) -> None:
+        model = self._opened()
+        # One request: the last audio by itself would be decoded for a partial text that is soon outdated.
+        end = model.flush if last is None else partial(model.flush, last.samples)
+        await self._pass_on(await retry_if_busy(end))
         limit_s = self._limits.final_s
         if not await self._feed.await_finals(self._awaits_final, self._push, limit_s):
             raise DeadlineExceededError(f"the final text did not come within {limit_s:g} s")

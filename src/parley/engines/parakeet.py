@@ -82,12 +82,12 @@ class ParakeetRecognizer:
         """Later audio is of another turn: it is not decoded together with earlier utterances."""
         self._turn_over = True
 
-    async def flush(self) -> AsrReply:
-        """End the current utterance now; raises as :meth:`push`.
+    async def flush(self, audio: NDArray[np.int16] = _NOTHING) -> AsrReply:
+        """End the current utterance after ``audio``; arguments and errors are those of :meth:`push`.
 
         Its final transcript may come with the reply to a later piece, also to an empty one.
         """
-        return await self._push(_NOTHING, flush=True)
+        return await self._push(audio, flush=True)
 
     async def _push(self, audio: NDArray[np.int16], *, flush: bool) -> AsrReply:
         turn_over, self._turn_over = self._turn_over, False

@@ -96,6 +96,12 @@ class RecognizerFeed(Generic[T]):
         piece = self.buffer.take(min(_MAX_PUSH, left)) if left > 0 else None
         return piece or self._marks.popleft()
 
+    def take_reached(self) -> Mark[T] | None:
+        """The next mark, if all audio before it was taken."""
+        if not self._marks or self._marks[0].position > self.buffer.start:
+            return None
+        return self._marks.popleft()
+
     async def wait(self, *, awaits_final: bool) -> AudioPiece | None:
         """Wait for a change.
 

@@ -82,8 +82,13 @@ async def test_pieces_wait_for_a_chunk_but_not_at_the_end_of_speech(models):
         stream.send(np.zeros(300, np.int16))
         stream.end()
         assert [event async for event in stream] == []
-    # Whole windows; then what was left, without a wait.
-    assert [len(samples) for samples, _ in pushed(fake)] == [2048, 652, 0, 300, 0]
+    # Whole windows; then what was left, without a wait, in the request that ends the utterance.
+    assert [(len(samples), message.flush) for samples, message in pushed(fake)] == [
+        (2048, False),
+        (652, True),
+        (300, False),
+        (0, True),
+    ]
 
 
 @pytest.mark.parametrize("chunk_ms", [-1, 501])
@@ -103,8 +108,7 @@ async def test_small_pieces_wait_for_a_window(models):
         events = [event async for event in stream]
     assert events == [FinalizedEvent(at_ms=6)]
     assert [(len(samples), message.flush) for samples, message in pushed(fake)] == [
-        (100, False),
-        (0, True),
+        (100, True),
         (700, False),
         (0, True),
     ]
@@ -135,13 +139,13 @@ async def test_events_come_in_order_and_typed(models):
 
 async def test_a_final_text_that_comes_late_is_asked_for(models):
     fake, server = models
-    replies = iter([[], [STOPPED], [], [], [FINAL], []])
+    replies = iter([[STOPPED], [], [], [FINAL], []])
     fake.hear = lambda _: next(replies)
     async with Recognition(server) as stream:
         stream.send(np.zeros(512, np.int16))
         stream.finalize()
         assert [await anext(stream) for _ in range(3)] == [STOPPED, FINAL, FinalizedEvent(at_ms=32)]
-    assert [message.flush for _, message in pushed(fake)] == [False, True, False, False, False]
+    assert [message.flush for _, message in pushed(fake)] == [True, False, False, False]
 
 
 async def test_a_final_text_that_comes_late_is_asked_for_in_silence(models):
@@ -188,7 +192,7 @@ async def test_a_model_that_is_busy_at_the_end_of_an_utterance_is_asked_again(mo
         stream.send(np.full(512, 7, np.int16))
         stream.finalize()
         assert [await anext(stream) for _ in range(3)] == [STOPPED, FINAL, FinalizedEvent(at_ms=32)]
-    assert [message.flush for _, message in pushed(fake)] == [False, True, True, True]
+    assert [message.flush for _, message in pushed(fake)] == [True, True, True]
 
 
 async def test_a_model_that_stays_busy_loses_the_stream(models):

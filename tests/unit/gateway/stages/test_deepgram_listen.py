@@ -151,7 +151,9 @@ async def test_only_the_last_text_before_finalize_answers_it(gateway):
     ]
     hears(gateway, UTTERANCE, flush=second)
     async with listen(gateway) as socket:
+        gateway.models.hearing.clear()
         await socket.send(WINDOW)
+        await gateway.models.hearing.wait()
         await say(socket, "Finalize")
         results = [summary(json.loads(await socket.recv())) for _ in range(2)]
     assert results == [("hello", True, True, False), ("bye", True, True, True)]
