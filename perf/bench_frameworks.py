@@ -2,8 +2,8 @@
 
 The callers, the pipelines, the language model, the synthesizer and the network of the recogniser are the
 same. Either all models are in the one process that runs the pipelines, or the services of
-``pipecat-parley`` ask a Triton on the same machine. Sessions are added until the 95th percentile of the
-wait for an answer is twice that of one session.
+``pipecat-parley`` ask a Triton on the same machine. A load is held while the 95th percentile of the wait for
+an answer is within twice that of the first one.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ from loguru import logger  # noqa: E402
 from pipecat_parley import ParleyLLMService, ParleySTTService, ParleyTTSService  # noqa: E402
 from pipecat_parley.stt import CHUNK_MS  # noqa: E402
 
-from frameworks.sessions import PROMPT, NothingMeasuredError, Services, Waits, run_level  # noqa: E402
-from parley_client.cli.turns import percentile  # noqa: E402
+from frameworks.sessions import PROMPT, NothingMeasuredError, Services, run_level  # noqa: E402
 
 
 def remote(server: str, *, interim: bool, chunk_ms: int) -> Callable[[], Services]:
@@ -63,18 +62,9 @@ async def _main(args: argparse.Namespace) -> None:
     server = args.server
     make = remote(server, interim=args.interim, chunk_ms=args.chunk_ms) if server else local()
     await run_level(make, 1, 2)  # what only the first call pays for
-    limit_ms = float("inf")
     for sessions in args.sessions:
         waits = await run_level(make, sessions, max(args.turns, -(-args.fewest // sessions)))
         print(json.dumps({"sessions": sessions, **waits.as_json()}), flush=True)
-        limit_ms = min(limit_ms, 2 * _p95(waits))
-        if _p95(waits) > limit_ms:
-            return
-
-
-def _p95(waits: Waits) -> float:
-    p95 = percentile(waits.total, 0.95)
-    return float("inf") if p95 is None else p95
 
 
 def main() -> None:
