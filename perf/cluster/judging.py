@@ -51,6 +51,10 @@ class Disturbance:
     """Ids of the calls that it may touch, at the server; None: all."""
     may_lose: Callable[[CallReport], bool] = lambda _: False
     """Which calls need not survive it."""
+    began_at: float = -math.inf
+    """Seconds of ``time.time``; a call that moved before was not moved by it."""
+    most_unanswered: float = MOST_UNANSWERED
+    """Of all turns, the part that may stay without an answer."""
 
     def covers(self, report: CallReport) -> bool:
         """Whether a call was open while it lasted."""
@@ -155,7 +159,7 @@ def judge(
     covered = [report for report in reports if report.session_id and disturbance.covers(report)]
     affected = [report for report in covered if _is_affected(report, disturbance, logs)]
     unaffected = [report for report in covered if not _is_affected(report, disturbance, logs)]
-    outcome.touched = sum(bool(_touch(report, logs)) for report in affected)
+    outcome.touched = sum(bool(_touch(report, disturbance, logs)) for report in affected)
     outcome.gaps_ms = [_gap_ms(report, disturbance, outcome.usual_wait_ms) for report in affected]
     outcome.checks = [
         _check_lost(reports, disturbance),
@@ -165,7 +169,7 @@ def judge(
         _check_crossed(reports, degrees),
     ]
     if disturbance.affected is not None:
-        outcome.checks.append(_check_untouched(unaffected, logs))
+        outcome.checks.append(_check_untouched(unaffected, disturbance, logs))
     return outcome
 
 
@@ -174,12 +178,12 @@ def _is_affected(report: CallReport, disturbance: Disturbance, logs: GatewayLogs
     return affected is None or logs.calls.get(report.session_id, "") in affected
 
 
-def _touch(report: CallReport, logs: GatewayLogs) -> str:
+def _touch(report: CallReport, disturbance: Disturbance, logs: GatewayLogs) -> str:
     """What a call has noticed; empty: nothing."""
     if report.lost:
         return f"broke: {report.lost}"
-    reasons = logs.moves.get(logs.calls.get(report.session_id, ""))
-    if reasons:
+    moves = logs.moves.get(logs.calls.get(report.session_id, ""), [])
+    if reasons := [reason for at, reason in moves if at >= disturbance.began_at]:
         return f"moved: {', '.join(reasons)}"
     return next((turn.problem or "no answer" for turn in report.turns if is_unanswered(turn)), "")
 
@@ -226,10 +230,9 @@ def _check_refused(reports: Sequence[CallReport]) -> Check:
 def _check_answers(outcome: Outcome, reports: Sequence[CallReport], disturbance: Disturbance) -> Check:
     turns = [turn for report in reports if not disturbance.may_lose(report) for turn in report.turns]
     problems = [turn.problem or "no answer" for turn in turns if is_unanswered(turn)]
-    few = len(problems) <= MOST_UNANSWERED * outcome.turns
-    return Check(
-        f"at most {MOST_UNANSWERED:.0%} of the turns without an answer", len(turns), [] if few else problems
-    )
+    most = disturbance.most_unanswered
+    few = len(problems) <= most * outcome.turns
+    return Check(f"at most {most:.0%} of the turns without an answer", len(turns), [] if few else problems)
 
 
 def _check_histories(reports: Sequence[CallReport]) -> Check:
@@ -264,6 +267,12 @@ def _check_crossed(reports: Sequence[CallReport], degrees: Callable[[int], int])
     return Check("no text of another call", counted, problems)
 
 
-def _check_untouched(unaffected: Collection[CallReport], logs: GatewayLogs) -> Check:
-    problems = [f"{report.session_id} {touch}" for report in unaffected if (touch := _touch(report, logs))]
+def _check_untouched(
+    unaffected: Collection[CallReport], disturbance: Disturbance, logs: GatewayLogs
+) -> Check:
+    problems = [
+        f"{report.session_id} {touch}"
+        for report in unaffected
+        if (touch := _touch(report, disturbance, logs))
+    ]
     return Check("no other call was touched", len(unaffected), problems)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cluster.callers import Callers, CallReport
-from cluster.judging import Check, Disturbance, Outcome, judge, retryable_codes
+from cluster.judging import MOST_UNANSWERED, Check, Disturbance, Outcome, judge, retryable_codes
 from cluster.node_thread import NodeThread
 from cluster.session_logs import GatewayLogs, ServerLog, open_sessions
 from cluster.site import DRAIN_S, Site, degrees_of
@@ -25,6 +25,8 @@ _END_S = 120.0
 _POLL_S = 0.5
 _PARTITION_S = 15.0
 _LOSS_S = 25.0
+_UNANSWERED_30 = 0.25
+"""With 30 % each way half of all packets have no answer: TCP's waits exceed those of the callers."""
 _SLOW_S = 25.0
 _REDIS_S = 15.0
 _SILENT_CALLERS = 2
@@ -99,7 +101,7 @@ class Scene:
         thread.start()
         try:
             await asyncio.sleep(_BEFORE_S)
-            self.disturbance.began_s = time.perf_counter()
+            self.disturbance.began_s, self.disturbance.began_at = time.perf_counter(), time.time()
             yield
             self.disturbance.ended_s = time.perf_counter()
             await asyncio.sleep(after_s)
@@ -110,6 +112,10 @@ class Scene:
         logs = GatewayLogs.read(gateway.log_path for gateway in self.site.gateways)
         self._outcome = judge(self._name, self._callers.reports, self.disturbance, logs, degrees_of)
         self._outcome.figures = self.figures
+        before = [at for moves in logs.moves.values() for at, _ in moves]
+        early = sum(self.began_at <= at < self.disturbance.began_at for at in before)
+        if early:
+            self.figures["moves before, because the machine was busy"] = early
         self.checks = self._outcome.checks = self._outcome.checks + self.checks
         await self._ask_prometheus()
 
@@ -308,12 +314,18 @@ async def partition(scene: Scene) -> None:
         scene.check("Prometheus reached the server", 1, [] if up else ["it did not"])
 
 
-def loss(percent: float) -> Callable[[Scene], Awaitable[None]]:
-    """Every server's link loses packets in both directions."""
+def loss(percent: float, most_unanswered: float = MOST_UNANSWERED) -> Callable[[Scene], Awaitable[None]]:
+    """Every server's link loses packets in both directions.
+
+    Args:
+        percent: Of the packets.
+        most_unanswered: Of all turns, the part that may stay without an answer.
+    """
 
     async def lose(scene: Scene) -> None:
         nodes = [worker.node for worker in scene.site.workers]
         scene.disturbance.affected = None
+        scene.disturbance.most_unanswered = most_unanswered
         async with scene.calls():
             before = sum(node.dropped() for node in nodes)
             try:
@@ -423,7 +435,7 @@ SCENARIOS: dict[str, Scenario] = {
     "reset": Scenario(reset),
     "loss-5": Scenario(loss(5)),
     "loss-15": Scenario(loss(15)),
-    "loss-30": Scenario(loss(30)),
+    "loss-30": Scenario(loss(30, _UNANSWERED_30), "turns in which a caller gives up after 5 s"),
     "slow-link": Scenario(slow_link),
     "half-open": Scenario(half_open, "calls whose clients have vanished"),
     "redis-loss": Scenario(redis_loss),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _AT_SERVER = re.compile(rf"({_UUID})(?:\.\d+)*: (opened|closed)\b")
 """A session that has moved has the id of the call, a point and a number."""
 _CALL_OF = re.compile(rf"session (\S+) has call ({_UUID})")
-_MOVED = re.compile(rf"call ({_UUID}) goes on at (\S+): (\w+)")
+_MOVED = re.compile(rf"^(\S+ \S+) .*call ({_UUID}) goes on at \S+: (\w+)", re.MULTILINE)
+_TIME = "%Y-%m-%d %H:%M:%S,%f"
 
 
 class ServerLog:
@@ -51,19 +53,20 @@ class GatewayLogs:
 
     calls: dict[str, str]
     """Of each of the gateway's sessions the id of its call."""
-    moves: dict[str, list[str]]
-    """Of each call that has moved the reasons."""
+    moves: dict[str, list[tuple[float, str]]]
+    """Of each call that has moved the times (seconds of ``time.time``) and reasons."""
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> GatewayLogs:
         """Read the logs of all gateways."""
         calls: dict[str, str] = {}
-        moves: dict[str, list[str]] = {}
+        moves: dict[str, list[tuple[float, str]]] = {}
         for path in paths:
             text = _read(path)
             calls |= {match[1]: match[2] for match in _CALL_OF.finditer(text)}
             for match in _MOVED.finditer(text):
-                moves.setdefault(match[1], []).append(match[3])
+                at = datetime.strptime(match[1], _TIME).timestamp()  # noqa: DTZ007 - of this machine
+                moves.setdefault(match[2], []).append((at, match[3]))
         return cls(calls, moves)
 
 

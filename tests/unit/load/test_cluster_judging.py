@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import datetime
 
 import pytest
 from cluster.callers import CallReport
@@ -65,7 +66,7 @@ def call(number=0, *turns, **fields):
 def judged(*reports, affected=("call-0",), moves=("call-0",), **fields):
     affected = None if affected is None else set(affected)
     disturbance = Disturbance(20.0, 40.0, affected, **fields)
-    logs = GatewayLogs(CALLS, {one: ["lost"] for one in moves})
+    logs = GatewayLogs(CALLS, {one: [(1_000.0, "lost")] for one in moves})
     return judge("node-loss", reports, disturbance, logs, degrees)
 
 
@@ -104,6 +105,10 @@ def test_a_call_that_another_fault_touched():
     assert outcome.checks[-1].problems == ["gateway-1_1 moved: lost"]
 
 
+def test_a_call_that_moved_before_was_not_touched():
+    assert judged(call(0), call(1), moves=("call-0", "call-1"), began_at=1_001.0).passed
+
+
 def test_checks_that_had_nothing_to_check_fail():
     assert failed(judged()) >= {"no call was lost", "refused calls may try again", "no text of another call"}
     assert "no other call was touched" in failed(judged(call(0)))
@@ -125,6 +130,12 @@ def test_a_call_that_needs_not_survive():
     outcome = judged(call(0, lost="call_lost"), call(1), may_lose=lambda report: report.number == 0)
     assert outcome.passed
     assert outcome.lost == ["call_lost"]
+
+
+def test_a_disturbance_may_leave_more_turns_without_an_answer():
+    silent = call(1, turn(10.0, "5 degrees."), turn(30.0, wait_s=None, answer="", heard=""))
+    assert "at most 2%" in failed(judged(call(0), silent, affected=None))
+    assert judged(call(0), silent, affected=None, most_unanswered=0.25).passed
 
 
 def test_a_call_before_the_disturbance_is_no_witness():
@@ -180,10 +191,11 @@ def test_which_sessions_a_server_has(tmp_path):
 def test_which_call_a_session_is_and_which_have_moved(tmp_path):
     path = tmp_path / "gateway-1.log"
     path.write_text(
-        f"INFO parley.gateway: session gateway-1_{TWO} has call {ONE}\n"
-        f"WARNING parley.gateway: call {ONE} cannot go on at 10.78.1.3:8001: overloaded\n"
-        f"WARNING parley.gateway: call {ONE} goes on at 10.78.1.4:8001: silent\n"
+        f"2026-11-25 18:20:08,000 INFO parley.gateway: session gateway-1_{TWO} has call {ONE}\n"
+        f"2026-11-25 18:20:09,000 WARNING parley.gateway: call {ONE} cannot go on at 10.78.1.3:8001: full\n"
+        f"2026-11-25 18:20:09,500 WARNING parley.gateway: call {ONE} goes on at 10.78.1.4:8001: silent\n"
     )
     logs = GatewayLogs.read([path, tmp_path / "gateway-2.log"])
     assert logs.calls == {f"gateway-1_{TWO}": ONE}
-    assert logs.moves == {ONE: ["silent"]}
+    at = datetime(2026, 11, 25, 18, 20, 9, 500_000).timestamp()  # noqa: DTZ001 - of this machine
+    assert logs.moves == {ONE: [(at, "silent")]}
