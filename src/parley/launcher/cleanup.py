@@ -54,6 +54,13 @@ def remove_regions(prefix: str, folder: Path = SHARED_MEMORY) -> list[Path]:
     return found
 
 
+def remove_left(prefix: str) -> None:
+    """Remove regions and temporary folder of a server that is known to have ended; empty: there is none."""
+    if _REGION.fullmatch(prefix):
+        remove_regions(prefix)
+        remove_folder(prefix)
+
+
 def remove_stale_regions(folder: Path = SHARED_MEMORY) -> list[Path]:
     """Remove the regions of dead launchers, never those of a live process.
 

@@ -182,6 +182,9 @@ class StateLock:
         self._noted: dict[str, Any] = {}
         self.ended: list[int] = []
         """Processes of a server without a launcher that :meth:`acquire` has ended."""
+        self.left_prefix = ""
+        """Prefix of the shared memory and temporary files of such a server. A process number would not tell
+        that it is dead: in a container that was started again the numbers begin anew."""
 
     def acquire(self) -> int:
         """Lock the folder and return the descriptor; ends a server whose launcher has died.
@@ -196,9 +199,10 @@ class StateLock:
             if not self._try():
                 self._close()
                 raise AlreadyRunningError(self._explain())
+        self.left_prefix = str(self._read().get("prefix", ""))
         return self._file
 
-    def record(self, session: int, endpoints: str) -> None:
+    def record(self, session: int, endpoints: str, prefix: str) -> None:
         """Write down the launcher and its server, for the next start and for people."""
         launcher = psutil.Process()
         self._noted = {
@@ -206,6 +210,7 @@ class StateLock:
             "launcher_started": launcher.create_time(),
             "session": session,
             "endpoints": endpoints,
+            "prefix": prefix,
         }
         self._record.write_text(json.dumps(self._noted))
 
@@ -233,12 +238,12 @@ class StateLock:
             return False
         return True
 
-    def _read(self) -> dict[str, float]:
+    def _read(self) -> dict[str, Any]:
         try:
-            found: dict[str, float] = json.loads(self._record.read_text())
+            found = json.loads(self._record.read_text())
         except (FileNotFoundError, ValueError):
             return {}
-        return found
+        return found if isinstance(found, dict) else {}
 
     def _end_orphan(self) -> None:
         """End processes whose launcher has died: nothing else would ever stop them."""

@@ -244,6 +244,7 @@ class EmbeddedServer:
             self._started_at = time.time()
             # It was for the server before.
             cancel_drain(Path(environment.get(DRAIN_FILE_VARIABLE) or self._options.state_dir / DRAIN_FILE))
+            cleanup.remove_left(self._lock.left_prefix)
             cleanup.remove_stale_regions()
             cleanup.remove_stale_folders()
             cleanup.check_capacity(self._options)
@@ -341,7 +342,7 @@ class EmbeddedServer:
         own_tls = options.tls.own_options() if options.tls else None
         self._own_address = address_of(self.endpoints.grpc, own_tls)
         self._launched = options
-        self._lock.record(self._process.pid, self.endpoints.line())
+        self._lock.record(self._process.pid, self.endpoints.line(), self._prefix)
 
     def _wait_until_ready(self) -> None:
         """Follow the log until Triton serves, then let the canary decide."""

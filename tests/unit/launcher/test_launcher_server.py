@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -99,6 +101,29 @@ def test_a_new_server_is_not_drained(make, tmp_path):
     drain.write_text('{"deadline_s": 10}')
     make("serves").start()
     assert not drain.exists()
+
+
+def test_what_a_killed_container_has_left_is_removed_by_the_next_one(make, tmp_path):
+    """Its processes had other numbers, in a namespace of their own."""
+    prefix = f"parley-{os.getpid()}-1-1-"
+    region, folder = SHARED_MEMORY / f"{prefix}echo", Path(tempfile.gettempdir()) / f"{prefix}tmp"
+    other = SHARED_MEMORY / f"parley-{os.getpid()}-2-1-echo"
+    try:
+        for path in (region, other):
+            path.touch()
+        folder.mkdir()
+        state = tmp_path / "state" / "server.json"
+        state.parent.mkdir()
+        state.write_text(json.dumps({"launcher": 1, "launcher_started": 0.0, "session": 2, "prefix": prefix}))
+        server = make("serves")
+        server.start()
+        assert not region.exists()
+        assert not folder.exists()
+        assert other.exists(), "of a server with another state folder"
+        assert json.loads(state.read_text())["prefix"] == server.shm_prefix
+    finally:
+        for path in (region, other):
+            path.unlink(missing_ok=True)
 
 
 def test_models_without_weights_are_left_out_in_one_line(make, repository):
