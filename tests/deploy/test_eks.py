@@ -155,6 +155,34 @@ def test_every_image_is_built_and_pushed_by_the_readme(values, number):
     assert f'IMAGE=worker-gpu ARGS="{version} --triton-image' in readme
 
 
+def commands():
+    """The values of each command of the README that installs or changes the release, in their order."""
+    readme = (EKS / "README.md").read_text().replace("\\\n", " ")
+    for line in re.findall(r"^helm (?:install|upgrade) calls .*$", readme, re.MULTILINE):
+        values = [read_documents((EKS / name).read_text())[0] for name in re.findall(r"--values (\S+)", line)]
+        values += [COMMAND_LINE] if "SHA256SUMS" in line else []
+        for path, text in re.findall(r"--set ([\w.]+)=(\S+)", line):
+            value = {"$REGISTRY": "registry.example.com", "$(jq": 31.5}.get(text, text)
+            for name in reversed(path.split(".")):
+                value = {name: int(value) if str(value).isdigit() else value}
+            values.append(value)
+        yield merge(*values)
+
+
+def test_every_command_of_the_readme_is_accepted_by_the_chart():
+    with_gpu, one_worker, measured, without = commands()
+    assert render(with_gpu).of_kind("ScaledObject")
+    changed = render(merge(with_gpu, one_worker)).get("ScaledObject", "-worker")["spec"]
+    assert (changed["minReplicaCount"], changed["maxReplicaCount"]) == (1, 1)
+    after = render(merge(with_gpu, one_worker, measured)).get("ScaledObject", "-worker")["spec"]
+    assert after["triggers"][0]["metadata"]["threshold"] == "22"
+    before = render(with_gpu).get("ScaledObject", "-worker")["spec"]
+    assert {name: after[name] for name in ("minReplicaCount", "maxReplicaCount", "fallback")} == {
+        name: before[name] for name in ("minReplicaCount", "maxReplicaCount", "fallback")
+    }
+    assert render(without).container("worker")["image"].endswith("/parley/worker-cpu:0.1.0")
+
+
 def test_nodes_have_one_version_until_it_is_changed():
     (node_class,) = [one["spec"] for one in NODES if one["kind"] == "EC2NodeClass"]
     (term,) = node_class["amiSelectorTerms"]
