@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -9,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parley import TELEMETRY_OFF
-from parley.launcher.command import Installation
-from parley.launcher.command import build_command as triton_command
-from parley.launcher.options import GPU_PROFILE, ServerOptions
+from parley.launcher.__main__ import parser, read_options
+from parley.launcher.options import GPU_PROFILE, OPEN_PROFILE
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -94,25 +93,17 @@ def instruction(name, text):
     return re.findall(rf"^{name} ((?:.*\\\n)*.*)$", text, re.MULTILINE)[-1].replace("\\\n", "")
 
 
-def test_triton_gets_the_same_flags_on_a_gpu_as_from_the_launcher(tmp_path):
-    text = (FOLDER / "worker-gpu.Containerfile").read_text()
-    own = json.loads(instruction("ENTRYPOINT", text))
-    installation = Installation(
-        tritonserver=tmp_path,
-        python_backend=tmp_path,
-        stub=tmp_path,
-        libraries=tmp_path,
-        libpython_dir=None,
-        python_bin=tmp_path,
-    )
-    options = ServerOptions(profile=GPU_PROFILE, grpc_address="0.0.0.0", http_address="0.0.0.0")  # noqa: S104
-    made = triton_command(installation, options, tmp_path, "prefix")
-    differ = ("--model-repository", "--model-control", "--backend-directory", "--load-model", "--log-verbose")
-    wanted = {flag for flag in made[1:] if not flag.startswith(differ) and "shm-region-prefix" not in flag}
-    assert wanted <= set(own)
-    assert set(own[3:]) - wanted == {"--model-repository=/opt/parley/model_repository"}
-    environment = instruction("ENV", text)
-    assert all(f"{name}={value}" in environment.split() for name, value in TELEMETRY_OFF.items())
+def test_both_workers_are_started_by_the_launcher():
+    def started(name):
+        text = (FOLDER / f"{name}.Containerfile").read_text()
+        entry, usual = (json.loads(instruction(part, text)) for part in ("ENTRYPOINT", "CMD"))
+        assert entry[:5] == ["tini", "--", "python", "-m", "parley.launcher"]
+        return read_options(parser().parse_args([*entry[5:], *usual]))
+
+    cpu, gpu = started("worker-cpu"), started("worker-gpu")
+    assert (cpu.profile, gpu.profile) == (OPEN_PROFILE, GPU_PROFILE)
+    assert gpu.triton == Path("/opt/tritonserver")
+    assert dataclasses.replace(gpu, triton=None, profile=cpu.profile) == cpu
 
 
 def test_all_images_have_the_same_user_and_folder():
