@@ -24,7 +24,6 @@ class MovedEvents:
         self.is_moved = False
         """Whether the session has gone on at another server."""
         self._final_utterance = 0
-        self._decided: tuple[int, str] | None = None
         self._measured_turn = 0
         self._agent_state = ""
         self._goes_on_listening = True
@@ -90,8 +89,6 @@ class MovedEvents:
                 known = True
             case protocol.Transcript():
                 known = event.utterance <= self._final_utterance
-            case protocol.TurnDecision(decision="commit"):
-                known = (event.utterance, event.text) == self._decided
             case protocol.TurnMetrics():
                 known = event.turn <= self._measured_turn
             case protocol.AgentState():
@@ -110,8 +107,6 @@ class MovedEvents:
         match event:
             case protocol.Transcript(is_final=True):
                 self._final_utterance = max(self._final_utterance, event.utterance)
-            case protocol.TurnDecision(decision="commit"):
-                self._decided = (event.utterance, event.text)
             case protocol.TurnMetrics():
                 self._measured_turn = max(self._measured_turn, event.turn)
             case protocol.AgentState():

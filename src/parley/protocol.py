@@ -445,8 +445,8 @@ class Checkpoint(_Event, frozen=True, tag="checkpoint", kw_only=True, omit_defau
     """None: as in the checkpoint before."""
     settled: bool = False
     """Whether neither side has a turn under way: the best moment to move."""
-    answers: list[Updated | Truncated | Interrupted | ErrorEvent] = []
-    """Events that follow at once and answer what ``state`` contains. A client that loses the stream before
+    answers: list[Updated | Truncated | TurnDecision | Interrupted | ErrorEvent] = []
+    """Events that follow at once and belong to what ``state`` contains. A client that loses the stream before
     they come takes them from here: no other session sends them."""
 
 

@@ -19,6 +19,7 @@ from parley.protocol import (
     Start,
     ToolRequest,
     Truncated,
+    TurnDecision,
     Updated,
 )
 
@@ -28,8 +29,8 @@ _LOOK_EVERY_MS = 100
 _AFTER_CHECKPOINT = (Audio, Interrupted, ResponseText, ToolRequest, Truncated, Updated)
 """Events that show the client a change. It is lost with the server unless the checkpoint comes first: a tool
 would be run twice, an interrupted answer would go on."""
-Answer: TypeAlias = Updated | Truncated | Interrupted | ErrorEvent
-"""Events that a client may wait for after a message."""
+Answer: TypeAlias = Updated | Truncated | TurnDecision | Interrupted | ErrorEvent
+"""Events that a client may wait for."""
 
 
 @dataclass(frozen=True)

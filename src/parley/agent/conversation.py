@@ -413,9 +413,11 @@ class Conversation:
         if self._start.turn.answer:
             self._agent_turns.prepare(self._written(text), stopped_at)
 
-    def _on_user_turn(self, user: UserTurn) -> None:
+    def _on_user_turn(self, user: UserTurn, decision: protocol.TurnDecision | None) -> None:
         """The user's turn is over."""
         with self._whole():
+            if decision is not None:
+                self._emit(decision)
             self._take_turn(dataclasses.replace(user, text=self._written(user.text)))
             if user.requested:
                 self._end_commit()

@@ -71,11 +71,11 @@ class Endpointer:
         scoring: the turn model; None: there is none.
         deadline_s: for a score.
         name: of the session, for the log.
-        emit: sends decisions to the client.
+        emit: sends decisions to the client, but for those that end a turn.
         prepare: called with the text of a turn that may be over, and when its speech ended, to begin an
             answer.
         discard: called when that turn goes on.
-        commit: called with a turn that is over.
+        commit: called with a turn that is over, and the decision for the client, if there is one.
         begin_turn: called before it, and before all else: later utterances belong to another turn.
         arrival: when the client's audio before a position (ms) had arrived, in seconds; None: unknown.
         trace: span of the call.
@@ -92,7 +92,7 @@ class Endpointer:
         emit: Callable[[TurnDecision], None],
         prepare: Callable[[str, float | None], None],
         discard: Callable[[], None],
-        commit: Callable[[UserTurn], None],
+        commit: Callable[[UserTurn, TurnDecision | None], None],
         begin_turn: Callable[[], None],
         arrival: Callable[[int], float | None],
         trace: Trace = NO_TRACE,
@@ -198,8 +198,8 @@ class Endpointer:
 
     def _commit_without_policy(self, text: str) -> None:
         """Without a policy, decisions are reported only for a turn that the client has ended."""
-        self._emit(TurnDecision(utterance=self._utterance, decision="commit", reason="requested", text=text))
-        self._finish(text, loop_time())
+        decision = TurnDecision(utterance=self._utterance, decision="commit", reason="requested", text=text)
+        self._finish(text, loop_time(), decision)
 
     def drop(self, utterance: int) -> None:
         """Drop the turn so far; late transcripts up to this utterance are dropped too."""
@@ -289,17 +289,18 @@ class Endpointer:
             if isinstance(output, PrepareResponse):
                 self._prepare(output.text, self._stopped_at)
                 continue
+            if isinstance(output, CommitTurn):
+                self._stop()
+                self._onset = None
+                self._finish(output.decision.text, loop_time(), output.decision)
+                continue
             self._emit(output.decision)
             if isinstance(output, WaitForMore):
                 self._stop_timer()
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_at(output.until, self._tick, output.until)
-            elif isinstance(output, CommitTurn):
-                self._stop()
-                self._onset = None
-                self._finish(output.decision.text, loop_time())
 
-    def _finish(self, text: str, decided_at: float | None) -> None:
+    def _finish(self, text: str, decided_at: float | None, decision: TurnDecision | None = None) -> None:
         stopped_at, detected_at = self._stopped_at, self._detected_at
         self._forget_times()
         if not text:
@@ -309,7 +310,8 @@ class Endpointer:
             self._heard_at = loop_time()
         self._begin_turn()
         self._renew()
-        self._commit(UserTurn(text, self._heard_at, detected_at, decided_at, stopped_at, requested))
+        user = UserTurn(text, self._heard_at, detected_at, decided_at, stopped_at, requested)
+        self._commit(user, decision)
 
     def _forget_times(self) -> None:
         self._stopped_at = self._detected_at = None

@@ -117,14 +117,13 @@ class Session:
         )
 
     def _end_user_turn(self, text: str) -> None:
-        self.stream.say(
-            protocol.TurnDecision(
-                utterance=self.state.utterances, decision="commit", reason="silence_limit", text=text
-            )
+        decision = protocol.TurnDecision(
+            utterance=self.state.utterances, decision="commit", reason="silence_limit", text=text
         )
         self.messages.append(ChatMessage(role="user", content=text))
         self.state = msgspec.structs.replace(self.state, unanswered=True)
-        self.checkpoint(history=True)
+        self.checkpoint(history=True, answers=[decision])
+        self.stream.say(decision)
         self._begin_turn()
 
     def on_message(self, message) -> None:

@@ -329,7 +329,6 @@ def test_events_about_audio_that_is_heard_again_come_once():
         protocol.SpeechStarted(at_ms=100),
         protocol.SpeechStopped(at_ms=500, detected_at_ms=700),
         protocol.Transcript(utterance=1, text="yes", is_final=True, confidence=1.0),
-        protocol.TurnDecision(utterance=1, decision="commit", reason="waited", text="yes"),
         protocol.TurnMetrics(turn=1),
     ]
     assert [one for event in said for one in line.event(event)] == said
