@@ -22,6 +22,7 @@ from parley_client.events import CallEvent
 from parley_client.options import Bounds, Deadlines, check_keys, check_size, check_start, check_text
 from parley_client.queues import BYTES_PER_MS, EventQueue, SendQueue
 from parley_client.reconnection import Reconnect
+from parley_client.resumption import CallCheckpoint
 from parley_client.tools import CANCEL_GRACE_S, ToolTable
 from parley_client.transport import CallStream
 
@@ -108,6 +109,7 @@ class Call:
         tools: Answers tool requests by itself; None: the application answers them with
             :meth:`respond`.
         reconnect: Where the call goes on when it loses its server; None: nowhere.
+        shows_checkpoints: Whether its events contain the checkpoints of the server; with ``reconnect``.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Call:
         deadlines: Deadlines | None = None,
         bounds: Bounds | None = None,
         reconnect: Reconnect | None = None,
+        shows_checkpoints: bool = False,
     ) -> None:
         deadlines, bounds = deadlines or Deadlines(), bounds or Bounds()
         self.id = call_id
@@ -143,8 +146,11 @@ class Call:
             bounds=bounds,
             on_tool_event=self._tools.on_event if self._tools else None,
             reconnect=reconnect,
+            shows_checkpoints=shows_checkpoints,
         )
         self._half_sample = b""
+        self.messages = 0
+        """Messages that were queued to be sent, without those on playback."""
 
     # --- open and close -----------------------------------------------------------------------------
 
@@ -203,6 +209,11 @@ class Call:
     def is_over(self) -> bool:
         """Whether no further event will come."""
         return self._session.is_over.is_set()
+
+    @property
+    def checkpoint(self) -> CallCheckpoint | None:
+        """From what another client could go on with the session; None: there is nothing yet."""
+        return self._session.checkpoint
 
     @property
     def history(self) -> HistoryState | None:
@@ -347,6 +358,7 @@ class Call:
         raw = protocol.encode(message)
         check_size(raw)
         self._outbox.put_message(raw)
+        self.messages += not isinstance(message, protocol.Playback)
 
     def _chunks(self, pcm: bytes | NDArray[np.int16]) -> list[bytes]:
         """Whole samples, in pieces that the server takes; half a sample waits for its other half."""

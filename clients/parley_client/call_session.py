@@ -24,7 +24,7 @@ from parley_client.events import CallEvent, MoveReason, Reconnected, Reconnectin
 from parley_client.options import Bounds, Deadlines
 from parley_client.queues import BYTES_PER_MS, EventQueue, SendQueue
 from parley_client.reconnection import RELAPSE_S, MoveRequest, Outage, Reconnect
-from parley_client.resumption import Resumption
+from parley_client.resumption import CallCheckpoint, Resumption
 from parley_client.server_stream import ServerStream
 from parley_client.stream_feed import StreamFeed
 from parley_client.transport import CallStream
@@ -60,6 +60,7 @@ class CallSession:
         bounds: How much is kept for another server.
         on_tool_event: Called with each, whether or not events are read.
         reconnect: Where the call may go on; None: nowhere.
+        shows_checkpoints: Whether the application gets those of the server.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class CallSession:
         bounds: Bounds,
         on_tool_event: Callable[[protocol.ToolRequest | protocol.ToolCancelled], None] | None = None,
         reconnect: Reconnect | None = None,
+        shows_checkpoints: bool = False,
     ) -> None:
         self._call_id = call_id
+        self._shows_checkpoints = shows_checkpoints
         self._outbox = outbox
         self._inbox = inbox
         self._stats = stats
@@ -139,6 +142,11 @@ class CallSession:
     def connected(self) -> asyncio.Future[protocol.Connected]:
         """The current server's answer to START."""
         return self._current.connected
+
+    @property
+    def checkpoint(self) -> CallCheckpoint | None:
+        """The newest; None: there is none."""
+        return self._resumption.checkpoint if self._resumption else None
 
     @property
     def history(self) -> HistoryState | None:
@@ -207,6 +215,7 @@ class CallSession:
         events = [event] if self._resumption is None else self._resumption.on_event(event)
         if isinstance(event, protocol.Checkpoint):
             self._outbox.wake()  # messages may have waited for it
+            events = [event] if self._shows_checkpoints else events
         if self._leave_by_s is not None:
             self._wake_mover()
         await self._deliver(events)

@@ -20,6 +20,7 @@ from parley_client.tools import ToolTable
 from parley_client.transport import Transport, TritonTransport
 
 DEFAULT_SERVER = "127.0.0.1:8001"
+_GATEWAY = ("http://", "https://")
 
 
 class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` is
@@ -30,7 +31,9 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
     remembers nothing of the one before.
 
     Args:
-        server: ``host:port`` of Triton's gRPC endpoint, or several of them: they are tried in this order.
+        server: ``host:port`` of Triton's gRPC endpoint, or several of them: they are tried in this order. Or
+            ``https://host`` of a gateway, or several of those.
+        key: API key for gateways; empty: none.
         resume: Whether a call that loses its server goes on, at the next one or at the same again. None:
             yes, unless there is a ``transport``.
         system_prompt: Who the agent is; None: the server's default.
@@ -58,7 +61,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
 
     Raises:
         InvalidInputError: a file of ``tls`` cannot be used.
-        ValueError: from the constructor; there is no server.
+        ValueError: from the constructor; there is no server, or their names and options do not fit.
         InvalidMessageError: from the constructor; a number is out of its range.
         ConnectError: no attempt succeeded.
         ParleyError: the server refused the session for good, for example ``unsupported_voice``.
@@ -68,6 +71,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         self,
         server: str | Sequence[str] = DEFAULT_SERVER,
         *,
+        key: str = "",
         resume: bool | None = None,
         system_prompt: str | None = None,
         tools: ToolTable | Iterable[Callable[..., Any] | protocol.Tool] = (),
@@ -122,6 +126,14 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         if not self._servers:
             raise ValueError("there is no server to call")
         self._resumes = transport is None if resume is None else resume
+        gateways = [name for name in self._servers if name.startswith(_GATEWAY)]
+        if gateways and len(gateways) < len(self._servers):
+            raise ValueError("servers are either gateways or Tritons, not both")
+        self._are_gateways = bool(gateways) and transport is None
+        self._key = key
+        self._tls = tls
+        if gateways and tls is not None and tls.server_name:
+            raise ValueError("the certificate of a gateway names the host of its address")
         self._make_transport: Callable[[str], Transport] = lambda name: (
             transport()
             if transport is not None
@@ -158,8 +170,16 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
                     raise
         raise AssertionError("there is at least one server")
 
+    def _list_servers(self) -> ServerList:
+        if not self._are_gateways:
+            return ServerList(self._servers, self._make_transport)
+        from parley_client.gateway_transport import list_gateways  # noqa: PLC0415 - an optional extra
+
+        tls = None if self._tls is None else self._tls.context()
+        return list_gateways(self._servers, self._key, tls=tls)
+
     async def _attempt_at(self, index: int) -> tuple[Call, ServerList]:
-        servers = ServerList(self._servers, self._make_transport)
+        servers = self._list_servers()
         call = None
         try:
             call_id = str(uuid.uuid4())

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
@@ -20,12 +21,13 @@ from websockets.typing import Subprotocol
 from parley import protocol
 from parley.errors import InferenceError, ParleyError, from_wire
 from parley_client.errors import ConnectError, NoServerError
+from parley_client.server_list import ServerList
 from parley_client.transport import Frame, ServerReply
 
 _SUBPROTOCOL = Subprotocol("parley.v1")
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _CLOSE_S = 2.0
-_PING_S = 20.0
+_PING_S = 5.0
 """Between two pings, and the longest wait for the answer to one; then the connection is lost."""
 _WAITING = 512
 """Replies that were not received yet; then the WebSocket is not read."""
@@ -35,10 +37,31 @@ _HANG_UP = msgspec.json.encode(protocol.Control(action="hangup"))
 class GatewayRefusalError(ConnectError):
     """The gateway refused a session for a reason that no server has, such as ``no_server_ready``."""
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, *, retryable: bool = True) -> None:
         super().__init__(message)
         # Of one error, where other classes have one for all.
         self.code = code  # type: ignore[misc]
+        self.retryable = retryable  # type: ignore[misc]
+
+
+@dataclass
+class GatewaySession:
+    """The session of one call, which may go from one gateway to the next."""
+
+    token: str | None = None
+    """Opens the session at another gateway, once; None: no gateway has said one."""
+
+
+def list_gateways(urls: Sequence[str], key: str = "", *, tls: ssl.SSLContext | None = None) -> ServerList:
+    """The gateways of one call, each under its own name or behind a balancer.
+
+    Args:
+        urls: ``https://host:port``, at least one.
+        key: API key; empty: none.
+        tls: which certificates are believed, at ``https://``; None: those of the web's authorities.
+    """
+    session = GatewaySession()
+    return ServerList(urls, lambda url: GatewayTransport(url, key, tls=tls, session=session), names_many=True)
 
 
 class GatewayTransport:
@@ -48,17 +71,28 @@ class GatewayTransport:
         url: of the gateway, ``http://host:port``.
         key: API key; empty: none.
         tls: which certificates are believed, at ``https://``; None: those of the web's authorities.
+        session: What the streams of one call share; None: each has a session of its own.
     """
 
-    def __init__(self, url: str, key: str = "", *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str = "",
+        *,
+        tls: ssl.SSLContext | None = None,
+        session: GatewaySession | None = None,
+    ) -> None:
         self._url = url.rstrip("/")
         self._tls = tls
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._session = session
         self._streams: list[GatewayStream] = []
 
     async def open(self, call_id: str, timeout_s: float) -> GatewayStream:  # noqa: ARG002 - the gateway has own ids
         """A stream; it connects with the first frame, which says what session it is."""
-        stream = GatewayStream(self._url, self._headers, timeout_s, self._tls)
+        stream = GatewayStream(
+            self._url, self._headers, timeout_s, self._tls, self._session or GatewaySession()
+        )
         self._streams.append(stream)
         return stream
 
@@ -77,12 +111,18 @@ class GatewayStream:
     acknowledges = False
 
     def __init__(
-        self, url: str, headers: dict[str, str], timeout_s: float, tls: ssl.SSLContext | None
+        self,
+        url: str,
+        headers: dict[str, str],
+        timeout_s: float,
+        tls: ssl.SSLContext | None,
+        session: GatewaySession,
     ) -> None:
         self._url = url
         self._tls = tls
         self._headers = headers
         self._timeout_s = timeout_s
+        self._session = session
         self._socket: ClientConnection | None = None
         self._replies: asyncio.Queue[ServerReply | ParleyError | None] = asyncio.Queue(_WAITING)
         self._reader: asyncio.Task[None] | None = None
@@ -101,7 +141,9 @@ class GatewayStream:
         try:
             if frame.audio:
                 await self._socket.send(frame.audio)
-            if frame.message or frame.end:
+            if frame.goes_on:
+                await self._socket.close()  # without a farewell: the session is not over
+            elif frame.message or frame.end:
                 await self._socket.send((frame.message or _HANG_UP).decode())
         except ConnectionClosed as error:
             if not frame.end:  # a session that is over needs no end
@@ -136,6 +178,10 @@ class GatewayStream:
         body = msgspec.json.decode(start)
         for name in ("type", "input_sample_rate"):
             body.pop(name, None)
+        if (resume := body.get("resume")) is not None:
+            # The gateways keep the rest of it.
+            kept = {name: resume[name] for name in ("audio_ms", "progress") if name in resume}
+            body = {"checkpoints": True, "resume": {"token": self._session.token or "", **kept}}
         try:
             async with asyncio.timeout(self._timeout_s):
                 url = await self._create(body)
@@ -189,6 +235,8 @@ class GatewayStream:
                     continue
                 reply = ServerReply(event=message.encode())
                 event = msgspec.json.decode(message)
+                if event["type"] == "connected":
+                    self._session.token = event.get("resumption_token")
                 if event["type"] == "audio" and event["samples"]:
                     audio = reply
                 elif event["type"] != "state":  # the gateway's own name for what no caller needs
@@ -219,7 +267,8 @@ def _refusal(body: bytes | bytearray | None, status: int) -> ParleyError:
     try:
         content = msgspec.json.decode(body or b"")["error"]
         code, message = str(content["code"]), str(content["message"])
+        retryable = bool(content["retryable"])
     except (msgspec.MsgspecError, KeyError, TypeError):
         return ConnectError(f"the gateway answered with HTTP {status}")
     error = from_wire(f"{code}: {message}")
-    return error if error.code == code else GatewayRefusalError(message, code)
+    return error if error.code == code else GatewayRefusalError(message, code, retryable=retryable)

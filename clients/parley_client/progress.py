@@ -36,6 +36,10 @@ class PlayedTime:
         self._received_s += length_s
         self._end_s = max(self._end_s, self._time(now)) + length_s
 
+    def restore(self, length_s: float, played_s: float, now: float) -> None:
+        """Of ``length_s`` that had arrived before, so much was played; nothing else has arrived yet."""
+        self.receive(length_s, now - min(played_s, length_s))
+
     def report(self, played_ms: float, now: float) -> None:
         """The application has played so much; a report that goes back is ignored."""
         played_s = min(max(played_ms / 1000, 0.0), self._received_s)
@@ -123,6 +127,13 @@ class ResponseTracker:
                 response.paused = False
             case _:
                 pass
+
+    def restore(self, turn: int, progress: ResponseProgress) -> None:
+        """Begin with what there is of a response of a session that goes on."""
+        response = self._get(turn, progress.response_id)
+        response.text, response.words = [progress.text], list(progress.words)
+        response.audio_ms, response.done = progress.audio_ms, progress.done
+        response.played.restore(progress.audio_ms / 1000, progress.played_ms / 1000, self._clock())
 
     def on_playback(self, response_id: str, played_ms: float) -> None:
         """The application has reported how much it played."""

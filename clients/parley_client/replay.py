@@ -18,12 +18,13 @@ class SentAudio:
 
     Args:
         limit_ms: How much is kept (milliseconds).
+        begin_ms: Audio of the session that another client has sent (milliseconds).
     """
 
-    def __init__(self, limit_ms: int) -> None:
+    def __init__(self, limit_ms: int, begin_ms: int = 0) -> None:
         self._limit = limit_ms * BYTES_PER_MS
         self._kept = bytearray()
-        self._begin = 0
+        self._begin = begin_ms * BYTES_PER_MS
 
     @property
     def begin_ms(self) -> int:
@@ -64,17 +65,28 @@ class _SentMessage:
     position: int
     """Audio that was sent before it (bytes)."""
     number: int
+    index: int
 
 
 class SentMessages:
     """The client's messages that the newest checkpoint does not contain, in their order.
 
     Messages are numbered as the server counts them: :attr:`parley.checkpoint.SessionState.handled`.
+
+    Args:
+        number: Messages of the session that another client has sent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
         self._messages: deque[_SentMessage] = deque()
-        self._number = 0
+        self._number = number
+        self.count = 0
+        """Messages that were added."""
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """Which of the messages that were added are here, counted from 1."""
+        return frozenset(one.index for one in self._messages)
 
     @property
     def is_full(self) -> bool:
@@ -84,7 +96,8 @@ class SentMessages:
     def add(self, raw: bytes, message: protocol.ClientMessage, position: int) -> None:
         """A message is sent behind ``position`` bytes of audio."""
         self._number += 1
-        self._messages.append(_SentMessage(raw, message, position, self._number))
+        self.count += 1
+        self._messages.append(_SentMessage(raw, message, position, self._number, self.count))
 
     def on_checkpoint(self, state: SessionState) -> None:
         """Drop what this state contains."""

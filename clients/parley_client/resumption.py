@@ -8,11 +8,13 @@ and the messages that the checkpoint does not contain.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
 from parley import protocol
-from parley.checkpoint import AgentTurnState, HistoryState, Resume, RoundState, SessionState
+from parley.chat import ToolCall
+from parley.checkpoint import AgentTurnState, HistoryState, Resume, SessionState
 from parley_client.errors import NotResumableError
 from parley_client.event_filter import MovedEvents
 from parley_client.events import ServerEvent
@@ -22,6 +24,25 @@ from parley_client.replay import SentAudio, SentMessages, interleave
 
 _NO_STATE = SessionState(version=0)
 _NO_HISTORY = HistoryState()
+
+
+@dataclass(frozen=True, slots=True)
+class CallCheckpoint:
+    """The newest state of a call's session, from which another client could go on."""
+
+    number: int
+    """Counts the checkpoints of the call."""
+    settings: protocol.Start
+    history: HistoryState
+    state: SessionState
+    settled: bool
+    """Whether neither side had a turn under way."""
+    answers: list[protocol.Updated | protocol.Truncated | protocol.Interrupted | protocol.ErrorEvent]
+    """Events that answer what the state contains, and have not come."""
+    sent: int
+    """Messages of the application that were sent to a server, without those on playback."""
+    missing: frozenset[int]
+    """Which of them the state does not contain; they are counted from 1."""
 
 
 class Resumption:
@@ -34,18 +55,36 @@ class Resumption:
     """
 
     def __init__(self, start: protocol.Start, replay_ms: int, clock: Callable[[], float]) -> None:
+        resume = start.resume
         self._start = start
         self._settings: protocol.Start | None = None
         self._history: HistoryState | None = None
         self._state: SessionState | None = None
-        self._audio = SentAudio(replay_ms)
-        self._messages = SentMessages()
-        self._answers: list[ServerEvent] = []  # of the newest checkpoint, that have not come
+        self._checkpoints = 0
+        self._audio = SentAudio(replay_ms, resume.audio_ms if resume else 0)
+        self._messages = SentMessages((resume.state.handled or 0) if resume else 0)
+        # Of the newest checkpoint, that have not come.
+        self._answers: list[
+            protocol.Updated | protocol.Truncated | protocol.Interrupted | protocol.ErrorEvent
+        ] = []
         self._responses = ResponseTracker(clock)
         self._requests: dict[str, int] = {}  # turns of the tool calls without an answer, by the call's id
         self._moved = MovedEvents(self._responses)
         self.settled = False
         """Whether neither side had a turn under way at the newest checkpoint."""
+        if resume is not None:
+            self._settings = msgspec.structs.replace(start, resume=None)
+            self._restore(resume)
+
+    def _restore(self, resume: Resume) -> None:
+        """Begin with the state of a session that another client had."""
+        self._state, self._history = resume.state, resume.history
+        agent = resume.state.agent
+        if agent is None:
+            return
+        self._requests = dict.fromkeys(_waiting_calls(agent), agent.turn)
+        if resume.progress is not None:
+            self._responses.restore(agent.turn, resume.progress)
 
     @property
     def has_room(self) -> bool:
@@ -103,6 +142,7 @@ class Resumption:
         self._settings = event.settings or self._settings
         self._history = event.history or self._history
         self.settled = event.settled
+        self._checkpoints += 1
         self._audio.forget(state.audio_ms)
         self._messages.on_checkpoint(state)
         self._answers = list(event.answers)
@@ -115,6 +155,22 @@ class Resumption:
     def history(self) -> HistoryState | None:
         """Of the newest checkpoint that had one; None: there is none."""
         return self._history
+
+    @property
+    def checkpoint(self) -> CallCheckpoint | None:
+        """From what another client could go on; None: there is nothing yet."""
+        if self._state is None:
+            return None
+        return CallCheckpoint(
+            number=self._checkpoints,
+            settings=self._settings or self._start,
+            history=self._history or _NO_HISTORY,
+            state=self._state,
+            settled=self.settled,
+            answers=list(self._answers),
+            sent=self._messages.count,
+            missing=self._messages.missing,
+        )
 
     @property
     def has_checkpoint(self) -> bool:
@@ -173,9 +229,7 @@ class Resumption:
         The server does not ask again for a call that the state contains. If the call is unknown here, its
         request was lost and is among the events.
         """
-        waiting = {
-            call.id: call for one in _rounds(agent) for call in one.calls if call.id not in one.results
-        }
+        waiting = _waiting_calls(agent)
         events: list[ServerEvent] = [
             protocol.ToolCancelled(turn=turn, call_id=call_id, reason="closed")
             for call_id, turn in self._requests.items()
@@ -202,5 +256,7 @@ class Resumption:
         return max(self._audio.begin_ms, min(state.audio_ms, self._audio.end // BYTES_PER_MS))
 
 
-def _rounds(agent: AgentTurnState | None) -> list[RoundState]:
-    return agent.rounds if agent is not None else []
+def _waiting_calls(agent: AgentTurnState | None) -> dict[str, ToolCall]:
+    """Calls of tools without a result, by their ids."""
+    rounds = agent.rounds if agent is not None else []
+    return {call.id: call for one in rounds for call in one.calls if call.id not in one.results}

@@ -20,11 +20,20 @@ class ServerList:
     Args:
         servers: Their names, at least one.
         make_transport: Makes the transport to a server.
+        names_many: Whether a name stands for several servers, as that of a balancer does: a call that leaves
+            one finds the next under the same name.
     """
 
-    def __init__(self, servers: Sequence[str], make_transport: Callable[[str], Transport]) -> None:
+    def __init__(
+        self,
+        servers: Sequence[str],
+        make_transport: Callable[[str], Transport],
+        *,
+        names_many: bool = False,
+    ) -> None:
         self._servers = servers
         self._make_transport = make_transport
+        self._names_many = names_many
         self._transports: dict[CallStream, Transport] = {}
         self._current = 0
         self._tried = 0
@@ -46,7 +55,7 @@ class ServerList:
             ConnectError: it cannot be reached, or there is no other.
         """
         count = len(self._servers)
-        if request.failure is None:
+        if request.failure is None and not self._names_many:
             if count == 1:
                 raise ConnectError("there is no other server")
             self._tried = (self._current + 1 + (request.attempt - 1) % (count - 1)) % count

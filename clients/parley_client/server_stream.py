@@ -162,7 +162,7 @@ class ServerStream:
                 await self._send(
                     Frame(str(number), message=content.message, audio=content.audio, acknowledged=ask)
                 )
-            await self._send(Frame(_END_ID, end=True))
+            await self._send(Frame(_END_ID, end=True, goes_on=self._is_left))
             await self.stream.finish()
         except Exception as error:  # noqa: BLE001 - the reason of the call's end
             self.fail(CallLostError(f"sending failed: {error}"), error)
@@ -285,7 +285,7 @@ class ServerStream:
             raise from_wire(f"{event.code}: {event.message}")
         elif _is_unknown_session(event, reply):
             raise SessionNotFoundError(event.message)
-        elif self._holds and not self.connected.done():
+        elif self._holds and not self.connected.done() and not isinstance(event, protocol.Checkpoint):
             raise InferenceError(f"the server began with {type(event).__name__}")
         await self._pass_on(event)
         if isinstance(event, protocol.Closed):

@@ -41,6 +41,8 @@ class Frame:
     """Mono PCM16 little endian, 16 kHz; empty: none."""
     start: bool = False
     end: bool = False
+    goes_on: bool = False
+    """With ``end``: the session goes on elsewhere."""
     acknowledged: bool = True
     """Whether the server is to say that it has handled the request; an error is always sent."""
 

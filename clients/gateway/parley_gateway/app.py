@@ -22,6 +22,7 @@ from parley_gateway.apis.openai.chat import ChatRequest
 from parley_gateway.apis.openai.speech import SpeechRequest
 from parley_gateway.apis.realtime import routes as realtime
 from parley_gateway.apis.sessions import routes as sessions
+from parley_gateway.apis.sessions.keeper import SessionKeeper
 from parley_gateway.apis.sessions.messages import (
     SessionCreated,
     SessionHistory,
@@ -122,6 +123,7 @@ def create_app(
     servers: Servers | None = None,
     transport: Callable[[TritonServer], Transport] = triton_transport,
     tracing: Tracing | None = None,
+    kept: SessionKeeper | None = None,
 ) -> FastAPI:
     """One gateway: ``app.state.gateway`` is what its APIs share.
 
@@ -131,6 +133,7 @@ def create_app(
         servers: The servers; None: those of the settings.
         transport: Makes a call's transport to a server.
         tracing: Records spans of calls; None: as the environment says. Closed with the application.
+        kept: Keeps sessions for other gateways; None: as the settings say. Closed with the application.
     """
     tracing = tracing or open_tracing("parley-gateway", os.environ)
     metrics = Metrics()
@@ -156,6 +159,7 @@ def create_app(
         connections=ConnectionLimiter(
             limits.connections, limits.connections_per_address, guard.addresses, metrics
         ),
+        kept=kept or SessionKeeper.of(settings.takeover, metrics),
     )
 
     @asynccontextmanager
@@ -165,6 +169,7 @@ def create_app(
             await gateway.calls.aclose()
             await gateway.decoders.aclose()
             await gateway.guard.aclose()
+            await gateway.kept.aclose()
             if tracing is not None:
                 await asyncio.to_thread(tracing.close)
 

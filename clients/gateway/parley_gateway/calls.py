@@ -17,6 +17,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.logs import log_ids
+from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace, Tracing
 from parley_client.call import Call
 from parley_client.options import Bounds, Deadlines, check_start
@@ -136,10 +137,21 @@ class Calls:
         self._attended = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.draining = False
-        """No new calls are taken."""
+        self._drain_ends_s = 0.0
+        self.drain_began = asyncio.Event()
+        """No new calls are taken, and clients that can go elsewhere should."""
         self.going_away = asyncio.Event()
         """The grace time is over: calls are ended, and APIs say ``going_away``."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether no new calls are taken."""
+        return self.drain_began.is_set()
+
+    @property
+    def drain_left_s(self) -> float:
+        """How long calls may still go on after :attr:`drain_began` (seconds)."""
+        return max(0.0, self._drain_ends_s - loop_time())
 
     @property
     def count(self) -> int:
@@ -159,13 +171,16 @@ class Calls:
         check_share(self._places, principal, settings, "calls")
 
     @asynccontextmanager
-    async def open(self, start: protocol.Start, *, principal: Principal, api: str) -> AsyncIterator[Call]:
+    async def open(
+        self, start: protocol.Start, *, principal: Principal, api: str, shows_checkpoints: bool = False
+    ) -> AsyncIterator[Call]:
         """Open a call on a server that takes it; leaving hangs up.
 
         Args:
             start: How the session is opened.
             principal: Whose call it is.
             api: The API's name, for metrics.
+            shows_checkpoints: Whether the call's events contain its checkpoints.
 
         Raises:
             ShuttingDownError: the process takes no new calls.
@@ -192,7 +207,7 @@ class Calls:
                         request, server, failure, principal=principal, api=api
                     ),
                 )
-                call = await self._connect_in_time(start, servers)
+                call = await self._connect_in_time(start, servers, shows_checkpoints=shows_checkpoints)
                 trace.set({"gen_ai.conversation.id": call.id})
                 stack.enter_context(log_ids(session=call.id, traceparent=start.traceparent))
                 _log.info("call %s is open: %s", call.id, api)
@@ -276,7 +291,8 @@ class Calls:
         Args:
             grace_s: How long they may go on (seconds).
         """
-        self.draining = True
+        self._drain_ends_s = loop_time() + grace_s
+        self.drain_began.set()
         self._metrics.draining.set(1)
         if await self._empty_within(grace_s):
             return
@@ -304,14 +320,16 @@ class Calls:
             return False
         return True
 
-    async def _connect_in_time(self, start: protocol.Start, servers: CallServers) -> Call:
+    async def _connect_in_time(
+        self, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool
+    ) -> Call:
         try:
             async with asyncio.timeout(self._settings.open_s):
-                return await self._connect(start, servers)
+                return await self._connect(start, servers, shows_checkpoints=shows_checkpoints)
         except TimeoutError as error:
             raise DeadlineExceededError(f"no call within {self._settings.open_s:g} s") from error
 
-    async def _connect(self, start: protocol.Start, servers: CallServers) -> Call:
+    async def _connect(self, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool) -> Call:
         """Try servers, the least busy first, until one takes the call."""
         tried: list[TritonServer] = []
         refusal: ParleyError | None = None
@@ -322,7 +340,7 @@ class Calls:
                 raise refusal or error from error
             tried.append(lease.server)
             try:
-                return await self._attempt(lease, start, servers)
+                return await self._attempt(lease, start, servers, shows_checkpoints=shows_checkpoints)
             except ParleyError as error:
                 if not error.retryable:
                     raise
@@ -332,11 +350,21 @@ class Calls:
                     lease.server.doubt(error)
         raise refusal
 
-    async def _attempt(self, lease: Lease, start: protocol.Start, servers: CallServers) -> Call:
+    async def _attempt(
+        self, lease: Lease, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool
+    ) -> Call:
         call_id = str(uuid.uuid4())
         stream = await servers.open(lease, call_id, self._settings.attempt_s)
         deadlines = self._settings.deadlines
-        call = Call(stream, call_id, start, deadlines=deadlines, bounds=_BOUNDS, reconnect=servers)
+        call = Call(
+            stream,
+            call_id,
+            start,
+            deadlines=deadlines,
+            bounds=_BOUNDS,
+            reconnect=servers,
+            shows_checkpoints=shows_checkpoints,
+        )
         try:
             await call.open()
         except BaseException:

@@ -15,6 +15,7 @@ from parley_gateway.spool import Spool
 
 if TYPE_CHECKING:
     # The settings consist of those of the APIs, which need this module.
+    from parley_gateway.apis.sessions.keeper import SessionKeeper
     from parley_gateway.settings import Settings
 
 
@@ -32,3 +33,4 @@ class Gateway:
     spool: Spool
     decoders: Decoders
     connections: ConnectionLimiter
+    kept: SessionKeeper

@@ -71,6 +71,24 @@ class Metrics:
             ["reason", "outcome"],
             registry=registry,
         )
+        self.takeovers = Counter(
+            "parley_gateway_takeovers",
+            "Requests to take a session over, by outcome: claimed, refused, unavailable",
+            ["outcome"],
+            registry=registry,
+        )
+        self.checkpoints = Counter(
+            "parley_gateway_checkpoints",
+            "Checkpoints of sessions in the store, by outcome: saved, late (events did not wait for it), "
+            "failed, too_large",
+            ["outcome"],
+            registry=registry,
+        )
+        self.takeover_available = Gauge(
+            "parley_gateway_takeover_available",
+            "Whether sessions can be taken over by other gateways: their store is set and answers",
+            registry=registry,
+        )
         self.sent = Counter(
             "parley_gateway_frames_sent", "WebSocket messages sent, by kind", ["kind"], registry=registry
         )
@@ -119,6 +137,10 @@ class Metrics:
         for reason in get_args(MoveReason):
             for outcome in ("moved", "failed"):
                 self.moves.labels(reason, outcome)
+        for outcome in ("claimed", "refused", "unavailable"):
+            self.takeovers.labels(outcome)
+        for outcome in ("saved", "late", "failed", "too_large"):
+            self.checkpoints.labels(outcome)
 
     def set_servers(self, servers: Servers) -> None:
         """Record the state of all servers; the series of those that have left are removed."""

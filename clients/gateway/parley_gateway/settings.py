@@ -30,6 +30,7 @@ from parley_gateway.settings_sections import (
     WriterSettings,
 )
 from parley_gateway.spool import UploadSettings
+from parley_gateway.takeover.settings import TakeoverSettings
 
 PREFIX = "PARLEY_GATEWAY_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -50,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     jwt: JwtSettings = JwtSettings()
     rates: RateSettings = RateSettings()
     sessions: SessionSettings = SessionSettings()
+    takeover: TakeoverSettings = TakeoverSettings()
     twilio: TwilioSettings = TwilioSettings()
     realtime: RealtimeSettings = RealtimeSettings()
     stages: StageSettings = StageSettings()

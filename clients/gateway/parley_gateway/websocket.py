@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -33,7 +33,8 @@ _ResultT = TypeVar("_ResultT")
 _CLOSE_S = 2.0
 # Wait at shutdown for a call to end by itself (seconds).
 _DRAIN_S = 1.0
-_REGULAR_REASONS = ("ended", "hangup", "idle", "silence")
+REGULAR_REASONS = ("ended", "hangup", "idle", "silence")
+"""Of the agent's event ``closed``: the conversation is over."""
 _CODES = {413: 1009, 429: 1013, 503: 1013, 504: 1013}
 
 
@@ -53,7 +54,7 @@ def close_of_call(reason: str) -> Close:
     """How a WebSocket is closed after the agent's event ``closed`` with this reason."""
     if reason == "shutdown":
         return GOING_AWAY
-    return Close(1000 if reason in _REGULAR_REASONS else 1011, reason)
+    return Close(1000 if reason in REGULAR_REASONS else 1011, reason)
 
 
 def close_of(error: ParleyError) -> Close:
@@ -266,6 +267,10 @@ class WebSocketSession:
     def on_failed(self, error: ParleyError) -> None:
         """Report the failure that ends the session, in the API's format."""
 
+    def beside(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """What else runs as long as the session; the first that ends, ends the session."""
+        return ()
+
     async def run(self) -> Close:
         """Run until one direction ends; then end the other and close.
 
@@ -280,6 +285,7 @@ class WebSocketSession:
             self.send_events(),
             until_revoked(self.writer.connection),
             self._wait_for_shutdown(),
+            *self.beside(),
         )
         tasks = [asyncio.ensure_future(part) for part in parts]
         with self.gateway.calls.attend():

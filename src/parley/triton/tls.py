@@ -46,17 +46,35 @@ class TlsOptions:
         """
         try:
             # gRPC reports wrong files with the first call only, and only in its log; OpenSSL at once.
-            context = ssl.create_default_context(cafile=self.ca_file)
-            if self.cert_file is not None:
-                context.load_cert_chain(self.cert_file, self.key_file, password="")
+            self._make_context()
             return grpc.ssl_channel_credentials(
                 root_certificates=self.ca_file.read_bytes() if self.ca_file else read_system_roots(),
                 private_key=self.key_file.read_bytes() if self.key_file else None,
                 certificate_chain=self.cert_file.read_bytes() if self.cert_file else None,
             )
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            files = [str(file) for file in (self.ca_file, self.cert_file, self.key_file) if file]
-            raise InvalidInputError(f"TLS: {', '.join(files)} cannot be used: {error}") from error
+            raise self._refusal(error) from error
+
+    def context(self) -> ssl.SSLContext:
+        """Of a connection that is not gRPC's; ``server_name`` is not part of it.
+
+        Raises:
+            InvalidInputError: as :meth:`credentials`.
+        """
+        try:
+            return self._make_context()
+        except (OSError, ValueError) as error:
+            raise self._refusal(error) from error
+
+    def _make_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.cert_file is not None:
+            context.load_cert_chain(self.cert_file, self.key_file, password="")
+        return context
+
+    def _refusal(self, error: Exception) -> InvalidInputError:
+        files = [str(file) for file in (self.ca_file, self.cert_file, self.key_file) if file]
+        return InvalidInputError(f"TLS: {', '.join(files)} cannot be used: {error}")
 
     def environment(self) -> dict[str, str]:
         """The variables that :func:`read_tls` reads."""

@@ -76,7 +76,7 @@ class FakePool:
 class GatewayUnderTest:
     """One gateway; with several behaviours, one server for each."""
 
-    def __init__(self, behaviours: tuple[Any, ...], parts: dict[str, dict[str, Any]]):
+    def __init__(self, behaviours: tuple[Any, ...], parts: dict[str, dict[str, Any]], keeper=None):
         agents = [
             FakeAgent(*one) if isinstance(one, tuple) else FakeAgent(one) for one in behaviours or (polite,)
         ]
@@ -101,6 +101,7 @@ class GatewayUnderTest:
                 read_metrics=self.pool.read_metrics,
             ),
             transport=self.pool.transport,
+            kept=keeper,
         )
         self.gateway = self.app.state.gateway
         self._stack = AsyncExitStack()

@@ -406,6 +406,6 @@ async def test_room_is_checked_before_anything_is_promised(gateway):
         with pytest.raises(TooManyCallsError):
             one.gateway.calls.check_room(ANONYMOUS)
     one.gateway.calls.check_room(ANONYMOUS)
-    one.gateway.calls.draining = True
+    one.gateway.calls.drain_began.set()
     with pytest.raises(ShuttingDownError):
         one.gateway.calls.check_room(ANONYMOUS)

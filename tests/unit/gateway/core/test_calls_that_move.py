@@ -139,6 +139,6 @@ async def test_a_call_without_a_server_is_lost_in_time(gateway):
 
 async def test_a_session_cannot_be_opened_as_one_that_goes_on(gateway):
     one = await gateway(polite)
-    for option in ({"checkpoints": True}, {"resume": {"state": {"version": 1}}}):
+    for option in ({"resume": {"state": {"version": 1}}}, {"resume": {"token": "t", "state": {}}}):
         answer = await one.http.post("/v1/sessions", json=option)
         assert answer.status_code == 400, answer.text

@@ -136,7 +136,7 @@ async def test_probes_are_answered_at_their_own_port_while_the_other_takes_nothi
         async with httpx.AsyncClient(base_url=one.health_url) as http:
             for path in ("/healthz", "/readyz", "/health", "/ready", "/metrics"):
                 assert (await http.get(path)).status_code == 200, path
-            one.gateway.calls.draining = True
+            one.gateway.calls.drain_began.set()
             assert (await http.get("/readyz")).status_code == 503
 
 

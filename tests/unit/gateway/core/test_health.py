@@ -152,7 +152,7 @@ async def test_what_a_lost_server_answered_is_forgotten(gateway):
 
 async def test_a_gateway_that_drains_is_not_ready(gateway):
     one = await gateway()
-    one.gateway.calls.draining = True
+    one.gateway.calls.drain_began.set()
     assert (await get(one, "/ready"))[0] == 503
     status, answer = await get(one, "/health")
     assert (status, answer["status"]) == (503, "draining")

@@ -39,6 +39,8 @@ async def test_the_first_message_tells_what_to_send_and_to_expect(gateway):
         "input_sample_rate": 16_000,
         "output_sample_rate": 22_050,
         "max_message_bytes": one.settings.limits.frame_bytes,
+        "resumed": False,
+        "resumption_token": None,
     }
 
 

@@ -188,7 +188,7 @@ async def test_contradictory_credentials_are_refused(gateway):
 @pytest.mark.parametrize("query", ["?model=x", "?intent=transcription"])
 async def test_a_draining_gateway_refuses_sessions(gateway, query):
     one = await gateway()
-    one.gateway.calls.draining = True
+    one.gateway.calls.drain_began.set()
     assert (await refusal(one, query)).status_code == 503
 
 

@@ -41,7 +41,7 @@ async def test_a_call_is_connected_with_the_agent(gateway):
 
 async def test_a_busy_gateway_rejects_the_call(gateway):
     async with gateway(calls=CallSettings(limit=1)) as phone:
-        phone.app.state.gateway.calls.draining = True
+        phone.app.state.gateway.calls.drain_began.set()
         answer = await ask(phone, **voice_request(FORM))
     assert '<Reject reason="busy"/>' in answer.text
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 from operator import or_
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from parley import protocol
 from parley.chat import ChatMessage
+from parley.checkpoint import ResponseProgress
 from parley.errors import InvalidMessageError
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder, Encoding
 
 SUBPROTOCOL = "parley.v1"
-# Options of the gateway: it takes 16 kHz only, `/v1/agent` describes the agent, and calls move by themselves.
-_FIXED = frozenset(("input_sample_rate", "describe", "checkpoints", "resume"))
+# Options of the gateway: it takes 16 kHz only, `/v1/agent` describes the agent, and the state of a session
+# that goes on comes from another gateway.
+_FIXED = frozenset(("input_sample_rate", "describe", "resume"))
 G711_RATE = 8_000
 """Sample rate of µ-law and A-law in both directions (Hz)."""
 
@@ -45,6 +48,17 @@ class SessionWire:
         return self._encoder.encode(samples)
 
 
+class SessionResume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session that goes on at this gateway, and what its client has of it."""
+
+    token: Annotated[str, Meta(max_length=256)]
+    """`resumption_token` of the last `connected`."""
+    audio_ms: Annotated[int, Meta(ge=0)] = 0
+    """Where in the session's audio the client can begin to send again."""
+    progress: ResponseProgress | None = None
+    """Of the response that was under way."""
+
+
 SessionOptions = msgspec.defstruct(
     "SessionOptions",
     [
@@ -55,7 +69,7 @@ SessionOptions = msgspec.defstruct(
         if field.name not in _FIXED
     ]
     # Of binary messages in both directions. G.711 has 8 kHz, whatever `output_sample_rate` says.
-    + [("encoding", Encoding, "pcm16")],
+    + [("encoding", Encoding, "pcm16"), ("resume", SessionResume | None, None)],
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
@@ -66,6 +80,7 @@ SessionOptions = msgspec.defstruct(
 def start_of(options: msgspec.Struct) -> protocol.Start:
     """The agent's options for those of a session."""
     given = msgspec.structs.asdict(options)
+    del given["resume"]
     if given.pop("encoding") != "pcm16":
         given["output_sample_rate"] = G711_RATE
     return protocol.Start(**given)
@@ -166,6 +181,10 @@ class SessionConnected(msgspec.Struct, frozen=True, kw_only=True, tag_field="typ
     """Sample rate of messages from the gateway (Hz)."""
     max_message_bytes: int
     """Limit of each message."""
+    resumed: bool = False
+    """Whether the session goes on where another connection has ended."""
+    resumption_token: str | None = None
+    """With which another gateway takes the session over, once there was a `checkpoint`. None: none can."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="state"):
@@ -174,8 +193,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     state: Literal["listening", "processing", "speaking"]
 
 
-_OWN: tuple[type, ...] = (protocol.Connected, protocol.AgentState, protocol.Checkpoint, protocol.GoAway)
-"""Events that the gateway sends in another form, or that are its own business."""
+_OWN: tuple[type, ...] = (protocol.Connected, protocol.AgentState)
+"""Events that the gateway sends in another form."""
 
 FROM_CLIENT: tuple[type, ...] = tuple(
     kind for kind in get_args(protocol.ClientMessage) if kind is not protocol.Start

@@ -13,6 +13,7 @@ from parley import protocol
 from parley.errors import ParleyError, SessionNotFoundError, UnknownToolCallError
 from parley_client.call import Call
 from parley_gateway.apis.sessions.messages import PendingTool, SessionStatus
+from parley_gateway.apis.sessions.record import SessionClaim
 from parley_gateway.apis.settings import SessionSettings
 from parley_gateway.audio.codecs import Encoding
 from parley_gateway.errors import SessionExpiredError, SessionInUseError, TooManyCallsError
@@ -44,9 +45,18 @@ class RegisteredSession:
         self.reason = ""
         self.message = ""
         self.call: Call | None = None
+        self.claim: SessionClaim | None = None
+        """Of a session that goes on; None: it is new."""
         self._agent_state: Literal["listening", "processing", "speaking"] = "listening"
         self._turns = 0
         self._pending: dict[str, PendingTool] = {}
+
+    def go_on(self, claim: SessionClaim) -> None:
+        """Go on with a session of another connection."""
+        self.claim = claim
+        self._turns = claim.record.turns
+        for request in claim.waiting_tools():
+            self.record(request)
 
     def record(self, event: object) -> None:
         """Record an event for the status."""
@@ -106,6 +116,16 @@ class SessionRegistry:
         self, start: protocol.Start, principal: Principal, encoding: Encoding = "pcm16"
     ) -> RegisteredSession:
         """Create a session that waits for its stream; raises TooManyCallsError if too many wait."""
+        self.check_room(principal)
+        settings = self._settings
+        session_id = mark(self._instance, str(uuid.uuid4()))
+        session = RegisteredSession(session_id, start, principal, settings.connect_s, encoding)
+        self._alive[session.id] = session
+        self._start_expiry(session)
+        return session
+
+    def check_room(self, principal: Principal) -> None:
+        """Refuse now what :meth:`create` would refuse; raises TooManyCallsError."""
         settings = self._settings
         own = sum(self._alive[session_id].counted_with == principal.owner for session_id in self._expiries)
         for count, limit, whom in (
@@ -117,11 +137,6 @@ class SessionRegistry:
                     f"{limit} sessions wait for their streams, which is all that {whom}",
                     retry_after_s=settings.connect_s,
                 )
-        session_id = mark(self._instance, str(uuid.uuid4()))
-        session = RegisteredSession(session_id, start, principal, settings.connect_s, encoding)
-        self._alive[session.id] = session
-        self._start_expiry(session)
-        return session
 
     def find(self, session_id: str, principal: Principal) -> RegisteredSession:
         """A session of this principal, also one that has ended.
@@ -182,7 +197,7 @@ class SessionRegistry:
         self._stop_expiry(session)
         session.state, session.call, session.reason = "over", None, reason
         # An ended session needs no prompts and tools.
-        session.start = _EMPTY_START
+        session.start, session.claim = _EMPTY_START, None
         self._alive.pop(session.id, None)
         while len(self._over) >= self._settings.remembered:
             self._over.popitem(last=False)[1][1].cancel()

@@ -29,6 +29,7 @@ from parley_gateway.apis.sessions.registry import RegisteredSession, SessionRegi
 from parley_gateway.apis.sessions.stream import forward, serve_stream
 from parley_gateway.errors import (
     ForbiddenError,
+    GatewayError,
     NoServerReadyError,
     SessionExpiredError,
     SessionInUseError,
@@ -60,9 +61,28 @@ class _Rest:
         gateway.calls.check_room(principal)
         if not gateway.servers.is_ready:
             raise NoServerReadyError("no server is ready")
-        session = self._registry.create(start, principal, options.encoding)
-        audit("session_created", principal, session=session.id)
+        if options.resume is None:
+            session = self._registry.create(start, principal, options.encoding)
+            audit("session_created", principal, session=session.id)
+        else:
+            session = await self._take_over(options, principal)
         return _answer(_created(request, gateway, principal, session), 201)
+
+    async def _take_over(self, options: Any, principal: Principal) -> RegisteredSession:
+        """Go on with a session of another connection, which waits for a stream like a new one."""
+        if options != SessionOptions(resume=options.resume, checkpoints=options.checkpoints):
+            raise InvalidMessageError("a session that goes on has its options already: update changes them")
+        self._registry.check_room(principal)
+        try:
+            claim = await self._gateway.kept.claim(options.resume.token, principal)
+        except GatewayError as error:
+            audit("session_not_resumed", principal, code=error.code)
+            raise
+        start = with_trace(claim.make_start(options.resume))
+        session = self._registry.create(start, principal, claim.record.encoding)
+        session.go_on(claim)
+        audit("session_resumed", principal, session=session.id, first=claim.name, epoch=claim.epoch)
+        return session
 
     async def end(self, request: Request, session_id: str) -> Response:
         """End a session; its stream is closed."""
@@ -176,7 +196,7 @@ def routes(gateway: Gateway) -> APIRouter:
         "",
         status_code=201,
         openapi_extra=body(SessionOptions, required=False),
-        responses=answers(201, SessionCreated, 400, 401, 403, 429, 503),
+        responses=answers(201, SessionCreated, 400, 401, 403, 410, 429, 503),
     )(rest.create)
     router.delete("/{session_id}", status_code=204, responses=answers(204, None, 401, 403, 404, 429))(
         rest.end

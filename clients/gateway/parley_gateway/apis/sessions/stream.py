@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from starlette.websockets import WebSocket
@@ -11,7 +12,9 @@ from starlette.websockets import WebSocket
 from parley import protocol
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley_client.call import Call
+from parley_client.errors import CallLostError
 from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
+from parley_gateway.apis.sessions.kept import KeptSession
 from parley_gateway.apis.sessions.messages import (
     SUBPROTOCOL,
     SessionConnected,
@@ -21,10 +24,23 @@ from parley_gateway.apis.sessions.messages import (
 )
 from parley_gateway.apis.sessions.registry import RegisteredSession, SessionRegistry
 from parley_gateway.gateway import Gateway
-from parley_gateway.security.rates import Meter
-from parley_gateway.websocket import HANGUP, SocketWriter, WebSocketSession, accept, close_of_call, refuse
+from parley_gateway.security.principal import Principal
+from parley_gateway.websocket import (
+    GOING_AWAY,
+    HANGUP,
+    REGULAR_REASONS,
+    SLOW_READER,
+    Close,
+    SocketWriter,
+    WebSocketSession,
+    accept,
+    close_of_call,
+    refuse,
+)
 
 _log = logging.getLogger("parley.gateway")
+# What clients that stay until the end of the drain get to go on elsewhere (seconds).
+_MOVE_S = 3.0
 # Reported to the client; the session continues.
 _REPORTED = (InvalidInputError, OverloadedError)
 
@@ -42,12 +58,17 @@ async def serve_stream(
     stream = None
     is_released = False
     try:
-        async with gateway.calls.open(session.start, principal=principal, api="sessions") as call:
+        async with gateway.calls.open(
+            session.start,
+            principal=principal,
+            api="sessions",
+            shows_checkpoints=session.start.checkpoints,
+        ) as call:
             registry.open(session, call)
             # Clients know the one, traces and the server's log the other.
             _log.info("session %s has call %s", session.id, call.id)
             await accept(websocket, SUBPROTOCOL)
-            stream = _SessionStream(websocket, session, call, gateway, gateway.guard.meter(principal))
+            stream = _SessionStream(websocket, session, call, gateway, principal)
             registry.end(session, await stream.end_reason())
     except ParleyError as error:
         if stream is not None:
@@ -64,17 +85,58 @@ class _SessionStream(WebSocketSession):
     """Forwards messages and audio in both directions."""
 
     def __init__(
-        self, websocket: WebSocket, session: RegisteredSession, call: Call, gateway: Gateway, meter: Meter
+        self,
+        websocket: WebSocket,
+        session: RegisteredSession,
+        call: Call,
+        gateway: Gateway,
+        principal: Principal,
     ) -> None:
-        super().__init__(websocket, gateway, meter, drains=True)
+        super().__init__(websocket, gateway, gateway.guard.meter(principal), drains=True)
         self._session = session
         self._call = call
         self._wire = SessionWire(session.encoding)
+        self._has_hung_up = False
+        self._claim = session.claim
+        self._kept: KeptSession | None = None
+        if session.start.checkpoints:
+            self._kept = gateway.kept.keep(
+                call,
+                self.writer.send_json,
+                session_id=session.id,
+                owner=principal,
+                encoding=session.encoding,
+                claim=session.claim,
+            )
 
     async def end_reason(self) -> str:
         """Run; returns the reason of the session's end."""
         close = await self.run()
+        if self._kept is not None:
+            await self._kept.finish(is_over=self._is_over(close))
         return "disconnected" if self.writer.is_gone and close == HANGUP else close.reason
+
+    def _is_over(self, close: Close) -> bool:
+        """Whether the conversation is over, and not only this connection."""
+        closed = self._call.closed
+        if self._has_hung_up:
+            return True
+        if closed is not None:
+            # A process that ends has ended its calls.
+            return closed.reason in REGULAR_REASONS and not self.gateway.calls.going_away.is_set()
+        return close not in (HANGUP, GOING_AWAY, SLOW_READER) and close.reason != CallLostError.code
+
+    def beside(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """See :class:`WebSocketSession`."""
+        return () if self._kept is None else (self._kept.run(), self._announce_end())
+
+    async def _announce_end(self) -> None:
+        """Ask the client to go on elsewhere when this process is going to end."""
+        calls = self.gateway.calls
+        await calls.drain_began.wait()
+        left_s = max(0.0, calls.drain_left_s - _MOVE_S)
+        self.writer.send_json(protocol.GoAway(time_left_ms=round(1000 * left_s)))
+        await asyncio.get_running_loop().create_future()
 
     def on_failed(self, error: ParleyError) -> None:
         """See :class:`WebSocketSession`."""
@@ -82,32 +144,68 @@ class _SessionStream(WebSocketSession):
 
     async def on_message(self, message: str | bytes) -> None:
         """See :class:`WebSocketSession`."""
+        content = None
         try:
             if isinstance(message, bytes):
                 for piece in self._wire.read(message):
                     await self._call.send_audio(piece)
+                if self._kept is not None:
+                    self._kept.on_client()
                 return
             content = read_message(message)
             if isinstance(content, protocol.Control) and content.action == "hangup":
+                self._has_hung_up = True
                 await self._call.hang_up()
                 return
             if isinstance(content, protocol.ToolResponse):
                 self._session.check_tool_call(content.call_id)
+            before = self._call.messages
             forward(self._call, content)
+            if self._kept is not None and self._call.messages > before:
+                self._kept.on_message()
             if isinstance(content, protocol.ToolResponse):
                 self._session.remove_tool_call(content.call_id)
         except _REPORTED as error:
+            is_counted = isinstance(message, str) and not isinstance(content, protocol.Playback)
+            if self._kept is not None and is_counted:
+                self._kept.on_refused()
             self.on_failed(error)
 
     async def send_events(self) -> None:
         """Send the agent's events until the call is over."""
-        limit = self.gateway.settings.limits.frame_bytes
+        if self._claim is not None:
+            self.writer.send_json(self._claim.checkpoint())
         async for event in self._call:
+            if isinstance(event, protocol.Checkpoint):
+                if self._kept is not None:
+                    await self._kept.on_checkpoint()
+                continue
+            if self._kept is not None and self._ends_with_process(event):
+                break
             self._session.record(event)
-            send_event(self.writer, event, self._wire, session_id=self._session.id, max_message_bytes=limit)
+            if self._kept is not None and isinstance(event, protocol.ResponseDone):
+                self._kept.on_done()
+            send_event(self.writer, event, self._wire, self._connected)
         closed = self._call.closed
         if closed is not None and not self.gateway.calls.going_away.is_set():
             self.writer.close(*close_of_call(closed.reason))
+
+    def _ends_with_process(self, event: CallEvent) -> bool:
+        """Whether the call was hung up because the process ends: the session goes on elsewhere."""
+        going_away = self.gateway.calls.going_away.is_set()
+        return going_away and isinstance(event, protocol.Closed) and not self._has_hung_up
+
+    def _connected(self, event: protocol.Connected) -> SessionConnected:
+        return SessionConnected(
+            session_id=self._session.id,
+            protocol_version=event.protocol_version,
+            encoding=self._wire.encoding,
+            input_sample_rate=self._wire.input_sample_rate,
+            output_sample_rate=event.output_sample_rate,
+            max_message_bytes=self.gateway.settings.limits.frame_bytes,
+            resumed=event.resumed,
+            resumption_token=None if self._kept is None else self._kept.token,
+        )
 
 
 _SEND: dict[type, Callable[[Call, Any], None]] = {
@@ -143,7 +241,10 @@ def forward(call: Call, message: protocol.ClientMessage) -> None:
 
 
 def send_event(
-    writer: SocketWriter, event: CallEvent, wire: SessionWire, *, session_id: str, max_message_bytes: int
+    writer: SocketWriter,
+    event: CallEvent,
+    wire: SessionWire,
+    connected: Callable[[protocol.Connected], SessionConnected],
 ) -> None:
     """Send an event to the client. Audio is a JSON message, followed at once by its samples."""
     match event:
@@ -161,16 +262,7 @@ def send_event(
             if len(event.samples):
                 writer.send_bytes(wire.write(event.samples))
         case protocol.Connected():
-            writer.send_json(
-                SessionConnected(
-                    session_id=session_id,
-                    protocol_version=event.protocol_version,
-                    encoding=wire.encoding,
-                    input_sample_rate=wire.input_sample_rate,
-                    output_sample_rate=event.output_sample_rate,
-                    max_message_bytes=max_message_bytes,
-                )
-            )
+            writer.send_json(connected(event))
         case protocol.AgentState():
             writer.send_json(State(state=event.state))
         case Reconnecting() | Reconnected():

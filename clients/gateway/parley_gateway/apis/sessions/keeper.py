@@ -1,0 +1,177 @@
+"""All sessions of a gateway that another one can take over, and those that it takes over itself."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from parley import protocol
+from parley.checkpoint import HistoryState, SessionState
+from parley_client.call import Call
+from parley_gateway.apis.sessions.kept import KeptSession
+from parley_gateway.apis.sessions.record import SessionClaim, SessionRecord, digest_of, name_in, new_token
+from parley_gateway.audio.codecs import Encoding
+from parley_gateway.errors import GatewaySettingsError
+from parley_gateway.metrics import Metrics
+from parley_gateway.security.principal import Principal
+from parley_gateway.security.watched import WatchedFile
+from parley_gateway.takeover.errors import NotResumableError, TakeoverUnavailableError
+from parley_gateway.takeover.sealing import Sealer, SealError, read_seal_keys
+from parley_gateway.takeover.settings import TakeoverSettings
+from parley_gateway.takeover.store import RedisSessionStore, SessionStore
+
+_REFUSED = "no session can be taken over with this token and these credentials"
+
+
+class SessionKeeper:
+    """All kept sessions of this process.
+
+    Args:
+        settings: Limits.
+        store: Where they are; None: nowhere.
+        sealer: Encrypts them; None with no store.
+        metrics: Counts.
+    """
+
+    def __init__(
+        self,
+        settings: TakeoverSettings,
+        store: SessionStore | None,
+        sealer: Sealer | None,
+        metrics: Metrics,
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self._store = store
+        self._sealer = sealer
+        self._open: weakref.WeakValueDictionary[str, KeptSession] = weakref.WeakValueDictionary()
+
+    @classmethod
+    def of(cls, settings: TakeoverSettings, metrics: Metrics) -> SessionKeeper:
+        """As the settings say.
+
+        Raises:
+            GatewaySettingsError: they cannot be used.
+        """
+        if bool(settings.store) != bool(settings.keys_file):
+            raise GatewaySettingsError("takeover.store and takeover.keys_file need each other")
+        if not settings.store:
+            return cls(settings, None, None, metrics)
+        metrics.takeover_available.set(1)
+        store = RedisSessionStore(
+            settings.store, timeout_s=settings.store_timeout_s, on_change=metrics.takeover_available.set
+        )
+        sealer = Sealer(WatchedFile(Path(settings.keys_file), read_seal_keys))
+        return cls(settings, store, sealer, metrics)
+
+    async def aclose(self) -> None:
+        """Drop the connections to the store."""
+        if self._store is not None:
+            await self._store.aclose()
+
+    def keep(
+        self,
+        call: Call,
+        tell: Callable[[protocol.Checkpoint], None],
+        *,
+        session_id: str,
+        owner: Principal,
+        encoding: Encoding,
+        claim: SessionClaim | None,
+    ) -> KeptSession | None:
+        """Begin to keep an open session; None: there is no store.
+
+        Args:
+            call: Its call.
+            tell: Sends a checkpoint that the store has to the client.
+            session_id: Of its connection.
+            owner: Whose it is.
+            encoding: Of its audio.
+            claim: Of a session that goes on; None: it is new.
+        """
+        if self._store is None or self._sealer is None:
+            return None
+        if claim is None:
+            token, digest = new_token(session_id)
+            empty = SessionRecord(
+                settings=protocol.Start(),
+                history=HistoryState(),
+                state=SessionState(version=0),
+                encoding=encoding,
+                tokens=[digest],
+            )
+            claim = SessionClaim(session_id, 1, token, [digest], empty)
+        kept = KeptSession(
+            settings=self.settings,
+            metrics=self.metrics,
+            store=self._store,
+            sealer=self._sealer,
+            call=call,
+            tell=tell,
+            owner=_owner_of(owner),
+            claim=claim,
+        )
+        self._open[claim.name] = kept
+        return kept
+
+    async def claim(self, token: str, principal: Principal) -> SessionClaim:
+        """Become the owner of a session; its connection elsewhere ends.
+
+        Raises:
+            NotResumableError: the token is wrong, was used, or belongs to another principal; the session is
+                gone; or another gateway was faster.
+            TakeoverUnavailableError: there is no store, or it does not answer.
+        """
+        outcome = "refused"
+        try:
+            claim = await self._claim(token, principal)
+            outcome = "claimed"
+        except TakeoverUnavailableError:
+            outcome = "unavailable"
+            raise
+        finally:
+            self.metrics.takeovers.labels(outcome).inc()
+        return claim
+
+    async def _claim(self, token: str, principal: Principal) -> SessionClaim:
+        store, sealer, settings = self._store, self._sealer, self.settings
+        if store is None or sealer is None:
+            raise TakeoverUnavailableError("this gateway keeps no sessions: takeover.store is not set")
+        name = name_in(token)
+        if name is None:
+            raise NotResumableError(_REFUSED)
+        owner, digest = _owner_of(principal), digest_of(token)
+        entry = await store.find(name)
+        if entry is None:
+            raise NotResumableError(_REFUSED)
+        self._check(entry.data, name, owner, digest)
+        data = await store.claim(name, entry.epoch, settings.keep_s)
+        if data is None:
+            raise NotResumableError(_REFUSED)
+        if (local := self._open.get(name)) is not None:
+            local.lose()
+        # Until the claim its owner may have written again.
+        record = self._check(data, name, owner, digest)
+        following, next_digest = new_token(name)
+        record = msgspec.structs.replace(record, tokens=[next_digest, digest])
+        sealed = sealer.seal(msgspec.json.encode(record), name=name, owner=owner)
+        if not await store.save(name, entry.epoch + 1, sealed, settings.keep_s):
+            raise NotResumableError(_REFUSED)
+        return SessionClaim(name, entry.epoch + 1, following, record.tokens, record)
+
+    def _check(self, data: bytes, name: str, owner: str, digest: str) -> SessionRecord:
+        assert self._sealer is not None
+        try:
+            record = msgspec.json.decode(self._sealer.open(data, name=name, owner=owner), type=SessionRecord)
+        except (SealError, msgspec.MsgspecError) as error:
+            raise NotResumableError(_REFUSED) from error
+        if not record.is_opened_by(digest):
+            raise NotResumableError(_REFUSED)
+        return record
+
+
+def _owner_of(principal: Principal) -> str:
+    return f"{principal.root} {principal.id}"

@@ -1,0 +1,1 @@
+"""Sessions that another gateway can take over: encrypted, in Redis, and short-lived."""

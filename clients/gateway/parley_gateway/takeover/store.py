@@ -1,0 +1,223 @@
+"""The store of sessions that can be taken over: one entry each, with the number of its owner.
+
+The number, the *epoch*, fences: it grows with every takeover, and a gateway whose number is not the newest
+can neither write nor extend an entry. So of two gateways that both hold a session, as when one is cut off
+from its client, the one that has lost it notices, and what it writes late changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import coredis
+from coredis.exceptions import RedisError
+from coredis.retry import NoRetryPolicy
+
+from parley_gateway.errors import GatewaySettingsError
+from parley_gateway.takeover.errors import TakeoverUnavailableError
+
+_log = logging.getLogger("parley.gateway")
+_PREFIX = "parley:session:"
+_RETRY_S = 1.0
+"""A store that failed is left alone for so long."""
+_TOMBSTONE_S = 600.0
+"""A gateway that has lost a session notices within this time."""
+_CONNECTIONS = 64
+
+# An entry is a hash with the fields `epoch` and `data`. KEYS[1]: of the session. ARGV[1]: the epoch.
+_SAVE = """
+local epoch = redis.call('HGET', KEYS[1], 'epoch')
+if epoch and epoch ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'data', ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+_REFRESH = """
+local found = redis.call('HMGET', KEYS[1], 'epoch', 'data')
+if found[1] and found[1] ~= ARGV[1] then return 0 end
+if not found[2] then return 2 end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1
+"""
+# ARGV[3] names the claim, which may come twice where the answer to the first one was lost.
+_CLAIM = """
+local found = redis.call('HMGET', KEYS[1], 'epoch', 'data', 'claim')
+if not found[2] then return false end
+if found[3] == ARGV[3] then return found[2] end
+if found[1] ~= ARGV[1] then return false end
+redis.call('HINCRBY', KEYS[1], 'epoch', 1)
+redis.call('HSET', KEYS[1], 'claim', ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return found[2]
+"""
+# The epoch stays, so that a late write of an earlier owner is still refused.
+_END = """
+local epoch = redis.call('HGET', KEYS[1], 'epoch')
+if epoch and epoch ~= ARGV[1] then return 0 end
+redis.call('HDEL', KEYS[1], 'data')
+redis.call('HSET', KEYS[1], 'epoch', ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the store has of a session."""
+
+    epoch: int
+    data: bytes
+
+
+class SessionStore(Protocol):
+    """Keeps sessions for other gateways. Every method raises TakeoverUnavailableError if it fails."""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it has answered the last time, or has not been asked yet."""
+        ...
+
+    async def find(self, name: str) -> Entry | None:
+        """The entry of a session; None: there is none (any more)."""
+        ...
+
+    async def save(self, name: str, epoch: int, data: bytes, keep_s: float) -> bool:
+        """Write an entry that lasts for ``keep_s``; returns False if the session has a newer owner."""
+        ...
+
+    async def refresh(self, name: str, epoch: int, keep_s: float) -> Literal["kept", "gone", "lost"]:
+        """Let an entry last for ``keep_s`` from now.
+
+        ``gone``: there is none. ``lost``: it has a newer owner.
+        """
+        ...
+
+    async def claim(self, name: str, epoch: int, keep_s: float) -> bytes | None:
+        """Become the owner, with the epoch after this one; returns the data as it was written last.
+
+        None: the entry is gone, or another gateway has claimed it meanwhile.
+        """
+        ...
+
+    async def end(self, name: str, epoch: int, *, is_over: bool) -> None:
+        """Remove the data. ``is_over``: no owner of this epoch may write again."""
+        ...
+
+    async def aclose(self) -> None:
+        """Drop the connections."""
+        ...
+
+
+class RedisSessionStore:
+    """A store in Redis; see :class:`SessionStore`.
+
+    Args:
+        address: ``redis://…`` or ``rediss://…``.
+        timeout_s: How long an answer may take (seconds).
+        on_change: Called with whether the store answers, when that changes.
+        clock: Seconds, for how long a store that failed is left alone.
+
+    Raises:
+        GatewaySettingsError: the address cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float,
+        on_change: Callable[[bool], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not address.startswith(("redis://", "rediss://")):
+            raise GatewaySettingsError("takeover.store has to be redis://… or rediss://…")
+        try:
+            self._redis: coredis.Redis[bytes] = coredis.Redis.from_url(
+                address,
+                max_connections=_CONNECTIONS,
+                connect_timeout=timeout_s,
+                stream_timeout=timeout_s,
+                retry_policy=NoRetryPolicy(),
+            )
+        except (RedisError, ValueError, TypeError) as error:
+            # The address may hold a password.
+            raise GatewaySettingsError(f"takeover.store cannot be used ({type(error).__name__})") from None
+        self._timeout_s = timeout_s
+        self._on_change = on_change
+        self._clock = clock
+        self._failed_at: float | None = None
+        scripts = (_SAVE, _REFRESH, _CLAIM, _END)
+        self._save, self._refresh, self._claim, self._end = map(self._redis.register_script, scripts)
+
+    @property
+    def is_available(self) -> bool:
+        """See :class:`SessionStore`."""
+        return self._failed_at is None
+
+    async def find(self, name: str) -> Entry | None:
+        """See :class:`SessionStore`."""
+        epoch, data = await self._ask(lambda: self._redis.hmget(_PREFIX + name, ["epoch", "data"]))
+        return None if epoch is None or data is None else Entry(int(epoch), data)
+
+    async def save(self, name: str, epoch: int, data: bytes, keep_s: float) -> bool:
+        """See :class:`SessionStore`."""
+        return bool(await self._run(self._save, name, epoch, data, _ms(keep_s)))
+
+    async def refresh(self, name: str, epoch: int, keep_s: float) -> Literal["kept", "gone", "lost"]:
+        """See :class:`SessionStore`."""
+        answer = await self._run(self._refresh, name, epoch, _ms(keep_s))
+        return "lost" if answer == 0 else "kept" if answer == 1 else "gone"
+
+    async def claim(self, name: str, epoch: int, keep_s: float) -> bytes | None:
+        """See :class:`SessionStore`."""
+        data: bytes | None = await self._run(self._claim, name, epoch, _ms(keep_s), secrets.token_hex(8))
+        return data
+
+    async def end(self, name: str, epoch: int, *, is_over: bool) -> None:
+        """See :class:`SessionStore`."""
+        await self._run(self._end, name, epoch, epoch + is_over, _ms(_TOMBSTONE_S))
+
+    async def aclose(self) -> None:
+        """See :class:`SessionStore`."""
+        self._redis.connection_pool.disconnect()
+
+    async def _run(self, script: Any, name: str, *arguments: str | int | bytes) -> Any:
+        return await self._ask(lambda: script.execute(keys=[_PREFIX + name], args=list(arguments)))
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        failed_at = self._failed_at
+        if failed_at is not None and self._clock() - failed_at < _RETRY_S:
+            raise TakeoverUnavailableError("the store of the sessions does not answer")
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                try:
+                    answer = await ask()
+                except coredis.exceptions.ConnectionError:
+                    answer = await ask()  # the connection was closed while it was idle
+        except (RedisError, OSError, TimeoutError) as error:
+            self._failed_at = self._clock()
+            if failed_at is None:
+                _log.warning(
+                    "the store of the sessions does not answer (%s): until it does, no other gateway can "
+                    "take sessions over",
+                    type(error).__name__,
+                )
+                self._on_change(False)
+            raise TakeoverUnavailableError("the store of the sessions does not answer") from error
+        if failed_at is not None:
+            self._failed_at = None
+            _log.info("the store of the sessions answers again")
+            self._on_change(True)
+        return answer
+
+
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)

@@ -1,0 +1,113 @@
+"""The store of sessions in Redis: owners, their epochs, and what happens without it."""
+
+import asyncio
+import logging
+
+import pytest
+
+from parley_gateway.errors import GatewaySettingsError
+from parley_gateway.takeover.errors import TakeoverUnavailableError
+from parley_gateway.takeover.store import Entry, RedisSessionStore
+
+KEEP_S = 60.0
+
+
+@pytest.fixture
+async def stores(redis):
+    """Makes stores of several gateways."""
+    made = []
+
+    def make(**options):
+        store = RedisSessionStore(redis.url, **({"timeout_s": 10.0} | options))
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        await store.aclose()
+
+
+async def test_what_one_gateway_writes_another_finds(stores):
+    one, other = stores(), stores()
+    assert await other.find("a") is None
+    assert await one.save("a", 1, b"x\0y", KEEP_S)
+    assert await other.find("a") == Entry(1, b"x\0y")
+    assert await one.save("a", 1, b"z", KEEP_S)
+    assert await other.find("a") == Entry(1, b"z")
+    assert await one.refresh("a", 1, KEEP_S) == "kept"
+    assert await one.refresh("b", 1, KEEP_S) == "gone"
+
+
+async def test_who_has_lost_a_session_cannot_write_it(stores):
+    one, other = stores(), stores()
+    await one.save("a", 1, b"old", KEEP_S)
+    await one.save("a", 1, b"newest", KEEP_S)
+    assert await other.claim("a", 1, KEEP_S) == b"newest"
+    assert not await one.save("a", 1, b"late", KEEP_S)
+    assert await one.refresh("a", 1, KEEP_S) == "lost"
+    await one.end("a", 1, is_over=True)
+    assert await other.find("a") == Entry(2, b"newest")
+    assert await other.save("a", 2, b"mine", KEEP_S)
+
+
+async def test_of_many_that_claim_a_session_at_once_one_gets_it(stores):
+    all_of_them = [stores() for _ in range(8)]
+    await all_of_them[0].save("a", 1, b"x", KEEP_S)
+    claims = await asyncio.gather(*(store.claim("a", 1, KEEP_S) for store in all_of_them))
+    assert sorted(claims, key=bool) == [None] * 7 + [b"x"]
+    assert await all_of_them[0].find("a") == Entry(2, b"x")
+
+
+async def test_a_session_that_is_over_cannot_be_found_or_written_again(stores):
+    one, other = stores(), stores()
+    await one.save("a", 1, b"x", KEEP_S)
+    await one.end("a", 1, is_over=True)
+    assert await other.find("a") is None
+    assert await other.claim("a", 1, KEEP_S) is None
+    assert await other.claim("a", 2, KEEP_S) is None
+    assert not await one.save("a", 1, b"late", KEEP_S)
+
+
+async def test_data_that_was_dropped_can_be_written_again_by_its_owner(stores):
+    one = stores()
+    await one.save("a", 1, b"x", KEEP_S)
+    await one.end("a", 1, is_over=False)
+    assert await one.find("a") is None
+    assert await one.refresh("a", 1, KEEP_S) == "gone"
+    assert await one.save("a", 1, b"y", KEEP_S)
+
+
+async def test_an_entry_lasts_for_its_time(stores):
+    one = stores()
+    await one.save("a", 1, b"x", 0.05)
+    await one.save("b", 1, b"x", KEEP_S)
+    async with asyncio.timeout(10):
+        while await one.find("a") is not None:  # noqa: ASYNC110 - Redis says nothing
+            await asyncio.sleep(0.02)
+    assert await one.find("b") is not None
+    assert await one.save("a", 1, b"y", KEEP_S)
+
+
+async def test_without_redis_nothing_waits_and_the_log_says_it_once(stores, redis, caplog):
+    now, seen = 0.0, []
+    one = stores(clock=lambda: now, on_change=seen.append)
+    await one.save("a", 1, b"x", KEEP_S)
+    await redis.stop()
+    with caplog.at_level(logging.INFO, "parley.gateway"):
+        for _ in range(3):
+            with pytest.raises(TakeoverUnavailableError):
+                await one.save("a", 1, b"y", KEEP_S)
+            now += 5
+        assert (one.is_available, seen) == (False, [False])
+        await redis.start()
+        assert await one.save("a", 1, b"z", KEEP_S)
+    assert (one.is_available, seen) == (True, [False, True])
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert redis.url not in caplog.text
+
+
+@pytest.mark.parametrize("address", ["memory://", "http://host", "redis://:s3cret@host:port/x"])
+async def test_addresses_that_cannot_be_used(address):
+    with pytest.raises(GatewaySettingsError) as refused:
+        RedisSessionStore(address, timeout_s=1.0)
+    assert "s3cret" not in str(refused.value)

@@ -1,0 +1,258 @@
+"""Sessions that go on at another gateway, with the client library in front."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from gateways import Line
+from listening_gateway import until
+from resuming_agent import frame
+
+from parley import protocol
+from parley_client import (
+    NO_RETRY,
+    AgentAudio,
+    CallLostError,
+    Deadlines,
+    Reconnected,
+    connect,
+    gateway_transport,
+)
+
+LIMITS = Deadlines(connect_s=5, send_s=5, acknowledge_s=5, silence_s=30, consumer_s=5, close_s=5, resume_s=20)
+
+
+class Conversation:
+    """A call with all that came."""
+
+    def __init__(self, urls, **options):
+        self.events = []
+        self.tools = Counter()
+        self._changed = asyncio.Event()
+
+        async def look() -> str:
+            """Look something up."""
+            self.tools["look"] += 1
+            return "42"
+
+        self._connection = connect(urls, retry=NO_RETRY, tools=[look], deadlines=LIMITS, **options)
+
+    async def __aenter__(self):
+        self.call = await self._connection.__aenter__()
+        self._reader = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *problem):
+        await self._connection.__aexit__(*problem)
+        async with asyncio.timeout(10):
+            await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _read(self):
+        try:
+            async for event in self.call:
+                self.events.append(event)
+                self._changed.set()
+        finally:
+            self._changed.set()
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def text(self):
+        return "".join(event.text for event in self.of(protocol.ResponseText))
+
+    async def until(self, kind, count=1):
+        async with asyncio.timeout(20):
+            while len(self.of(kind)) < count:
+                assert not self._reader.done(), self.events[-3:]
+                self._changed.clear()
+                await self._changed.wait()
+        return self.of(kind)[count - 1]
+
+
+def lose_messages(session):
+    """From now on the messages of the client are lost with the gateway."""
+    on_frame = session.on_frame
+    session.on_frame = lambda one: None if one.message else on_frame(one)
+
+
+async def test_a_call_goes_on_at_another_gateway_when_its_own_is_cut_off(gateways):
+    await gateways.start()
+    await gateways.start()
+    async with Conversation(gateways.urls) as caller:
+        for word in (1, 2):
+            await caller.call.send_audio(frame(word))
+            await caller.call.send_audio(frame(0))
+            await caller.until(protocol.TurnMetrics, word)
+        await caller.call.send_audio(frame(3) + frame(4))
+        await until(lambda: any("3 4" in event.text for event in caller.of(protocol.Transcript)))
+        await until(lambda: gateways.sessions[0][-1].state.audio_ms >= 80)
+        gateways.lines[0].cut()
+        moved = await caller.until(Reconnected)
+        await caller.call.send_audio(frame(5) + frame(0))
+        await caller.until(protocol.TurnMetrics, 3)
+        await until(lambda: gateways.all[0].gateway.calls.count == 0)
+        history = caller.call.history
+    assert moved.reason == "lost"
+    (session,) = gateways.sessions[1]
+    said = [message.content for message in session.messages if message.role == "user"]
+    assert said == ["1", "2", "3 4 5"]
+    assert caller.text() == "You said 1. You said 2. You said 3 4 5. "
+    assert [event.turn for event in caller.of(protocol.ResponseDone)] == [1, 2, 3]
+    assert len(caller.of(protocol.Connected)) == 1
+    assert not caller.of(protocol.ErrorEvent)
+    # The state of the session is the gateways' own.
+    assert history is None or not history.messages
+
+
+async def test_an_answer_goes_on_behind_what_came_of_it(gateways):
+    await gateways.start()
+    await gateways.start()
+    async with Conversation(gateways.urls) as caller:
+        session = gateways.sessions[0][0]
+        say = session.stream.say
+        count = 0
+
+        def say_some(event, samples=None):
+            nonlocal count
+            count += isinstance(event, protocol.Audio)
+            if count < 3:
+                say(event, samples)
+
+        session.stream.say = say_some
+        await caller.call.send_audio(frame(1) + frame(2) + frame(0))
+        await caller.until(AgentAudio, 2)
+        gateways.lines[0].cut()
+        await caller.until(protocol.ResponseDone)
+        await caller.until(protocol.TurnMetrics)
+    assert caller.text() == "You said 1 2. "
+    assert [event.offset_ms for event in caller.of(AgentAudio)] == [0, 40, 80, 120]
+    assert {event.response_id for event in caller.of(AgentAudio)} == {"r1"}
+    assert gateways.sessions[1][0].messages[-1].content == "You said 1 2."
+
+
+async def test_a_tool_is_run_once(gateways):
+    await gateways.start()
+    await gateways.start()
+    async with Conversation(gateways.urls) as caller:
+        session = gateways.sessions[0][0]
+        lose_messages(session)
+        await caller.call.send_audio(frame(9) + frame(0))
+        await until(lambda: caller.tools["look"] == 1)
+        await until(lambda: any(b"tool_response" in one.message for one in session.stream.seen))
+        gateways.lines[0].cut()
+        await caller.until(protocol.TurnMetrics)
+    assert caller.tools["look"] == 1
+    assert caller.text() == "You said 9 42. "
+
+
+async def test_messages_come_once(gateways):
+    await gateways.start()
+    await gateways.start()
+    async with Conversation(gateways.urls) as caller:
+        caller.call.remember("system", "first")
+        caller.call.send_text("hello")
+        await caller.until(protocol.TurnMetrics)
+        session = gateways.sessions[0][0]
+        lose_messages(session)
+        caller.call.remember("system", "second")
+        await until(lambda: any(b"second" in one.message for one in session.stream.seen))
+        gateways.lines[0].cut()
+        await caller.until(Reconnected)
+        caller.call.remember("system", "third")
+        caller.call.send_text("bye")
+        await caller.until(protocol.TurnMetrics, 2)
+    messages = [one.content for one in gateways.sessions[1][0].messages if one.role != "assistant"]
+    assert messages == ["first", "hello", "second", "third", "bye"]
+
+
+async def test_a_call_moves_on_twice_and_with_one_name_for_all(gateways):
+    await gateways.start()
+    await gateways.start()
+    await gateways.start()
+    async with Conversation(gateways.urls) as caller:
+        for number in (1, 2, 3):
+            await caller.call.send_audio(frame(number) + frame(0))
+            await caller.until(protocol.TurnMetrics, number)
+            if number < 3:
+                gateways.lines[number - 1].cut()
+                await caller.until(Reconnected, number)
+    assert caller.text() == "You said 1. You said 2. You said 3. "
+
+
+async def test_a_gateway_that_does_not_notice_the_cut_loses_the_session(gateways, monkeypatch):
+    monkeypatch.setattr(gateway_transport, "_PING_S", 0.2)
+    await gateways.start()
+    await gateways.start()
+    async with Conversation(gateways.urls) as caller:
+        await caller.call.send_audio(frame(1) + frame(0))
+        await caller.until(protocol.TurnMetrics)
+        gateways.lines[0].freeze()
+        await caller.until(Reconnected)
+        await until(lambda: gateways.all[0].gateway.calls.count == 1)
+        # The first one notices that it is not the owner any more when it says that the session lives.
+        await asyncio.wait_for(gateways.all[0].gateway.calls.drain(15), 15)
+        await caller.call.send_audio(frame(2) + frame(0))
+        await caller.until(protocol.TurnMetrics, 2)
+    assert caller.text() == "You said 1. You said 2. "
+    assert await gateways.all[0].metric("parley_gateway_calls_lost_total") == 1
+
+
+async def test_a_gateway_that_shuts_down_sends_its_calls_elsewhere(gateways):
+    await gateways.start()
+    await gateways.start()
+    async with Conversation(gateways.urls) as caller:
+        await caller.call.send_audio(frame(1) + frame(0))
+        await caller.until(protocol.TurnMetrics)
+        draining = asyncio.create_task(gateways.all[0].gateway.calls.drain(20))
+        moved = await caller.until(Reconnected)
+        async with asyncio.timeout(10):
+            await draining
+        await caller.call.send_audio(frame(2) + frame(0))
+        await caller.until(protocol.TurnMetrics, 2)
+    assert moved.reason == "go_away"
+    assert caller.text() == "You said 1. You said 2. "
+
+
+async def test_without_another_gateway_the_call_goes_back_to_its_own(gateways):
+    await gateways.start()
+    await gateways.start()
+    names = gateways.urls[:1]
+    async with Conversation(names) as caller:
+        await caller.call.send_audio(frame(1) + frame(0))
+        await caller.until(protocol.TurnMetrics)
+        line = gateways.lines[0]
+        line.cut()
+        line.is_cut = False
+        await caller.until(Reconnected)
+        await caller.call.send_audio(frame(2) + frame(0))
+        await caller.until(protocol.TurnMetrics, 2)
+    assert caller.text() == "You said 1. You said 2. "
+    assert len(gateways.sessions[0]) == 2
+
+
+async def test_a_call_that_stays_until_the_end_of_the_drain_goes_on_elsewhere(gateways):
+    await gateways.start()
+    await gateways.start()
+    async with Conversation(gateways.urls) as caller:
+        await caller.call.send_audio(frame(1) + frame(0) + frame(2))
+        await until(lambda: any(event.text == "2" for event in caller.of(protocol.Transcript)))
+        await gateways.all[0].gateway.calls.drain(0)
+        await caller.until(Reconnected)
+        await caller.call.send_audio(frame(3) + frame(0))
+        await caller.until(protocol.TurnMetrics, 2)
+    assert caller.text() == "You said 1. You said 2 3. "
+    assert not caller.of(protocol.Closed)
+
+
+async def test_without_a_store_the_call_is_lost(gateway):
+    one = await gateway()
+    line = Line(int(one.url.rpartition(":")[2]))
+    await line.start()
+    async with Conversation([line.url]) as caller:
+        await caller.call.send_audio(frame(1))
+        line.cut()
+        with pytest.raises(CallLostError):
+            async with asyncio.timeout(10):
+                await caller._reader
+    await line.stop()
