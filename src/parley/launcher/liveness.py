@@ -1,9 +1,9 @@
 """Finding the models and processes that live but do not respond.
 
 A model that has completed nothing for a while gets its canary. A canary that is not answered in time
-counts against the model only if neither its processes nor those of the models that it calls have used their
-processor meanwhile: a process that hangs uses none, and one that is busy on a slow machine does. A process
-with an event loop also touches a heartbeat file.
+counts against the model only if neither its processes nor those of the models that it calls have used a
+processor, or waited for one, meanwhile: a process that hangs does neither, and one that is busy on a slow or
+crowded machine does. A process with an event loop also touches a heartbeat file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 from parley.canaries import CanaryCall, CanaryConnection, CanaryLateError, ServerAddress
 from parley.errors import ParleyError
-from parley.launcher.processes import processor_s
+from parley.launcher.processes import processor_demand_s
 from parley.triton.request_loop import heartbeat_path
 
 _COUNTS_S = 3.0
 WORKING = 0.05
-"""Share of a processor. A process that waits uses less for its timers; one that works gets more, even with
-twenty others on two cores.
+"""Share of a processor that is used or waited for. A process that hangs needs less for its timers; one that
+works needs more, and on a crowded machine it waits for most of it.
 """
 
 _MEASURE_AFTER_S = 2.0
@@ -81,7 +81,7 @@ class CanaryOutcome:
     error: str = ""
     """Empty: it was answered well."""
     working: bool = False
-    """No answer came in time, but the processes have used their processor."""
+    """No answer came in time, but the processes have used a processor, or waited for one."""
 
 
 def ask_canary(
@@ -103,14 +103,16 @@ def ask_canary(
         deadline_s: for the answer.
         wait: sleeps; may end early when the result is not needed.
     """
-    began, used_s = time.monotonic(), processor_s(processes)
+    began, used_s = time.monotonic(), processor_demand_s(processes)
     try:
         canary(address, deadline_s)
     except CanaryLateError as error:
         # A full queue refuses at once: too soon to see whether anything works on it.
         wait(max(0.0, began + deadline_s - time.monotonic()))
         passed_s = time.monotonic() - began
-        return CanaryOutcome(model, str(error), working=processor_s(processes) - used_s >= WORKING * passed_s)
+        return CanaryOutcome(
+            model, str(error), working=processor_demand_s(processes) - used_s >= WORKING * passed_s
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, the model did not answer well
         return CanaryOutcome(model, str(error) or type(error).__name__)
     return CanaryOutcome(model)
@@ -132,8 +134,8 @@ class Heartbeats:
     """Judges the processes with heartbeats (:mod:`parley.triton.request_loop`); others are never silent.
 
     Args:
-        silent_s: longest silence of a process that uses less than 5 % of a processor.
-        working_s: longest silence of one that uses more.
+        silent_s: longest silence of a process that needs less than 5 % of a processor.
+        working_s: longest silence of one that needs more.
     """
 
     def __init__(self, silent_s: float, working_s: float) -> None:
@@ -154,11 +156,11 @@ class Heartbeats:
         silent_s = now - beat.seen_at
         if beat.measured_at is None:
             if silent_s >= min(_MEASURE_AFTER_S, self._silent_s / 2):
-                beat.measured_at, beat.used_s = now, processor_s([pid])
+                beat.measured_at, beat.used_s = now, processor_demand_s([pid])
             return False
         if silent_s < self._silent_s:
             return False
-        is_working = processor_s([pid]) - beat.used_s >= WORKING * (now - beat.measured_at)
+        is_working = processor_demand_s([pid]) - beat.used_s >= WORKING * (now - beat.measured_at)
         return silent_s >= self._working_s or not is_working
 
     def forget(self, pid: int) -> None:

@@ -115,9 +115,13 @@ def kill_process(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def processor_s(processes: Iterable[int]) -> float:
-    """Processor time of living processes and their descendants so far (seconds)."""
-    used = 0.0
+def processor_demand_s(processes: Iterable[int]) -> float:
+    """Processor time that living processes and their descendants have needed so far (seconds).
+
+    It is what they got, and for how long their threads were ready to run and got none: a process that works
+    on a crowded machine is told by it from one that hangs.
+    """
+    needed = 0.0
     for pid in processes:
         try:
             process = psutil.Process(pid)
@@ -127,8 +131,21 @@ def processor_s(processes: Iterable[int]) -> float:
         for member in family:
             with contextlib.suppress(psutil.Error):
                 times = member.cpu_times()
-                used += times.user + times.system
-    return used
+                needed += times.user + times.system + waiting_s(member.pid)
+    return needed
+
+
+def waiting_s(pid: int, proc: Path = Path("/proc")) -> float:
+    """For how long a process's living threads have waited for a processor, added up (seconds).
+
+    0.0 if the process has ended, or the kernel does not count it (``CONFIG_SCHED_INFO``).
+    """
+    waited_ns = 0
+    for path in proc.glob(f"{pid}/task/*/schedstat"):
+        # Nanoseconds on a processor, nanoseconds of waiting for one, turns. A thread may end meanwhile.
+        with contextlib.suppress(OSError, IndexError):
+            waited_ns += int(path.read_text().split()[1])
+    return waited_ns / 1e9
 
 
 def usage(session: int) -> list[ProcessUsage]:

@@ -22,7 +22,7 @@ class Process:
         self._beats = 0
         self.used_s = 0.0
         self.heartbeats = Heartbeats(silent_s=8.0, working_s=60.0)
-        monkeypatch.setattr(liveness, "processor_s", lambda processes: self.used_s)
+        monkeypatch.setattr(liveness, "processor_demand_s", lambda processes: self.used_s)
 
     def beat(self):
         self._path.touch()

@@ -436,10 +436,10 @@ def used(monkeypatch):
     rates = {}
     clock = time.monotonic
 
-    def processor_s(processes):
+    def processor_demand_s(processes):
         return clock() * sum(rates.get(pid, 0.0) for pid in processes)
 
-    monkeypatch.setattr(liveness, "processor_s", processor_s)
+    monkeypatch.setattr(liveness, "processor_demand_s", processor_demand_s)
     return rates
 
 
