@@ -41,6 +41,7 @@ from parley.llm.messages import choose_sampling
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
 from parley.tts.voice_routing import primary_language
+from parley.turns.endpointing import MAX_CHARACTERS
 from parley.turns.settings import choose_settings
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]
@@ -175,7 +176,8 @@ class Conversation:
         state = resume.state
         user = state.user
         if user.text and not state.unanswered:
-            self._endpointer.restore(state.utterances, user.text)
+            # As long as a turn can be: what judges its end takes longer for more.
+            self._endpointer.restore(state.utterances, user.text[-MAX_CHARACTERS:])
         elif user.text and not self._start.turn.answer:
             said = ChatMessage(role="user", content=user.text)
             state = msgspec.structs.replace(state, unanswered=False, messages=[*state.messages, said])

@@ -1,0 +1,154 @@
+"""States that no session has sent: they are refused, or cost no more than a session that begins."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent_fakes import FakeCall
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from virtual_loop import VirtualLoop
+
+from parley.agent.config import AgentConfig
+from parley.agent.turns import MAX_QUEUED
+from parley.chat import ChatMessage, ToolCall
+from parley.checkpoint import (
+    CHECKPOINT_VERSION,
+    AgentTurnState,
+    HistoryState,
+    QueuedText,
+    ResponseProgress,
+    Resume,
+    RoundState,
+    SessionState,
+    UserTurnState,
+)
+from parley.protocol import MAX_RESUME_BYTES, Checkpoint, Start, Tool, encode
+from parley.turns.endpointing import MAX_CHARACTERS
+
+TEXTS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(("a " * 16_000, "x" * 60_000, "twenty five, " * 2_000, ". " * 8_000, "\n" * 500, "\x00")),
+)
+IDS = st.sampled_from(("", "a", "b", "call-1-1", "x" * 300))
+NUMBERS = st.one_of(st.integers(0, 3), st.sampled_from((-1, 2**31, 2**62, 604_800_000)))
+CALLS = st.builds(
+    ToolCall, id=IDS, name=st.sampled_from(("look", "other", "")), arguments=st.just({"a": [[[]]] * 50})
+)
+MESSAGES = st.lists(
+    st.builds(
+        ChatMessage,
+        role=st.sampled_from(("user", "assistant", "system", "tool")),
+        content=TEXTS,
+        tool_calls=st.lists(CALLS, max_size=2),
+        tool_call_id=st.one_of(st.none(), IDS),
+    ),
+    max_size=6,
+)
+ROUNDS = st.builds(
+    RoundState,
+    text=TEXTS,
+    said=st.booleans(),
+    calls=st.lists(CALLS, max_size=2),
+    results=st.dictionaries(IDS, TEXTS, max_size=2),
+)
+TURNS = st.builds(
+    AgentTurnState,
+    turn=st.integers(0, 3),
+    response_id=IDS,
+    kind=st.sampled_from(("answer", "say")),
+    text=TEXTS,
+    interruptible=st.booleans(),
+    remember=st.booleans(),
+    system_prompt=st.one_of(st.none(), TEXTS),
+    use_tools=st.booleans(),
+    rounds=st.lists(ROUNDS, max_size=3),
+)
+STATES = st.builds(
+    SessionState,
+    version=st.just(CHECKPOINT_VERSION),
+    turns=st.integers(0, 3),
+    utterances=NUMBERS,
+    audio_ms=NUMBERS,
+    user=st.builds(UserTurnState, text=TEXTS, digits=st.sampled_from(("", "12", "#", "x", "1" * 64))),
+    agent=st.one_of(st.none(), TURNS),
+    unanswered=st.booleans(),
+    queued=st.lists(
+        st.builds(
+            QueuedText,
+            kind=st.sampled_from(("say", "respond")),
+            text=TEXTS,
+            system_prompt=st.one_of(st.none(), TEXTS),
+        ),
+        max_size=3,
+    )
+    | st.just([QueuedText(text="a")] * (MAX_QUEUED + 1)),
+    messages=MESSAGES,
+    muted=st.booleans(),
+    handled=st.one_of(st.none(), NUMBERS),
+    unfinished=st.lists(NUMBERS, max_size=3) | st.just([1] * 1_000),
+)
+PROGRESSES = st.builds(
+    ResponseProgress,
+    response_id=IDS,
+    text=TEXTS,
+    audio_ms=NUMBERS,
+    words=st.lists(st.tuples(NUMBERS, TEXTS), max_size=4) | st.just([(0, "a")] * 9_000),
+    played_ms=NUMBERS,
+    done=st.booleans(),
+)
+RESUMES = st.builds(
+    Resume,
+    state=STATES,
+    history=st.builds(HistoryState, messages=MESSAGES, summary=TEXTS),
+    progress=st.one_of(st.none(), PROGRESSES),
+    audio_ms=NUMBERS,
+)
+
+
+async def go_on(resume: Resume) -> None:
+    call = FakeCall(AgentConfig())
+    call.synthesizer.character_ms = 1
+    await call.start(Start(checkpoints=True, tools=[Tool(name="look")], resume=resume))
+    if call.outlet.reason is not None:
+        assert set(call.outlet.codes) == {"invalid_message"}
+        await call.hang_up()
+        call.send(end=True)
+    else:
+        await call.until(3_000)
+        assert "internal_error" not in call.outlet.codes
+        # As a session that begins: texts that wait have a bound, and so has what the language model gets.
+        assert len(call.chat.requests) <= MAX_QUEUED + 4
+        assert all(len(request.messages) < 500 for request in call.chat.requests)
+        assert all(len(encode(event)) < 2 * MAX_RESUME_BYTES for event in call.outlet.of(Checkpoint))
+        assert all(len(one.text) <= MAX_CHARACTERS for one in call.outlet.of(Checkpoint)[0].state.queued)
+        await call.end()
+    assert len(call.host) == 0
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(RESUMES)
+def test_a_state_of_a_stranger_is_refused_or_costs_no_more_than_a_start(resume):
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(go_on(resume))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(RESUMES, st.data())
+def test_a_state_that_is_nearly_right(resume, data):
+    """The parts that refuse most states are left out."""
+    state = SessionState(
+        version=CHECKPOINT_VERSION,
+        turns=1,
+        user=UserTurnState(text=data.draw(TEXTS)[: 4 * MAX_CHARACTERS]),
+        unanswered=resume.state.unanswered,
+        muted=resume.state.muted,
+        agent=data.draw(st.one_of(st.none(), st.just(AgentTurnState(turn=1, response_id="a")))),
+    )
+    text = data.draw(TEXTS)
+    progress = ResponseProgress(response_id="a", text=text, audio_ms=60_000, words=[(0, text[:900])])
+    kept = HistoryState(
+        messages=[ChatMessage(role="user", content=data.draw(TEXTS))] * data.draw(st.integers(0, 9))
+    )
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(go_on(Resume(state=state, history=kept, progress=progress)))
