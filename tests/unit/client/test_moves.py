@@ -565,3 +565,43 @@ async def test_reports_of_playing_do_not_fill_the_queue_of_a_call_without_a_serv
         await line.answered(2)
         await line.call.hang_up()
     await servers.stop()
+
+
+async def test_a_call_leaves_a_server_that_does_not_know_its_session():
+    servers = Servers()
+    line = Conversation(servers)
+    async with line:
+        await line.speak(0, 1, 0)
+        await line.answered(1)
+        unknown = protocol.ErrorEvent(code="session_not_found", message="no session", retryable=False)
+        servers.streams[0].replies.put_nowait(ServerReply("2", protocol.encode(unknown), final=True))
+        await line.until(lambda: line.got(Reconnected))
+        await line.speak(0, 2, 0)
+        await line.answered(2)
+        await line.call.hang_up()
+    await servers.stop()
+    assert not line.got(protocol.ErrorEvent)
+    assert [message.content for message in servers.sessions[-1].messages if message.role == "user"] == [
+        "1",
+        "2",
+    ]
+
+
+async def test_a_call_leaves_a_server_that_refuses_a_request():
+    servers = Servers()
+    line = Conversation(servers)
+    async with line:
+        await line.speak(0, 0)
+        stream = servers.streams[0]
+        acknowledge = stream.acknowledge
+        stream.acknowledge = lambda one: acknowledge(one, "Server is stopping" if one.message else "")
+        on_frame = servers.sessions[0].on_frame
+        servers.sessions[0].on_frame = lambda one: None if one.message else on_frame(one)
+        line.call.send_text("hello")
+        await line.answered(1)
+        await line.call.hang_up()
+    await servers.stop()
+    assert [event.reason for event in line.got(Reconnected)] == ["lost"]
+    assert [message.content for message in servers.sessions[-1].messages if message.role == "user"] == [
+        "hello"
+    ]
