@@ -29,7 +29,7 @@ class Files:
         self.renew("first")
 
     def renew(self, host, key=None):
-        certificate, private = self.authority.issue(host, key)
+        certificate, private = self.authority.issue(host, key=key)
         self.certificate.write_bytes(certificate)
         self.key.write_bytes(private)
 
@@ -170,7 +170,7 @@ async def test_a_file_of_both_needs_no_other(files, tmp_path):
 
 def test_an_encrypted_key_is_refused_without_a_question(files):
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate, _ = files.authority.issue("first", key)
+    certificate, _ = files.authority.issue("first", key=key)
     files.certificate.write_bytes(certificate)
     secret = BestAvailableEncryption(b"secret")
     files.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
