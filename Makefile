@@ -22,7 +22,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery bench-moves cluster bench-growth bench-observation perf-analyzer soak fleet load observe fetch models export convert images lock clean
+    bench-recovery bench-moves cluster bench-growth bench-observation perf-analyzer soak chaos fleet load observe fetch models export convert images lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -161,6 +161,11 @@ cluster: setup ## Scale, deploy and disturb an installation under calls, each pa
 
 bench-moves: setup ## Kill, cut off and restart servers under calls, which go on elsewhere (needs root; ARGS="--help")
 	@$(PY) perf/bench_moves.py $(ARGS)
+
+chaos: setup ## Cause one fault after the other under running calls, which check what it does (root; ARGS="--help")
+	@$(PYTHON3) scripts/setup --cluster
+	@$(PYTHON3) scripts/setup --faketime
+	@$(PY) perf/chaos.py $(ARGS)
 
 fleet: setup ## Simulate a day of a fleet on paper: refused calls, cost, the buffer that it needs (ARGS="--help")
 	@$(PY) perf/fleet.py $(ARGS)

@@ -35,6 +35,11 @@ class Program:
         """Whether it has been started, and has not ended."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Of its process, which is the leader of its session; 0: it does not run."""
+        return self._process.pid if self._process is not None and self.is_running else 0
+
     async def start(
         self,
         command: Sequence[str | Path],

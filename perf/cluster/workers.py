@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cluster.network import Node
@@ -23,9 +24,21 @@ class Worker:
         node: Where it runs.
         profile: Of its models.
         folder: For its log.
+        wrapper: A program that starts it, with its command as arguments.
+        environment: Beside the own one.
+        ready_s: The longest time that it may take to start (seconds).
     """
 
-    def __init__(self, node: Node, profile: str, folder: Path) -> None:
+    def __init__(
+        self,
+        node: Node,
+        profile: str,
+        folder: Path,
+        *,
+        wrapper: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        ready_s: float = _READY_S,
+    ) -> None:
         self.node = node
         self.address = f"{node.address}:{GRPC_PORT}"
         """Of its gRPC endpoint."""
@@ -36,6 +49,9 @@ class Worker:
         self.session_log = ROOT / ".server" / self.state_name / "triton.log"
         """Where it says which sessions it has; begins anew with each start."""
         self._profile = profile
+        self._wrapper = wrapper
+        self._environment = environment
+        self._ready_s = ready_s
         self._program = Program(node, node.name, folder)
 
     async def start(self) -> None:
@@ -43,22 +59,28 @@ class Worker:
 
         Raises:
             ParleyError: it ended before.
-            DeadlineExceededError: not within three minutes.
+            DeadlineExceededError: not in time.
         """
         command: list[str | Path] = [ROOT / "scripts" / "serve", "--profile", self._profile, "--no-fetch"]
         ports = ["--grpc-port", str(GRPC_PORT), "--http-port", str(_HTTP_PORT)]
         ports += ["--metrics-port", str(METRICS_PORT)]
         addresses = ["--grpc-address", self.node.address, "--http-address", self.node.address]
         await self._program.start(
-            [*command, "--name", self.state_name, *ports, *addresses],
+            [*self._wrapper, *command, "--name", self.state_name, *ports, *addresses],
             lambda: self._program.has_logged(_READY),
-            ready_s=_READY_S,
+            ready_s=self._ready_s,
+            environment=self._environment,
         )
 
     @property
     def is_running(self) -> bool:
         """Whether it was started, and has not ended."""
         return self._program.is_running
+
+    @property
+    def launcher(self) -> int:
+        """Process number of the launcher; 0: it does not run."""
+        return self._program.pid
 
     def kill(self) -> None:
         """End all of its processes at once (SIGKILL)."""

@@ -155,6 +155,17 @@ def provide_prometheus() -> None:
         _unpack("prometheus", folder)
 
 
+def provide_faketime() -> None:
+    """Provide Debian's libfaketime in ``.cache``, where apt-get can download it.
+
+    Raises:
+        SetupError: the download failed.
+    """
+    folder = ROOT / ".cache" / "faketime"
+    if not folder.exists():
+        _unpack("libfaketime", folder)
+
+
 def _unpack(package: str, folder: Path) -> None:
     """Put the files of a Debian package into a folder, without installing it."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
@@ -275,6 +286,11 @@ def main(argv: list[str] | None = None) -> int:
         help="only download Prometheus, which `make observe` and tests use",
     )
     what.add_argument(
+        "--faketime",
+        action="store_true",
+        help="only download libfaketime, with which `make chaos` sets clocks",
+    )
+    what.add_argument(
         "--perf-analyzer",
         action="store_true",
         help="only provide Triton's perf_analyzer, in .cache/perf-analyzer",
@@ -302,6 +318,7 @@ def main(argv: list[str] | None = None) -> int:
         "containers": provide_containers,
         "cluster": provide_cluster,
         "prometheus": provide_prometheus,
+        "faketime": provide_faketime,
     }
     provide = next((programs[name] for name in programs if getattr(arguments, name)), None)
     environment = next((chosen[name] for name in chosen if getattr(arguments, name)), SERVE)

@@ -7,7 +7,8 @@ import urllib.request
 
 import pytest
 import pytest_asyncio
-from bench_recovery import calling, measure, until_all_answered
+from bench_recovery import make_callers, measure
+from chaos.callers import calling, until_all_answered
 from leftovers import AGENT_MODELS, ANY_PORTS, leftovers
 
 from parley.launcher import EmbeddedServer, ServerOptions
@@ -47,7 +48,8 @@ def check(server, case):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def callers(supervised):
-    async with calling(supervised.endpoints.grpc, range(CALLS)) as found:
+    found = make_callers(supervised.endpoints.grpc, range(CALLS))
+    async with calling(found):
         await until_all_answered(found, LIMIT_S)
         yield found
 
@@ -72,7 +74,8 @@ async def test_no_call_is_lost_when_a_model_fails(supervised, callers, model, si
 @pytest.mark.parametrize("signal", ["STOP", "KILL"])
 async def test_the_call_of_another_instance_goes_on_when_one_fails(supervised, callers, signal):
     # The earlier calls may all be on one instance. Triton gives a new one to that with the most room.
-    async with calling(supervised.endpoints.grpc, range(CALLS, 2 * CALLS)) as newcomers:
+    newcomers = make_callers(supervised.endpoints.grpc, range(CALLS, 2 * CALLS))
+    async with calling(newcomers):
         await until_all_answered(newcomers, LIMIT_S)
         case = await measure(supervised, [*callers, *newcomers], "voice_agent", signal, LIMIT_S)
     check(supervised, case)

@@ -1,0 +1,1 @@
+"""Faults under running calls, and what the callers notice of them."""
