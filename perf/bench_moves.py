@@ -1,7 +1,8 @@
 """Calls that outlive their servers: ``make bench-moves``; docs/reliability.md.
 
 Three servers, each in a network namespace of its own, take calls that hold conversations in real time. Then
-one server is killed, one loses its network, or all three are restarted one after the other. It says what
+one server is killed, one loses its network, all three are restarted one after the other, or a gateway is
+killed (of two, which share a Redis; the callers of this fault call through them). It says what
 became of the calls, how long their users heard nothing, what was not understood, and whether the
 conversation that the agent remembers is the one that was held. It needs root.
 """
@@ -15,22 +16,29 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cluster.callers import CallReport, hold_calls
+from cluster.gateways import Gateway, ServersFile, read_history, shared_settings
 from cluster.judging import MOST_UNANSWERED, Check, finite, is_unanswered
 from cluster.network import Network
+from cluster.redis import Redis
+from cluster.site import servers_removed
 from cluster.workers import Worker
 from rich.console import Console
 from rich.table import Table
 from word_errors import spoken_words, word_errors
 
+from parley.checkpoint import HistoryState
 from parley.errors import ParleyError
 from parley.launcher.options import DEFAULT_PROFILE, TINY_PROFILE
 from parley_client import ToolTable, connect
+from parley_client.call import Call
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.cli.script import ScriptTurn, load_script
@@ -39,7 +47,8 @@ from parley_client.cli.turns import TurnReport, percentile
 _CUT_S = 15.0
 _DRAIN_S = 20
 _BEFORE_S, _AFTER_S = 12.0, 25.0
-_FAULTS = ("kill", "cut", "rolling")
+_GATEWAY = "gateway"
+_FAULTS = ("kill", "cut", "rolling", _GATEWAY)
 
 
 @dataclass
@@ -165,23 +174,76 @@ def _gap_ms(report: CallReport, usual_wait_ms: float) -> float:
 
 
 class _Cluster:
-    """The servers, and what is done to them."""
+    """The servers, and gateways if need be; and what is done to them.
 
-    def __init__(self, workers: Sequence[Worker], console: Console) -> None:
-        self._workers = workers
+    Args:
+        network: Gets their nodes.
+        folder: For their logs.
+        args: Of the command.
+        console: Shows what is being started.
+    """
+
+    def __init__(self, network: Network, folder: Path, args: argparse.Namespace, console: Console) -> None:
         self._console = console
+        self._workers = [
+            Worker(network.add(f"worker-{number + 1}"), args.profile, folder)
+            for number in range(args.servers)
+        ]
+        self._addresses = [worker.address for worker in self._workers]
+        self._redis: Redis | None = None
+        self._gateways: list[Gateway] = []
+        if _GATEWAY in args.faults:
+            self._redis = Redis(network.add("redis"), folder)
+            servers = ServersFile(folder / "servers")
+            servers.write(self._addresses)
+            settings = shared_settings(self._redis.url, folder)
+            settings["PARLEY_GATEWAY_CALLS_LIMIT"] = str(max(32, 4 * args.calls))
+            self._gateways = [
+                Gateway(network.add(f"gateway-{number + 1}"), servers, folder, settings)
+                for number in range(2)
+            ]
 
     async def start(self) -> None:
-        """Start all servers; one after the other, because they share the processors."""
+        """Start everything; one server after the other, because they share the processors."""
         for worker in self._workers:
             self._console.print(f"starting {worker.node.name} …")
             await worker.start()
+        if self._redis is not None:
+            self._console.print("starting Redis and gateways …")
+            await self._redis.start()
+        for gateway in self._gateways:
+            await gateway.start()
 
-    async def kill(self) -> None:
-        """Kill the first server."""
+    def connect(self, fault: str, caller: int) -> AbstractAsyncContextManager[Call]:
+        """A call of a caller, each of whom begins at another server, or gateway."""
+        gateways = [f"http://{gateway.address}" for gateway in self._gateways]
+        names = gateways if fault == _GATEWAY else self._addresses
+        first = caller % len(names)
+        return connect([*names[first:], *names[:first]], tools=ToolTable(DEMO_TOOLS), greeting="")
+
+    async def read_history(self, call: Call, report: CallReport) -> HistoryState | None:
+        """What the agent remembers, which clients of gateways ask those for."""
+        return call.history or await read_history(self._gateways, report.session_id)
+
+    async def disturb(self, fault: str) -> None:
+        """Do it."""
+        faults = {"kill": self._kill, "cut": self._cut, "rolling": self._roll, _GATEWAY: self._kill_gateway}
+        await faults[fault]()
+
+    async def repair(self, fault: str) -> None:
+        """Bring back what a fault has ended."""
+        if fault == "kill":
+            await self._workers[0].start()
+        elif fault == _GATEWAY:
+            await self._gateways[0].start()
+
+    async def _kill(self) -> None:
         self._workers[0].kill()
 
-    async def cut(self) -> None:
+    async def _kill_gateway(self) -> None:
+        self._gateways[0].kill()
+
+    async def _cut(self) -> None:
         """Take the first server's network away, and give it back."""
         self._workers[0].node.cut()
         try:
@@ -189,49 +251,34 @@ class _Cluster:
         finally:
             self._workers[0].node.mend()
 
-    async def rolling(self) -> None:
+    async def _roll(self) -> None:
         """Restart every server, emptied before."""
         for worker in self._workers:
             await worker.drain(_DRAIN_S)
             await worker.stop()
             await worker.start()
 
-    async def repair(self, fault: str) -> None:
-        """Bring back what a fault has ended."""
-        if fault == "kill":
-            await self._workers[0].start()
-
 
 async def _measure(args: argparse.Namespace, console: Console) -> list[Outcome]:
     turns = _turns(args.profile)
     outcomes = []
-    with Network() as network, tempfile.TemporaryDirectory(prefix="parley-moves-") as folder:
-        workers = [
-            Worker(network.add(f"worker-{number + 1}"), args.profile, Path(folder))
-            for number in range(args.servers)
-        ]
-        cluster = _Cluster(workers, console)
+    with (
+        servers_removed(args.servers),
+        Network() as network,
+        tempfile.TemporaryDirectory(prefix="parley-moves-") as folder,
+    ):
+        cluster = _Cluster(network, Path(folder), args, console)
         await cluster.start()
-        addresses = [worker.address for worker in workers]
-        faults: dict[str, Callable[[], Awaitable[None]]] = {
-            "kill": cluster.kill,
-            "cut": cluster.cut,
-            "rolling": cluster.rolling,
-        }
         for number, fault in enumerate(args.faults):
             console.print(f"{fault}: {args.calls} calls …")
             reports = await hold_calls(
-                # Each begins at another server.
-                lambda index: connect(
-                    [*addresses[index % len(addresses) :], *addresses[: index % len(addresses)]],
-                    tools=ToolTable(DEMO_TOOLS),
-                    greeting="",
-                ),
+                partial(cluster.connect, fault),
                 turns,
                 args.calls,
-                faults[fault],
+                partial(cluster.disturb, fault),
                 before_s=_BEFORE_S,
                 after_s=_AFTER_S,
+                read_history=cluster.read_history,
             )
             outcomes.append(judge(fault, reports))
             if number + 1 < len(args.faults):

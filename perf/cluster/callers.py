@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from parley import protocol
 from parley.checkpoint import HistoryState
@@ -136,6 +137,10 @@ class Loudspeaker:
         self._ends[heard.response_id] = heard.at_s + len(heard.samples) / heard.sample_rate
 
 
+ReadHistory: TypeAlias = Callable[[Call, CallReport], Awaitable[HistoryState | None]]
+"""Reads what the agent remembers, of an open call; None: it is unknown."""
+
+
 class Callers:
     """Each holds one call after the other, and speaks and listens in it like a person.
 
@@ -144,7 +149,7 @@ class Callers:
         turns: Spoken in this order, again and again; each caller begins elsewhere.
         count: Callers.
         turns_per_call: After so many turns a caller hangs up and calls again. None: never.
-        read_history: What the agent remembers, of an open call.
+        read_history: None: the call knows it.
     """
 
     def __init__(
@@ -154,7 +159,7 @@ class Callers:
         count: int,
         *,
         turns_per_call: int | None = None,
-        read_history: Callable[[Call, CallReport], Awaitable[HistoryState | None]] | None = None,
+        read_history: ReadHistory | None = None,
     ) -> None:
         self.reports: list[CallReport] = []
         """Of all calls, those under way included."""
@@ -166,13 +171,13 @@ class Callers:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Call until :meth:`stop`; returns once everybody has finished a turn and hung up."""
+        """Call until :meth:`stop`; returns once all callers have finished a turn and hung up."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._count):
                 group.create_task(self._call_again(number), name=f"caller {number}")
 
     def stop(self) -> None:
-        """Nobody asks or calls any more."""
+        """Let no caller begin another turn or call."""
         self._stopping.set()
 
     async def _call_again(self, number: int) -> None:
@@ -255,6 +260,7 @@ async def hold_calls(
     *,
     before_s: float,
     after_s: float,
+    read_history: ReadHistory | None = None,
 ) -> list[CallReport]:
     """Hold calls, disturb them once, and let each finish its turn.
 
@@ -264,12 +270,13 @@ async def hold_calls(
         calls: at once.
         disturb: the disturbance.
         before_s: from when the last caller calls until the disturbance (seconds).
-        after_s: from its end until nobody asks any more (seconds).
+        after_s: from its end until no caller begins another turn (seconds).
+        read_history: what the agent remembers, of an open call; None: as the call knows it.
 
     Raises:
         ParleyError: the disturbance failed.
     """
-    callers = Callers(connect, turns, calls)
+    callers = Callers(connect, turns, calls, read_history=read_history)
     async with asyncio.TaskGroup() as group:
         group.create_task(callers.run(), name="callers")
         try:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import httpx
+import msgspec
+
 from cluster.network import Node
 from cluster.programs import Program
+from cluster.session_logs import GatewayLogs
+from parley.checkpoint import HistoryState
 from parley.launcher.options import ROOT
 
 _PORT, _METRICS_PORT = 8080, 9100
 _READY_S = 60.0
+_HISTORY_S = 5.0
 _READY = b"ready http="
 
 
@@ -40,8 +48,25 @@ class ServersFile:
         new.replace(self.path)
 
 
+def shared_settings(redis_url: str, folder: Path) -> dict[str, str]:
+    """Settings of gateways that count rates together, and take sessions over from each other.
+
+    Args:
+        redis_url: Of the store.
+        folder: For the keys that encrypt it.
+    """
+    keys = folder / "takeover.keys"
+    keys.touch(0o600)
+    keys.write_bytes(base64.b64encode(secrets.token_bytes(32)) + b"\n")
+    return {
+        "PARLEY_GATEWAY_RATES_STORE": redis_url,
+        "PARLEY_GATEWAY_TAKEOVER_STORE": redis_url,
+        "PARLEY_GATEWAY_TAKEOVER_KEYS_FILE": str(keys),
+    }
+
+
 class Gateway:
-    """A gateway, which asks nobody for a key.
+    """A gateway without authentication.
 
     Args:
         node: Where it runs; its name is the gateway's in the ids of sessions.
@@ -97,3 +122,23 @@ class Gateway:
     def kill(self) -> None:
         """End all of its processes at once (SIGKILL)."""
         self._program.kill()
+
+
+async def read_history(gateways: Sequence[Gateway], session_id: str) -> HistoryState | None:
+    """What the agent remembers of a session that is open at one of these gateways; None: none of them says.
+
+    Args:
+        gateways: All of them.
+        session_id: The session's first; it may have gone on at another gateway, with another one.
+    """
+    current = GatewayLogs.read(gateway.log_path for gateway in gateways).ids_of(session_id)[-1]
+    for gateway in gateways:
+        if current.startswith(f"{gateway.name}_"):
+            url = f"http://{gateway.address}/v1/sessions/{current}/history"
+            try:
+                async with httpx.AsyncClient(timeout=_HISTORY_S, trust_env=False) as client:
+                    answer = await client.get(url)
+            except httpx.HTTPError:
+                return None
+            return msgspec.json.decode(answer.content, type=HistoryState) if answer.is_success else None
+    return None

@@ -74,6 +74,8 @@ class Outcome:
     """Of the affected calls those that moved, broke, or had a turn without an answer."""
     moved: int = 0
     """Calls that went on at another server."""
+    changed_gateway: int = 0
+    """Calls that went on at another gateway, or over another connection."""
     gaps_ms: list[float] = field(default_factory=list)
     """Of each affected call: the longest silence within an answer while the disturbance lasted, or by how
     much longer than usual an answer was waited for, whichever is more. Infinite: one did not come."""
@@ -155,7 +157,8 @@ def judge(
         if not _during(turn, disturbance) and (wait := turn.voice_to_voice_ms) is not None and wait > 0
     ]
     outcome.usual_wait_ms = statistics.median(waits) if waits else math.nan
-    outcome.moved = sum(logs.calls.get(report.session_id, "") in logs.moves for report in reports)
+    outcome.moved = sum(bool(logs.calls_of(report.session_id) & logs.moves.keys()) for report in reports)
+    outcome.changed_gateway = sum(report.session_id in logs.resumed for report in reports)
     covered = [report for report in reports if report.session_id and disturbance.covers(report)]
     affected = [report for report in covered if _is_affected(report, disturbance, logs)]
     unaffected = [report for report in covered if not _is_affected(report, disturbance, logs)]
@@ -175,16 +178,18 @@ def judge(
 
 def _is_affected(report: CallReport, disturbance: Disturbance, logs: GatewayLogs) -> bool:
     affected = disturbance.affected
-    return affected is None or logs.calls.get(report.session_id, "") in affected
+    return affected is None or bool(logs.calls_of(report.session_id) & affected)
 
 
 def _touch(report: CallReport, disturbance: Disturbance, logs: GatewayLogs) -> str:
     """What a call has noticed; empty: nothing."""
     if report.lost:
         return f"broke: {report.lost}"
-    moves = logs.moves.get(logs.calls.get(report.session_id, ""), [])
+    moves = sorted(move for call in logs.calls_of(report.session_id) for move in logs.moves.get(call, []))
     if reasons := [reason for at, reason in moves if at >= disturbance.began_at]:
         return f"moved: {', '.join(reasons)}"
+    if report.session_id in logs.resumed:
+        return "went on at another gateway"
     return next((turn.problem or "no answer" for turn in report.turns if is_unanswered(turn)), "")
 
 
@@ -254,9 +259,7 @@ def _check_crossed(reports: Sequence[CallReport], degrees: Callable[[int], int])
             if numbers and any(isinstance(one, ToolRequest) and one.name == _WEATHER for one in turn.tools):
                 counted += 1
                 if crossed := numbers & others - {degrees(report.number)}:
-                    problems.append(
-                        f"caller {report.number} heard of {sorted(crossed)} degrees: {turn.answer!r}"
-                    )
+                    problems.append(f"caller {report.number} got {sorted(crossed)} degrees: {turn.answer!r}")
     seen: dict[str, int] = {}
     for index, report in enumerate(reports):
         problems += [

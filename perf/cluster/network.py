@@ -97,7 +97,7 @@ class Node:
         return process
 
     def cut(self) -> None:
-        """Pull the cable: packets vanish in both directions, and nobody is told."""
+        """Pull the cable: packets vanish in both directions, without an error."""
         _ip("link", "set", self._cable, "down")
 
     def mend(self) -> None:
@@ -144,7 +144,7 @@ class Node:
     def _apply(self) -> None:
         """Put the rules of now in the place of those before, at once."""
         self._dropped += self._counted()
-        # Where packets come in, as on a real wire: a sender is told when its own packet is dropped going out.
+        # Where packets come in, as on a real wire: an own packet that is dropped going out is an error.
         _nft(_rules(self._table, self._cable, self._cable, self._drops("daddr")))
         inside = _rules(_INSIDE, "wire", "eth0", self._drops("saddr"))
         inside += [f"add table inet {_INSIDE}", f"flush table inet {_INSIDE}"]

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cluster.callers import Callers, CallReport
+from cluster.callers import Callers
+from cluster.gateways import Gateway
 from cluster.judging import MOST_UNANSWERED, Check, Disturbance, Outcome, judge, retryable_codes
 from cluster.node_thread import NodeThread
 from cluster.session_logs import GatewayLogs, ServerLog, open_sessions
@@ -125,9 +126,14 @@ class Scene:
         self.disturbance.affected |= log.sessions()
         return len(log.sessions())
 
+    def affect_gateway(self, gateway: Gateway) -> None:
+        """The disturbance may touch the calls that a gateway has had."""
+        assert self.disturbance.affected is not None
+        self.disturbance.affected |= set(GatewayLogs.read([gateway.log_path]).calls.values())
+
     def check(self, name: str, counted: float, problems: Iterable[str] = ()) -> None:
         """Add a check."""
-        self.checks.append(Check(name, int(counted), list(problems)))
+        self.checks.append(Check(name, int(counted) if math.isfinite(counted) else 0, list(problems)))
 
     async def increase(self, selector: str) -> float:
         """By how much counters have grown since the first call, as Prometheus saw it."""
@@ -150,7 +156,7 @@ class Scene:
         async def are_gone() -> bool:
             logs = GatewayLogs.read(gateway.log_path for gateway in self.site.gateways)
             still = {report.session_id for report in self._callers.reports if math.isnan(report.ended_s)}
-            here = {logs.calls.get(session, "") for session in still} & log.open
+            here = {call for session in still for call in logs.calls_of(session)} & log.open
             return here <= logs.moves.keys()
 
         await self.wait_until(are_gone, limit_s)
@@ -251,7 +257,7 @@ async def rolling(scene: Scene) -> None:
 
 
 async def rolling_gateway(scene: Scene) -> None:
-    """A gateway leaves nginx, waits for its calls, and is restarted."""
+    """A gateway leaves nginx and is restarted; it asks its calls to go on at the other one."""
     site, gateway = scene.site, scene.site.gateways[0]
     async with scene.calls():
         calls = await site.prometheus.value(f'sum(parley_gateway_calls{{instance="{gateway.metrics}"}})')
@@ -260,26 +266,23 @@ async def rolling_gateway(scene: Scene) -> None:
         began = time.perf_counter()
         await gateway.stop(DRAIN_S + 30.0)
         scene.figures["empty after, s"] = time.perf_counter() - began
+        scene.affect_gateway(gateway)
         await gateway.start()
         site.balancer.reload(site.gateway_addresses)
+    scene.figures["calls that changed their gateway"] = scene.outcome.changed_gateway
 
 
 async def gateway_loss(scene: Scene) -> None:
-    """A gateway is killed. Its calls end with it, and its callers call again; those of the other go on."""
+    """A gateway is killed: its calls go on at the other one."""
     site, gateway = scene.site, scene.site.gateways[0]
-
-    def is_its_own(report: CallReport) -> bool:
-        return report.session_id.startswith(f"{gateway.name}_")
-
     async with scene.calls():
         calls = await site.prometheus.value(f'sum(parley_gateway_calls{{instance="{gateway.metrics}"}})')
         scene.check("the gateway had calls", calls)
         gateway.kill()
-        scene.disturbance.may_lose = is_its_own
-        logs = GatewayLogs.read([gateway.log_path])
-        assert scene.disturbance.affected is not None
-        scene.disturbance.affected |= set(logs.calls.values())
+        scene.affect_gateway(gateway)
         await asyncio.sleep(_AFTER_S)
+    scene.figures["calls that changed their gateway"] = changed = scene.outcome.changed_gateway
+    scene.check("calls go on at the other gateway", changed)
     await gateway.start()
 
 
@@ -376,7 +379,7 @@ async def reset(scene: Scene) -> None:
 
 
 async def half_open(scene: Scene) -> None:
-    """Some callers vanish without a word, as out of a network: their calls are ended, and no others."""
+    """Some callers' network is cut: their calls are ended, and no others."""
     site = scene.site
     silent = scene.make_callers(_SILENT_CALLERS)
     thread = NodeThread(site.other_callers_node, silent.run)
@@ -429,7 +432,7 @@ SCENARIOS: dict[str, Scenario] = {
     "scale-out": Scenario(scale_out),
     "scale-in": Scenario(scale_in),
     "rolling": Scenario(rolling),
-    "rolling-gateway": Scenario(rolling_gateway, f"calls that last longer than listen.drain_s ({DRAIN_S} s)"),
+    "rolling-gateway": Scenario(rolling_gateway),
     "node-loss": Scenario(node_loss),
     "partition": Scenario(partition),
     "reset": Scenario(reset),
@@ -439,5 +442,5 @@ SCENARIOS: dict[str, Scenario] = {
     "slow-link": Scenario(slow_link),
     "half-open": Scenario(half_open, "calls whose clients have vanished"),
     "redis-loss": Scenario(redis_loss),
-    "gateway-loss": Scenario(gateway_loss, "calls of the gateway that is killed"),
+    "gateway-loss": Scenario(gateway_loss),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +13,7 @@ _AT_SERVER = re.compile(rf"({_UUID})(?:\.\d+)*: (opened|closed)\b")
 """A session that has moved has the id of the call, a point and a number."""
 _CALL_OF = re.compile(rf"session (\S+) has call ({_UUID})")
 _MOVED = re.compile(rf"^(\S+ \S+) .*call ({_UUID}) goes on at \S+: (\w+)", re.MULTILINE)
+_RESUMED = re.compile(r'"event":"session_resumed".*?"session":"([^"]+)","first":"([^"]+)"')
 _TIME = "%Y-%m-%d %H:%M:%S,%f"
 
 
@@ -55,19 +56,34 @@ class GatewayLogs:
     """Of each of the gateway's sessions the id of its call."""
     moves: dict[str, list[tuple[float, str]]]
     """Of each call that has moved the times (seconds of ``time.time``) and reasons."""
+    resumed: dict[str, list[str]] = field(default_factory=dict)
+    """Of each session that has gone on at another gateway, or over another connection, its later ids."""
+
+    def ids_of(self, session_id: str) -> list[str]:
+        """All ids of a session by its first, in their order."""
+        return [session_id, *self.resumed.get(session_id, [])]
+
+    def calls_of(self, session_id: str) -> set[str]:
+        """Ids of the calls of a session by its first id."""
+        return {self.calls[one] for one in self.ids_of(session_id) if one in self.calls}
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> GatewayLogs:
         """Read the logs of all gateways."""
         calls: dict[str, str] = {}
         moves: dict[str, list[tuple[float, str]]] = {}
+        resumed: dict[str, list[tuple[str, str]]] = {}
         for path in paths:
             text = _read(path)
             calls |= {match[1]: match[2] for match in _CALL_OF.finditer(text)}
             for match in _MOVED.finditer(text):
                 at = datetime.strptime(match[1], _TIME).timestamp()  # noqa: DTZ007 - of this machine
                 moves.setdefault(match[2], []).append((at, match[3]))
-        return cls(calls, moves)
+            for line in text.splitlines():
+                if (found := _RESUMED.search(line)) is not None:
+                    resumed.setdefault(found[2], []).append((line.partition(",")[0], found[1]))
+        later = {first: [one for _, one in sorted(ids)] for first, ids in resumed.items()}
+        return cls(calls, moves, later)
 
 
 def _read(path: Path) -> str:

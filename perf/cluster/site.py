@@ -8,12 +8,9 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import httpx
-import msgspec
-
 from cluster.balancer import Balancer
 from cluster.callers import CallReport
-from cluster.gateways import Gateway, ServersFile
+from cluster.gateways import Gateway, ServersFile, read_history, shared_settings
 from cluster.monitoring import Prometheus
 from cluster.network import Network
 from cluster.redis import Redis
@@ -24,13 +21,11 @@ from parley.launcher.options import ROOT
 from parley_client import ToolTable, connect
 from parley_client.call import Call
 from parley_client.cli.demo_tools import get_time, set_timer
-from parley_client.gateway_transport import GatewayTransport
 from parley_client.tools import tool
 
 DRAIN_S = 90
 """How long a gateway lets its calls go on."""
 _LOWEST_DEGREES = 4
-_HISTORY_S = 5.0
 
 
 class Site:
@@ -58,7 +53,7 @@ class Site:
         self.redis = Redis(network.add("redis"), folder)
         self.balancer = Balancer(network.add("nginx"), folder)
         settings = {
-            "PARLEY_GATEWAY_RATES_STORE": self.redis.url,
+            **shared_settings(self.redis.url, folder),
             "PARLEY_GATEWAY_LISTEN_DRAIN_S": str(DRAIN_S),
             "PARLEY_GATEWAY_SECURITY_TRUSTED_PROXIES": self.balancer.node.address,
             # All calls come from one address, which gets at most three quarters of the places.
@@ -122,22 +117,11 @@ class Site:
 
     def connect(self, caller: int) -> AbstractAsyncContextManager[Call]:
         """A call of the caller with this number, through nginx and a gateway."""
-        return connect(
-            self.url,
-            transport=lambda: GatewayTransport(self.url),
-            tools=caller_tools(caller),
-            greeting="",
-        )
+        return connect(self.url, tools=caller_tools(caller), greeting="")
 
     async def read_history(self, _: Call, report: CallReport) -> HistoryState | None:
-        """What the agent remembers of an open call; None: the gateway does not say."""
-        url = f"{self.url}/v1/sessions/{report.session_id}/history"
-        try:
-            async with httpx.AsyncClient(timeout=_HISTORY_S, trust_env=False) as client:
-                answer = await client.get(url)
-        except httpx.HTTPError:
-            return None
-        return msgspec.json.decode(answer.content, type=HistoryState) if answer.is_success else None
+        """What the agent remembers of an open call; None: its gateway does not say."""
+        return await read_history(self.gateways, report.session_id)
 
 
 def degrees_of(caller: int) -> int:

@@ -63,10 +63,11 @@ def call(number=0, *turns, **fields):
     )
 
 
-def judged(*reports, affected=("call-0",), moves=("call-0",), **fields):
+def judged(*reports, affected=("call-0",), moves=("call-0",), resumed=(), **fields):
     affected = None if affected is None else set(affected)
     disturbance = Disturbance(20.0, 40.0, affected, **fields)
-    logs = GatewayLogs(CALLS, {one: [(1_000.0, "lost")] for one in moves})
+    later = {f"gateway-1_{number}": [f"gateway-2_{number}"] for number in resumed}
+    logs = GatewayLogs(CALLS, {one: [(1_000.0, "lost")] for one in moves}, later)
     return judge("node-loss", reports, disturbance, logs, degrees)
 
 
@@ -103,6 +104,12 @@ def test_a_call_that_another_fault_touched():
     outcome = judged(call(0), call(1), moves=("call-0", "call-1"))
     assert failed(outcome) == {"no other call was touched"}
     assert outcome.checks[-1].problems == ["gateway-1_1 moved: lost"]
+
+
+def test_a_call_that_changed_its_gateway_was_touched():
+    outcome = judged(call(0), call(1), resumed=(0, 1))
+    assert outcome.changed_gateway == 2
+    assert outcome.checks[-1].problems == ["gateway-1_1 went on at another gateway"]
 
 
 def test_a_call_that_moved_before_was_not_touched():
@@ -189,13 +196,20 @@ def test_which_sessions_a_server_has(tmp_path):
 
 
 def test_which_call_a_session_is_and_which_have_moved(tmp_path):
-    path = tmp_path / "gateway-1.log"
+    path, other = tmp_path / "gateway-1.log", tmp_path / "gateway-2.log"
+    other.write_text(
+        '{"at":1795629721.5,"event":"session_resumed","who":"anonymous",'
+        f'"session":"gateway-2_{THREE}","first":"gateway-1_{TWO}","epoch":2}}\n'
+        f"2026-11-25 18:20:12,000 INFO parley.gateway: session gateway-2_{THREE} has call {TWO}\n"
+    )
     path.write_text(
         f"2026-11-25 18:20:08,000 INFO parley.gateway: session gateway-1_{TWO} has call {ONE}\n"
         f"2026-11-25 18:20:09,000 WARNING parley.gateway: call {ONE} cannot go on at 10.78.1.3:8001: full\n"
         f"2026-11-25 18:20:09,500 WARNING parley.gateway: call {ONE} goes on at 10.78.1.4:8001: silent\n"
     )
-    logs = GatewayLogs.read([path, tmp_path / "gateway-2.log"])
-    assert logs.calls == {f"gateway-1_{TWO}": ONE}
+    logs = GatewayLogs.read([path, other, tmp_path / "gateway-3.log"])
+    assert logs.calls == {f"gateway-1_{TWO}": ONE, f"gateway-2_{THREE}": TWO}
+    assert logs.ids_of(f"gateway-1_{TWO}") == [f"gateway-1_{TWO}", f"gateway-2_{THREE}"]
+    assert logs.calls_of(f"gateway-1_{TWO}") == {ONE, TWO}
     at = datetime(2026, 11, 25, 18, 20, 9, 500_000).timestamp()  # noqa: DTZ001 - of this machine
     assert logs.moves == {ONE: [(at, "silent")]}
