@@ -226,7 +226,8 @@ class Callers:
             loudspeaker.on_event(event, now)
             match event:
                 case protocol.Connected():
-                    report.session_id = event.session_id
+                    # The first: a call that goes on at another gateway has another one there.
+                    report.session_id = report.session_id or event.session_id
                 case Reconnecting():
                     report.moves.append(Move(now, event.reason))
                 case Reconnected() if report.moves:
