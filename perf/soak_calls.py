@@ -23,7 +23,7 @@ from soak_gateway import RefusedVisitError, visit_socket
 from websockets.exceptions import ConnectionClosed
 from word_errors import spoken_words, word_errors
 
-from parley.errors import ParleyError
+from parley.errors import AsrFallbackError, ParleyError, TtsFallbackError
 from parley.launcher.options import ROOT
 from parley.protocol import (
     Closed,
@@ -51,6 +51,7 @@ _RATE = 22_050
 _SILENCE = 32_000  # samples of 16 kHz: long enough for the end of the turn
 _INTERRUPTING, _TYPING = 0.2, 0.3
 _GIVE_UP_S = 8.0
+_FALLBACKS = (AsrFallbackError.code, TtsFallbackError.code)
 _NEEDED = ("response", "response_done", "interrupted", "transcript", "error", "closed")
 _RECORDINGS = ROOT / "tests/data/conversation"
 _USERS = ("01", "02", "08", "09", "10", "11", "13", "14")
@@ -205,6 +206,9 @@ class Heard:
     finals: list[str] = field(default_factory=list)
     """Transcripts."""
     errors: list[str] = field(default_factory=list)
+    """Codes of what a turn may be lost by."""
+    fallbacks: list[str] = field(default_factory=list)
+    """Codes of what was late or away, and replaced: the turn goes on."""
     closed: str = ""
     failure: Exception | None = None
     """What broke the call off."""
@@ -225,8 +229,8 @@ class Heard:
                     self.over.add(event.response_id)
                 case Transcript(is_final=True):
                     self.finals.append(event.text)
-                case ErrorEvent():
-                    self.errors.append(event.code)
+                case ErrorEvent(code=code):
+                    (self.fallbacks if code in _FALLBACKS else self.errors).append(code)
                 case Closed():
                     self.closed = event.reason
                 case Reconnected():
@@ -458,7 +462,8 @@ async def _converse(
         if not wrong:
             scripts.check_answer(script.spoken_answer, answered)
     await line.hang_up()
-    return f"answered{', misheard' if wrong else ''}{', moved' if heard.moves else ''}"
+    remarks = ("misheard" if wrong else "", "moved" if heard.moves else "", *sorted(set(heard.fallbacks)))
+    return ", ".join(("answered", *filter(None, remarks)))
 
 
 async def _speak(line: Line, script: Script) -> None:

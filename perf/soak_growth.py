@@ -94,21 +94,21 @@ class Leftover:
     most: float
 
 
-def growth(samples: Sequence[Sample], kills: Sequence[Kill], began_unix_s: float) -> Iterator[Growth]:
+def growth(samples: Sequence[Sample], began_unix_s: float) -> Iterator[Growth]:
     """Of every resource of every role.
 
     Args:
         samples: at least one.
-        kills: whose leftovers are no growth: they begin a new level.
         began_unix_s: when the journal's clock was 0.
     """
-    yield from _of_processes(samples, kills, began_unix_s)
+    changes = _changes(samples)
+    yield from _of_processes(samples, changes, began_unix_s)
     since_s = samples[0]["at_s"] + WARM_S
     for name, key, quantity, unit in (("size", "kib", SHM, 1024), ("number", "regions", REGIONS, 1)):
         found = _Points()
         for sample in samples:
-            if sample["at_s"] >= since_s and not _is_near(sample, kills):
-                found.add(sample, sample["shared_memory"][key] / unit, _kills_before(sample, kills))
+            if sample["at_s"] >= since_s and not _is_near(sample, changes):
+                found.add(sample, sample["shared_memory"][key] / unit, _level(sample, changes))
         yield found.growth(_SHM, name, quantity)
     for role, prefix in (("gateway", "gateway"), ("callers", "caller")):
         for name, quantity in (("tasks", TASKS), ("channels", CHANNELS)):
@@ -120,10 +120,12 @@ def growth(samples: Sequence[Sample], kills: Sequence[Kill], began_unix_s: float
             yield found.growth(role, name, quantity)
 
 
-def _of_processes(samples: Sequence[Sample], kills: Sequence[Kill], began_unix_s: float) -> Iterator[Growth]:
+def _of_processes(
+    samples: Sequence[Sample], changes: Sequence[tuple[float, float]], began_unix_s: float
+) -> Iterator[Growth]:
     found: dict[tuple[str, str], _Points] = collections.defaultdict(_Points)
     for sample in samples:
-        near, before = _is_near(sample, kills), _kills_before(sample, kills)
+        near, level = _is_near(sample, changes), _level(sample, changes)
         for use in sample["processes"]:
             role = use["role"]
             # Before the first sample no process had callers.
@@ -132,19 +134,20 @@ def _of_processes(samples: Sequence[Sample], kills: Sequence[Kill], began_unix_s
                 continue
             process = (use["pid"], use["started"])
             for name, (key, _, unit) in _USED.items():
-                found[role, name].add(sample, use[key] / unit, process, before if role == _TRITON else 0)
+                found[role, name].add(sample, use[key] / unit, process, level if role == _TRITON else 0)
     for role in sorted({use["role"] for sample in samples for use in sample["processes"]}):
         for name, (_, quantity, _) in _USED.items():
             yield found[role, name].growth(role, name, quantity)
 
 
 _USED: dict[str, tuple[str, Quantity, float]] = {
-    "private memory": ("private_kib", MEMORY, 1024),
+    "private memory": ("anonymous_kib", MEMORY, 1024),
     "shared memory": ("shared_kib", MEMORY, 1024),
     "descriptors": ("descriptors", DESCRIPTORS, 1),
     "threads": ("threads", THREADS, 1),
 }
-"""By name: the field of a process, what it is, and how much of it is one unit."""
+"""By name: the field of a process, what it is, and how much of it is one unit. Private is what is anonymous:
+pages of files come and go with other processes that map the same files, and with the machine's room."""
 
 
 class _Points:
@@ -165,15 +168,32 @@ class _Points:
         )
 
 
-def _kills_before(sample: Sample, kills: Iterable[Kill]) -> int:
-    return sum(kill["at_s"] <= sample["at_s"] for kill in kills)
+def _changes(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """When a process ended or began: the times of the samples before and after it.
+
+    What a process that was replaced leaves in the server is no growth, whether the soak or the supervisor
+    has killed it: the server has a new level then.
+    """
+    found = []
+    before: Sample | None = None
+    for sample in samples:
+        if before is not None and _processes(before) != _processes(sample):
+            found.append((before["at_s"], sample["at_s"]))
+        before = sample
+    return found
 
 
-def _is_near(sample: Sample, kills: Iterable[Kill]) -> bool:
-    """Whether something is being replaced, or has just been."""
-    return any(
-        kill["at_s"] <= sample["at_s"] <= (kill["restored_s"] or float("inf")) + SETTLE_S for kill in kills
-    )
+def _processes(sample: Sample) -> set[tuple[int, float]]:
+    return {(use["pid"], use["started"]) for use in sample["processes"] if "decoder " not in use["role"]}
+
+
+def _level(sample: Sample, changes: Iterable[tuple[float, float]]) -> int:
+    return sum(at_s <= sample["at_s"] for _, at_s in changes)
+
+
+def _is_near(sample: Sample, changes: Iterable[tuple[float, float]]) -> bool:
+    """Whether something is being replaced, or its remains are not all removed."""
+    return any(before_s < sample["at_s"] <= at_s + SETTLE_S for before_s, at_s in changes)
 
 
 def leftovers(samples: Sequence[Sample], kills: Sequence[Kill]) -> Iterator[Leftover]:

@@ -84,7 +84,7 @@ def judge(records: Sequence[Mapping[str, Any]]) -> Judgement:
     )
     _judge_failures(found, records)
     _judge_kills(found, samples)
-    found.growth = list(growth(samples, found.kills, found.begin.get("unix_s", 0.0)))
+    found.growth = list(growth(samples, found.begin.get("unix_s", 0.0)))
     found.leftovers = list(leftovers(samples, found.kills))
     for each in found.leftovers:
         allowed = each.quantity.left_by_kills

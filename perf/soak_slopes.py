@@ -4,14 +4,13 @@ The samples of a resource are not independent: an allocator keeps what a busy mi
 ones too. Least squares would take the drift of such a series for a slope and be sure of it. So the slope is
 the median of the slopes between medians of ten minutes (Theil and Sen), and its interval the one that
 Kendall's statistic gives for such medians, pooled over segments that have a level of their own (Hirsch,
-Slack and Smith 1982; Gilbert 1987).
+Slack and Smith 1982), with its exact distribution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +57,7 @@ def fit(segments: Sequence[Segment]) -> Slope | None:
         None if there are too few samples for an interval.
     """
     slopes: list[Floats] = []
-    variance = 0.0
+    chances = np.ones(1)
     blocks, hours = 0, 0.0
     for segment in segments:
         if len(segment.times_s) < _FEWEST:
@@ -66,16 +65,24 @@ def fit(segments: Sequence[Segment]) -> Slope | None:
         times, values = _medians(segment)
         first, second = np.triu_indices(len(times), 1)
         slopes.append((values[second] - values[first]) / (times[second] - times[first]))
-        count = len(times)
-        variance += count * (count - 1) * (2 * count + 5) / 18
-        blocks += count
+        chances = np.convolve(chances, _inversions(len(times)))
+        blocks += len(times)
         hours += float(segment.times_s[-1] - segment.times_s[0]) / 3600
     ordered = np.sort(np.concatenate([np.zeros(0), *slopes]))
-    width = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * variance**0.5
-    low, high = int((len(ordered) - width) // 2) - 1, int(-(-(len(ordered) + width) // 2))
-    if not slopes or low < 0 or high >= len(ordered):
+    # So many slopes lie below the true one with a chance of less than half of what is left to error.
+    below = int(np.searchsorted(np.cumsum(chances), (1 - CONFIDENCE) / 2, side="right"))
+    if not below:
         return None
-    return Slope(float(np.median(ordered)), float(ordered[low]), float(ordered[high]), blocks, hours)
+    low, high = float(ordered[below - 1]), float(ordered[-below])
+    return Slope(float(np.median(ordered)), low, high, blocks, hours)
+
+
+def _inversions(count: int) -> Floats:
+    """How probable each number of pairs in the wrong order is, in a random order of ``count`` values."""
+    chances = np.ones(1)
+    for place in range(2, count + 1):
+        chances = np.convolve(chances, np.full(place, 1 / place))
+    return chances
 
 
 def _medians(segment: Segment) -> tuple[Floats, Floats]:

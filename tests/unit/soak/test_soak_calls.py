@@ -133,6 +133,20 @@ async def test_that_an_error_instead_of_an_answer_is_a_lost_turn():
         await waiting
 
 
+async def test_that_a_model_which_was_replaced_loses_no_turn():
+    heard = Heard()
+    waiting = asyncio.create_task(heard.response_after(set()))
+    await asyncio.sleep(0)
+    await hear(
+        heard,
+        ErrorEvent(code="asr_fallback", message="", retryable=True),
+        ResponseText(turn=1, response_id="answer", text="It's 12."),
+        ResponseDone(turn=1, response_id="answer", audio_ms=500),
+    )
+    assert await waiting == "answer"
+    assert heard.fallbacks == ["asr_fallback"]
+
+
 async def test_that_a_call_that_ends_by_itself_is_no_answer():
     heard = Heard()
     waiting = asyncio.create_task(heard.response_after(set()))

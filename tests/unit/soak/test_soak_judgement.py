@@ -11,7 +11,7 @@ EVERY_S = 15
 
 
 def use(role, pid, **fields):
-    usual = {"private_kib": 40_960, "shared_kib": 20_480, "threads": 9, "descriptors": 20, "started": 0.0}
+    usual = {"anonymous_kib": 40_960, "shared_kib": 20_480, "threads": 9, "descriptors": 20, "started": 0.0}
     return {"role": role, "pid": pid, **usual, **fields}
 
 
@@ -72,7 +72,7 @@ def test_that_a_soak_in_which_nothing_happens_passes():
 @pytest.mark.parametrize(
     ("role", "name", "fields"),
     [
-        ("gateway", "private memory", {"private_kib": 10 * 1024}),
+        ("gateway", "private memory", {"anonymous_kib": 10 * 1024}),
         ("gateway", "descriptors", {"descriptors": 4}),
         ("tritonserver", "threads", {"threads": 3}),
     ],
@@ -108,7 +108,7 @@ def test_that_channels_and_tasks_and_shared_memory_are_judged():
 def test_that_a_new_process_begins_a_new_series():
     def make(at_s):
         espeak = use("espeak_0_0", 11) if at_s < 3600 else use("espeak_0_0", 21, started=3600.0)
-        espeak["private_kib"] += 0 if at_s < 3600 else 200 * 1024
+        espeak["anonymous_kib"] += 0 if at_s < 3600 else 200 * 1024
         return sample(at_s, use("tritonserver", 10), espeak)
 
     found = judge([*hours(2.5, make), kill(3599.0, 3600.0)])
@@ -117,22 +117,33 @@ def test_that_a_new_process_begins_a_new_series():
     assert memory.level == 240
 
 
-def test_that_what_each_kill_leaves_in_the_server_is_counted_by_itself():
+@pytest.mark.parametrize("killed", [True, False])
+def test_that_what_dead_processes_leave_in_the_server_is_counted_by_itself(killed):
     times = [float(at_s) for at_s in range(600, 7200, 600)]
 
     def make(at_s):
         dead = sum(time <= at_s for time in times)
-        server = use("tritonserver", 10, threads=100 + 6 * dead)
-        return sample(at_s, server, shared_memory={"regions": 3 + dead, "kib": 3072 + 1024 * dead})
+        uses = [use("tritonserver", 10, threads=100 + 6 * dead), use("espeak_0_0", 20 + dead)]
+        return sample(at_s, *uses, shared_memory={"regions": 3 + dead, "kib": 3072 + 1024 * dead})
 
-    found = judge([*hours(2, make), *(kill(time, time + 1) for time in times)])
-    assert found.passed
+    kills = [kill(time, time + 1) for time in times] if killed else []
+    found = judge([*hours(2, make), *kills])
+    assert found.passed is killed
     assert growth(found, "tritonserver", "threads").verdict == "flat"
     assert growth(found, "regions of shared memory", "number").verdict == "flat"
     left = {each.name: each.median for each in found.leftovers}
-    assert left["tritonserver: threads"] == 6
-    assert left["regions of shared memory: size"] == 1
-    assert left["tritonserver: private memory"] == 0
+    assert left == (
+        {
+            "tritonserver: private memory": 0,
+            "tritonserver: shared memory": 0,
+            "tritonserver: descriptors": 0,
+            "tritonserver: threads": 6,
+            "regions of shared memory: size": 1,
+            "regions of shared memory: number": 1,
+        }
+        if killed
+        else {}
+    )
 
 
 def test_that_a_kill_which_leaves_more_than_is_known_is_a_problem():

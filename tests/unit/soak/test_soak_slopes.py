@@ -52,6 +52,19 @@ def test_that_one_outlier_does_not_bend_the_slope():
     assert fit([Segment(TIMES_S, values)]).estimate == pytest.approx(0, abs=1e-9)
 
 
+def test_that_short_segments_are_one_observation_each():
+    """Of 8 slopes all lie on one side of the true one in 2 of 2**8 cases: less than 1 %; of 7 in more."""
+
+    def rising(number):
+        times = TIMES_S[:20] + 1000 * number
+        return Segment(times, (number + 1) * times / 3600)
+
+    assert fit([rising(number) for number in range(7)]) is None
+    slope = fit([rising(number) for number in range(8)])
+    assert (slope.low, slope.high) == pytest.approx((1, 8))
+    assert slope.estimate == pytest.approx(4.5)
+
+
 @pytest.mark.parametrize("minutes", [0, 1, 20])
 def test_that_a_few_minutes_have_no_slope(minutes):
     times = TIMES_S[: 4 * minutes]
