@@ -7,7 +7,6 @@ anything deeper is JSON.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,8 +33,6 @@ from parley_gateway.takeover.settings import TakeoverSettings
 
 PREFIX = "PARLEY_GATEWAY_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
-# A list of addresses may begin with an IPv6 address in brackets.
-_JSON = re.compile(r'\s*(\{|\[\s*["\[{\]])')
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,7 +114,7 @@ def _of_environment(environment: Mapping[str, str]) -> list[tuple[str, str, Any]
 def _value(text: str, field: msgspec.structs.FieldInfo) -> Any:
     """A variable's text as the field's type, in the form that a file would have."""
     kind = field.type
-    if _JSON.match(text):
+    if _is_json(text):
         return msgspec.json.decode(text)
     has_gaps = False
     if get_origin(kind) is Annotated:
@@ -127,3 +124,9 @@ def _value(text: str, field: msgspec.structs.FieldInfo) -> Any:
         parts = [part.strip() for part in text.split(",")]
         return [part for part in parts if part] if not (has_gaps and any(parts)) else parts
     return msgspec.to_builtins(msgspec.convert(text, field.type, strict=False))
+
+
+def _is_json(text: str) -> bool:
+    """Whether it is an object or a list; a list with commas may begin with an IPv6 address in brackets."""
+    start = text.lstrip()
+    return start.startswith("{") or (start.startswith("[") and start[1:].lstrip()[:1] in ('"', "[", "{", "]"))
