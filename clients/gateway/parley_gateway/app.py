@@ -43,6 +43,7 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.instances import choose_instance
 from parley_gateway.logs import AccessLog
 from parley_gateway.metrics import Metrics
+from parley_gateway.peers import Peers
 from parley_gateway.schemas import add_components
 from parley_gateway.security.guard import Guard
 from parley_gateway.security.origins import KnownHosts, add_headers
@@ -147,11 +148,12 @@ def create_app(
         instance=choose_instance(settings.listen.instance, os.environ),
     )
     limits = settings.limits
+    calls = Calls(settings.calls, servers, metrics, transport, tracing)
     gateway = Gateway(
         settings=settings,
         instance=guard.instance,
         servers=servers,
-        calls=Calls(settings.calls, servers, metrics, transport, tracing),
+        calls=calls,
         guard=guard,
         metrics=metrics,
         spool=spool,
@@ -160,6 +162,7 @@ def create_app(
             limits.connections, limits.connections_per_address, guard.addresses, metrics
         ),
         kept=kept or SessionKeeper.of(settings.takeover, metrics),
+        peers=Peers(settings.listen, guard, calls, metrics, stall_s=settings.writer.stall_s),
     )
 
     @asynccontextmanager
@@ -214,7 +217,7 @@ def _create_side_app(gateway: Gateway, connections: ConnectionLimiter, routes: A
 def _protect(app: FastAPI, gateway: Gateway, connections: ConnectionLimiter) -> None:
     """Put around an application what every request passes through."""
     settings, origins = gateway.settings, gateway.guard.origins
-    add_error_handlers(app, gateway.metrics)
+    add_error_handlers(app, gateway.metrics, gateway.peers)
     app.add_middleware(TraceContext)
     app.add_middleware(BodyLimits, limits=settings.limits)
     app.add_middleware(ConnectionLimits, connections=connections)

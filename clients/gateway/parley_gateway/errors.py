@@ -103,6 +103,11 @@ class WrongGatewayError(GatewayError):
     code = "wrong_gateway"
     status = 404
 
+    def __init__(self, message: str, instance: str) -> None:
+        super().__init__(message)
+        self.instance = instance
+        """The name of the other one."""
+
 
 class BodyTooSlowError(GatewayError):
     """A request's body did not come in time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,8 +16,12 @@ from starlette.responses import JSONResponse, Response
 
 from parley.errors import InvalidMessageError, ParleyError
 from parley.logs import current_ids
-from parley_gateway.errors import body_of, headers_of, status_of
+from parley_gateway.errors import WrongGatewayError, body_of, headers_of, status_of
 from parley_gateway.metrics import Metrics
+
+if TYPE_CHECKING:
+    # It needs the guard, whose parts answer failures.
+    from parley_gateway.peers import Peers
 
 _log = logging.getLogger("parley.gateway")
 CLIENT_CLOSED = 499
@@ -29,11 +33,15 @@ def answer(error: ParleyError) -> JSONResponse:
     return JSONResponse(body_of(error), status_of(error), headers_of(error))
 
 
-def add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
+def add_error_handlers(app: FastAPI, metrics: Metrics, peers: Peers) -> None:
     """Answer what routes raise; routes of APIs with a form of their own catch it themselves."""
 
-    async def refuse(_: Request, error: Exception) -> Response:
+    async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, ParleyError)
+        if isinstance(error, WrongGatewayError):
+            answered = await peers.pass_on(request, error.instance)
+            if answered is not None:
+                return answered
         metrics.refused.labels(error.code).inc()
         if status_of(error) >= 500 and not error.retryable:
             _log.error("a request failed: %s", error.to_log(), extra=error.log_extra())

@@ -9,6 +9,7 @@ from parley_gateway.audio.decoders import Decoders
 from parley_gateway.calls import Calls
 from parley_gateway.connections import ConnectionLimiter
 from parley_gateway.metrics import Metrics
+from parley_gateway.peers import Peers
 from parley_gateway.security.guard import Guard
 from parley_gateway.servers import Servers
 from parley_gateway.spool import Spool
@@ -34,3 +35,4 @@ class Gateway:
     decoders: Decoders
     connections: ConnectionLimiter
     kept: SessionKeeper
+    peers: Peers

@@ -42,4 +42,4 @@ def check_instance(instance: str, marked: str) -> None:
     """
     found = _MARK.match(marked)
     if found is not None and found[1] != instance:
-        raise WrongGatewayError("another gateway has made this id; the balancer has to send it there")
+        raise WrongGatewayError("another gateway has made this id, and it cannot be reached", found[1])

@@ -56,6 +56,12 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self.passed_on = Counter(
+            "parley_gateway_passed_on",
+            "Requests that belong to another gateway, by outcome (answered by it, failed)",
+            ["outcome"],
+            registry=registry,
+        )
         self.lost = Counter(
             "parley_gateway_calls_lost", "Calls that broke, by error code", ["code"], registry=registry
         )

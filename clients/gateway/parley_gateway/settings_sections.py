@@ -51,6 +51,10 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     instance: Annotated[str, Meta(pattern=PATTERN)] = ""
     """The gateway's name in the ids of its sessions, for balancers: small letters, digits and `-`. Empty:
     eight characters that are made of the variable `POD_NAME`, or of the host's name."""
+    peers: tuple[str, ...] = ()
+    """All gateways behind the same address, this one too: `host:port`, or `dns://name:port` for every address
+    of a name. Requests and streams of a session that one of them has made are passed on to it. Empty: the
+    balancer has to route ([several gateways](#several-gateways-behind-one-address))."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
     """How long running calls may go on after SIGTERM (seconds)."""
 

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from parley.errors import ParleyError, SessionIdleError, ShuttingDownError
 from parley.timeouts import loop_time
 from parley_client.errors import CallEndedError, CallLostError
-from parley_gateway.errors import RateLimitedError, status_of
+from parley_gateway.errors import RateLimitedError, WrongGatewayError, status_of
 from parley_gateway.failures import answer
 from parley_gateway.gateway import Gateway
 from parley_gateway.metrics import Metrics
@@ -214,7 +214,14 @@ async def refuse(
     gateway: Gateway,
     response: Callable[[ParleyError], Response] = answer,
 ) -> None:
-    """Answer a WebSocket's request, before it is accepted, with the HTTP ``response`` for ``error``."""
+    """Answer a WebSocket's request, before it is accepted, with the HTTP ``response`` for ``error``.
+
+    What belongs to another gateway is served by that one, if it can be reached.
+    """
+    if isinstance(error, WrongGatewayError) and await gateway.peers.pass_on_websocket(
+        websocket, error.instance
+    ):
+        return
     gateway.metrics.refused.labels(error.code).inc()
     await websocket.send_denial_response(response(error))
 

@@ -12,6 +12,7 @@ from parley.errors import ParleyError, ShuttingDownError
 from parley_gateway.errors import NoServerReadyError, body_of, headers_of, status_of
 from parley_gateway.failures import answer
 from parley_gateway.gateway import Gateway
+from parley_gateway.peers import INSTANCE_HEADER
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -19,8 +20,9 @@ def routes(gateway: Gateway) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     @router.get("/healthz")
-    async def healthz() -> dict[str, str]:
+    async def healthz(response: Response) -> dict[str, str]:
         """The process is alive."""
+        response.headers[INSTANCE_HEADER] = gateway.instance
         return {"status": "alive"}
 
     @router.get("/readyz", response_model=None)

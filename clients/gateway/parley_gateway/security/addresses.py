@@ -10,6 +10,7 @@ from typing import TypeAlias
 from starlette.requests import HTTPConnection
 
 from parley_gateway.errors import GatewaySettingsError
+from parley_gateway.security.peer_seal import PeerSeal
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -27,12 +28,14 @@ class ClientAddresses:
 
     Args:
         trusted_proxies: Addresses and networks whose ``X-Forwarded-For`` is believed.
+        seal: Of other gateways that pass requests on; None: there are none.
 
     Raises:
         GatewaySettingsError: one of them is none.
     """
 
-    def __init__(self, trusted_proxies: Iterable[str] = ()) -> None:
+    def __init__(self, trusted_proxies: Iterable[str] = (), seal: PeerSeal | None = None) -> None:
+        self._seal = seal
         try:
             self._trusted: list[_Network] = [ipaddress.ip_network(text) for text in trusted_proxies]
         except ValueError as error:
@@ -46,6 +49,8 @@ class ClientAddresses:
         Every proxy appends the address of its client. So the header is read from its end for as long as the
         addresses are those of trusted proxies; what stands before them the client may have invented.
         """
+        if self._seal is not None and (sealed := self._seal.read(connection)) is not None:
+            return sealed
         peer = _parse(connection.client.host if connection.client else "")
         if peer is None:
             return UNKNOWN

@@ -114,7 +114,8 @@ class Guard:
         self._tokens = SessionTokens.of(security, instance)
         self._used = UsedTokens(security.tokens_used)
         self._rates = Rates(rates)
-        self.addresses = ClientAddresses(security.trusted_proxies)
+        self.peer_seal = self._tokens.derive_seal()
+        self.addresses = ClientAddresses(security.trusted_proxies, self.peer_seal)
         self.origins = Origins(security.origins, security.hosts, public_url, anonymous=not self.authenticated)
 
     @property

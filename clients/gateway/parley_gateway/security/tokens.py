@@ -19,6 +19,7 @@ import jwt
 
 from parley_gateway.errors import ForbiddenError, GatewaySettingsError, UnauthorizedError
 from parley_gateway.instances import mark
+from parley_gateway.security.peer_seal import PeerSeal
 from parley_gateway.security.principal import SCOPES, Principal, Scope
 from parley_gateway.security.settings import SecuritySettings
 
@@ -141,6 +142,10 @@ class SessionTokens:
         token = self._prefix + jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
         return Grant(token, expires_at, wanted, session_id, single_use)
 
+    def derive_seal(self) -> PeerSeal:
+        """How gateways with the same secret show each other for whom they pass a request on."""
+        return PeerSeal(self._secret)
+
     def verify(self, token: str) -> Shown:
         """What a token says; whether it was used before is not known here.
 
@@ -182,6 +187,12 @@ def inherit(shown: Shown, owner: Principal) -> Principal:
         limits=owner.limits,
         expires_at=owner.expires_at,
     )
+
+
+def issuer_of(token: str) -> str:
+    """The name of the gateway that says to have issued a token; empty: it says none."""
+    instance, separator, _ = token.removeprefix(PREFIX).partition("_")
+    return instance if token.startswith(PREFIX) and separator and "." not in instance else ""
 
 
 def _signed_part(token: str) -> str:

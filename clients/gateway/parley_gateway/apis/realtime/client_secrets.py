@@ -22,7 +22,7 @@ from parley_gateway.apis.realtime.transcription import TranscriptionConfig
 from parley_gateway.errors import UnauthorizedError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal, find_credential
-from parley_gateway.security.tokens import Grant
+from parley_gateway.security.tokens import Grant, issuer_of
 
 _TTL_S = 600
 _MAX_BYTES = 16_777_216
@@ -85,6 +85,14 @@ class SecretSessions:
         if owner is None or (stored := self._stored[owner][digest]).expires_at <= time.time():
             return {}
         return msgspec.json.decode(stored.session, type=dict[str, Any])
+
+    async def find_issuer(self, connection: HTTPConnection, gateway: Gateway) -> str | None:
+        """The name of another gateway that has the settings of a connection's secret, and can be reached."""
+        try:
+            issuer = issuer_of(find_credential(connection) or "")
+        except UnauthorizedError:
+            return None
+        return issuer if issuer and await gateway.peers.find(connection, issuer) is not None else None
 
     def _bytes_of(self, owner: str) -> int:
         return sum(len(stored.session) for stored in self._stored[owner].values())

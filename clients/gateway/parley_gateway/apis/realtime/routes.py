@@ -41,6 +41,10 @@ async def _serve(
     """Serve one WebSocket, from its request to its close; ``limiter`` bounds transcription sessions."""
     with ExitStack() as stack:
         try:
+            if (issuer := await secrets.find_issuer(websocket, gateway)) is not None:
+                await gateway.guard.identify(websocket)
+                if await gateway.peers.pass_on_websocket(websocket, issuer):
+                    return
             given = secrets.find(websocket)
             transcribes = "transcription" in (websocket.query_params.get("intent"), given.get("type"))
             principal = await gateway.guard.admit(websocket, "transcribe" if transcribes else "agent")

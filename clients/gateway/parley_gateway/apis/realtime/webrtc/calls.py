@@ -43,7 +43,7 @@ from parley_gateway.apis.realtime.webrtc import network
 from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
 from parley_gateway.apis.realtime.webrtc.network import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
-from parley_gateway.errors import ForbiddenError, NotFoundError, SessionExpiredError
+from parley_gateway.errors import ForbiddenError, NotFoundError, SessionExpiredError, WrongGatewayError
 from parley_gateway.gateway import Gateway
 from parley_gateway.instances import check_instance
 from parley_gateway.security.admission import AdmittedCaller
@@ -369,6 +369,10 @@ class WebRtcCalls:
         """Answer an offer."""
         with ExitStack() as place:
             try:
+                if (issuer := await self._secrets.find_issuer(request, self._gateway)) is not None:
+                    await self._gateway.guard.identify(request)
+                    if (answered := await self._gateway.peers.pass_on(request, issuer)) is not None:
+                        return answered
                 principal = await self._gateway.guard.admit(request, "agent")
                 # The call is opened only when the connection is established.
                 self._gateway.calls.check_room(principal)
@@ -399,6 +403,8 @@ class WebRtcCalls:
                 raise NotFoundError(f"there is no call {call_id!r}")
             if peer.principal.id != principal.id:
                 raise ForbiddenError("the call belongs to another key")
+        except WrongGatewayError as error:
+            return await self._gateway.peers.pass_on(request, error.instance) or error_response(error)
         except ParleyError as error:
             return error_response(error)
         peer.hang_up()

@@ -1,0 +1,280 @@
+"""The other gateways behind the same address: what only one of them can answer is passed on to it.
+
+A session, the settings of a client secret and a WebRTC call are in the memory of one gateway, which their ids
+name. A balancer that does not know that sends a request anywhere; the gateway that gets it authenticates
+the caller and passes the request on. It is passed on once: the other gateway answers, whatever it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+
+import httpx2
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from parley.timeouts import loop_time
+from parley_gateway.calls import Calls
+from parley_gateway.metrics import Metrics
+from parley_gateway.security.guard import Guard
+from parley_gateway.security.peer_seal import HEADER
+from parley_gateway.servers.discovery import Resolve, resolve_name
+from parley_gateway.servers.settings import DNS, split_address
+from parley_gateway.settings_sections import ListenSettings
+
+_log = logging.getLogger("parley.gateway")
+INSTANCE_HEADER = "parley-instance"
+"""Of the answer to ``/healthz``: the gateway's name in its ids."""
+_FRESH_S = 5.0
+"""How long addresses count before they are asked again: one may belong to another program later."""
+_AGAIN_S = 1.0
+"""Between two times that all gateways are asked."""
+_ASK_S = 2.0
+_OPEN_S = 30.0
+"""Until the other gateway has opened a call."""
+_ANSWER_S = 30.0
+_CLOSE_S = 5.0
+_MAX_GATEWAYS = 256
+_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Of the other gateway, which is believed."""
+_LOST = (1011, "call_lost")
+_GOING_AWAY = (1001, "going_away")
+_SLOW = (1013, "slow_reader")
+_NO_CODE = (1005, 1006)
+_DROPPED = frozenset(
+    # Of a connection and not of a request; the origin was checked here.
+    b"connection host keep-alive origin proxy-authorization te trailer transfer-encoding upgrade "
+    b"content-length forwarded x-forwarded-for x-forwarded-proto sec-websocket-extensions sec-websocket-key "
+    b"sec-websocket-protocol sec-websocket-version".split()
+)
+_ANSWERED = ("content-type", "retry-after", "location", "cache-control", "www-authenticate")
+
+
+class Peers:
+    """Finds the other gateways, and passes requests on to them.
+
+    Args:
+        settings: Names them, and the certificate that they have, too.
+        guard: Knows the clients' addresses.
+        calls: Waits for streams at the end of the process.
+        metrics: Counts.
+        stall_s: How long a client may take none of its messages (seconds).
+        resolve: Finds the addresses of a name.
+    """
+
+    def __init__(
+        self,
+        settings: ListenSettings,
+        guard: Guard,
+        calls: Calls,
+        metrics: Metrics,
+        *,
+        stall_s: float,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self._sources = settings.peers
+        self._certificate = settings.certificate
+        self._guard = guard
+        self._calls = calls
+        self._metrics = metrics
+        self._stall_s = stall_s
+        self._resolve = resolve or resolve_name
+        self._asking = asyncio.Lock()
+        self._asked_at = -_FRESH_S
+        self._addresses: Mapping[str, str] = {}
+
+    async def find(self, connection: HTTPConnection, instance: str) -> str | None:
+        """Where the gateway of this name is; None: nowhere, or the request was passed on before."""
+        if not self._sources or HEADER in connection.headers or instance == self._guard.instance:
+            return None
+        async with self._asking:
+            age_s = loop_time() - self._asked_at
+            if age_s >= _FRESH_S or (instance not in self._addresses and age_s >= _AGAIN_S):
+                self._addresses = await self._ask_all()
+                self._asked_at = loop_time()
+        return self._addresses.get(instance)
+
+    async def pass_on(self, request: Request, instance: str) -> Response | None:
+        """The answer of another gateway to a request; None: it cannot be reached."""
+        address = await self.find(request, instance)
+        if address is None:
+            return None
+        body = await request.body()
+        try:
+            async with self._client(_ANSWER_S) as client:
+                answer = await client.request(
+                    request.method,
+                    self._url("http", address, request),
+                    headers=self._headers(request),
+                    content=body,
+                )
+        except (OSError, httpx2.HTTPError) as error:
+            self._on_unreachable(instance, address, error)
+            return None
+        self._metrics.passed_on.labels("answered").inc()
+        return Response(answer.content, answer.status_code, _select(answer.headers))
+
+    async def pass_on_websocket(self, websocket: WebSocket, instance: str) -> bool:
+        """Let another gateway serve a WebSocket that is not accepted yet, until it is closed.
+
+        Returns:
+            Whether it did; otherwise the WebSocket is as it was.
+        """
+        address = await self.find(websocket, instance)
+        if address is None:
+            return False
+        try:
+            stream = await connect(
+                self._url("ws", address, websocket),
+                ssl=self._context(),
+                additional_headers=self._headers(websocket),
+                subprotocols=[Subprotocol(name) for name in websocket.scope.get("subprotocols", [])] or None,
+                user_agent_header=None,
+                compression=None,
+                proxy=None,
+                ping_interval=None,  # each side of this process has its own
+                open_timeout=_OPEN_S,
+                close_timeout=_CLOSE_S,
+                max_size=_MAX_MESSAGE_BYTES,
+            )
+        except InvalidStatus as error:
+            refusal = error.response
+            self._metrics.passed_on.labels("answered").inc()
+            await websocket.send_denial_response(
+                Response(bytes(refusal.body), refusal.status_code, _select(dict(refusal.headers.raw_items())))
+            )
+            return True
+        except (OSError, TimeoutError, WebSocketException) as error:
+            self._on_unreachable(instance, address, error)
+            return False
+        self._metrics.passed_on.labels("answered").inc()
+        with self._calls.attend():
+            try:
+                await websocket.accept(stream.subprotocol)
+                await self._carry(websocket, stream)
+            finally:
+                await stream.close()
+        return True
+
+    async def _carry(self, websocket: WebSocket, stream: ClientConnection) -> None:
+        """Carry messages both ways until one side closes, or the process ends."""
+        up = asyncio.create_task(_send_up(websocket, stream))
+        down = asyncio.create_task(_send_down(websocket, stream, self._stall_s))
+        ending = asyncio.create_task(self._calls.going_away.wait())
+        tasks = (up, down, ending)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                _log.info("a stream that was passed on broke: %s", result)
+        if up.cancelled():  # the client is still there
+            code, reason = stream.close_code, stream.close_reason or ""
+            if self._calls.going_away.is_set():
+                code, reason = _GOING_AWAY
+            elif code is None or code in _NO_CODE:
+                code, reason = _LOST
+            if isinstance(results[1], TimeoutError):
+                code, reason = _SLOW
+            with suppress(RuntimeError, OSError, TimeoutError):  # it has left at this moment
+                async with asyncio.timeout(_CLOSE_S):
+                    await websocket.close(code, reason)
+
+    async def _ask_all(self) -> dict[str, str]:
+        """The addresses of all gateways that answer, by name."""
+        addresses: list[str] = []
+        for source in self._sources:
+            if not source.startswith(DNS):
+                addresses.append(source)
+                continue
+            try:
+                async with asyncio.timeout(_ASK_S):
+                    addresses += await self._resolve(*split_address(source.removeprefix(DNS)))
+            except (OSError, TimeoutError) as error:
+                _log.warning("%s cannot be resolved: %s", source, error or "no answer")
+        async with self._client(_ASK_S) as client:
+            asked = addresses[:_MAX_GATEWAYS]
+            names = await asyncio.gather(*(self._ask(client, address) for address in asked))
+        return {name: address for name, address in zip(names, asked, strict=True) if name}
+
+    async def _ask(self, client: httpx2.AsyncClient, address: str) -> str:
+        """The name of the gateway at an address; empty: none answers."""
+        try:
+            async with asyncio.timeout(_ASK_S):
+                answer = await client.get(f"{self._scheme('http')}://{address}/healthz")
+        except (OSError, TimeoutError, httpx2.HTTPError):
+            return ""
+        return str(answer.headers.get(INSTANCE_HEADER, ""))
+
+    def _client(self, timeout_s: float) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
+            verify=self._context() or True, timeout=timeout_s, trust_env=False, follow_redirects=False
+        )
+
+    def _context(self) -> ssl.SSLContext | None:
+        """Trusts the certificate that all gateways have, whatever it names; None: they have none."""
+        if not self._certificate:
+            return None
+        context = ssl.create_default_context(cafile=self._certificate)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
+
+    def _scheme(self, plain: str) -> str:
+        return f"{plain}s" if self._certificate else plain
+
+    def _url(self, plain: str, address: str, connection: HTTPConnection) -> str:
+        query = f"?{connection.url.query}" if connection.url.query else ""
+        path = connection.scope.get("raw_path", connection.url.path.encode()).decode("ascii")
+        return f"{self._scheme(plain)}://{address}{path}{query}"
+
+    def _headers(self, connection: HTTPConnection) -> list[tuple[str, str]]:
+        address = self._guard.addresses.of(connection)
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in connection.headers.raw
+            if name not in _DROPPED
+        ]
+        return [*headers, (HEADER, self._guard.peer_seal.make(address, connection.url.path))]
+
+    def _on_unreachable(self, instance: str, address: str, error: Exception) -> None:
+        self._metrics.passed_on.labels("failed").inc()
+        self._addresses = {name: at for name, at in self._addresses.items() if name != instance}
+        _log.warning("the gateway %s at %s cannot be reached: %s", instance, address, error or "no answer")
+
+
+async def _send_up(websocket: WebSocket, stream: ClientConnection) -> None:
+    """From the client, until it leaves."""
+    while (event := await websocket.receive())["type"] == "websocket.receive":
+        text = event.get("text")
+        with suppress(ConnectionClosed):  # the other direction says how
+            await stream.send(text if text is not None else event["bytes"])
+
+
+async def _send_down(websocket: WebSocket, stream: ClientConnection, stall_s: float) -> None:
+    """To the client, until the other gateway has closed; raises TimeoutError if the client takes nothing."""
+    with suppress(ConnectionClosed):
+        while True:
+            message = await stream.recv()
+            async with asyncio.timeout(stall_s):
+                if isinstance(message, str):
+                    await websocket.send_text(message)
+                else:
+                    await websocket.send_bytes(message)
+
+
+def _select(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of an answer that are passed on."""
+    lowered = {name.lower(): value for name, value in headers.items()}
+    return {name: lowered[name] for name in _ANSWERED if name in lowered}

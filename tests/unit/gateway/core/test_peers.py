@@ -1,0 +1,262 @@
+"""What belongs to another gateway behind the same address is passed on to it, whoever gets it."""
+
+import asyncio
+import json
+import secrets
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+from certificates import Authority
+from listening_gateway import until
+from starlette.requests import HTTPConnection
+from test_real_channels import EchoServer
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from parley_gateway import peers as peers_module
+from parley_gateway.peers import INSTANCE_HEADER
+from parley_gateway.security.addresses import ClientAddresses
+from parley_gateway.security.keys import new_key
+from parley_gateway.security.peer_seal import HEADER, PeerSeal
+from parley_gateway.serving import running
+from parley_gateway.settings import load_settings
+
+PEERS = "dns://gateways.example:8080"
+
+
+class Fleet:
+    """Gateways of one address, in front of one server; any may get any request."""
+
+    def __init__(self, stack, monkeypatch, folder):
+        self._stack = stack
+        self.addresses = []
+        secret = folder / "secret"
+        secret.write_text(secrets.token_hex(32))
+        self.key = new_key("ann", ["agent", "transcribe"])
+        (folder / "keys.toml").write_text(f"{self.key.line}\n")
+        self._security = {
+            "keys_file": str(folder / "keys.toml"),
+            "token_secret_file": str(secret),
+            "trusted_proxies": ["127.0.0.1"],
+        }
+
+        async def resolve(name, port):
+            assert (name, port) == ("gateways.example", 8080)
+            return self.addresses
+
+        monkeypatch.setattr(peers_module, "resolve_name", resolve)
+
+    async def start(self, echo, instance, **listen):
+        settings = load_settings(
+            flags={
+                "listen": {"port": 0, "instance": instance, "peers": [PEERS], **listen},
+                "servers": {
+                    "addresses": [f"127.0.0.1:{echo.port}"],
+                    "metrics_url": "",
+                    "check_s": 0.05,
+                    "retry_s": 0.05,
+                    "retry_max_s": 0.1,
+                },
+                "security": self._security,
+            }
+        )
+        stop = AsyncExitStack()
+        self._stack.push_async_callback(stop.aclose)
+        one = await stop.enter_async_context(running(settings))
+        address = one.url.partition("://")[2]
+        self.addresses.append(address)
+        certificate = listen.get("certificate")
+        headers = {"Authorization": f"Bearer {self.key.secret}", "X-Forwarded-For": "203.0.113.9"}
+        http = httpx.AsyncClient(base_url=one.url, headers=headers, verify=certificate is None)
+        if certificate:
+            http = httpx.AsyncClient(base_url=one.url, headers=headers, verify=False)  # noqa: S501 - the test's own
+        await stop.enter_async_context(http)
+        return Member(one, http, address, stop)
+
+
+class Member:
+    def __init__(self, one, http, address, stop):
+        self.gateway = one.gateway
+        self.http, self.address, self._stop = http, address, stop
+
+    async def create(self):
+        return (await self.http.post("/v1/sessions")).raise_for_status().json()
+
+    def stream(self, created):
+        """The stream of a session, at this gateway, with the token of the session."""
+        return connect(
+            f"ws://{self.address}/v1/sessions/{created['session_id']}/stream",
+            subprotocols=["bearer", created["token"], "parley.v1"],
+            compression=None,
+            proxy=None,
+        )
+
+    async def stop(self):
+        await self._stop.aclose()
+
+
+@pytest.fixture
+async def echo():
+    server = EchoServer()
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def fleet(monkeypatch, tmp_path):
+    async with AsyncExitStack() as stack:
+        yield Fleet(stack, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+async def two(fleet, echo):
+    return [await fleet.start(echo, name) for name in ("one", "two")]
+
+
+async def first_message(socket, kind):
+    async with asyncio.timeout(20):
+        while (message := json.loads(await socket.recv()))["type"] != kind:
+            pass
+    return message
+
+
+async def close_of(socket):
+    async with asyncio.timeout(20):
+        async for _ in socket:
+            pass
+    return socket.close_code, socket.close_reason
+
+
+async def test_a_stream_opens_at_any_gateway_and_messages_go_both_ways(two):
+    one, other = two
+    created = await one.create()
+    async with other.stream(created) as socket:
+        assert socket.subprotocol == "parley.v1"
+        connected = await first_message(socket, "connected")
+        assert connected["session_id"] == created["session_id"]
+        assert (one.gateway.calls.count, other.gateway.calls.count) == (1, 0)
+        status = (await other.http.get(f"/v1/sessions/{created['session_id']}/status")).json()
+        assert status["state"] == "open"
+        await socket.send(bytes(640))
+        await socket.send(json.dumps({"type": "control", "action": "hangup"}))
+        assert await close_of(socket) == (1000, "ended")
+    await until(lambda: one.gateway.calls.count == 0)
+
+
+async def test_requests_of_a_session_are_answered_by_its_gateway(two):
+    one, other = two
+    created = await one.create()
+    path = f"/v1/sessions/{created['session_id']}"
+    tools = {"tools": [{"name": "get_weather"}]}
+    assert (await other.http.post(f"{path}/tools", json=tools)).json() == {"responses": 0, "tools": 1}
+    refused = await other.http.post(f"{path}/tools", json={"tools": [{"nothing": 1}]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_message")
+    assert (await other.http.delete(path)).status_code == 204
+    assert (await one.http.get(f"{path}/status")).json()["reason"] == "deleted"
+    stranger = httpx.AsyncClient(base_url=str(other.http.base_url))
+    assert (await stranger.get(f"{path}/status")).status_code == 401
+    await stranger.aclose()
+
+
+async def test_the_settings_of_a_client_secret_are_used_at_any_gateway(two):
+    one, other = two
+    session = {"session": {"type": "realtime", "instructions": "Speak like a pirate."}}
+    made = (await one.http.post("/v1/realtime/client_secrets", json=session)).raise_for_status().json()
+    headers = {"Authorization": f"Bearer {made['value']}"}
+    url = f"ws://{other.address}/v1/realtime"
+    async with connect(url, additional_headers=headers, compression=None, proxy=None) as socket:
+        created = await first_message(socket, "session.created")
+    assert created["session"]["instructions"] == "Speak like a pirate."
+
+
+async def test_a_refusal_of_the_other_gateway_is_passed_on(two):
+    one, other = two
+    created = await one.create()
+    async with other.stream(created) as socket:
+        await first_message(socket, "connected")
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(
+                f"ws://{other.address}/v1/sessions/{created['session_id']}/stream",
+                additional_headers={"Authorization": other.http.headers["authorization"]},
+                proxy=None,
+            ):
+                pass
+        assert refused.value.response.status_code == 409
+        assert b"session_in_use" in refused.value.response.body
+
+
+async def test_a_gateway_that_is_gone_is_an_error_and_no_loop(two, fleet, echo):
+    one, other = two
+    created = await one.create()
+    path = f"/v1/sessions/{created['session_id']}/status"
+    assert (await other.http.get(path)).status_code == 200
+    await one.stop()
+    answer = await other.http.get(path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "wrong_gateway")
+    # Its address belongs to another one meanwhile: that does not pass it on again.
+    other.gateway.peers._addresses = {"one": other.address}
+    other.gateway.peers._asked_at = float("inf")
+    assert (await other.http.get(path)).status_code == 404
+
+
+async def test_a_stream_that_was_passed_on_ends_with_either_gateway(two):
+    one, other = two
+    for index in (0, 1):
+        created = await one.create()
+        async with other.stream(created) as socket:
+            await first_message(socket, "connected")
+            # As at the end of the grace time.
+            two[index].gateway.calls.going_away.set()
+            assert await close_of(socket) == (1001, "going_away")
+        two[index].gateway.calls.going_away.clear()
+        await until(lambda: one.gateway.calls.count == 0)
+
+
+async def test_the_client_counts_with_its_own_address(two, monkeypatch):
+    one, other = two
+    created = await one.create()
+    seen = []
+    find = ClientAddresses.of
+
+    def note(self, connection):
+        found = find(self, connection)
+        if connection.url.path.endswith("/status"):
+            seen.append((self is one.gateway.guard.addresses, found))
+        return found
+
+    monkeypatch.setattr(ClientAddresses, "of", note)
+    await other.http.get(f"/v1/sessions/{created['session_id']}/status")
+    assert set(seen) >= {(True, "203.0.113.9"), (False, "203.0.113.9")}
+
+
+def sealed(value, path="/x"):
+    return HTTPConnection(
+        {"type": "http", "path": path, "headers": [(HEADER.encode(), value.encode())], "server": ("a", 1)}
+    )
+
+
+def test_only_gateways_with_the_secret_say_whose_request_it_is():
+    now = [1_000.0]
+    seal = PeerSeal(b"s" * 32, lambda: now[0])
+    value = seal.make("203.0.113.9", "/x")
+    assert seal.read(sealed(value)) == "203.0.113.9"
+    assert PeerSeal(b"t" * 32, lambda: now[0]).read(sealed(value)) is None
+    assert seal.read(sealed(value, "/y")) is None
+    for forged in ("", "203.0.113.9", "203.0.113.9 1 x", "203.0.113.8" + value[11:], value + "0", "a ² b"):
+        assert seal.read(sealed(forged)) is None, forged
+    now[0] += 120
+    assert seal.read(sealed(value)) is None
+
+
+async def test_gateways_with_tls_trust_their_common_certificate(fleet, echo, tmp_path):
+    certificate, key = Authority().issue("voice.example.com")
+    for name, content in (("cert.pem", certificate), ("key.pem", key)):
+        (tmp_path / name).write_bytes(content)
+    files = {"certificate": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
+    one, other = [await fleet.start(echo, name, **files) for name in ("one", "two")]
+    created = await one.create()
+    answer = await other.http.get(f"/v1/sessions/{created['session_id']}/status")
+    assert answer.json()["state"] == "waiting"
+    assert (await one.http.get("/healthz")).headers[INSTANCE_HEADER] == "one"
