@@ -98,6 +98,22 @@ def test_the_gateway_finds_the_workers_by_a_name_that_exists():
     assert service["spec"]["publishNotReadyAddresses"] is False
 
 
+def test_gateways_find_each_other_also_when_one_ends():
+    rendered = render(SETS["cpu"])
+    (peers,) = tomllib.loads(rendered.gateway_toml())["listen"]["peers"]
+    service = rendered.get("Service", "-gateway-peers")
+    (port,) = service["spec"]["ports"]
+    assert peers == f"dns://{service['metadata']['name']}.voice.svc.cluster.local.:{port['port']}"
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == rendered.get("Service", "-gateway")["spec"]["selector"]
+    policy = rendered.get("NetworkPolicy", "-gateway")["spec"]
+    pods = [{"podSelector": {"matchLabels": service["spec"]["selector"]}}]
+    http = [{"protocol": "TCP", "port": "http"}]
+    assert {"ports": http, "from": pods} in policy["ingress"]
+    assert {"ports": http, "to": pods} in policy["egress"]
+
+
 @pytest.mark.parametrize(
     ("values", "servers"),
     [

@@ -96,7 +96,7 @@
 {{- fail "gateway.ports: http, health and metrics must differ" -}}
 {{- end -}}
 {{- $own := dict
-  "listen" (dict "host" "gateway.listenAddress" "port" "gateway.ports.http" "health_port" "gateway.ports.health" "metrics_port" "gateway.ports.metrics" "drain_s" "drain.seconds" "certificate" "secrets.files" "key" "secrets.files" "instance" "the pod's name")
+  "listen" (dict "host" "gateway.listenAddress" "port" "gateway.ports.http" "health_port" "gateway.ports.health" "metrics_port" "gateway.ports.metrics" "drain_s" "drain.seconds" "peers" "the gateways of this release" "certificate" "secrets.files" "key" "secrets.files" "instance" "the pod's name")
   "servers" (dict "addresses" "the workers of this release" "sessions" "worker.capacity" "max_servers" "autoscaling.maxReplicas and worker.replicas" "tls" "workerTls")
   "calls" (dict "limit" "gateway.calls")
   "uploads" (dict "folder" "gateway.tmpSize")

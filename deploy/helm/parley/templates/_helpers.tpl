@@ -201,7 +201,8 @@ true
 {{- $values := .Values -}}
 {{- $files := $values.secrets.files -}}
 {{- $folder := "/etc/parley/secrets" -}}
-{{- $listen := dict "metrics_port" (int $values.gateway.ports.metrics) "drain_s" (int $values.drain.seconds) -}}
+{{- $peers := printf "dns://%s-gateway-peers.%s.svc.%s.:%d" (include "parley.fullname" .) .Release.Namespace (trimSuffix "." $values.clusterDomain) (int $values.gateway.ports.http) -}}
+{{- $listen := dict "peers" (list $peers) "metrics_port" (int $values.gateway.ports.metrics) "drain_s" (int $values.drain.seconds) -}}
 {{- if has "tls.crt" $files -}}
 {{- $_ := set $listen "certificate" (printf "%s/tls.crt" $folder) -}}
 {{- $_ := set $listen "key" (printf "%s/tls.key" $folder) -}}
