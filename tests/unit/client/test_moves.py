@@ -340,8 +340,9 @@ async def test_the_session_that_goes_on_has_the_newest_settings_and_the_progress
 
 
 async def go_away(line, session, time_left_ms=60_000):
+    moves = len(line.got(Reconnected))
     session.stream.say(protocol.GoAway(time_left_ms=time_left_ms))
-    await line.until(lambda: line.got(Reconnected))
+    await line.until(lambda: len(line.got(Reconnected)) > moves)
 
 
 async def test_a_call_leaves_a_server_that_stops_when_neither_side_speaks():
@@ -386,6 +387,23 @@ async def test_a_call_leaves_a_server_that_stops_at_the_end_of_its_time():
     session = servers.sessions[1]
     assert [m.content for m in session.messages] == ["1 2 3", "You said 1 2 3."]
     assert len(line.got(protocol.SpeechStarted)) == 1
+
+
+@pytest.mark.parametrize("second_ms", [0, 10])
+async def test_the_newest_deadline_counts(second_ms):
+    servers = Servers()
+    line = Conversation(servers)
+    async with line:
+        await line.speak(0, 1, 2)
+        await line.until(lambda: line.got(protocol.Transcript))
+        servers.sessions[0].stream.say(protocol.GoAway(time_left_ms=60_000))
+        await go_away(line, servers.sessions[0], time_left_ms=second_ms)
+        await go_away(line, servers.sessions[1], time_left_ms=second_ms)  # the next server drains, too
+        await line.speak(3, 0)
+        await line.answered(1)
+        await line.call.hang_up()
+    await servers.stop()
+    assert [m.content for m in servers.sessions[-1].messages] == ["1 2 3", "You said 1 2 3."]
 
 
 async def test_a_call_stays_where_no_other_server_takes_it(monkeypatch):
