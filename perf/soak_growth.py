@@ -43,7 +43,8 @@ class Quantity:
 
 MEMORY = Quantity("MiB", 256, left_by_kills=4)  # of 4 GiB
 DESCRIPTORS = Quantity("", 64, left_by_kills=8)  # of 1,024, the usual limit of a process
-THREADS = Quantity("", 128, left_by_kills=16)  # of 2,048 in the container
+# Of 2,048 in the container, of which a server has 500: some forty processes may die before it is replaced.
+THREADS = Quantity("", 128, left_by_kills=38)
 SHM = Quantity("MiB", 64, left_by_kills=4)  # of 1 GiB
 REGIONS = Quantity("", 64, left_by_kills=2)
 TASKS = Quantity("", 64)  # a call of the gateway has some ten
