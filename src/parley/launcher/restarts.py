@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -18,8 +17,6 @@ UNRESPONSIVE = "unresponsive"
 """A model did not answer its canary, or the server did not answer at all."""
 NOT_RESTORED = "model_not_restored"
 """A server was replaced because one of its models could not be."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +112,15 @@ class RestartRecord:
 
 
 def write_record(path: Path, server: RestartRecord, models: Mapping[str, RestartRecord]) -> None:
-    """Write all records as JSON, atomically."""
+    """Write all records as JSON, atomically.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is.
+    """
     content = {
         "server": asdict(server),
         "models": {name: asdict(record) for name, record in sorted(models.items())},
     }
     draft = path.with_suffix(".new")
-    try:
-        draft.write_text(json.dumps(content, indent=2) + "\n")
-        draft.replace(path)
-    except OSError as error:
-        _log.warning("the record of restarts was not written: %s", error)
+    draft.write_text(json.dumps(content, indent=2) + "\n")
+    draft.replace(path)

@@ -127,6 +127,7 @@ class Supervisor:
         self._canaries = canaries
         self._limits = limits
         self._record_path = record
+        self._record_missing = False
         self._report = report
         self._callees = called
         self._attempts = Attempts(limits, limits.server_attempts)
@@ -191,6 +192,8 @@ class Supervisor:
 
     def _check(self) -> None:
         now = time.monotonic()
+        if self._record_missing:
+            self._write_record()
         try:
             self._check_server(now)
             self._handle_results(now)
@@ -511,4 +514,13 @@ class Supervisor:
         return f"The server is given up: {failure.detail}{again}.{cause}"
 
     def _write_record(self) -> None:
-        write_record(self._record_path, self._server_record, self._records)
+        """Write the record; if that fails, as on a full disk, it is tried again with every look."""
+        was_missing = self._record_missing
+        try:
+            write_record(self._record_path, self._server_record, self._records)
+        except OSError as error:
+            self._record_missing = True
+            if not was_missing:
+                _log.warning("the record of restarts was not written: %s", error)
+        else:
+            self._record_missing = False

@@ -364,6 +364,18 @@ def test_a_start_for_which_the_machine_has_no_memory_is_an_attempt_like_any_othe
     assert not any("error of its own" in line for line in case.said)
 
 
+def test_a_record_that_could_not_be_written_is_written_later(make, caplog):
+    case = make()
+    draft = case.path.with_suffix(".new")
+    draft.mkdir()  # as little can be written there as on a full disk
+    case.signal("echo_0_0")
+    case.until(lambda: any("echo answers again" in line for line in case.said))
+    assert case.record()["models"]["echo"]["restarts"] == {}
+    draft.rmdir()
+    case.until_restored()
+    assert caplog.text.count("was not written") == 1
+
+
 def test_the_record_of_a_stopped_supervisor(make):
     case = make()
     case.supervisor.stop()
