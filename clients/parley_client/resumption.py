@@ -37,7 +37,7 @@ class CallCheckpoint:
     state: SessionState
     settled: bool
     """Whether neither side had a turn under way."""
-    answers: list[protocol.Updated | protocol.Truncated | protocol.Interrupted | protocol.ErrorEvent]
+    answers: list[protocol.Answer]
     """Events that answer what the state contains, and have not come."""
     sent: int
     """Messages of the application that were sent to a server, without those on playback."""
@@ -64,9 +64,7 @@ class Resumption:
         self._audio = SentAudio(replay_ms, resume.audio_ms if resume else 0)
         self._messages = SentMessages((resume.state.handled or 0) if resume else 0)
         # Of the newest checkpoint, that have not come.
-        self._answers: list[
-            protocol.Updated | protocol.Truncated | protocol.Interrupted | protocol.ErrorEvent
-        ] = []
+        self._answers: list[protocol.Answer] = []
         self._responses = ResponseTracker(clock)
         self._requests: dict[str, int] = {}  # turns of the tool calls without an answer, by the call's id
         self._moved = MovedEvents(self._responses)

@@ -761,6 +761,9 @@ ServerEvent: TypeAlias = (
     | Closed
 )
 
+Answer: TypeAlias = Updated | Truncated | TurnDecision | Interrupted | ErrorEvent
+"""What ``Checkpoint.answers`` holds."""
+
 _encoder = msgspec.json.Encoder()
 _messages: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
 _events: msgspec.json.Decoder[ServerEvent] = msgspec.json.Decoder(ServerEvent)

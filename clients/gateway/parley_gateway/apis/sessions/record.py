@@ -28,7 +28,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     history: HistoryState
     state: SessionState
     """Its messages are counted as the client counts them."""
-    answers: list[protocol.Updated | protocol.Truncated | protocol.Interrupted | protocol.ErrorEvent] = []
+    answers: list[protocol.Answer] = []
     """Events that answer what the state contains, and come behind the checkpoint."""
     encoding: Encoding
     tokens: list[str]
