@@ -17,8 +17,8 @@ Kill: TypeAlias = Mapping[str, Any]
 
 HORIZON_H = 7 * 24.0
 """Growth is extrapolated to a week without a restart, at the soak's rate of sessions."""
-WARM_S = 600.0
-"""Of a process: its allocator and caches fill with its first sessions."""
+WARM_S = 1200.0
+"""Of a process: its allocator and caches fill with its first two thousand sessions, ever more slowly."""
 SETTLE_S = 150.0
 """After a kill: Triton removes what was replaced when its last sequence has been idle for long enough, at
 most 120 s (``max_sequence_idle_microseconds`` of ``voice_agent``). What is left then stays."""
