@@ -110,6 +110,7 @@ test-browser: setup ## Run the tests of the gateway's page in a real Chromium
 
 test-images: setup ## Build the images with buildah, and hold calls through their containers (as root on Debian)
 	@$(PYTHON3) scripts/setup --images
+	@$(PYTHON3) scripts/setup --deploy
 	@$(PYTHON3) scripts/setup --containers
 	@$(PYTHON3) scripts/setup --prometheus
 	@$(PY) -m pytest tests/images $(REPORTING) $(ARGS)

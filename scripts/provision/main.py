@@ -42,12 +42,14 @@ _UPDATE = ["apt-get", "update", "--quiet"]
 _LIMIT_S = 1200.0
 _CONTAINERS = {
     "buildah": "buildah",
+    "catatonit": "catatonit",
     "crun": "crun",
     "debootstrap": "debootstrap",
     "nginx-light": "nginx",
     "openssl": "openssl",
     "podman": "podman",
     "redis-server": "redis-server",
+    "runc": "runc",
 }
 """Packages and their programs."""
 _CLUSTER = {

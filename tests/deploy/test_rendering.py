@@ -24,6 +24,7 @@ def rendered(request):
 
 def test_there_are_sets_for_every_way_of_use():
     assert len(SETS) >= 30
+    assert f"with {len(SETS)} sets of values" in (CHART / "README.md").read_text()
     kinds = {found["kind"] for values in SETS.values() for found in render(values).objects}
     assert {
         "ScaledObject",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from containers import ROOT, TAG, Container, Network, build, make_base
 
-PROGRAMS = ("buildah", "crun", "debootstrap", "ip", "nginx", "openssl", "podman", "redis-server")
+PROGRAMS = ("buildah", "crun", "debootstrap", "ip", "nginx", "openssl", "podman", "redis-server", "runc")
 COMPOSE = ROOT / "deploy" / "compose"
 TOOLS = ROOT / ".venv-images" / "bin"
 

@@ -27,7 +27,7 @@ runtime = "crun"
 events_logger = "file"
 """
 # crun knows version 1 or 2 of control groups, not both together.
-_WITHOUT_HYBRID = 'umount /sys/fs/cgroup/unified 2>/dev/null; exec "$@"'
+WITHOUT_HYBRID = 'umount /sys/fs/cgroup/unified 2>/dev/null; exec "$@"'
 
 
 def image(name):
@@ -135,7 +135,7 @@ class Container:
         self._process = None
 
     def _podman(self, command):
-        return ["unshare", "--mount", "sh", "-c", _WITHOUT_HYBRID, "-", *command]
+        return ["unshare", "--mount", "sh", "-c", WITHOUT_HYBRID, "-", *command]
 
     @property
     def _environment(self):

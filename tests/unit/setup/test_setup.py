@@ -649,7 +649,8 @@ def test_redis_that_is_there_or_cannot_be_installed_is_left_alone(machine, capsy
 
 
 CONTAINERS = (
-    "echo $@ > {0}/installed; for name in buildah crun debootstrap nginx openssl podman redis-server; do "
+    "echo $@ > {0}/installed; for name in buildah catatonit crun debootstrap nginx openssl podman "
+    "redis-server runc; do "
     "echo '#!/bin/sh' > {0}/$name; /bin/chmod +x {0}/$name; done"
 )
 
