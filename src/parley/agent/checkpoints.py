@@ -6,20 +6,18 @@ import asyncio
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from parley.checkpoint import HistoryState, SessionState
 from parley.protocol import (
+    Answer,
     Audio,
     Checkpoint,
-    ErrorEvent,
     Interrupted,
     ResponseText,
     ServerEvent,
     Start,
     ToolRequest,
     Truncated,
-    TurnDecision,
     Updated,
 )
 
@@ -29,8 +27,6 @@ _LOOK_EVERY_MS = 100
 _AFTER_CHECKPOINT = (Audio, Interrupted, ResponseText, ToolRequest, Truncated, Updated)
 """Events that show the client a change. It is lost with the server unless the checkpoint comes first: a tool
 would be run twice, an interrupted answer would go on."""
-Answer: TypeAlias = Updated | Truncated | TurnDecision | Interrupted | ErrorEvent
-"""Events that a client may wait for."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.agent.audio_recognition import AudioRecognition
-from parley.agent.checkpoints import Answer, Checkpoints, HandledMessages, Snapshot
+from parley.agent.checkpoints import Checkpoints, HandledMessages, Snapshot
 from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
 from parley.agent.metrics import AgentMetrics, SessionMetrics
@@ -35,7 +35,7 @@ from parley.errors import (
 )
 from parley.inference import make_engine_name
 from parley.logs import log_ids
-from parley.protocol import Start, Update
+from parley.protocol import Answer, Start, Update
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
 from parley.tts.voice_routing import primary_language
