@@ -240,7 +240,7 @@ class Page {
 
   /** @param {Message} message */
   _send(message) {
-    if (!this._isLive) return;
+    if (!this._isLive && !this._line.goesOn) return;
     this._line.send(message);
     this._events.add('out', message);
   }
@@ -261,11 +261,12 @@ class Page {
   /** @param {import('./session/line.js').LineState} state */
   _takeState(state) {
     this._state.setLine(state);
-    const { phase, detail } = state;
+    const { phase, detail, goesOn } = state;
     this._events.add('page', { type: phase, ...(detail && { detail }) });
     if (phase === 'live') {
-      this._begin(state.again);
-    } else if (phase === 'lost' || phase === 'away') {
+      if (goesOn) this._goOn();
+      else this._begin(state.again);
+    } else if ((phase === 'lost' || phase === 'away') && !goesOn) {
       this._player.begin();
     }
   }
@@ -286,6 +287,12 @@ class Page {
     const hint = this._hint;
     this._hint = '';
     if (hint) this._say(hint);
+  }
+
+  /** The conversation goes on over another connection. */
+  _goOn() {
+    this._conversation.note('Connected again. The conversation goes on.');
+    this._mute(this._muted);
   }
 
   /** @param {Message} message @param {Int16Array | null} samples */

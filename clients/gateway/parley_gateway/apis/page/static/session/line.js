@@ -7,18 +7,25 @@
  */
 import { Refusal, createSession } from './api.js';
 import { Backoff } from './backoff.js';
+import { KeptSession } from './kept.js';
 import { Stream } from './stream.js';
 
 /** A call that lasted this long was a good one. */
 const GOOD_MS = 5000;
+/** A conversation that has lost its connection looks for another one for so long. */
+const GO_ON_MS = 30000;
+const FIRST_WAIT_MS = 100;
+const LEAVE_AGAIN_MS = 1000;
+const MOVED = 4001;
 
 /**
  * @typedef {'idle' | 'connecting' | 'live' | 'busy' | 'away' | 'lost' | 'locked' | 'failed' | 'ended'} Phase
  */
 /** @typedef {{phase: Phase, detail: string, code: string, retry: boolean, retryAfterMs: number}} Outcome */
-/** @typedef {{phase: Phase, detail: string, code: string, retryAt: number, again: boolean}} LineState
+/** @typedef {{phase: Phase, detail: string, code: string, retryAt: number, again: boolean, goesOn: boolean}}
+ *  LineState
  *  `detail`: for people, `code`: a stable word. `retryAt`: on the clock of performance.now(), 0: not at all.
- *  `again`: there was a connection before. */
+ *  `again`: there was a connection before. `goesOn`: the conversation of that goes on, or may. */
 
 export class Line {
   /**
@@ -39,7 +46,24 @@ export class Line {
     /** @type {(() => void) | null} */
     this._wake = null;
     this._closedReason = '';
+    this._kept = new KeptSession();
+    /** When the connection of a conversation was lost that may go on; 0: there is none. */
+    this._lostAt = 0;
+    /** What to do once the gateway goes on with the conversation. @type {(() => void) | null} */
+    this._onResumed = null;
+    /** @type {import('./api.js').Session | null} made for a conversation that leaves its gateway */
+    this._next = null;
+    /** When the conversation has to leave its gateway; 0: it has not. */
+    this._leaveBy = 0;
+    this._isLeaving = false;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this._leaveTimer = undefined;
     globalThis.addEventListener?.('online', () => this.retryNow());
+  }
+
+  /** @returns {boolean} whether the conversation has no connection, and may go on over another one */
+  get goesOn() {
+    return this._lostAt > 0;
   }
 
   /** @returns {boolean} whether a call is wanted */
@@ -56,20 +80,26 @@ export class Line {
     const call = new AbortController();
     this._call = call;
     const backoff = new Backoff();
+    let quick = new Backoff(Math.random, FIRST_WAIT_MS);
     let again = false;
     try {
       for (;;) {
         this._tell({ phase: 'connecting', again });
         const outcome = await this._once(options(), call.signal, backoff, () => {
-          this._tell({ phase: 'live', again });
+          const { goesOn } = this;
+          const ends = this._endOutage();
+          this._tell({ phase: 'live', again, goesOn });
+          for (const end of ends) this._onMessage(end, null);
+          quick = new Backoff(Math.random, FIRST_WAIT_MS);
           again = true;
         });
         if (!outcome.retry) {
           this._tell({ ...outcome, again });
           return;
         }
-        const waitMs = backoff.next(outcome.retryAfterMs);
-        this._tell({ ...outcome, retryAt: performance.now() + waitMs, again });
+        const { goesOn } = this;
+        const waitMs = this._next ? 0 : (goesOn ? quick : backoff).next(outcome.retryAfterMs);
+        this._tell({ ...outcome, retryAt: performance.now() + waitMs, again, goesOn });
         await this._wait(waitMs, call.signal);
       }
     } catch (error) {
@@ -77,6 +107,8 @@ export class Line {
       this._tell({ phase: 'ended', detail: 'hangup', code: 'hangup', again });
     } finally {
       this._call = null;
+      this._kept = new KeptSession();
+      this._lostAt = 0;
     }
   }
 
@@ -96,13 +128,18 @@ export class Line {
     this._wake?.();
   }
 
-  /** @param {Int16Array} samples @returns {boolean} whether they were sent */
+  /** @param {Int16Array} samples @returns {boolean} whether they were sent, or will be */
   sendAudio(samples) {
-    return this._stream?.sendAudio(samples) ?? false;
+    const isSent = this._stream?.sendAudio(samples) ?? false;
+    if (!isSent && !this.goesOn && !(this._stream && this._kept.canGoOn)) return false;
+    this._kept.onAudio(samples);
+    return true;
   }
 
   /** @param {import('./stream.js').Message} message */
   send(message) {
+    if (!this._stream && !this.goesOn) return;
+    this._kept.onMessage(message);
     this._stream?.send(message);
   }
 
@@ -113,33 +150,99 @@ export class Line {
    */
   async _once(options, signal, backoff, onLive) {
     this._closedReason = '';
+    this._leaveBy = 0;
+    if (performance.now() - this._lostAt > GO_ON_MS) this._lostAt = 0;
+    const resumes = this.goesOn;
+    if (!resumes) this._kept = new KeptSession();
     /** @type {Stream} */
     let stream;
     try {
-      const session = await createSession(options, this.key, signal);
+      const body = resumes ? this._kept.options() : { checkpoints: true, ...options };
+      const session = this._next ?? (await createSession(body, this.key, signal));
+      this._next = null;
       stream = await Stream.open(session, (message, samples) => this._take(message, samples), signal);
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
+      if (resumes && error.code === 'not_resumable') {
+        this._lostAt = 0;
+        return { phase: 'lost', detail: error.message, code: error.code, retry: true, retryAfterMs: 0 };
+      }
       return outcomeOf(error);
     }
     const stop = () => stream.close();
     signal.addEventListener('abort', stop);
     if (signal.aborted) stop();
-    this._stream = stream;
     const began = performance.now();
-    onLive();
+    const go = () => {
+      this._stream = stream;
+      this._onResumed = null;
+      onLive();
+    };
+    if (resumes) this._onResumed = go;
+    else go();
     const closure = await stream.closed;
+    clearTimeout(this._leaveTimer);
     this._stream = null;
+    this._onResumed = null;
     signal.removeEventListener('abort', stop);
     signal.throwIfAborted();
     if (performance.now() - began > GOOD_MS) backoff.reset();
-    return outcomeOfClosure(closure, this._closedReason);
+    const outcome = outcomeOfClosure(closure, this._closedReason);
+    if (outcome.retry && this._kept.canGoOn && !this.goesOn) this._lostAt = performance.now();
+    return outcome;
+  }
+
+  /**
+   * There is a connection again.
+   * @returns {import('./stream.js').Message[]} what the page lost with the one before
+   */
+  _endOutage() {
+    const { goesOn } = this;
+    this._lostAt = 0;
+    if (!goesOn) return [];
+    const ends = this._kept.ends();
+    const { messages, audio } = this._kept.missing();
+    for (const message of messages) this._stream?.send(message);
+    for (const samples of audio) this._stream?.sendAudio(samples);
+    return ends;
   }
 
   /** @param {import('./stream.js').Message} message @param {Int16Array | null} samples */
   _take(message, samples) {
     if (message.type === 'closed') this._closedReason = message.reason;
-    this._onMessage(message, samples);
+    const isNews = this._kept.onEvent(message);
+    if (message.type === 'connected') this._onResumed?.();
+    if (message.type === 'go_away') {
+      this._leaveBy = performance.now() + message.time_left_ms;
+      this._leaveIn(message.time_left_ms);
+    }
+    if (this._leaveBy && this._kept.isSettled) void this._leave();
+    if (isNews) this._onMessage(message, samples);
+  }
+
+  /** @param {number} ms */
+  _leaveIn(ms) {
+    clearTimeout(this._leaveTimer);
+    this._leaveTimer = setTimeout(() => void this._leave(), ms);
+  }
+
+  /** The gateway will stop: go on elsewhere, or stay and try again. */
+  async _leave() {
+    const stream = this._stream;
+    const call = this._call;
+    if (!stream || !call || !this._leaveBy || this._isLeaving || !this._kept.canGoOn) return;
+    this._isLeaving = true;
+    stream.hold();
+    try {
+      this._next = await createSession(this._kept.options(), this.key, call.signal);
+      stream.close(MOVED, 'moved');
+    } catch (error) {
+      stream.release();
+      if (!(error instanceof Refusal)) return;
+      this._leaveIn(LEAVE_AGAIN_MS);
+    } finally {
+      this._isLeaving = false;
+    }
   }
 
   /** @param {number} ms @param {AbortSignal} signal */
@@ -155,9 +258,12 @@ export class Line {
     signal.throwIfAborted();
   }
 
-  /** @param {{phase: Phase, detail?: string, code?: string, retryAt?: number, again?: boolean}} state */
-  _tell({ phase, detail = '', code = '', retryAt = 0, again = false }) {
-    this._onState({ phase, detail, code, retryAt, again });
+  /**
+   * @param {{phase: Phase, detail?: string, code?: string, retryAt?: number, again?: boolean, goesOn?: boolean}}
+   *   state
+   */
+  _tell({ phase, detail = '', code = '', retryAt = 0, again = false, goesOn = false }) {
+    this._onState({ phase, detail, code, retryAt, again, goesOn });
   }
 }
 

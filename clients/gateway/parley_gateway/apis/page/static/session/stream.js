@@ -20,6 +20,8 @@ export class Stream {
     this._socket = socket;
     /** @type {Message | null} an `audio` message whose samples come next */
     this._announced = null;
+    /** @type {(string | ArrayBuffer)[] | null} what has come while it was held */
+    this._held = null;
     /** @type {(closure: Closure) => void} */
     let closed;
     /** @type {Promise<Closure>} */
@@ -28,7 +30,22 @@ export class Stream {
     });
     this._tellClosed = (/** @type {Closure} */ closure) => closed(closure);
     socket.onclose = ({ code, reason }) => this._tellClosed({ code, reason });
-    socket.onmessage = ({ data }) => this._take(data, onMessage);
+    socket.onmessage = ({ data }) => {
+      if (this._held) this._held.push(data);
+      else this._take(data, onMessage);
+    };
+    this._give = onMessage;
+  }
+
+  /** Keep what comes, until it is released or closed. */
+  hold() {
+    this._held ??= [];
+  }
+
+  release() {
+    const held = this._held ?? [];
+    this._held = null;
+    for (const data of held) this._take(data, this._give);
   }
 
   /**
