@@ -24,7 +24,7 @@ def assets():
 @pytest.fixture
 def client():
     app = FastAPI()
-    add_error_handlers(app, Metrics())
+    add_error_handlers(app, Metrics(), None)  # no id of a gateway is in these paths
     app.include_router(routes(None))
     with TestClient(app) as client:
         yield client
