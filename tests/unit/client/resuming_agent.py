@@ -25,7 +25,7 @@ from parley.checkpoint import (
     SessionState,
 )
 from parley.errors import InferenceError, ModelUnavailableError
-from parley_client.transport import Frame
+from parley_client.transport import Frame, ServerReply
 
 FRAME_MS = 20
 FRAME = FRAME_MS * 32
@@ -37,11 +37,22 @@ def frame(word: int) -> bytes:
     return np.full(FRAME // 2, word, "<i2").tobytes()
 
 
-class Session:
-    """One session on one stream."""
+def level(word: int, samples: int, _: int) -> np.ndarray:
+    """The audio of a word of the agent: its number, from 1 on, in every sample."""
+    return np.full(samples, word, np.int16)
 
-    def __init__(self, stream: FakeStream, start: protocol.Start) -> None:
+
+class Session:
+    """One session on one stream; ``voice`` makes a word's audio from its number, length and sample rate."""
+
+    def __init__(
+        self,
+        stream: FakeStream,
+        start: protocol.Start,
+        voice: Callable[[int, int, int], np.ndarray] = level,
+    ) -> None:
         self.stream = stream
+        self._voice = voice
         self.start = start
         resume = start.resume
         self.state = resume.state if resume else SessionState(version=CHECKPOINT_VERSION, handled=0)
@@ -206,7 +217,7 @@ class Session:
                 self.stream.say(protocol.ResponseText(**ids, text=word))
             if number >= spoken:
                 rate = self.start.output_sample_rate
-                samples = np.full(rate * WORD_MS // 1000, number + 1, np.int16)
+                samples = self._voice(number + 1, rate * WORD_MS // 1000, rate)
                 self.stream.say(
                     protocol.Audio(
                         **ids,
@@ -250,9 +261,13 @@ class Session:
         )
 
 
-async def serve_session(stream: FakeStream, on_session: Callable[[Session], None] = lambda _: None) -> None:
+async def serve_session(
+    stream: FakeStream,
+    on_session: Callable[[Session], None] = lambda _: None,
+    voice: Callable[[int, int, int], np.ndarray] = level,
+) -> None:
     """A behaviour of fake agents."""
-    session = Session(stream, protocol.decode_message((await stream.frames.get()).message))
+    session = Session(stream, protocol.decode_message((await stream.frames.get()).message), voice)
     on_session(session)
     while (one := await stream.frames.get()) is not None:
         if one.end:
@@ -263,8 +278,20 @@ async def serve_session(stream: FakeStream, on_session: Callable[[Session], None
     stream.end()
 
 
-def cut_behind(stream: FakeStream, kind: type, count: int) -> None:
-    """Break a stream behind so many events of a kind."""
+def lose(stream: FakeStream) -> None:
+    """The server is gone."""
+    stream.fail(ModelUnavailableError("Socket closed"))
+
+
+def send_away(stream: FakeStream) -> None:
+    """The server stops now, with its calls in whatever state they are."""
+    stream.replies.put_nowait(
+        ServerReply("start", protocol.encode(protocol.GoAway(time_left_ms=0)), np.zeros(0, np.int16))
+    )
+
+
+def cut_behind(stream: FakeStream, kind: type, count: int, end: Callable[[FakeStream], None] = lose) -> None:
+    """Let a server say so many events of a kind and then ``end``; what it would say later is never said."""
     say = stream.say
     left = count
 
@@ -274,7 +301,7 @@ def cut_behind(stream: FakeStream, kind: type, count: int) -> None:
             say(event, samples)
             left -= isinstance(event, kind)
             if not left:
-                stream.fail(ModelUnavailableError("Socket closed"))
+                end(stream)
 
     stream.say = say_some
 

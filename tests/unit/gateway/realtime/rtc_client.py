@@ -63,6 +63,8 @@ class RtcClient:
         self.events = []
         self.levels = []
         """Loudness of every received frame."""
+        self.heard = []
+        """Every received frame: int16 of its first channel, 48 kHz."""
         self.location = ""
         self._changed = asyncio.Event()
         self._tasks = []
@@ -133,7 +135,9 @@ class RtcClient:
                 frame = await track.recv()
             except MediaStreamError:
                 return
-            self.levels.append(int(np.abs(frame.to_ndarray()).max()))
+            samples = frame.to_ndarray().reshape(-1, len(frame.layout.channels))
+            self.heard.append(samples[:, 0])
+            self.levels.append(int(np.abs(samples).max()))
             self._changed.set()
 
 

@@ -10,7 +10,7 @@ import pytest
 from fake_agent import serve
 from listening_gateway import closed, frame_of, receive, until
 from openai_session import check_event
-from resuming_agent import cut_behind, serve_session
+from resuming_agent import cut_behind, lose, send_away, serve_session
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -94,13 +94,14 @@ async def test_a_response_has_audio(gateway):
         assert done["response"]["status"] == "completed"
 
 
-async def test_a_response_goes_on_at_another_server(gateway):
+@pytest.mark.parametrize("end", [lose, send_away])
+async def test_a_response_goes_on_at_another_server(gateway, end):
     streams = []
 
     async def agent(stream):
         streams.append(stream)
         if len(streams) == 1:
-            cut_behind(stream, protocol.Audio, 2)
+            cut_behind(stream, protocol.Audio, 2, end)
         await serve_session(stream)
 
     one = await gateway(agent, agent)
@@ -126,7 +127,7 @@ async def test_a_response_goes_on_at_another_server(gateway):
         base64.b64decode(event["delta"]) for event in events if event["type"] == "response.output_audio.delta"
     )
     heard = np.frombuffer(audio, "<i2")
-    assert [int(heard[at]) for at in range(0, len(heard), 960)] == [1, 2, 3]
+    assert heard.tolist() == np.repeat([1, 2, 3], 960).tolist()
 
 
 async def test_audio_and_events_keep_their_order(gateway):

@@ -12,6 +12,7 @@ from aiortc.mediastreams import MediaStreamError
 from fake_agent import serve
 from listening_gateway import frame_of, until
 from openai_session import audio
+from resuming_agent import WORD_MS, cut_behind, lose, send_away, serve_session
 from rtc_client import RtcClient, calling, forgotten, post_offer
 
 from parley import protocol
@@ -113,6 +114,52 @@ async def test_a_pause_holds_what_was_not_played(gateway):
         await client.until(lambda: max(client.levels[-15:]) < LOUD)
         agent.stream.say(protocol.Resumed(turn=1, response_id="r-1", reason="noise"))
         await client.until(lambda: loud_frames(client) > 40)
+
+
+def tone(word, samples, rate):
+    """The audio of a word: 100 Hz higher with each word, in whole periods."""
+    return (8_000 * np.sin(2 * np.pi * (300 + 100 * word) / rate * np.arange(samples))).astype(np.int16)
+
+
+def word_of(frame):
+    """Whose audio most of a received frame is."""
+    hz = np.abs(np.fft.rfft(frame * np.hanning(960), 9_600)).argmax() * 48_000 / 9_600
+    return round((hz - 300) / 100)
+
+
+@pytest.mark.parametrize("end", [lose, send_away])
+async def test_an_answer_goes_on_at_another_server(gateway, end):
+    streams = []
+
+    async def agent(stream):
+        streams.append(stream)
+        if len(streams) == 1:
+            cut_behind(stream, protocol.Audio, 45, end)
+        await serve_session(stream, voice=tone)
+
+    one = await gateway(agent, agent)
+    said = " ".join(["word"] * 48)
+    words = 2 + 48
+    async with calling(one.http) as client:
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": said}]}
+        client.send("conversation.item.create", item=item)
+        client.send("response.create")
+        await client.receive("output_audio_buffer.stopped")
+        after = len(client.levels)
+        await client.until(lambda: len(client.levels) > after + 25)  # what is on its way, and silence
+        kinds = client.kinds()
+        assert (await client.receive("response.done"))["response"]["status"] == "completed"
+        assert client.peer.connectionState == "connected"
+        assert one.gateway.calls.count == 1
+    assert len(streams) == 2
+    for kind in ("session.created", "response.created", "response.done", "output_audio_buffer.started"):
+        assert kinds.count(kind) == 1
+    assert "error" not in kinds
+    loud = [at for at, level in enumerate(client.levels) if level > LOUD]
+    assert loud == list(range(loud[0], loud[-1] + 1))
+    frames = [word for word in range(1, words + 1) for _ in range(WORD_MS // 20)]
+    # The codec's delay lets the last word reach into one more frame.
+    assert [word_of(client.heard[at]) for at in loud] in (frames, [*frames, words])
 
 
 async def test_the_users_audio_reaches_the_agent(gateway):

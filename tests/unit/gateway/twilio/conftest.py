@@ -51,13 +51,14 @@ def gateway(tmp_path):
             "account": ACCOUNT,
             "own_twiml": True,
         } | settings.pop("twilio", {})
+        settings.setdefault("servers", ServerSettings(metrics_url=""))
         configured = Settings(
             listen=ListenSettings(port=0, public_url=PUBLIC_URL), twilio=TwilioSettings(**twilio), **settings
         )
         agent = FakeAgent(*behaviours)
         app = create_app(
             configured,
-            servers=Servers(ServerSettings(metrics_url=""), probe=ready, ask_models=lambda *_: []),
+            servers=Servers(configured.servers, probe=ready, ask_models=lambda *_: []),
             transport=lambda _: agent,
         )
         async with running(configured, app=app) as found:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 from fake_agent import CONNECTED
+from resuming_agent import WORD_MS, cut_behind, lose, send_away, serve_session
 from twilio_line import closing, sign
 from websockets.exceptions import InvalidStatus
 
@@ -20,6 +21,7 @@ from parley.protocol import (
     Paused,
     Playback,
     Resumed,
+    Text,
     decode_message,
 )
 from parley_client.call import Call
@@ -28,6 +30,7 @@ from parley_gateway.apis.twilio.stream import MAX_PIECES, PIECE_MS, TwilioPlayba
 from parley_gateway.audio.codecs import decode_ulaw, encode_ulaw
 from parley_gateway.calls import CallSettings
 from parley_gateway.errors import ForbiddenError
+from parley_gateway.servers import ServerSettings
 
 SAMPLES = np.round(8_000 * np.sin(2 * np.pi * 440 / 8_000 * np.arange(2_400))).astype(np.int16)  # 300 ms
 
@@ -274,6 +277,40 @@ async def test_an_interruption_without_a_pause_clears_too(call, agent):
         agent.stream.say(Interrupted(turn=1, response_id="r1", played_ms=0, spoken_text="", reason="input"))
         await line.receive_until("clear")
         assert line.waiting == b""
+
+
+# --- another server ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [lose, send_away])
+async def test_an_answer_goes_on_at_another_server(gateway, end):
+    sessions = asyncio.Queue()
+
+    async def serve(stream):
+        def loudly(word, samples, _):
+            return np.full(samples, 1_000 * word, np.int16)
+
+        await serve_session(stream, sessions.put_nowait, loudly)
+
+    servers = ServerSettings(addresses=["one:1", "two:1"], metrics_url="")
+    async with gateway(serve, servers=servers) as phone, phone.stream() as line:
+        await line.begin()
+        first = await asyncio.wait_for(sessions.get(), 10)
+        cut_behind(first.stream, Audio, 2, end)
+        first.on_message(Text(text="one two three"))
+        await line.receive_marks(2)
+        await line.play(1)
+        second = await asyncio.wait_for(sessions.get(), 10)
+        await line.receive_marks(3)
+        await line.play()
+        assert line.heard == encode_ulaw(np.repeat(np.arange(1, 6) * 1_000, 8 * WORD_MS).astype(np.int16))
+        assert line.clears == 0
+        second.on_message(Text(text="four"))
+        await line.receive_marks(3)
+        await line.hang_up()
+        assert await closing(line) == (1000, "hangup")
+    said = [message.content for message in second.messages if message.role == "user"]
+    assert said == ["one two three", "four"]
 
 
 # --- the end ----------------------------------------------------------------------------------
