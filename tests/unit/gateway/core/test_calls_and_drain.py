@@ -224,7 +224,7 @@ async def test_what_becomes_of_a_server_is_one_line_each(caplog):
 
 
 async def test_a_server_is_checked_more_often_while_none_is_ready(monkeypatch):
-    monkeypatch.setattr(server_module, "_NEEDED_S", 0.001)
+    monkeypatch.setattr(server_module, "_MAX_CHECK_INTERVAL_S", 0.001)
     problems = dict.fromkeys(("a:1", "b:1"), ModelUnavailableError("loading"))
     addresses = iter(problems)
     names, checks = {}, Counter()
