@@ -155,7 +155,8 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
                 if wait is None and isinstance(error, ConnectError):
                     raise
                 if wait is None:
-                    raise ConnectError(f"no call with {', '.join(self._servers)}: {error}") from error
+                    why = f"no call with {', '.join(self._servers)}: {error}"
+                    raise ConnectError(why, retry_after_s=error.retry_after_s) from error
                 await asyncio.sleep(wait)
             else:
                 return self._open[0]

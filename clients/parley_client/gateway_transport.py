@@ -6,8 +6,9 @@ It needs the packages of the extra ``gateway``, besides those of ``client``.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ _PING_S = 5.0
 """Between two pings, and the longest wait for the answer to one; then the connection is lost."""
 _WAITING = 512
 """Replies that were not received yet; then the WebSocket is not read."""
+_SECONDS = re.compile(r"[0-9]{1,9}")
 _HANG_UP = msgspec.json.encode(protocol.Control(action="hangup"))
 
 
@@ -200,7 +202,8 @@ class GatewayStream:
         except TimeoutError as error:
             raise ConnectError(f"{self._url} did not open a session within {self._timeout_s:g} s") from error
         except InvalidStatus as error:
-            raise _refusal(error.response.body, error.response.status_code) from error
+            response = error.response
+            raise _refusal(response.body, response.status_code, response.headers) from error
         except (OSError, WebSocketException) as error:
             raise NoServerError(f"no gateway answers at {self._url}") from error
         self._reader = asyncio.create_task(self._read(self._socket), name="gateway-stream")
@@ -216,7 +219,7 @@ class GatewayStream:
             except httpx2.HTTPError as error:
                 raise NoServerError(f"no gateway answers at {self._url}") from error
         if not answer.is_success:
-            raise _refusal(answer.content, answer.status_code)
+            raise _refusal(answer.content, answer.status_code, answer.headers)
         return str(answer.json()["stream_url"])
 
     async def _read(self, socket: ClientConnection) -> None:
@@ -254,7 +257,7 @@ class GatewayStream:
             await socket.close()
 
 
-def _refusal(body: bytes | bytearray | None, status: int) -> ParleyError:
+def _refusal(body: bytes | bytearray | None, status: int, headers: Mapping[str, str]) -> ParleyError:
     """Read the error with which the gateway refused a session.
 
     Its code has a class in :mod:`parley.errors`, or is one of the gateway's own. An answer that no gateway
@@ -263,6 +266,7 @@ def _refusal(body: bytes | bytearray | None, status: int) -> ParleyError:
     Args:
         body: of the HTTP response.
         status: of the HTTP response.
+        headers: of the HTTP response; its ``Retry-After`` in seconds becomes ``retry_after_s``.
     """
     try:
         content = msgspec.json.decode(body or b"")["error"]
@@ -271,4 +275,9 @@ def _refusal(body: bytes | bytearray | None, status: int) -> ParleyError:
     except (msgspec.MsgspecError, KeyError, TypeError):
         return ConnectError(f"the gateway answered with HTTP {status}")
     error = from_wire(f"{code}: {message}")
-    return error if error.code == code else GatewayRefusalError(message, code, retryable=retryable)
+    if error.code != code:
+        error = GatewayRefusalError(message, code, retryable=retryable)
+    wait = headers.get("Retry-After", "")
+    if _SECONDS.fullmatch(wait):
+        error.retry_after_s = float(wait)
+    return error

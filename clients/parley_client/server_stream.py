@@ -282,7 +282,7 @@ class ServerStream:
                 self.pause()
                 return
         elif isinstance(event, protocol.ErrorEvent) and not self.connected.done():
-            raise from_wire(f"{event.code}: {event.message}")
+            raise event.to_error()
         elif _is_unknown_session(event, reply):
             raise SessionNotFoundError(event.message)
         elif self._holds and not self.connected.done() and not isinstance(event, protocol.Checkpoint):

@@ -54,10 +54,19 @@ from typing import ClassVar
 
 
 class ParleyError(Exception):
-    """Base class: ``code`` is part of the protocol and never changes its meaning."""
+    """Base class: ``code`` is part of the protocol and never changes its meaning.
+
+    Args:
+        message: What happened, for a developer.
+        retry_after_s: When trying again may help (seconds); None: unknown.
+    """
 
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str = "", *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
     def to_wire(self) -> str:
         """One line for a Triton error message; :func:`from_wire` reads it back."""

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState
-from parley.errors import CheckpointVersionError, InvalidMessageError, ParleyError
+from parley.errors import CheckpointVersionError, InvalidMessageError, ParleyError, from_wire
 
 PROTOCOL_VERSION = 1
 INPUT_SAMPLE_RATE = 16_000
@@ -718,11 +718,27 @@ class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
     tools_ran: bool = False
     """Whether a tool was run in the failed turn. Its effects remain and are in the history: do not simply
     repeat the turn."""
+    retry_after_ms: int | None = None
+    """When trying again may help; `null`: unknown."""
 
     @classmethod
     def of(cls, error: ParleyError, *, tools_ran: bool = False) -> ErrorEvent:
         """The event that reports ``error``."""
-        return cls(code=error.code, message=str(error), retryable=error.retryable, tools_ran=tools_ran)
+        wait_s = error.retry_after_s
+        return cls(
+            code=error.code,
+            message=str(error),
+            retryable=error.retryable,
+            tools_ran=tools_ran,
+            retry_after_ms=None if wait_s is None else round(1000 * wait_s),
+        )
+
+    def to_error(self) -> ParleyError:
+        """The error that the event reports."""
+        error = from_wire(f"{self.code}: {self.message}")
+        if self.retry_after_ms is not None:
+            error.retry_after_s = max(0, self.retry_after_ms) / 1000
+        return error
 
 
 class Closed(_Event, frozen=True, tag="closed", kw_only=True):

@@ -47,19 +47,10 @@ _RETRY_AFTER_S = 2.0
 
 
 class GatewayError(ParleyError):
-    """Base of the gateway's own errors.
-
-    Args:
-        message: What happened, for the client's developer.
-        retry_after_s: When trying again may help (seconds); None: unknown.
-    """
+    """Base of the gateway's own errors."""
 
     code: ClassVar[str] = "gateway_error"
     status: ClassVar[int] = 500
-
-    def __init__(self, message: str = "", *, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 class UnauthorizedError(GatewayError):
@@ -241,7 +232,7 @@ def status_of(error: ParleyError) -> int:
 
 def retry_after_of(error: ParleyError) -> int | None:
     """Whole seconds for ``Retry-After``; None: the header is not sent."""
-    known = error.retry_after_s if isinstance(error, GatewayError) else None
+    known = error.retry_after_s
     if known is None and error.retryable and status_of(error) in (429, 503):
         known = _RETRY_AFTER_S
     return None if known is None else max(1, math.ceil(known))

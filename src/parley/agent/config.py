@@ -111,6 +111,9 @@ class AgentConfig:
     """How many of them one session may throw away."""
     max_sessions: int = 16
     """Open at the same time in one instance of the model."""
+    typical_call_s: float = 180.0
+    """How long calls last. Where all sessions are in use one of them ends every ``typical_call_s /
+    max_sessions``: so long a refused client is asked to wait before it tries again."""
     audio_buffer_ms: int = 5_000
     """Audio that waits for the recogniser; the oldest is dropped."""
     lead_ms: int = 500
@@ -179,6 +182,7 @@ class AgentConfig:
                 "wasted_speculations_per_minute", default.wasted_speculations_per_minute, minimum=1
             ),
             max_sessions=parameters.integer("max_sessions", default.max_sessions, minimum=1),
+            typical_call_s=parameters.number("typical_call_s", default.typical_call_s, minimum=1.0),
             audio_buffer_ms=parameters.integer("audio_buffer_ms", default.audio_buffer_ms, minimum=1_000),
             lead_ms=parameters.integer("lead_ms", default.lead_ms, minimum=100),
             block_ms=parameters.integer("block_ms", default.block_ms, minimum=20),

@@ -33,6 +33,7 @@ Release: TypeAlias = Callable[[SessionId, str], Awaitable[None]]
 _GRACE_S = 2.0
 _RELEASE_S = 2.0
 _RELEASE_MEMORY_S = 60.0
+_LEAST_RETRY_S = 1.0
 _MAX_CANARIES = 8
 """Health checks at once. They do not count towards the limit of sessions: a full server answers them."""
 _OUTCOMES: dict[type[ParleyError], SessionOutcome] = {
@@ -201,7 +202,11 @@ class Host:
         used = sum(_is_canary(other) == is_canary for other in self._sessions)
         # END frees a slot at once, so sessions that are still closing have a bound of their own.
         if used >= limit or self._running[is_canary] >= 2 * limit:
-            raise TooManySessionsError(f"all {limit} sessions are in use")
+            # One of so many calls ends every so often; health checks are shorter.
+            wait_s = max(_LEAST_RETRY_S, self._config.typical_call_s / max(1, limit))
+            raise TooManySessionsError(
+                f"all {limit} sessions are in use", retry_after_s=None if is_canary else wait_s
+            )
         start = decode_start(message) if message else Start()
         check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
         if start.resume is not None:

@@ -18,7 +18,6 @@ from parley.errors import (
     OverloadedError,
     ParleyError,
     TooManySessionsError,
-    from_wire,
 )
 from parley.inference import (
     ModelRequest,
@@ -301,7 +300,7 @@ def _ask_voice_agent(server: CanaryConnection) -> None:
     for outputs in server.stream(requests):
         event = decode_event(tensor_bytes(outputs["EVENT"]))
         if isinstance(event, ErrorEvent):
-            failure = failure or from_wire(f"{event.code}: {event.message}")
+            failure = failure or event.to_error()
         seen.append(type(event).__name__)
     if failure is not None:
         raise failure

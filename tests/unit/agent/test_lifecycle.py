@@ -298,12 +298,26 @@ async def test_too_many_sessions():
     await other.start(microphone=False)
     assert (other.outlet.codes, other.outlet.reason) == (["too_many_sessions"], "failed")
     assert other.outlet.of(ErrorEvent)[0].retryable
+    assert other.outlet.of(ErrorEvent)[0].retry_after_ms == 180_000
     await call.end()
     again = FakeCall(session_id="other")
     again.host = call.host
     await again.start()
     assert again.outlet.reason is None
     await again.end()
+
+
+@pytest.mark.parametrize(("sessions", "call_s", "wait_ms"), [(2, 30.0, 15_000), (2, 1.0, 1_000)])
+async def test_a_full_server_says_when_a_place_becomes_free(sessions, call_s, wait_ms):
+    call = FakeCall(AgentConfig(max_sessions=sessions, typical_call_s=call_s))
+    outlets = [FakeOutlet() for _ in range(sessions + 1)]
+    for number, outlet in enumerate(outlets):
+        call.host.handle(Incoming(str(number), message=encode(Start()), start=True), outlet)
+    await asyncio.sleep(1)
+    assert [error.retry_after_ms for outlet in outlets for error in outlet.of(ErrorEvent)] == [wait_ms]
+    for number in range(sessions + 1):
+        call.host.handle(Incoming(str(number), end=True), FakeOutlet())
+    await asyncio.sleep(10)
 
 
 async def test_health_checks_have_places_of_their_own():

@@ -244,6 +244,19 @@ async def test_refused_for_good_is_not_tried_again():
     assert agent.closed == 1
 
 
+async def test_a_refusal_says_when_to_try_again():
+    async def refuse(stream):
+        await stream.frames.get()
+        stream.say(protocol.ErrorEvent.of(TooManySessionsError("full", retry_after_s=11.25)))
+        stream.hang_up("failed")
+
+    with pytest.raises(ConnectError) as refused:
+        async with dial(FakeAgent(refuse), retry=Backoff(attempts=1)):
+            pass
+    assert isinstance(refused.value.__cause__, TooManySessionsError)
+    assert refused.value.retry_after_s == 11.25
+
+
 async def begin_and_end(stream):
     """Takes the START, and then everything to the end of the requests."""
     await stream.frames.get()

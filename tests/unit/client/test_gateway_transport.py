@@ -40,9 +40,10 @@ CONNECTED = {
 class Gateway:
     """As much of one as a client sees: answers the first audio, and closes when it is asked to."""
 
-    def __init__(self, *, breaks=False, refusal=None, unreadable=()):
+    def __init__(self, *, breaks=False, refusal=None, retry_after=None, unreadable=()):
         self.breaks = breaks
         self.refusal = refusal
+        self.headers = {} if retry_after is None else {"Retry-After": retry_after}
         self.unreadable = unreadable
         self.url = ""
         self.stream_url = ""
@@ -60,7 +61,9 @@ class Gateway:
         self.keys.append(request.headers.get("authorization"))
         self.body = await request.json()
         if self.refusal:
-            return JSONResponse({"error": {"code": self.refusal, "message": "no", "retryable": True}}, 503)
+            return JSONResponse(
+                {"error": {"code": self.refusal, "message": "no", "retryable": True}}, 503, self.headers
+            )
         return {"stream_url": self.stream_url or self.url.replace("http", "ws") + "/stream"}
 
     async def stream(self, websocket: WebSocket):
@@ -157,6 +160,18 @@ async def test_a_refusal_keeps_its_code():
         with pytest.raises(ConnectError) as refused:
             await calling(url).__aenter__()
     assert isinstance(refused.value.__cause__, TooManySessionsError)
+
+
+@pytest.mark.parametrize("code", ["too_many_sessions", "no_server_ready"])
+@pytest.mark.parametrize(
+    ("sent", "wait_s"),
+    [("12", 12.0), (None, None), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("9" * 400, None), ("-1", None)],
+)
+async def test_a_refusal_says_when_to_try_again(code, sent, wait_s):
+    async with serving(Gateway(refusal=code, retry_after=sent)) as url:
+        with pytest.raises(ConnectError) as refused:
+            await calling(url).__aenter__()
+    assert refused.value.retry_after_s == wait_s
 
 
 async def test_a_connection_that_breaks_loses_the_call():

@@ -21,7 +21,13 @@ from parley.checkpoint import (
     SessionState,
     UserTurnState,
 )
-from parley.errors import InferenceError, InvalidMessageError, ParleyError, from_wire
+from parley.errors import (
+    InferenceError,
+    InvalidMessageError,
+    ParleyError,
+    TooManySessionsError,
+    from_wire,
+)
 from parley.protocol import decode_event, decode_message, encode
 
 FULL = [
@@ -223,6 +229,15 @@ def test_an_error_crosses_a_model_boundary(kind):
         assert (type(back), str(back), back.retryable) == (kind, "too: much", kind.retryable)
     event = protocol.ErrorEvent.of(kind("why"))
     assert event == protocol.ErrorEvent(code=kind.code, message="why", retryable=kind.retryable)
+
+
+def test_an_event_carries_when_to_try_again():
+    event = protocol.ErrorEvent.of(TooManySessionsError("full", retry_after_s=11.25))
+    assert event.retry_after_ms == 11_250
+    back = decode_event(protocol.encode(event)).to_error()
+    assert (type(back), str(back), back.retry_after_s) == (TooManySessionsError, "full", 11.25)
+    older = decode_event(b'{"type":"error","code":"too_many_sessions","message":"full","retryable":true}')
+    assert older.to_error().retry_after_s is None
 
 
 @pytest.mark.parametrize("text", ["", "no code here", "unheard_of: x"])

@@ -10,7 +10,7 @@ from listening_gateway import closed, frame_of, receive, until
 from websockets.exceptions import InvalidStatus
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, UnsupportedVoiceError
+from parley.errors import ModelUnavailableError, TooManySessionsError, UnsupportedVoiceError
 from parley_client.errors import ConnectError
 from parley_gateway.apis.sessions.messages import FROM_CLIENT
 from parley_gateway.apis.sessions.stream import _SEND
@@ -242,6 +242,25 @@ async def test_a_session_that_the_server_refuses_for_now_may_be_tried_again(gate
     await until(lambda: one.gateway.servers.is_ready)
     async with one.stream(session_id) as socket:
         await receive(socket, "connected")
+
+
+async def test_a_full_server_says_when_to_try_again(gateway):
+    async def refuse(stream):
+        await stream.frames.get()
+        stream.say(protocol.ErrorEvent.of(TooManySessionsError("full", retry_after_s=11.25)))
+        stream.hang_up("failed")
+        while await stream.frames.get() is not None:
+            pass
+        stream.end()
+
+    one = await gateway(refuse)
+    session_id = await one.create()
+    with pytest.raises(InvalidStatus) as refusal:
+        async with one.stream(session_id):
+            pass
+    answer = refusal.value.response
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "12")
+    assert json.loads(answer.body)["error"]["code"] == "too_many_sessions"
 
 
 async def test_a_refusal_on_its_way_does_not_end_the_next_stream(gateway, monkeypatch):
