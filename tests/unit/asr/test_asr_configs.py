@@ -32,7 +32,9 @@ def test_profiles_differ_only_in_device_and_weights_and_the_window_that_these_al
     for config in (gpu, tiny):
         config.ClearField("instance_group")
         # The tiny profile's weights come with the project, so no model of it is left out for want of them.
-        for setting in ("weights", "device", "threads", "window_ms", "optional"):
+        # Shapes are prepared on a GPU only.
+        buckets = ("frame_buckets", "row_buckets")
+        for setting in ("weights", "device", "threads", "window_ms", "optional", *buckets):
             config.parameters.pop(setting, None)
     assert gpu == tiny
 

@@ -19,7 +19,7 @@ class NotResumableError(GatewayError):
 
 
 class TakeoverUnavailableError(GatewayError):
-    """The store of the sessions does not answer, or this gateway has none."""
+    """The store of the sessions does not answer."""
 
     code = "takeover_unavailable"
     status = 503

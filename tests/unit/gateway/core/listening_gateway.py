@@ -160,8 +160,11 @@ async def receive(socket, kind: str) -> dict[str, Any]:
 
 
 async def closed(socket) -> tuple[int, str]:
-    """How the gateway closes a WebSocket; what comes before is read."""
-    async with asyncio.timeout(DEADLINE_S):
+    """How the gateway closes a WebSocket; what comes before is read.
+
+    It may take 5 s of its own until it closes one whose session was taken over.
+    """
+    async with asyncio.timeout(3 * DEADLINE_S):
         with suppress(ConnectionClosedError):
             async for _ in socket:
                 pass

@@ -98,9 +98,10 @@ async def test_the_last_refusal_counts_if_nobody_takes_the_call(gateway):
 
 async def test_only_so_many_servers_are_tried(gateway):
     full = TooManySessionsError("full")
-    one = await gateway(full, full, polite, servers={"attempts": 2})
+    one = await gateway(full, full, full, servers={"attempts": 2})
     with pytest.raises(TooManySessionsError):
         await open_and_close(one)
+    assert await one.metric("parley_gateway_failovers_total") == 2
 
 
 async def test_a_server_that_says_nothing_is_given_up_in_time(gateway):

@@ -288,8 +288,8 @@ async def test_a_shutdown_closes_the_stream(gateway):
     await gateway.models.ended.wait()
 
 
-async def test_a_draining_gateway_refuses_streams(gateway, monkeypatch):
-    monkeypatch.setattr(gateway.gateway.calls, "draining", True)
+async def test_a_draining_gateway_refuses_streams(gateway):
+    gateway.gateway.calls.drain_began.set()
     response, body = await refusal(listen(gateway))
     assert response.status_code == 503
     assert body["err_code"] != ShuttingDownError.code, "Deepgram's own codes"

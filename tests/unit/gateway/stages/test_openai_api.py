@@ -118,9 +118,9 @@ async def test_a_server_that_cannot_be_reached_is_left_out(start):
     assert (await ask(gateway)).status_code == 200
 
 
-async def test_a_gateway_that_shuts_down_takes_nothing_new(gateway, monkeypatch):
+async def test_a_gateway_that_shuts_down_takes_nothing_new(gateway):
     answers(gateway)
-    monkeypatch.setattr(gateway.gateway.calls, "draining", True)
+    gateway.gateway.calls.drain_began.set()
     answer = await ask(gateway)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, ShuttingDownError.code)
 

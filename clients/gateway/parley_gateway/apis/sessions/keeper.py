@@ -122,8 +122,8 @@ class SessionKeeper:
 
         Raises:
             NotResumableError: the token is wrong, was used, or belongs to another principal; the session is
-                gone; or another gateway was faster.
-            TakeoverUnavailableError: there is no store, or it does not answer.
+                gone; another gateway was faster; or this one has no store.
+            TakeoverUnavailableError: the store does not answer.
         """
         outcome = "refused"
         try:
@@ -139,7 +139,7 @@ class SessionKeeper:
     async def _claim(self, token: str, principal: Principal) -> SessionClaim:
         store, sealer, settings = self._store, self._sealer, self.settings
         if store is None or sealer is None:
-            raise TakeoverUnavailableError("this gateway keeps no sessions: takeover.store is not set")
+            raise NotResumableError(_REFUSED)  # the next attempt would end alike
         name = name_in(token)
         if name is None:
             raise NotResumableError(_REFUSED)
