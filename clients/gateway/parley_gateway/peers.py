@@ -12,8 +12,13 @@ import logging
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import httpx2
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
@@ -41,6 +46,8 @@ _ASK_S = 2.0
 _OPEN_S = 30.0
 """Until the other gateway has opened a call."""
 _ANSWER_S = 30.0
+_PING_S = 10.0
+"""A gateway whose machine is gone closes nothing."""
 _CLOSE_S = 5.0
 _MAX_GATEWAYS = 256
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -56,6 +63,67 @@ _DROPPED = frozenset(
     b"sec-websocket-protocol sec-websocket-version".split()
 )
 _ANSWERED = ("content-type", "retry-after", "location", "cache-control", "www-authenticate")
+
+
+@dataclass(frozen=True, slots=True)
+class _Trust:
+    """What is believed of the other gateways; without a context, there is no TLS."""
+
+    context: ssl.SSLContext | None = None
+    name: str = ""
+    """That their certificates have to name; empty: the one certificate is believed, and no other."""
+
+    @property
+    def extensions(self) -> dict[str, Any]:
+        """Of requests."""
+        return {"sni_hostname": self.name} if self.name else {}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of WebSockets."""
+        if self.context is None:
+            return {}
+        return {"ssl": self.context} | ({"server_hostname": self.name} if self.name else {})
+
+    def client(self, timeout_s: float) -> httpx2.AsyncClient:
+        """For requests."""
+        # Without TLS nothing is verified: authorities would be read for nothing, which takes long.
+        context = self.context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        return httpx2.AsyncClient(verify=context, timeout=timeout_s, trust_env=False, follow_redirects=False)
+
+
+def read_trust(file: Path) -> _Trust:
+    """Trust the gateways that have this certificate, or a renewed one.
+
+    The file may hold a chain, whose authorities sign certificates of strangers too: so what they have signed
+    has to name what the first certificate names.
+
+    Raises:
+        OSError: the file cannot be read, or is no certificate.
+    """
+    try:
+        pem = file.read_bytes()
+        own = x509.load_pem_x509_certificates(pem)[0]
+        name = _name_in(own)
+        believed = x509.load_pem_x509_certificates(pem) if name else [own]
+        context = ssl.create_default_context(
+            cadata=b"".join(one.public_bytes(Encoding.DER) for one in believed)
+        )
+    except ValueError as error:
+        raise OSError(f"{file} cannot be used: {error}") from error
+    context.check_hostname = bool(name)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return _Trust(context, name)
+
+
+def _name_in(certificate: x509.Certificate) -> str:
+    """A name that a certificate is valid for; empty: it has none."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ""
+    hosts = [name.replace("*", "parley", 1) for name in names.get_values_for_type(x509.DNSName)]
+    return [*hosts, *map(str, names.get_values_for_type(x509.IPAddress)), ""][0]
 
 
 class Peers:
@@ -95,6 +163,8 @@ class Peers:
         """Where the gateway of this name is; None: nowhere, or the request was passed on before."""
         if not self._sources or HEADER in connection.headers or instance == self._guard.instance:
             return None
+        if instance in self._addresses and loop_time() - self._asked_at < _FRESH_S:
+            return self._addresses[instance]  # without waiting for gateways that do not answer
         async with self._asking:
             age_s = loop_time() - self._asked_at
             if age_s >= _FRESH_S or (instance not in self._addresses and age_s >= _AGAIN_S):
@@ -109,14 +179,19 @@ class Peers:
             return None
         body = await request.body()
         try:
-            async with self._client(_ANSWER_S) as client:
+            trust = self._trust()
+            async with asyncio.timeout(_ANSWER_S), trust.client(_ANSWER_S) as client:
                 answer = await client.request(
                     request.method,
                     self._url("http", address, request),
-                    headers=self._headers(request),
+                    # As bytes: clients may send others than those of ASCII.
+                    headers=[
+                        (name.encode(), value.encode("latin-1")) for name, value in self._headers(request)
+                    ],
                     content=body,
+                    extensions=trust.extensions,
                 )
-        except (OSError, httpx2.HTTPError) as error:
+        except (OSError, TimeoutError, httpx2.HTTPError) as error:
             self._on_unreachable(instance, address, error)
             return None
         self._metrics.passed_on.labels("answered").inc()
@@ -134,16 +209,18 @@ class Peers:
         try:
             stream = await connect(
                 self._url("ws", address, websocket),
-                ssl=self._context(),
                 additional_headers=self._headers(websocket),
                 subprotocols=[Subprotocol(name) for name in websocket.scope.get("subprotocols", [])] or None,
                 user_agent_header=None,
                 compression=None,
                 proxy=None,
-                ping_interval=None,  # each side of this process has its own
+                ping_interval=_PING_S,
+                # Pongs wait behind messages that the client does not take.
+                ping_timeout=_PING_S + self._stall_s,
                 open_timeout=_OPEN_S,
                 close_timeout=_CLOSE_S,
                 max_size=_MAX_MESSAGE_BYTES,
+                **self._trust().arguments,
             )
         except InvalidStatus as error:
             refusal = error.response
@@ -203,33 +280,29 @@ class Peers:
                     addresses += await self._resolve(*split_address(source.removeprefix(DNS)))
             except (OSError, TimeoutError) as error:
                 _log.warning("%s cannot be resolved: %s", source, error or "no answer")
-        async with self._client(_ASK_S) as client:
+        try:
+            trust = self._trust()
+        except OSError as error:
+            _log.warning("no other gateway can be asked: %s", error)
+            return {}
+        async with trust.client(_ASK_S) as client:
             asked = addresses[:_MAX_GATEWAYS]
-            names = await asyncio.gather(*(self._ask(client, address) for address in asked))
+            names = await asyncio.gather(*(self._ask(client, trust, address) for address in asked))
         return {name: address for name, address in zip(names, asked, strict=True) if name}
 
-    async def _ask(self, client: httpx2.AsyncClient, address: str) -> str:
+    async def _ask(self, client: httpx2.AsyncClient, trust: _Trust, address: str) -> str:
         """The name of the gateway at an address; empty: none answers."""
         try:
             async with asyncio.timeout(_ASK_S):
-                answer = await client.get(f"{self._scheme('http')}://{address}/healthz")
+                url = f"{self._scheme('http')}://{address}/healthz"
+                answer = await client.get(url, extensions=trust.extensions)
         except (OSError, TimeoutError, httpx2.HTTPError):
             return ""
         return str(answer.headers.get(INSTANCE_HEADER, ""))
 
-    def _client(self, timeout_s: float) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(
-            verify=self._context() or True, timeout=timeout_s, trust_env=False, follow_redirects=False
-        )
-
-    def _context(self) -> ssl.SSLContext | None:
-        """Trusts the certificate that all gateways have, whatever it names; None: they have none."""
-        if not self._certificate:
-            return None
-        context = ssl.create_default_context(cafile=self._certificate)
-        context.check_hostname = False
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        return context
+    def _trust(self) -> _Trust:
+        """Raises OSError: the certificate cannot be used, as while it is being replaced."""
+        return read_trust(Path(self._certificate)) if self._certificate else _Trust()
 
     def _scheme(self, plain: str) -> str:
         return f"{plain}s" if self._certificate else plain

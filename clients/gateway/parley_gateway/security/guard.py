@@ -283,22 +283,26 @@ class Guard:
             raise UnauthorizedError("the credentials behind this token are no longer accepted")
         attempt.reach(principal)
         if shown.single_use:
-            await self.use_once(shown.token_id, shown.expires_at)
+            # A gateway that passes a request on has used its token up at the common store.
+            is_passed_on = self.peer_seal.read(attempt.connection) is not None
+            await self.use_once(shown.token_id, shown.expires_at, is_passed_on=is_passed_on)
         return principal
 
-    async def use_once(self, name: str, expires_at: int) -> None:
+    async def use_once(self, name: str, expires_at: int, *, is_passed_on: bool = False) -> None:
         """Use up what is good for one use.
 
         Args:
             name: Of a token or a nonce.
             expires_at: Until when it is remembered (seconds since 1970).
+            is_passed_on: Another gateway has done so for the same request, at their common store.
 
         Raises:
             UnauthorizedError: it was used before.
             RateLimitedError: too many are remembered.
         """
         ttl_s = expires_at - time.time()
-        if not self._used.use(name, expires_at) or not await self._rates.first(name, ttl_s + 1):
+        is_new = self._used.use(name, expires_at)
+        if not is_new or not (is_passed_on or await self._rates.first(name, ttl_s + 1)):
             raise UnauthorizedError("this token was used before")
 
     def check_root(self, principal: Principal, scope: Scope) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import ssl
 from contextlib import AsyncExitStack
 
 import httpx
@@ -12,13 +13,14 @@ from listening_gateway import until
 from starlette.requests import HTTPConnection
 from test_real_channels import EchoServer
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from parley_gateway import peers as peers_module
-from parley_gateway.peers import INSTANCE_HEADER
+from parley_gateway.peers import INSTANCE_HEADER, read_trust
 from parley_gateway.security.addresses import ClientAddresses
 from parley_gateway.security.keys import new_key
 from parley_gateway.security.peer_seal import HEADER, PeerSeal
+from parley_gateway.security.rates import Rates
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
@@ -260,3 +262,140 @@ async def test_gateways_with_tls_trust_their_common_certificate(fleet, echo, tmp
     answer = await other.http.get(f"/v1/sessions/{created['session_id']}/status")
     assert answer.json()["state"] == "waiting"
     assert (await one.http.get("/healthz")).headers[INSTANCE_HEADER] == "one"
+
+
+class Relay:
+    """Passes bytes on to an address, until it is as silent as a machine without power."""
+
+    def __init__(self, address):
+        self._target = address.split(":")
+        self._tasks = set()
+        self._open = []
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        self.fall_silent()
+        self._server.close()
+        for writer in self._open:
+            writer.close()
+
+    def fall_silent(self):
+        for task in self._tasks:
+            task.cancel()
+
+    async def _on_connection(self, reader, writer):
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        self._open += [writer, far_writer]
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.add(asyncio.ensure_future(self._copy(source, sink)))
+
+    async def _copy(self, source, sink):
+        while piece := await source.read(65_536):
+            sink.write(piece)
+        sink.close()
+
+
+async def test_a_stream_ends_when_the_other_gateway_falls_silent(two, monkeypatch):
+    one, other = two
+    monkeypatch.setattr(peers_module, "_PING_S", 0.1)
+    other.gateway.peers._stall_s = 0.1
+    created = await one.create()
+    async with Relay(one.address) as relay:
+        other.gateway.peers._addresses = {"one": relay.address}
+        other.gateway.peers._asked_at = float("inf")
+        async with other.stream(created) as socket:
+            await first_message(socket, "connected")
+            relay.fall_silent()
+            with pytest.raises(ConnectionClosedError, match="call_lost"):
+                await close_of(socket)
+
+
+async def test_headers_beyond_ascii_are_passed_on(two):
+    one, other = two
+    created = await one.create()
+    headers = {"X-Note": "na\u00efve".encode()}
+    answer = await other.http.get(f"/v1/sessions/{created['session_id']}/status", headers=headers)
+    assert answer.status_code == 200
+
+
+async def test_a_token_for_one_use_opens_one_connection_at_any_gateway(two, monkeypatch):
+    used = set()
+
+    async def use_at_common_store(_, name, ttl_s):
+        assert ttl_s > 0
+        is_first = name not in used
+        used.add(name)
+        return is_first
+
+    monkeypatch.setattr(Rates, "first", use_at_common_store)
+    one, other = two
+    made = await one.http.post("/v1/tokens", json={"single_use": True})
+    headers = {"Authorization": f"Bearer {made.raise_for_status().json()['token']}"}
+    for is_new, member in ((True, other), (False, other), (False, one)):
+        opening = connect(f"ws://{member.address}/v1/realtime", additional_headers=headers, proxy=None)
+        if is_new:
+            async with opening as socket:
+                await first_message(socket, "session.created")
+        else:
+            with pytest.raises(InvalidStatus, match="401"):
+                await opening
+
+
+async def test_strangers_make_no_gateway_ask_the_others(two, monkeypatch):
+    other = two[1]
+    monkeypatch.setattr(other.gateway.peers, "_ask_all", None)
+    headers = {"Authorization": "Bearer ek_ghost_x"}
+    with pytest.raises(InvalidStatus, match="401"):
+        await connect(f"ws://{other.address}/v1/realtime", additional_headers=headers, proxy=None)
+
+
+async def test_known_gateways_are_found_while_others_do_not_answer(two, monkeypatch):
+    one, other = two
+    created = await one.create()
+    path = f"/v1/sessions/{created['session_id']}/status"
+    assert (await other.http.get(path)).status_code == 200
+    monkeypatch.setattr(peers_module, "_FRESH_S", float("inf"))
+    async with other.gateway.peers._asking, asyncio.timeout(20):
+        assert (await other.http.get(path)).status_code == 200
+
+
+async def test_a_certificate_that_is_gone_for_a_moment_is_as_no_other_gateway(two, tmp_path):
+    one, other = two
+    created = await one.create()
+    other.gateway.peers._certificate = str(tmp_path / "missing.pem")
+    answer = await other.http.get(f"/v1/sessions/{created['session_id']}/status")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "wrong_gateway")
+
+
+def shake_hands(trust, served, folder):
+    """Let a client that trusts so connect to a server with these files."""
+    for name, content in zip(("served.pem", "served.key"), served, strict=True):
+        (folder / name).write_bytes(content)
+    accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    accepting.load_cert_chain(folder / "served.pem", folder / "served.key")
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = accepting.wrap_bio(to_server, to_client, server_side=True)
+    client = trust.context.wrap_bio(to_client, to_server, server_hostname=trust.name or "10.0.0.1")
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+
+
+def test_who_has_a_certificate_of_the_same_authority_is_no_gateway(tmp_path):
+    authority = Authority()
+    own = authority.issue("voice.example.com")
+    (tmp_path / "chain.pem").write_bytes(own[0] + authority.certificate)
+    trust = read_trust(tmp_path / "chain.pem")
+    shake_hands(trust, own, tmp_path)
+    shake_hands(trust, authority.issue("voice.example.com"), tmp_path)  # renewed
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(trust, authority.issue("stranger.example.net"), tmp_path)
+    (tmp_path / "chain.pem").write_bytes(b"-----BEGIN CERTIFICATE-----")
+    with pytest.raises(OSError, match="cannot be used"):
+        read_trust(tmp_path / "chain.pem")

@@ -41,13 +41,13 @@ async def _serve(
     """Serve one WebSocket, from its request to its close; ``limiter`` bounds transcription sessions."""
     with ExitStack() as stack:
         try:
-            if (issuer := await secrets.find_issuer(websocket, gateway)) is not None:
-                await gateway.guard.identify(websocket)
-                if await gateway.peers.pass_on_websocket(websocket, issuer):
-                    return
+            principal = await gateway.guard.identify(websocket)
+            issuer = secrets.find_issuer(websocket)
+            if issuer and await gateway.peers.pass_on_websocket(websocket, issuer):
+                return
             given = secrets.find(websocket)
             transcribes = "transcription" in (websocket.query_params.get("intent"), given.get("type"))
-            principal = await gateway.guard.admit(websocket, "transcribe" if transcribes else "agent")
+            gateway.guard.authorize(websocket, principal, "transcribe" if transcribes else "agent")
             stack.enter_context(slots.take(principal))
             slot = stack.enter_context(limiter.place(principal)) if transcribes else None
             if slot is None:

@@ -369,11 +369,12 @@ class WebRtcCalls:
         """Answer an offer."""
         with ExitStack() as place:
             try:
-                if (issuer := await self._secrets.find_issuer(request, self._gateway)) is not None:
-                    await self._gateway.guard.identify(request)
-                    if (answered := await self._gateway.peers.pass_on(request, issuer)) is not None:
+                principal = await self._gateway.guard.identify(request)
+                if issuer := self._secrets.find_issuer(request):
+                    answered = await self._gateway.peers.pass_on(request, issuer)
+                    if answered is not None:
                         return answered
-                principal = await self._gateway.guard.admit(request, "agent")
+                self._gateway.guard.authorize(request, principal, "agent")
                 # The call is opened only when the connection is established.
                 self._gateway.calls.check_room(principal)
                 place.enter_context(self._places.take(principal))
