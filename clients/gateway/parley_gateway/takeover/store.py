@@ -31,17 +31,19 @@ _TOMBSTONE_S = 600.0
 _CONNECTIONS = 64
 
 # An entry is a hash with the fields `epoch` and `data`. KEYS[1]: of the session. ARGV[1]: the epoch.
+# Redis may have lost an entry, and an earlier owner that was cut off from it written one again: what the
+# newest one writes replaces that.
 _SAVE = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
-if epoch and epoch ~= ARGV[1] then return 0 end
+if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'data', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
 """
 _REFRESH = """
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'data')
-if found[1] and found[1] ~= ARGV[1] then return 0 end
-if not found[2] then return 2 end
+if found[1] and tonumber(found[1]) > tonumber(ARGV[1]) then return 0 end
+if not found[2] or found[1] ~= ARGV[1] then return 2 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return 1
 """
@@ -59,7 +61,7 @@ return found[2]
 # The epoch stays, so that a late write of an earlier owner is still refused.
 _END = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
-if epoch and epoch ~= ARGV[1] then return 0 end
+if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return 0 end
 redis.call('HDEL', KEYS[1], 'data')
 redis.call('HSET', KEYS[1], 'epoch', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
@@ -139,6 +141,9 @@ class RedisSessionStore:
     ) -> None:
         if not address.startswith(("redis://", "rediss://")):
             raise GatewaySettingsError("takeover.store has to be redis://… or rediss://…")
+        if address.startswith("rediss://") and "ssl_check_hostname=" not in address:
+            # coredis believes every certificate of a known authority, whatever host it names.
+            address += ("&" if "?" in address else "?") + "ssl_check_hostname=true"
         try:
             self._redis: coredis.Redis[bytes] = coredis.Redis.from_url(
                 address,

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 
 import pytest
 
@@ -48,6 +49,32 @@ async def test_who_has_lost_a_session_cannot_write_it(stores):
     await one.end("a", 1, is_over=True)
     assert await other.find("a") == Entry(2, b"newest")
     assert await other.save("a", 2, b"mine", KEEP_S)
+
+
+async def test_after_a_loss_of_data_the_newest_owner_writes_over_an_older_one(stores, redis):
+    old, new = stores(), stores()
+    await old.save("a", 1, b"old", KEEP_S)
+    assert await new.claim("a", 1, KEEP_S) == b"old"
+    await redis.stop()
+    await redis.start()
+    assert await old.save("a", 1, b"late", KEEP_S)
+    assert await new.refresh("a", 2, KEEP_S) == "gone"
+    assert await new.save("a", 2, b"new", KEEP_S)
+    assert await old.refresh("a", 1, KEEP_S) == "lost"
+    assert await old.find("a") == Entry(2, b"new")
+    assert await new.save("a", 10, b"newer", KEEP_S)
+    assert not await new.save("a", 9, b"late", KEEP_S)
+
+
+@pytest.mark.parametrize(
+    ("query", "is_checked"), [("", True), ("?db=1", True), ("?ssl_check_hostname=false", False)]
+)
+async def test_the_certificate_of_redis_has_to_name_its_host(stores, redis, query, is_checked):
+    one = RedisSessionStore(f"rediss://host:6379{query}", timeout_s=1.0)
+    context = one._redis.connection_pool.connection_kwargs["ssl_context"]
+    assert context.check_hostname is is_checked
+    assert context.verify_mode is not ssl.CERT_NONE
+    await one.aclose()
 
 
 async def test_of_many_that_claim_a_session_at_once_one_gets_it(stores):
