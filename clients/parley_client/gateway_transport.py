@@ -220,7 +220,14 @@ class GatewayStream:
                 raise NoServerError(f"no gateway answers at {self._url}") from error
         if not answer.is_success:
             raise _refusal(answer.content, answer.status_code, answer.headers)
-        return str(answer.json()["stream_url"])
+        try:
+            url = str(answer.json()["stream_url"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConnectError(f"{self._url} answers as no gateway does") from error
+        if self._url.startswith("https://") and url.startswith("ws://"):
+            # The gateway does not know of a proxy that speaks TLS for it; key and audio still need it.
+            url = f"wss://{url.removeprefix('ws://')}"
+        return url
 
     async def _read(self, socket: ClientConnection) -> None:
         """Pass the gateway's events on to :meth:`receive`, and close the connection at the end.

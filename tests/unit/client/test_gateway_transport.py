@@ -214,6 +214,35 @@ async def test_a_gateway_that_has_vanished_loses_the_call(monkeypatch):
         over.set()
 
 
+async def test_key_and_audio_never_leave_tls(tmp_path):
+    authority = Authority()
+    files = tmp_path / "chain.pem", tmp_path / "key.pem"
+    for path, content in zip(files, authority.issue("127.0.0.1"), strict=True):
+        path.write_bytes(content)
+    trust = ssl.create_default_context(cadata=authority.certificate.decode())
+    gateway = Gateway()
+    async with (
+        asyncio.timeout(GIVE_UP_S),
+        serving(gateway, ssl_certfile=files[0], ssl_keyfile=files[1]) as url,
+    ):
+        # As behind a proxy that speaks TLS, where the gateway has no `listen.public_url`.
+        gateway.stream_url = url.replace("https", "ws") + "/stream"
+        async with calling(url, tls=trust) as call:
+            assert (await call.hang_up()).reason == "hangup"
+
+
+async def test_an_answer_that_no_gateway_gives_is_said():
+    gateway = Gateway()
+
+    async def greet():
+        return ["hello"]
+
+    gateway.create = greet
+    async with serving(gateway) as url:
+        with pytest.raises(ConnectError, match="answers as no gateway does"):
+            await calling(url).__aenter__()
+
+
 async def test_a_gateway_that_is_not_there_is_said():
     with pytest.raises(ConnectError, match="no gateway answers at"):
         await calling("http://127.0.0.1:1").__aenter__()
