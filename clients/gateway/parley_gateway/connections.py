@@ -213,7 +213,7 @@ class ConnectionLimiter:
             self._record("overloaded", counted_as(peer))
             raise OverloadedError("too many connections are open")
         who = None
-        if self._is_exempt(peer):
+        if self._is_exempt(peer) or self._addresses.is_passed_on(connection):
             client = self._addresses.of(connection)
             who = counted_as(client) if client != peer else None
             full = who is not None and self._requests_of[who] >= self.per_address

@@ -95,6 +95,10 @@ class ClientAddresses:
                 hop[:_MAX_HOP],
             )
 
+    def is_passed_on(self, connection: HTTPConnection) -> bool:
+        """Whether another gateway passes a request on, as it does for many clients."""
+        return self._seal is not None and self._seal.read(connection) is not None
+
     def is_proxy(self, host: str) -> bool:
         """Whether an address is that of a trusted proxy."""
         address = _parse(host)

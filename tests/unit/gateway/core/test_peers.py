@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import socket
 import ssl
 from contextlib import AsyncExitStack
 
@@ -16,6 +17,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from parley_gateway import peers as peers_module
+from parley_gateway.connections import ConnectionLimiter
+from parley_gateway.errors import TooManyConnectionsError
+from parley_gateway.metrics import Metrics
 from parley_gateway.peers import INSTANCE_HEADER, read_trust
 from parley_gateway.security.addresses import ClientAddresses
 from parley_gateway.security.keys import new_key
@@ -399,3 +403,26 @@ def test_who_has_a_certificate_of_the_same_authority_is_no_gateway(tmp_path):
     (tmp_path / "chain.pem").write_bytes(b"-----BEGIN CERTIFICATE-----")
     with pytest.raises(OSError, match="cannot be used"):
         read_trust(tmp_path / "chain.pem")
+
+
+async def test_clients_of_another_gateway_do_not_count_as_one_address():
+    seal = PeerSeal(b"s" * 32)
+    limiter = ConnectionLimiter(8, 1, ClientAddresses((), seal), Metrics())
+    pairs = [socket.socketpair() for _ in range(2)]
+    for ours, _ in pairs:
+        limiter.add(ours, "10.0.0.7")
+        limiter.busy(ours.fileno())
+
+    def request(value):
+        connection = sealed(value)
+        connection.scope["client"] = ("10.0.0.7", 1)
+        return limiter.request(connection)
+
+    with pytest.raises(TooManyConnectionsError), request("forged"):
+        pass
+    one, another = (seal.make(f"203.0.113.{last}", "/x") for last in (8, 9))
+    with request(one), request(another), pytest.raises(TooManyConnectionsError), request(one):
+        pass
+    for pair in pairs:
+        for end in pair:
+            end.close()
