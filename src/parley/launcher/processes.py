@@ -119,7 +119,7 @@ def processor_demand_s(processes: Iterable[int]) -> float:
     """Processor time that living processes and their descendants have needed so far (seconds).
 
     It is what they got, and for how long their threads were ready to run and got none: a process that works
-    on a crowded machine is told by it from one that hangs.
+    on a crowded machine differs by it from one that hangs.
     """
     needed = 0.0
     for pid in processes:

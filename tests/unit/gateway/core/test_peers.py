@@ -1,4 +1,4 @@
-"""What belongs to another gateway behind the same address is passed on to it, whoever gets it."""
+"""What belongs to another gateway behind the same address is passed on to it by the gateway that gets it."""
 
 import asyncio
 import json
