@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import os
 import pathlib
@@ -310,7 +311,8 @@ async def test_the_first_new_caller_who_is_answered_counts(monkeypatch):
 async def test_a_request_without_an_answer_has_no_end(monkeypatch):
     monkeypatch.setattr(requests_module, "BOUND_S", 2.0)
     monkeypatch.setattr(requests_module, "_EVERY_S", 0.01)
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    accepted = []
+    server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         silent, gone = f"http://127.0.0.1:{port}", "http://127.0.0.1:9"
@@ -322,6 +324,9 @@ async def test_a_request_without_an_answer_has_no_end(monkeypatch):
         await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.wait([task])
+        for writer in accepted:
+            writer.close()
+    assert accepted
     assert {request.where: request.end for request in requests.sent} == {"silent": "", "gone": "ConnectError"}
 
 
@@ -347,6 +352,8 @@ async def test_a_flood_says_how_its_connections_ended(tmp_path, monkeypatch):
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as server:
         flooder = flood_module._Flooder("127.0.0.1", server.sockets[0].getsockname()[1])
         flood = await flooder.run()
+        await asyncio.sleep(0)
+    gc.collect()  # here, where the warning is expected, and not within a later test
     assert flood.connected == 40
     assert flood.ends == {"closed": 10, "handshake": 10, "200": 10, "left open": 10}
 
