@@ -8,8 +8,6 @@ Apart because importing it needs the packages ``torch`` and ``triton``; see http
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -18,15 +16,16 @@ _MOST_CLASSES = 65_536
 """What one program can hold."""
 
 
+# Without annotations of its tensors: the compiler takes ``Any`` for a global variable, and refuses it.
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _kernel(  # noqa: PLR0917 - a kernel's arguments have no names at its launch
-    scores: Any,
-    bonus: Any,
-    values: Any,
-    ids: Any,
-    classes: Any,
-    scores_stride: Any,
-    bonus_stride: Any,
+def _kernel(  # type: ignore[no-untyped-def] # noqa: PLR0917 - a kernel's arguments have no names at its launch
+    scores,  # noqa: ANN001
+    bonus,  # noqa: ANN001
+    values,  # noqa: ANN001
+    ids,  # noqa: ANN001
+    classes,  # noqa: ANN001
+    scores_stride,  # noqa: ANN001
+    bonus_stride,  # noqa: ANN001
     k: tl.constexpr,
     block: tl.constexpr,
     has_bonus: tl.constexpr,
