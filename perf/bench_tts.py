@@ -109,26 +109,29 @@ class _Sink:
 def speak(
     synthesizer: AudioSynthesizer, level: Level, *, tokens: int, max_batch: int, plan: Plan = PLAN
 ) -> None:
-    """One round: all sessions begin at once, with all of their tokens, and are heard to their ends."""
+    """One round of a service of its own; see :func:`speak_at_once`."""
     row_cost = 1.0 if synthesizer.device.type == "cpu" else S3GenLimits.row_cost
     batch = S3GenLimits(max_batch=max_batch, row_cost=row_cost)
     service = S3GenService(synthesizer, plan, ServiceLimits(batch=batch, max_utterances=level.sessions))
-    sinks = [_Sink(time.perf_counter) for _ in range(level.sessions)]
-    speech = [make_speech(number, tokens) for number in range(level.sessions)]
     try:
-        began = time.perf_counter()
-        for number, (sink, (voice, spoken)) in enumerate(zip(sinks, speech, strict=True)):
-            service.open(
-                OpenUtterance(utterance_id=str(number), seed=number, final=True), voice, spoken, sink
-            )
-        for sink in sinks:
-            if not sink.ended.wait(_DEADLINE_S):
-                raise TimeoutError(f"no end within {_DEADLINE_S:g} s")
-            if sink.error is not None:
-                raise sink.error
-        seconds = time.perf_counter() - began
+        speak_at_once(service, level, tokens)
     finally:
         service.close()
+
+
+def speak_at_once(service: S3GenService, level: Level, tokens: int) -> None:
+    """All sessions begin at once, with all of their tokens, and are heard to their ends."""
+    sinks = [_Sink(time.perf_counter) for _ in range(level.sessions)]
+    speech = [make_speech(number, tokens) for number in range(level.sessions)]
+    began = time.perf_counter()
+    for number, (sink, (voice, spoken)) in enumerate(zip(sinks, speech, strict=True)):
+        service.open(OpenUtterance(utterance_id=str(number), seed=number, final=True), voice, spoken, sink)
+    for sink in sinks:
+        if not sink.ended.wait(_DEADLINE_S):
+            raise TimeoutError(f"no end within {_DEADLINE_S:g} s")
+        if sink.error is not None:
+            raise sink.error
+    seconds = time.perf_counter() - began
     level.first_audio += [sink.first - began for sink in sinks if sink.first is not None]
     level.rates.append(level.sessions * tokens / TOKENS_PER_SECOND / seconds)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,13 @@ from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
+from parley.tts.s3gen.graphs import CudaCapture
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
 from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.scheduling import DEFAULT_CHUNKS, ChunkSchedule, S3GenLimits
 from parley.tts.s3gen.service import S3GenService, ServiceLimits
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN
-from parley.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer, compile_estimator
+from parley.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer
 from parley.tts.s3gen.utterance import Plan
 from parley.tts.watermark import load_watermark
 
@@ -79,7 +80,11 @@ class S3GenModel:
         self._metrics = ModelMetrics(pb_utils, parameters)
         self._traces = ModelTraces.open(parameters)
         self._service = S3GenService(
-            loaded.synthesizer, loaded.plan, loaded.limits, on_batch=self._metrics.on_batch
+            loaded.synthesizer,
+            loaded.plan,
+            loaded.limits,
+            prepare=loaded.prepare,
+            on_batch=self._metrics.on_batch,
         )
 
     def accept(self, requests: list[Any]) -> None:
@@ -145,10 +150,12 @@ class Loaded:
     limits: ServiceLimits
     max_prompt: int
     """Tokens of a voice's reference speech that are used, from its end."""
+    prepare: Callable[[], None]
+    """Runs every size; to be called by the thread that serves."""
 
 
 def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
-    """Load the weights and run every size once.
+    """Load the weights.
 
     Parameters of the model:
         ``weights``: folder with a checkpoint; see :func:`parley.runtime.weights.resolve_weights`.
@@ -174,10 +181,11 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``max_batch_frames``: rows times frames of one step.
         ``idle_s``: seconds without tokens after which an utterance is given up.
         ``gather_s``: seconds that the first work after a pause waits for that of others.
-        ``compile``: ``true`` compiles the estimator for the sizes below, for a GPU.
+        ``graphs``: ``true`` captures the estimator as a CUDA graph for each of the sizes below.
         ``frame_buckets``: rising sizes to which the new frames are padded, with the past kept.
         ``whole_buckets``: the same for prompts and all frames, if the past is not kept.
         ``past_buckets``: rising sizes to which the estimator's past is padded, in frames.
+        ``encoder_past_buckets``: as many, to which the encoder's past is padded at the same time, in tokens.
         ``row_buckets``: rising numbers of rows to which batches are padded.
 
     Raises:
@@ -193,8 +201,9 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
     buckets = _buckets(parameters, keep=plan.keeps_past)
     estimator = networks.flow.decoder.estimator
     estimator.to(_PRECISIONS[parameters.choice("precision", "float32", tuple(_PRECISIONS))])
-    if parameters.boolean("compile", default=False):
-        compile_estimator(estimator, buckets)
+    if (graphs := parameters.boolean("graphs", default=False)) and device.type != "cuda":
+        raise ModelLoadingError("graphs are of a GPU: device must be cuda")
+    limits = _limits(parameters, device)
     synthesizer = AudioSynthesizer(
         networks,
         device,
@@ -203,13 +212,15 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         voices=parameters.integer("voices", DEFAULT_VOICES, minimum=1),
         threads=threads,
     )
-    synthesizer.warm_up(keep=plan.keeps_past)
-    return Loaded(
-        synthesizer,
-        plan,
-        _limits(parameters, device),
-        parameters.integer("max_prompt_tokens", 100),
-    )
+
+    def prepare() -> None:
+        synthesizer.warm_up(
+            keep=plan.keeps_past,
+            max_frames=limits.batch.max_frames,
+            capture=CudaCapture() if graphs else None,
+        )
+
+    return Loaded(synthesizer, plan, limits, parameters.integer("max_prompt_tokens", 100), prepare)
 
 
 def _device(parameters: Parameters) -> torch.device:
@@ -224,7 +235,13 @@ def _buckets(parameters: Parameters, *, keep: bool) -> Buckets:
         return parse_sizes(parameters.text(name, ""), name)
 
     frames, whole = sizes("frame_buckets"), sizes("whole_buckets")
-    return Buckets(frames if keep else whole, sizes("row_buckets"), sizes("past_buckets") if keep else ())
+    past, tokens = sizes("past_buckets"), sizes("encoder_past_buckets")
+    if len(past) != len(tokens):
+        raise ModelLoadingError(
+            f"{len(past)} past_buckets and {len(tokens)} encoder_past_buckets: each needs the other"
+        )
+    pasts = tuple(zip(tokens, past, strict=True))
+    return Buckets(frames if keep else whole, sizes("row_buckets"), pasts if keep else ())
 
 
 def _plan(parameters: Parameters, *, guided: bool) -> Plan:

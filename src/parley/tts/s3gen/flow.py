@@ -12,6 +12,7 @@ the padding out of everything: a row's result does not depend on the other rows 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
 from parley.runtime.batching import round_up
-from parley.tts.s3gen.networks import HEAD_SIZE, LOOKAHEAD, MEL_BANDS, Estimator, TokenEncoder
+from parley.tts.s3gen.networks import (
+    HEAD_SIZE,
+    LOOKAHEAD,
+    MEL_BANDS,
+    Estimator,
+    RelativeAttention,
+    TokenEncoder,
+)
 from parley.tts.s3gen.state import (
     ALWAYS,
     FRAMES_PER_TOKEN,
@@ -148,8 +156,27 @@ class Buckets:
     frames: tuple[int, ...] = ()
     """Frames of the pieces."""
     rows: tuple[int, ...] = ()
-    past: tuple[int, ...] = ()
-    """Frames of the estimator's past, if pasts are kept."""
+    past: tuple[tuple[int, int], ...] = ()
+    """Tokens of the encoder's past and frames of the estimator's, if pasts are kept."""
+
+    def round_past(self, tokens: int, frames: int) -> tuple[int, int]:
+        """The smallest size of :attr:`past` that holds both; themselves if none does."""
+        return next((size for size in self.past if size[0] >= tokens and size[1] >= frames), (tokens, frames))
+
+    def sizes(self, max_frames: int) -> list[tuple[int, tuple[int, int], int]]:
+        """Frames, past and rows of all padded batches, the largest first.
+
+        Args:
+            max_frames: rows times frames of a batch, whose rows are not yet padded.
+        """
+        fewest = {rows: fewer + 1 for fewer, rows in itertools.pairwise((0, *self.rows))}
+        return [
+            (frames, past, rows)
+            for frames, past, rows in itertools.product(
+                reversed(self.frames), reversed(self.past or ((0, 0),)), reversed(self.rows)
+            )
+            if fewest[rows] == 1 or fewest[rows] * frames <= max_frames
+        ]
 
 
 def batch_rows(
@@ -183,13 +210,18 @@ def batch_rows(
         prompts[index, :, : FRAMES_PER_TOKEN * prompt] = row.voice.mel[: FRAMES_PER_TOKEN * prompt].T
         noise[index, :, : row.frames] = row.noise.T
     device = empty.token_keys.device
-    past_frames = max(sum(past.step_keys.shape[-2] for past in row.past) for row in rows)
+    longest = (
+        max(sum(past.tokens for past in row.past) for row in rows),
+        max(sum(past.step_keys.shape[-2] for past in row.past) for row in rows),
+    )
+    past_tokens, past_frames = buckets.round_past(*longest) if keep else (0, 0)
     past = batch_pasts(
         [row.past for row in rows],
         empty,
         workspace,
         room=size if keep else 0,
-        frames=round_up(past_frames, buckets.past) if keep else 0,
+        tokens=past_tokens,
+        frames=past_frames,
     )
 
     def put(array: NDArray[np.generic]) -> Tensor:
@@ -246,7 +278,8 @@ class FlowDecoder(nn.Module):
     def __init__(self, estimator: Estimator) -> None:
         super().__init__()
         self.estimator = estimator
-        self._shifts: dict[int, Tensor] = {}
+        self.shifts: dict[int, Tensor] = {}
+        """Of flows of so many steps; see :meth:`Estimator.shifts`."""
 
     @property
     def branches(self) -> int:
@@ -277,7 +310,7 @@ class FlowDecoder(nn.Module):
             keys = past.step_keys[step].flatten(2, 3) if keep else None
             contexts = past.step_contexts[step].flatten(0, 1)
             both = torch.cat([x] * branches).to(kind)
-            direction, new_keys, new_contexts = self.estimator(
+            direction, new_contexts = self.estimator(
                 both, inputs, mask, shifts[step], (keys, contexts), lengths
             )
             direction = direction.float()
@@ -286,8 +319,6 @@ class FlowDecoder(nn.Module):
                 direction = (1 + GUIDANCE) * conditional - GUIDANCE * unconditional
             x = x + (times[step + 1] - times[step]) * direction
             contexts.copy_(new_contexts)
-            if keys is not None and new_keys is not None:
-                keys[..., -noise.shape[2] :, :] = new_keys
         return x
 
     def _schedule(self, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -295,9 +326,9 @@ class FlowDecoder(nn.Module):
         times = torch.linspace(0, 1, steps + 1, device=device)
         if not self.estimator.meanflow:
             times = 1 - torch.cos(times * 0.5 * torch.pi)
-        if steps not in self._shifts:
-            self._shifts[steps] = torch.stack([self.estimator.shifts(step) for step in times.unfold(0, 2, 1)])
-        return times, self._shifts[steps]
+        if steps not in self.shifts:
+            self.shifts[steps] = torch.stack([self.estimator.shifts(step) for step in times.unfold(0, 2, 1)])
+        return times, self.shifts[steps]
 
 
 class Flow(nn.Module):
@@ -320,6 +351,12 @@ class Flow(nn.Module):
     def vocabulary(self) -> int:
         """Tokens are smaller than this."""
         return self.input_embedding.num_embeddings
+
+    @property
+    def cached_tensors(self) -> list[Tensor]:
+        """What depends on sizes alone and is computed when they are first met."""
+        attentions = (module for module in self.modules() if isinstance(module, RelativeAttention))
+        return [*(attention.distances for attention in attentions), *self.decoder.shifts.values()]
 
     def empty_past(self, steps: int) -> Past:
         """A past of no tokens, for a flow of ``steps`` steps."""

@@ -47,7 +47,8 @@ class RelativeAttention(nn.Module):
         self.pos_bias_u = nn.Parameter(torch.zeros(heads, width // heads))
         self.pos_bias_v = nn.Parameter(torch.zeros(heads, width // heads))
 
-        self._distances = torch.zeros(heads, 0, width // heads)
+        self.distances = torch.zeros(heads, 0, width // heads)
+        """The encodings that were computed last; see :meth:`_encoded_distances`."""
 
     def forward(self, x: Tensor, mask: Tensor, state: LayerState) -> Tensor:
         """``[B, T, width]`` to the same.
@@ -78,13 +79,13 @@ class RelativeAttention(nn.Module):
 
         They are the same for all inputs and therefore cached; the longest row bounds them.
         """
-        zero = self._distances.shape[1] // 2  # where distance 0 is
+        zero = self.distances.shape[1] // 2  # where distance 0 is
         if zero < keys:
             zero = 2 ** math.ceil(math.log2(keys + 1)) - 1
             encodings = distance_encodings(zero + 1, self.linear_pos.in_features, self.linear_pos.weight)
             encoded = self.linear_pos(encodings).view(2 * zero + 1, self.heads, -1)
-            self._distances = encoded.transpose(0, 1).contiguous()
-        return self._distances[:, zero - keys + 1 : zero + queries]
+            self.distances = encoded.transpose(0, 1).contiguous()
+        return self.distances[:, zero - keys + 1 : zero + queries]
 
 
 def _by_key(by_distance: Tensor, keys: int) -> Tensor:
@@ -446,7 +447,7 @@ class Estimator(nn.Module):
         levels = (*self.down_blocks, *self.mid_blocks, *self.up_blocks)
         return torch.stack([level.shift(time) for level in levels if isinstance(level, AudioLevel)])
 
-    def forward(  # noqa: PLR0917 - compiled: all arguments are positional
+    def forward(  # noqa: PLR0917 - a module's arguments are positional
         self,
         x: Tensor,
         inputs: Tensor,
@@ -454,7 +455,7 @@ class Estimator(nn.Module):
         shifts: Tensor,
         past: tuple[Tensor | None, Tensor],
         lengths: Tensor,
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """The direction of the flow.
 
         Args:
@@ -466,7 +467,7 @@ class Estimator(nn.Module):
             lengths: frames of each row without padding, i64 ``[B]``.
 
         Returns:
-            ``[B, 80, T]``, without meaning in the padding; and the new keys and contexts.
+            ``[B, 80, T]``, without meaning in the padding; and the new contexts.
         """
         state = LayerState(*past, lengths)
         down, up = self.down_blocks[0], self.up_blocks[0]
@@ -478,4 +479,4 @@ class Estimator(nn.Module):
             x = level(x, mask, state, shifts[number])
         x = up(torch.cat([x, skip], dim=1), mask, state, shifts[-1])
         x = self.final_block(up.smooth(x, state), state)
-        return self.final_proj(x), state.new_keys(), state.new_contexts()
+        return self.final_proj(x), state.new_contexts()

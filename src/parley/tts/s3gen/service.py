@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -92,6 +93,9 @@ class S3GenService:
     """Owns the utterances and the thread.
 
     Only the thread uses the synthesizer. The plan is that of every utterance.
+
+    Raises:
+        Exception: what ``prepare`` raised.
     """
 
     def __init__(
@@ -100,10 +104,12 @@ class S3GenService:
         plan: Plan,
         limits: ServiceLimits,
         *,
+        prepare: Callable[[], None] = lambda: None,
         on_batch: Callable[[int, float], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._synthesizer = synthesizer
+        self._prepare_thread = prepare
         self._on_batch = on_batch
         self._plan = plan
         self._limits = limits
@@ -112,8 +118,10 @@ class S3GenService:
         self._entries: dict[str, _Entry] = {}  # guarded by the condition's lock, as all below
         self._early_stops = EarlyAborts()
         self._closed = False
+        self._prepared: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="s3gen", daemon=True)
         self._thread.start()
+        self._prepared.result()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -215,7 +223,14 @@ class S3GenService:
             entry.close()
 
     def _run(self) -> None:
-        self._synthesizer.begin()
+        try:
+            self._synthesizer.begin()
+            # Here, so that what is captured and chosen here is met by the steps that follow.
+            self._prepare_thread()
+        except Exception as error:  # noqa: BLE001 - raised by the constructor
+            self._prepared.set_exception(error)
+            return
+        self._prepared.set_result(None)
         while (batch := self._next_batch()) is not None:
             try:
                 if not batch:

@@ -49,7 +49,6 @@ class LayerState:
         self._keys = keys
         self._contexts = contexts
         self._last = lengths[:, None, None] + torch.arange(CONTEXT, device=lengths.device)
-        self._new: list[Tensor] = []
         self._ends: list[Tensor] = []
         self._layer = 0
         self._channel = 0
@@ -70,18 +69,9 @@ class LayerState:
         known = self._keys[self._layer]
         self._layer += 1
         length = key.shape[2]
-        if torch.compiler.is_compiling():  # a CUDA graph must not write to its inputs
-            new = torch.stack([key, value])
-            self._new.append(new)
-            known = torch.cat([known[:, :, :, :-length], new], dim=3)
-        else:
-            known[0, :, :, -length:] = key
-            known[1, :, :, -length:] = value
+        known[0, :, :, -length:] = key
+        known[1, :, :, -length:] = value
         return known[0], known[1]
-
-    def new_keys(self) -> Tensor | None:
-        """Keys to copy into the room, ``[layers, 2, B, heads, T, d]``; None if they are there already."""
-        return torch.stack(self._new) if self._new else None
 
     def new_contexts(self) -> Tensor:
         """The contexts after the piece, ``[B, C, 2]``."""
@@ -214,12 +204,18 @@ class Workspace:
 
 
 def batch_pasts(
-    rows: Sequence[Sequence[Past]], empty: Past, workspace: Workspace, *, room: int, frames: int = 0
+    rows: Sequence[Sequence[Past]],
+    empty: Past,
+    workspace: Workspace,
+    *,
+    room: int,
+    tokens: int = 0,
+    frames: int = 0,
 ) -> PastBatch:
     """Batch the pasts of rows, on the device of ``empty``.
 
     Each row has consecutive pasts or none; ``empty`` has no tokens. The run may add ``room`` tokens. The
-    estimator's past is padded to ``frames``, or to the longest row.
+    encoder's past is padded to ``tokens``, the estimator's to ``frames``, or both to the longest row.
     """
     lasts = [row[-1] if row else empty for row in rows]
     known = [_positions([empty, *row]) for row in rows]
@@ -228,8 +224,15 @@ def batch_pasts(
     space = FRAMES_PER_TOKEN * room
     device = empty.token_keys.device
     return PastBatch(
-        token_keys=_aligned([[past.token_keys for past in row] for row in rows], empty.token_keys, room),
-        frame_keys=_aligned([[past.frame_keys for past in row] for row in rows], empty.frame_keys, space),
+        token_keys=_aligned(
+            [[past.token_keys for past in row] for row in rows], empty.token_keys, room, tokens
+        ),
+        frame_keys=_aligned(
+            [[past.frame_keys for past in row] for row in rows],
+            empty.frame_keys,
+            space,
+            FRAMES_PER_TOKEN * tokens,
+        ),
         step_keys=_aligned(
             [[past.step_keys for past in row] for row in rows], empty.step_keys, space, length, workspace
         ),

@@ -1,14 +1,11 @@
 """One step of many utterances: one run of the flow, few of the vocoder.
 
-On a GPU most of the flow's time with small batches goes into starting kernels. ``torch.compile``
-with CUDA graphs starts them all at once, but only for sizes that it has compiled. Because
-the padding changes nothing, every batch can be padded to one of a few sizes; all are run once
-when the model is loaded, so that no utterance waits for a compilation.
+Because padding changes nothing, every batch can be padded to one of a few sizes. On a GPU each of them has
+a graph, which :mod:`parley.tts.s3gen.graphs` captures when the model is loaded.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections import OrderedDict
@@ -25,7 +22,8 @@ from parley.runtime.batching import round_up
 from parley.runtime.process_end import DeviceErrors
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets, FlowRow, batch_rows
-from parley.tts.s3gen.networks import MEL_BANDS, Estimator
+from parley.tts.s3gen.graphs import Capture, FlowGraphs
+from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, PastBatch, Workspace
 from parley.tts.s3gen.utterance import AudioUtterance, prompt_row
 from parley.tts.s3gen.vocoder import VocoderJob, vocode
@@ -33,14 +31,6 @@ from parley.tts.s3gen.vocoder import VocoderJob, vocode
 _log = logging.getLogger(__name__)
 DEFAULT_VOICES = 16
 _PROMPTS = 8  # in one run of the flow
-
-
-def compile_estimator(estimator: Estimator, buckets: Buckets) -> None:
-    """Compile for each size when it is first used; the estimator is one graph without a break."""
-    sizes = len(buckets.frames) * len(buckets.rows) * max(1, len(buckets.past))
-    config = torch._dynamo.config  # noqa: SLF001 - documented under this name
-    config.recompile_limit = max(config.recompile_limit, 2 * sizes + 8)
-    estimator.compile(mode="reduce-overhead", dynamic=False, fullgraph=True)
 
 
 class PromptPasts:
@@ -127,6 +117,8 @@ class AudioSynthesizer:
         self._prompts = PromptPasts(self._compute_prompt_pasts, voices)
         self._threads = threads
         self._errors = DeviceErrors("s3gen")
+        self.graphs: FlowGraphs | None = None
+        """Of :meth:`warm_up`."""
 
     def begin(self) -> None:
         """To be called first by the thread that will run the networks.
@@ -138,12 +130,25 @@ class AudioSynthesizer:
         if self._threads:
             torch.set_num_threads(self._threads)
 
-    def warm_up(self, *, keep: bool) -> None:
-        """Run the flow once for each size of the buckets; ``keep`` as for :meth:`flow`."""
+    @torch.inference_mode()
+    def warm_up(self, *, keep: bool, max_frames: int, capture: Capture | None = None) -> None:
+        """Run the flow once for each size of the buckets, in the thread that will serve.
+
+        Args:
+            keep: as for :meth:`flow`.
+            max_frames: rows times frames of a batch, without its padding; sizes that only larger ones would
+                need are left out.
+            capture: makes a graph for each size.
+        """
         began = time.perf_counter()
-        sizes = list(itertools.product(self._buckets.frames, self._buckets.past or (0,), self._buckets.rows))
-        for frames, past, rows in sizes:
-            self.flow([_blank_row(frames, self.empty, past)] * rows, keep=keep)
+        sizes = self._buckets.sizes(max_frames)
+        self.graphs = FlowGraphs(self._networks.flow, capture) if capture is not None else None
+        for frames, (tokens, past), rows in sizes:
+            row = blank_row(frames, self.empty.blank(tokens).cut(past) if tokens else None)
+            if self.graphs is not None:
+                batch = batch_rows([row] * rows, self.empty, self._workspace, self._buckets, keep=keep)
+                self.graphs.add(batch, keep=keep)
+            self.flow([row] * rows, keep=keep)
         _log.info("ran %d sizes of the flow in %.1f s", len(sizes), time.perf_counter() - began)
 
     def padded_frames(self, frames: int) -> int:
@@ -194,10 +199,13 @@ class AudioSynthesizer:
         """
         with torch.inference_mode():
             batch = batch_rows(rows, self.empty, self._workspace, self._buckets, keep=keep)
-            mels = self._networks.flow(batch, keep=keep)
+            if self.graphs is None:
+                mels, past = self._networks.flow(batch, keep=keep), batch.past
+            else:
+                mels, past = self.graphs.run(batch, keep=keep)
         return [
             mel[:, FRAMES_PER_TOKEN * row.prompt : row.frames] for row, mel in zip(rows, mels, strict=False)
-        ], batch.past
+        ], past
 
     def _pieces(self, jobs: Sequence[Job]) -> list[_Piece | ParleyError]:
         """Run the flow; the utterances stay as they were."""
@@ -255,14 +263,14 @@ class AudioSynthesizer:
         return pasts
 
 
-def _blank_row(frames: int, empty: Past, past: int) -> FlowRow:
+def blank_row(frames: int, past: Past | None) -> FlowRow:
+    """A row of ``frames`` frames after ``past``, for a batch of that size."""
     voice = AudioVoice(
         np.ones(SPEAKER_SIZE, np.float32), np.zeros(0, np.int64), np.zeros((0, MEL_BANDS), np.float32)
     )
     zeros = np.zeros(frames // FRAMES_PER_TOKEN, np.int64)
     noise = np.zeros((frames, MEL_BANDS), np.float32)
-    before = (empty.blank(past // FRAMES_PER_TOKEN),) if past else ()
-    return FlowRow(voice, zeros, 0, zeros, zeros, noise, past=before)
+    return FlowRow(voice, zeros, 0, zeros, zeros, noise, past=() if past is None else (past,))
 
 
 def _are_finite(tensors: Sequence[Tensor]) -> list[bool]:

@@ -207,7 +207,7 @@ def test_flow_of_a_ragged_batch(request, kind, buckets):
 
 def test_batches_have_the_sizes_of_buckets(synthesizer, voice):
     row = pushed(voice, make_tokens(20), plan=Plan(recompute=True)).row(12)
-    buckets = Buckets((64, 320), (2, 8), (100,))
+    buckets = Buckets((64, 320), (2, 8), ((50, 100),))
     batch = batch_rows([row], synthesizer.empty, Workspace(), buckets, keep=True)
     assert batch.noise.shape == (2, 80, 320)
     assert batch.past.positions.shape == (2, 100)

@@ -1,0 +1,147 @@
+"""The flow as CUDA graphs, one for each size of a batch.
+
+With small batches most of the flow's time on a GPU goes into starting its kernels. A graph starts them all at
+once, always on the same memory and for the same sizes. All graphs are captured when the model is loaded; a
+batch of another size runs operation by operation. So nothing is ever captured while utterances are served.
+``torch.compile`` needs 80 s for each size on an H100, and its kernels are no faster (docs/gpu.md).
+
+The inputs of all graphs share memory, and so do their results: only one graph runs at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from parley.tts.s3gen.flow import Flow, FlowBatch
+from parley.tts.s3gen.state import PastBatch
+
+_log = logging.getLogger(__name__)
+
+Size = tuple[int, int, int, int, bool]
+_OWN_MEMORY = "step_keys"
+"""By far the largest input. Its batches all begin at the same address, in the workspace: it is not copied."""
+
+
+class Capture(Protocol):
+    """Records what a function does on the device."""
+
+    def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+        """Run the function; the first of the results repeats it, and the second is where its result is."""
+        ...
+
+
+class CudaCapture:
+    """CUDA's graphs, which share one pool of memory."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+        """See :class:`Capture`."""
+        # Before a capture, libraries choose their algorithms and allocate their workspaces.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            run()
+            run()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = run()
+        return graph.replay, result
+
+
+@dataclass(frozen=True)
+class _Graph:
+    replay: Callable[[], object]
+    batch: FlowBatch
+    """Its inputs."""
+    mels: Tensor
+    """Its result."""
+    used: Sequence[Tensor]
+    """Further tensors whose addresses it holds."""
+
+
+class FlowGraphs:
+    """Runs the flow. Not to be used from two threads at once."""
+
+    def __init__(self, flow: Flow, capture: Capture) -> None:
+        self._flow = flow
+        self._capture = capture
+        self._memory: dict[str, Tensor] = {}
+        self._graphs: dict[Size, _Graph] = {}
+        self.without_graph = 0
+        """Batches whose size had none."""
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def add(self, batch: FlowBatch, *, keep: bool) -> None:
+        """Capture a graph for the size of a batch, unless there is one; the largest is best added first."""
+        size = batch_size(batch, keep=keep)
+        if size in self._graphs:
+            return
+        own = _replace(batch, {name: self._place(name, tensor) for name, tensor in _tensors(batch).items()})
+        replay, mels = self._capture(lambda: self._flow(own, keep=keep))
+        self._graphs[size] = _Graph(replay, own, mels, self._flow.cached_tensors)
+
+    def run(self, batch: FlowBatch, *, keep: bool) -> tuple[Tensor, PastBatch]:
+        """See :meth:`Flow.forward`; also returns the pasts, valid until the next run."""
+        graph = self._graphs.get(batch_size(batch, keep=keep))
+        if graph is None:
+            self.without_graph += 1
+            if self.without_graph == 1:
+                size = batch_size(batch, keep=keep)
+                _log.warning("no graph for a batch of %s; it runs operation by operation", size)
+            return self._flow(batch, keep=keep), batch.past
+        own = _tensors(graph.batch)
+        for name, tensor in _tensors(batch).items():
+            if own[name].data_ptr() != tensor.data_ptr():
+                own[name].copy_(tensor)
+        graph.replay()
+        return graph.mels.clone(), graph.batch.past
+
+    def _place(self, name: str, tensor: Tensor) -> Tensor:
+        """Memory for an input of all graphs, with the values of ``tensor``."""
+        if name == _OWN_MEMORY:
+            return tensor
+        size = math.prod(tensor.shape)
+        if name not in self._memory or len(self._memory[name]) < size:
+            self._memory[name] = tensor.new_zeros(size)
+        place = self._memory[name][:size].view(tensor.shape)
+        place.copy_(tensor)
+        return place
+
+
+def batch_size(batch: FlowBatch, *, keep: bool) -> Size:
+    """Rows, tokens, tokens of the encoder's past, frames of the estimator's, and whether pasts are kept."""
+    rows, tokens = batch.ahead.shape[:2]
+    past = batch.past
+    return rows, tokens, past.token_keys.shape[-2] - past.room, past.positions.shape[1], keep
+
+
+_PAST = [field.name for field in fields(PastBatch) if field.name != "room"]
+_BATCH = [field.name for field in fields(FlowBatch) if field.name not in {"masks", "past"}]
+
+
+def _tensors(batch: FlowBatch) -> dict[str, Tensor]:
+    # The encoder's and the estimator's past both have contexts, under different names.
+    named = {name: getattr(batch, name) for name in _BATCH}
+    named |= {f"mask {index}": mask for index, mask in enumerate(batch.masks)}
+    return named | {
+        name if name == _OWN_MEMORY else f"past {name}": getattr(batch.past, name) for name in _PAST
+    }
+
+
+def _replace(batch: FlowBatch, tensors: dict[str, Tensor]) -> FlowBatch:
+    past = {name: tensors[name if name == _OWN_MEMORY else f"past {name}"] for name in _PAST}
+    masks = tensors["mask 0"], tensors["mask 1"], tensors["mask 2"]
+    own = {name: tensors[name] for name in _BATCH}
+    return replace(batch, **own, masks=masks, past=PastBatch(**past, room=batch.past.room))

@@ -1,0 +1,183 @@
+"""A graph for each size of a batch, captured before the first utterance; repeated calls stand for graphs."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from google.protobuf import text_format
+from s3gen_fakes import CPU, make_tokens, make_voice, stream
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from parley.models.s3gen import load_s3gen
+from parley.runtime.parameters import Parameters
+from parley.tts.chatterbox.limits import ChatterboxLimits
+from parley.tts.s3gen.flow import Buckets
+from parley.tts.s3gen.graphs import batch_size
+from parley.tts.s3gen.scheduling import S3GenLimits
+from parley.tts.s3gen.service import S3GenService, ServiceLimits
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley.tts.s3gen.utterance import AudioUtterance, Plan
+
+REPOSITORY = Path(__file__).parents[4] / "model_repository"
+BUCKETS = Buckets(frames=(32, 64, 208), rows=(1, 2, 4), past=((60, 120), (400, 200)))
+WHOLE = Buckets(frames=(160, 320), rows=(1, 2))
+
+
+class Recording:
+    """In place of a graph: the same call again, whose result goes where the first one's was."""
+
+    def __init__(self):
+        self.captured = 0
+        self.replayed = 0
+        self.threads = set()
+
+    def __call__(self, run):
+        self.captured += 1
+        self.threads.add(threading.current_thread())
+        result = run().clone()
+
+        def replay():
+            self.replayed += 1
+            result.copy_(run())
+
+        return replay, result
+
+
+def ready(networks, plan, buckets, max_frames=8_192):
+    capture = Recording()
+    synthesizer = AudioSynthesizer(networks, CPU, buckets=buckets)
+    synthesizer.warm_up(keep=plan.keeps_past, max_frames=max_frames, capture=capture)
+    return synthesizer, capture
+
+
+def utterances(plan, count):
+    return [AudioUtterance(make_voice(20 + n, n), plan, seed=n, rate=24_000) for n in range(count)]
+
+
+def spoken_together(synthesizer, plan, lengths):
+    """The PCM of utterances that share every step they can."""
+    several = utterances(plan, len(lengths))
+    for number, (utterance, length) in enumerate(zip(several, lengths, strict=True)):
+        utterance.push(make_tokens(length, number))
+        utterance.end()
+    audio = [[] for _ in several]
+    while jobs := [(n, Job(u, u.next_end())) for n, u in enumerate(several) if u.next_end() is not None]:
+        for (number, _), made in zip(jobs, synthesizer.step([job for _, job in jobs]), strict=True):
+            audio[number].append(made)
+    return [np.concatenate(pieces) for pieces in audio]
+
+
+@pytest.mark.parametrize("guided", [False, True])
+def test_every_batch_of_an_utterance_has_a_graph_and_sounds_as_without(networks, guided_networks, guided):
+    plan = Plan(max_step=100, past_tokens=40, recompute=guided)
+    network, buckets = (guided_networks, WHOLE) if guided else (networks, BUCKETS)
+    synthesizer, capture = ready(network, plan, buckets)
+    captured = capture.captured
+    assert captured == len(synthesizer.graphs) == len(buckets.sizes(8_192))
+    lengths = (90, 25) if guided else (300, 12, 75)
+    found = spoken_together(synthesizer, plan, lengths)
+    expected = spoken_together(AudioSynthesizer(network, CPU, buckets=buckets), plan, lengths)
+    for audio, other, length in zip(found, expected, lengths, strict=True):
+        assert len(audio) == 960 * length
+        assert np.abs(audio.astype(int) - other).max() <= 2  # rounding
+    assert synthesizer.graphs.without_graph == 0
+    assert capture.captured == captured
+    assert capture.replayed > captured
+
+
+def test_a_size_without_a_graph_runs_all_the_same_and_nothing_is_captured(networks):
+    plan = Plan(max_step=100, past_tokens=40)
+    small = Buckets(frames=(32,), rows=(1,), past=((60, 120),))
+    synthesizer, capture = ready(networks, plan, small)
+    (audio,) = spoken_together(synthesizer, plan, (200,))
+    (expected,) = spoken_together(AudioSynthesizer(networks, CPU, buckets=small), plan, (200,))
+    assert np.abs(audio.astype(int) - expected).max() <= 2
+    assert synthesizer.graphs.without_graph > 0
+    assert capture.captured == 1
+    # The workspace has moved meanwhile: a graph has memory of its own.
+    again = spoken_together(synthesizer, plan, (12,))[0]
+    first = spoken_together(AudioSynthesizer(networks, CPU, buckets=small), plan, (12,))[0]
+    assert np.abs(again.astype(int) - first).max() <= 2
+
+
+def test_sizes_that_no_batch_can_have_get_no_graph():
+    sizes = Buckets(frames=(100, 1_000), rows=(1, 2, 4, 8)).sizes(max_frames=3_000)
+    # Three rows of 1,000 frames are padded to four; five are too many.
+    assert [(frames, rows) for frames, _, rows in sizes] == [
+        *((1_000, rows) for rows in (4, 2, 1)),
+        *((100, rows) for rows in (8, 4, 2, 1)),
+    ]
+
+
+def test_both_pasts_are_padded_to_the_same_size():
+    buckets = Buckets(past=((160, 320), (1_100, 704)))
+    assert buckets.round_past(0, 0) == (160, 320)
+    assert buckets.round_past(160, 320) == (160, 320)
+    assert buckets.round_past(161, 10) == (1_100, 704)
+    assert buckets.round_past(10, 321) == (1_100, 704)
+    assert buckets.round_past(1_101, 10) == (1_101, 10)
+
+
+class Sizes:
+    """Notes the size of each batch, and runs it."""
+
+    def __init__(self, flow):
+        self._flow = flow
+        self.met = set()
+
+    def run(self, batch, *, keep):
+        rows, tokens, past_tokens, past_frames, _ = batch_size(batch, keep=keep)
+        self.met.add((2 * tokens, (past_tokens, past_frames), rows))
+        return self._flow(batch, keep=keep), batch.past
+
+
+@pytest.mark.parametrize("meanflow", [True, False])
+def test_the_gpu_profile_has_a_graph_for_every_batch_of_its_longest_segment(tmp_path, meanflow):
+    from chatterbox_export.small_s3gen import write_small_s3gen
+
+    config = text_format.Parse((REPOSITORY / "s3gen/config.pbtxt").read_text(), ModelConfig())
+    values = {name: value.string_value for name, value in config.parameters.items()}
+    assert values["graphs"] == "true"
+    path = write_small_s3gen(tmp_path, width=32, layers=1, channels=16, meanflow=meanflow)
+    on_cpu = {"weights": str(path.parent), "device": "cpu", "graphs": "false", "precision": "float32"}
+    on_cpu["steps"] = "1"
+    loaded = load_s3gen(Parameters("s3gen", {**values, **on_cpu}, environment={}), "none")
+    synthesizer = loaded.synthesizer
+    synthesizer.graphs = sizes = Sizes(synthesizer._networks.flow)
+    utterance = AudioUtterance(make_voice(loaded.max_prompt), loaded.plan, seed=0, rate=24_000)
+    stream(synthesizer, utterance, make_tokens(ChatterboxLimits.max_tokens), 5)
+    prepared = synthesizer._buckets.sizes(loaded.limits.batch.max_frames)
+    assert sizes.met <= set(prepared)
+    assert len(sizes.met) > 3
+    if meanflow:  # its state fits into the buckets with the prompt, too
+        assert {past for _, past, _ in sizes.met} == {(160, 320), (1_100, 704)}
+
+
+def test_graphs_are_captured_by_the_thread_that_serves(networks):
+    plan = Plan(max_step=100)
+    capture = Recording()
+    synthesizer = AudioSynthesizer(networks, CPU, buckets=Buckets(frames=(32,), rows=(1,), past=((60, 120),)))
+    service = S3GenService(
+        synthesizer,
+        plan,
+        ServiceLimits(batch=S3GenLimits()),
+        prepare=lambda: synthesizer.warm_up(keep=True, max_frames=8_192, capture=capture),
+    )
+    try:
+        assert len(synthesizer.graphs) == 1  # before anything can be opened
+        assert [thread.name for thread in capture.threads] == ["s3gen"]
+    finally:
+        service.close()
+
+
+def test_what_cannot_be_prepared_is_not_served(networks):
+    def prepare():
+        raise torch.OutOfMemoryError("no memory for graphs")
+
+    with pytest.raises(torch.OutOfMemoryError, match="no memory for graphs"):
+        S3GenService(
+            AudioSynthesizer(networks, CPU), Plan(), ServiceLimits(batch=S3GenLimits()), prepare=prepare
+        )
+    assert not [thread for thread in threading.enumerate() if thread.name == "s3gen" and thread.is_alive()]
