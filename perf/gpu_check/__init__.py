@@ -1,0 +1,1 @@
+"""The checks of the gpu profile, section by section."""

@@ -1,0 +1,213 @@
+"""S3Gen at its published size: correct, without recompilations, how fast, and for how many calls."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from bench_tts import Level, make_speech, random_networks, speak_at_once
+from numpy.typing import NDArray
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpu_check.findings import Findings, Settings
+from gpu_check.timing import forget_memory, memory_mib, once, seconds
+from parley.tts.s3gen.checkpoint import Networks
+from parley.tts.s3gen.flow import Buckets, FlowRow, batch_rows
+from parley.tts.s3gen.graphs import CudaCapture, FlowGraphs
+from parley.tts.s3gen.networks import MEL_BANDS
+from parley.tts.s3gen.scheduling import S3GenLimits
+from parley.tts.s3gen.service import S3GenService, ServiceLimits
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job, blank_row
+from parley.tts.s3gen.utterance import AudioUtterance, Plan
+from parley.tts.s3gen.vocoder import HOP
+
+_BUCKETS = Buckets(frames=(32, 64, 128, 208), rows=(1, 2, 4, 8), past=((160, 320), (1_100, 704)))
+_WHOLE = Buckets(frames=(192, 256, 320, 384, 512, 640, 832, 1_088, 1_408, 1_792, 2_208), rows=(1, 2, 4, 8))
+_MAX_FRAMES = 8_192
+_SIZES = ((208, (1_100, 704), 8), (64, (1_100, 704), 8), (64, (160, 320), 1), (32, (160, 320), 1))
+"""New frames, tokens and frames of the past, rows: what is compared, the largest first."""
+_SESSIONS = (1, 8, 16, 32, 64)
+_TOKENS = 250
+"""Of each utterance: 10 s."""
+_GUIDED_TOKENS = 150
+"""6 s, which with its prompt fits into the largest bucket."""
+
+
+def check_s3gen(settings: Settings, findings: Findings) -> None:
+    """Both kinds of checkpoints: distilled to two steps with its past kept, and guided with ten steps."""
+    _check_against_double(settings, findings)
+    networks = _networks(settings, meanflow=True)
+    parameters = sum(p.numel() for part in (networks.flow, networks.vocoder) for p in part.parameters())
+    findings.measure("parameters", parameters / 1e6, "million")
+    _compare_ways(settings, findings, networks)
+    if settings.seconds_left > 0:
+        _serve(settings, findings, meanflow=True)
+    if settings.seconds_left > 0:
+        _serve(settings, findings, meanflow=False)
+
+
+def _networks(settings: Settings, *, meanflow: bool, kind: torch.dtype | None = None) -> Networks:
+    networks = random_networks(8 if settings.small else 1, meanflow=meanflow)
+    for network in (networks.flow, networks.vocoder):
+        network.to(settings.device)
+    if kind is None:
+        kind = torch.bfloat16 if settings.device.type == "cuda" else torch.float32
+    networks.flow.decoder.estimator.to(kind)
+    return networks
+
+
+def _spoken(synthesizer: AudioSynthesizer, tokens: int) -> tuple[NDArray[np.float32], NDArray[np.int16]]:
+    """Mel frames and PCM of one utterance, chunk by chunk."""
+    voice, spoken = make_speech(0, tokens)
+    utterance = AudioUtterance(voice, Plan(max_step=1), seed=0, rate=24_000)
+    utterance.push(spoken)
+    utterance.end()
+    made, mels = [], []
+    while (end := utterance.next_end()) is not None:
+        prompts = synthesizer._prompts.get([utterance.voice])  # noqa: SLF001 - the same step, with its mel
+        mel, _ = synthesizer.flow([utterance.row(end, prompts[0])], keep=True)
+        mels.append(mel[0].float().cpu().numpy())
+        (audio,) = synthesizer.step([Job(utterance, end)])
+        if isinstance(audio, Exception):
+            raise audio
+        made.append(audio)
+    return np.concatenate(mels, axis=1), np.concatenate(made)
+
+
+def _check_against_double(settings: Settings, findings: Findings) -> None:
+    """The device's spectrograms against float32 ones of the CPU, whose error against float64 is known."""
+    reference = AudioSynthesizer(
+        _networks(replace(settings, device=torch.device("cpu")), meanflow=True, kind=torch.float32),
+        torch.device("cpu"),
+    )
+    tokens = 50
+    expected, pcm = _spoken(reference, tokens)
+    scale = float(np.sqrt(np.mean(expected**2)))
+    for name, kind, limit in (("float32", torch.float32, 2e-2), ("bfloat16", torch.bfloat16, 1e-1)):
+        if kind is torch.bfloat16 and settings.device.type != "cuda":
+            continue
+        synthesizer = AudioSynthesizer(_networks(settings, meanflow=True, kind=kind), settings.device)
+        mel, audio = _spoken(synthesizer, tokens)
+        error = float(np.sqrt(np.mean((mel - expected) ** 2))) / scale
+        findings.measure(f"{name}: error of the spectrogram against a CPU, of its size", error, "")
+        findings.check(f"{name}: spectrogram", error < limit, f"{error:.2g} < {limit:g}")
+        findings.check(
+            f"{name}: length of the audio", len(audio) == len(pcm) == tokens * 960, f"{len(audio)}"
+        )
+
+
+def _compare_ways(settings: Settings, findings: Findings, networks: Networks) -> None:
+    """The same batches operation by operation and as graphs."""
+    synthesizer = AudioSynthesizer(networks, settings.device, buckets=_BUCKETS)
+    runs = {size: _batch(synthesizer, *size) for size in _SIZES}
+    plain, results = {}, {}
+    for size, run in runs.items():
+        plain[size] = seconds(run, settings.device, rounds=5)
+        results[size] = run()
+        findings.measure(f"flow {_named(size)}, operation by operation", 1_000 * plain[size], "ms")
+    with FlopCounterMode(display=False) as counter:
+        runs[_SIZES[0]]()
+    flops = counter.get_total_flops()
+    findings.measure(f"flow {_named(_SIZES[0])}", flops / 1e9, "GFLOP")
+    _measure_vocoder(settings, findings, networks)
+    if settings.device.type != "cuda":
+        findings.skipped = "graphs need a GPU"
+        return
+    synthesizer.graphs = FlowGraphs(networks.flow, CudaCapture())
+    for size, run in runs.items():
+        taken = once(lambda: _add(synthesizer, *size), settings.device)  # noqa: B023
+        findings.measure(f"flow {_named(size)}, capture", taken, "s")
+        taken = seconds(run, settings.device)
+        findings.measure(f"flow {_named(size)}, graph", 1_000 * taken, "ms")
+        if size == _SIZES[0]:
+            findings.measure(f"flow {_named(size)}, graph", flops / taken / 1e12, "TFLOP/s")
+        error = float((run() - results[size]).abs().max())
+        findings.check(f"flow {_named(size)}: a graph computes the same", error < 1e-2, f"{error:.2g}")
+
+
+def _row(synthesizer: AudioSynthesizer, frames: int, past: tuple[int, int]) -> FlowRow:
+    return blank_row(frames, synthesizer.empty.blank(past[0]).cut(past[1]))
+
+
+def _batch(
+    synthesizer: AudioSynthesizer, frames: int, past: tuple[int, int], rows: int
+) -> Callable[[], torch.Tensor]:
+    batch = [_row(synthesizer, frames, past)] * rows
+    return lambda: synthesizer.flow(batch, keep=True)[0][0].float().clone()
+
+
+@torch.inference_mode()
+def _add(synthesizer: AudioSynthesizer, frames: int, past: tuple[int, int], rows: int) -> None:
+    batch = [_row(synthesizer, frames, past)] * rows
+    workspace = synthesizer._workspace  # noqa: SLF001 - as warm_up does
+    assert synthesizer.graphs is not None
+    synthesizer.graphs.add(batch_rows(batch, synthesizer.empty, workspace, _BUCKETS, keep=True), keep=True)
+
+
+def _measure_vocoder(settings: Settings, findings: Findings, networks: Networks) -> None:
+    for rows, frames in ((1, 24), (8, 100)):
+        mel = torch.randn(rows, MEL_BANDS, frames, device=settings.device)
+        source = torch.zeros(rows, HOP * frames, device=settings.device)
+
+        @torch.inference_mode()
+        def run() -> None:
+            networks.vocoder.f0_predictor(mel)  # noqa: B023
+            networks.vocoder(mel, source)  # noqa: B023
+
+        taken = seconds(run, settings.device)
+        findings.measure(f"vocoder {rows} x {frames} frames, operation by operation", 1_000 * taken, "ms")
+
+
+def _serve(settings: Settings, findings: Findings, *, meanflow: bool) -> None:
+    """The service itself, as the model starts it: sessions that all begin at once."""
+    kind = "distilled" if meanflow else "guided"
+    networks = _networks(settings, meanflow=meanflow)
+    plan = Plan(max_step=100, recompute=not meanflow, past_tokens=250 if meanflow else 0)
+    buckets = _BUCKETS if meanflow else _WHOLE
+    synthesizer = AudioSynthesizer(networks, settings.device, buckets=buckets, voices=64)
+    limits = ServiceLimits(batch=S3GenLimits(max_frames=_MAX_FRAMES), max_utterances=64)
+    forget_memory(settings.device)
+    began = time.perf_counter()
+    service = S3GenService(synthesizer, plan, limits, prepare=lambda: _prepare(settings, synthesizer, plan))
+    findings.measure(f"{kind}: preparation of all sizes", time.perf_counter() - began, "s")
+    try:
+        tokens = 25 if settings.small else _TOKENS if meanflow else _GUIDED_TOKENS
+        for sessions in _SESSIONS[:2] if settings.small else _SESSIONS:
+            if settings.seconds_left <= 0:
+                findings.skipped = f"no time for {sessions} {kind} sessions"
+                break
+            level = Level(sessions)
+            findings.measure(
+                f"{kind}, {sessions} sessions: first round",
+                once(lambda: speak_at_once(service, Level(sessions), tokens), settings.device),  # noqa: B023
+                "s",
+            )
+            for _ in range(2):
+                speak_at_once(service, level, tokens)
+            findings.measure(f"{kind}, {sessions} sessions: seconds of audio in a second", level.rate, "")
+            findings.measure(f"{kind}, {sessions} sessions: first audio p50", _median_ms(level), "ms")
+    finally:
+        service.close()
+    graphs = synthesizer.graphs
+    if graphs is not None:
+        found = f"{len(graphs)} graphs, {graphs.without_graph} runs without"
+        findings.check(f"{kind}: every batch had a graph", graphs.without_graph == 0, found)
+    findings.measure(f"{kind}: memory", memory_mib(settings.device), "MiB")
+
+
+def _prepare(settings: Settings, synthesizer: AudioSynthesizer, plan: Plan) -> None:
+    capture = CudaCapture() if settings.device.type == "cuda" else None
+    synthesizer.warm_up(keep=plan.keeps_past, max_frames=_MAX_FRAMES, capture=capture)
+
+
+def _median_ms(level: Level) -> float:
+    return 1_000 * statistics.median(level.first_audio)
+
+
+def _named(size: tuple[int, tuple[int, int], int]) -> str:
+    frames, (_, past), rows = size
+    return f"{rows} x {frames} after {past} frames"
