@@ -20,6 +20,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 
 from gpu_check.findings import Findings, Section, Settings, SkippedError, to_json
+from gpu_check.language import check_qwen3, check_t3
 from gpu_check.recognition import check_kernels, check_nemotron, check_parakeet
 from gpu_check.synthesis import check_s3gen
 
@@ -28,6 +29,8 @@ _SECTIONS: dict[str, Section] = {
     "nemotron": check_nemotron,
     "parakeet": check_parakeet,
     "s3gen": check_s3gen,
+    "t3": check_t3,
+    "qwen3": check_qwen3,
 }
 
 

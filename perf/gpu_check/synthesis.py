@@ -168,6 +168,8 @@ def _serve(settings: Settings, findings: Findings, *, meanflow: bool) -> None:
     networks = _networks(settings, meanflow=meanflow)
     plan = Plan(max_step=100, recompute=not meanflow, past_tokens=250 if meanflow else 0)
     buckets = _BUCKETS if meanflow else _WHOLE
+    if settings.small:
+        buckets = Buckets(buckets.frames[:3], (1, 2), buckets.past[:1])
     synthesizer = AudioSynthesizer(networks, settings.device, buckets=buckets, voices=64)
     limits = ServiceLimits(batch=S3GenLimits(max_frames=_MAX_FRAMES), max_utterances=64)
     forget_memory(settings.device)
