@@ -38,6 +38,7 @@ from parley.checkpoint import HistoryState
 from parley.errors import ParleyError
 from parley.launcher.options import DEFAULT_PROFILE, TINY_PROFILE
 from parley_client import ToolTable, connect
+from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.call import Call
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.demo_tools import DEMO_TOOLS
@@ -279,6 +280,7 @@ async def _measure(args: argparse.Namespace, console: Console) -> list[Outcome]:
                 before_s=_BEFORE_S,
                 after_s=_AFTER_S,
                 read_history=cluster.read_history,
+                chunk_ms=args.chunk_ms,
             )
             outcomes.append(judge(fault, reports))
             if number + 1 < len(args.faults):
@@ -337,6 +339,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", type=int, default=16, help="at once (default: %(default)s)")
     parser.add_argument("--servers", type=int, default=3, help="default: %(default)s")
+    parser.add_argument(
+        "--chunk-ms",
+        type=int,
+        default=DEFAULT_CHUNK_MS,
+        metavar="MS",
+        help="audio in one message of a caller: longer ones cost less (default: %(default)s)",
+    )
     parser.add_argument("--faults", default=",".join(_FAULTS), help="in this order (default: %(default)s)")
     parser.add_argument(
         "--profile", default=TINY_PROFILE, help=f"or {DEFAULT_PROFILE} (default: %(default)s)"
@@ -346,8 +355,8 @@ def main() -> int:
     args.faults = args.faults.split(",")
     if not set(args.faults) <= set(_FAULTS):
         parser.error(f"--faults are of {', '.join(_FAULTS)}")
-    if args.calls < 1 or args.servers < 2:
-        parser.error("at least one call, and two servers")
+    if args.calls < 1 or args.servers < 2 or args.chunk_ms < 1:
+        parser.error("at least one call, two servers, and a millisecond")
     try:
         outcomes = asyncio.run(_measure(args, console))
     except ParleyError as error:

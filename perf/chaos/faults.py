@@ -28,7 +28,10 @@ _LASTING_S = 15.0
 _CLOCK_S, _NOTICED_S = 60.0, 2.0
 _SHORT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory", "can't start new thread")
 _RESTART = "the server starts again, with all of its models"
+_ENGINE = "qwen3"
+_ENGINE_STARTS = "vLLM starts again, which takes 20 to 30 s beside calls on two cores (make bench-recovery)"
 _HERE = {A: RECOVERY_S, GATEWAY_1: RECOVERY_S}
+_AFTER_ENGINE = {A: 60.0, GATEWAY_1: RECOVERY_S}
 _ELSEWHERE = {ANY: RECOVERY_S, GATEWAY_1: RECOVERY_S, A: 90.0}
 
 
@@ -123,7 +126,8 @@ class ModelSignal(Fault):
             f"{verb}-{model}",
             f"a process of {model} is {'stopped' if verb == 'stop' else 'killed'}",
             touches={A: effect},
-            recovery_s=_HERE,
+            recovery_s=_AFTER_ENGINE if model == _ENGINE else _HERE,
+            because=_ENGINE_STARTS if model == _ENGINE else "",
         )
         self._model, self._number = model, number
         self._stub: Stub | None = None
@@ -253,7 +257,8 @@ class OutOfMemory(Fault):
             f"memory-{model}",
             f"a process of {model} gets no more memory",
             touches={A: Effect.MOVE if model == AGENT else Effect.TURN},
-            recovery_s=_HERE,
+            recovery_s=_AFTER_ENGINE if model == _ENGINE else _HERE,
+            because=_ENGINE_STARTS if model == _ENGINE else "",
             lasts_s=_LASTING_S,
         )
         self._model = model

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import ParleyError
+from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.audio.playout import Heard, PlayoutClock
 from parley_client.call import Call
 from parley_client.cli.conversation import ScriptedConversation
@@ -150,6 +151,7 @@ class Callers:
         count: Callers.
         turns_per_call: After so many turns a caller hangs up and calls again. None: never.
         read_history: None: the call knows it.
+        chunk_ms: Audio in one message of a caller (milliseconds).
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class Callers:
         *,
         turns_per_call: int | None = None,
         read_history: ReadHistory | None = None,
+        chunk_ms: int = DEFAULT_CHUNK_MS,
     ) -> None:
         self.reports: list[CallReport] = []
         """Of all calls, those under way included."""
@@ -168,6 +171,7 @@ class Callers:
         self._count = count
         self._turns_per_call = turns_per_call
         self._read_history = read_history or _history_of
+        self._chunk_ms = chunk_ms
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -235,7 +239,9 @@ class Callers:
                 case AgentAudio() | protocol.ResponseText():
                     report.responses.add(event.response_id)
 
-        conversation = ScriptedConversation(call, turn_timeout_s=_TURN_S, record=False, on_event=on_event)
+        conversation = ScriptedConversation(
+            call, turn_timeout_s=_TURN_S, chunk_ms=self._chunk_ms, record=False, on_event=on_event
+        )
         try:
             await conversation.run(self._until_hung_up(turn_numbers))
         finally:
@@ -262,6 +268,7 @@ async def hold_calls(
     before_s: float,
     after_s: float,
     read_history: ReadHistory | None = None,
+    chunk_ms: int = DEFAULT_CHUNK_MS,
 ) -> list[CallReport]:
     """Hold calls, disturb them once, and let each finish its turn.
 
@@ -273,11 +280,12 @@ async def hold_calls(
         before_s: from when the last caller calls until the disturbance (seconds).
         after_s: from its end until no caller begins another turn (seconds).
         read_history: what the agent remembers, of an open call; None: as the call knows it.
+        chunk_ms: audio in one message of a caller (milliseconds).
 
     Raises:
         ParleyError: the disturbance failed.
     """
-    callers = Callers(connect, turns, calls, read_history=read_history)
+    callers = Callers(connect, turns, calls, read_history=read_history, chunk_ms=chunk_ms)
     async with asyncio.TaskGroup() as group:
         group.create_task(callers.run(), name="callers")
         try:
