@@ -19,6 +19,7 @@ from limits.errors import ConfigurationError, StorageError
 from limits.storage import storage_from_string
 
 from parley_gateway.errors import GatewayError, GatewaySettingsError, MessageTooLargeError, RateLimitedError
+from parley_gateway.redis_address import read_redis_address
 from parley_gateway.security.settings import RateSettings
 
 _LOG = logging.getLogger(__name__)
@@ -174,8 +175,7 @@ def parse_rate(name: str, text: str) -> list[limits.RateLimitItem]:
 def _shared_store(address: str) -> RedisStorage | None:
     if address == _MEMORY:
         return None
-    if not address.startswith(("redis://", "rediss://")):
-        raise GatewaySettingsError("rates.store has to be memory://, redis://… or rediss://…")
+    address = read_redis_address("rates.store, if it is not memory://,", address)
     try:
         store = storage_from_string(f"async+{address}", wrap_exceptions=True)
     except (ConfigurationError, ValueError) as error:

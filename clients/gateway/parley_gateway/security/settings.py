@@ -71,7 +71,7 @@ class RateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     store: str = "memory://"
     """Where it is counted: `memory://`, or `redis://host:6379/0` for several gateways together (`rediss://`
-    with TLS)."""
+    with TLS: its certificate has to name the host)."""
     store_failure: Literal["memory", "allow", "refuse"] = "memory"
     """What happens while Redis does not answer: every process counts for itself, nothing is counted, or
     all requests are refused (503)."""

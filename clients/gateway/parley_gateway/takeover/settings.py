@@ -14,8 +14,8 @@ class TakeoverSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Sessions of `/v1/sessions` that another gateway can take over ([recovery](recovery.md))."""
 
     store: str = ""
-    """Where they are kept: `redis://host:6379/0` (`rediss://` with TLS), the same for all gateways. Empty:
-    nowhere; a session then ends with its gateway."""
+    """Where they are kept: `redis://host:6379/0` (`rediss://` with TLS: its certificate has to name the
+    host), the same for all gateways. Empty: nowhere; a session then ends with its gateway."""
     keys_file: str = ""
     """The keys that encrypt them, one line each: base64 of 32 random bytes. The first one encrypts, all
     decrypt; read again when it changes. Needed with `takeover.store`."""

@@ -20,6 +20,7 @@ from coredis.exceptions import RedisError
 from coredis.retry import NoRetryPolicy
 
 from parley_gateway.errors import GatewaySettingsError
+from parley_gateway.redis_address import read_redis_address
 from parley_gateway.takeover.errors import TakeoverUnavailableError
 
 _log = logging.getLogger("parley.gateway")
@@ -139,11 +140,7 @@ class RedisSessionStore:
         on_change: Callable[[bool], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not address.startswith(("redis://", "rediss://")):
-            raise GatewaySettingsError("takeover.store has to be redis://… or rediss://…")
-        if address.startswith("rediss://") and "ssl_check_hostname=" not in address:
-            # coredis believes every certificate of a known authority, whatever host it names.
-            address += ("&" if "?" in address else "?") + "ssl_check_hostname=true"
+        address = read_redis_address("takeover.store", address)
         try:
             self._redis: coredis.Redis[bytes] = coredis.Redis.from_url(
                 address,

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import shutil
 import socket
+import ssl
 
 import pytest
 from fake_redis import FakeRedis, RealRedis
@@ -97,12 +98,24 @@ async def test_checking_does_not_count():
         {"key_requests": "many"},
         {"store": "memcached://somewhere"},
         {"store": "redis://:s3cret@host:port/x"},
+        {"store": "rediss://:s3cret@[host"},
     ],
 )
 def test_settings_that_cannot_be_used_are_refused_at_the_start(settings):
     with pytest.raises(GatewaySettingsError) as caught:
         Rates(RateSettings(**settings))
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("query", "is_checked"), [("", True), ("/0?db=1", True), ("?ssl_check_hostname=false", False)]
+)
+async def test_the_certificate_of_redis_has_to_name_its_host(query, is_checked):
+    rates = Rates(RateSettings(store=f"rediss://host:6379{query}"))
+    context = rates._shared_store.bridge.storage.connection_pool.connection_kwargs["ssl_context"]
+    assert context.check_hostname is is_checked
+    assert context.verify_mode is not ssl.CERT_NONE
+    await rates.aclose()
 
 
 # --- Redis ------------------------------------------------------------------------------------

@@ -67,9 +67,16 @@ async def test_after_a_loss_of_data_the_newest_owner_writes_over_an_older_one(st
 
 
 @pytest.mark.parametrize(
-    ("query", "is_checked"), [("", True), ("?db=1", True), ("?ssl_check_hostname=false", False)]
+    ("query", "is_checked"),
+    [
+        ("", True),
+        ("?db=1", True),
+        ("/0#fragment", True),
+        ("?ssl_check_hostname=", True),
+        ("?ssl_check_hostname=false", False),
+    ],
 )
-async def test_the_certificate_of_redis_has_to_name_its_host(stores, redis, query, is_checked):
+async def test_the_certificate_of_redis_has_to_name_its_host(query, is_checked):
     one = RedisSessionStore(f"rediss://host:6379{query}", timeout_s=1.0)
     context = one._redis.connection_pool.connection_kwargs["ssl_context"]
     assert context.check_hostname is is_checked
@@ -133,7 +140,9 @@ async def test_without_redis_nothing_waits_and_the_log_says_it_once(stores, redi
     assert redis.url not in caplog.text
 
 
-@pytest.mark.parametrize("address", ["memory://", "http://host", "redis://:s3cret@host:port/x"])
+@pytest.mark.parametrize(
+    "address", ["memory://", "http://host", "redis://:s3cret@host:port/x", "rediss://:s3cret@[host"]
+)
 async def test_addresses_that_cannot_be_used(address):
     with pytest.raises(GatewaySettingsError) as refused:
         RedisSessionStore(address, timeout_s=1.0)
