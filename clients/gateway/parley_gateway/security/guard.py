@@ -29,7 +29,7 @@ from parley_gateway.security.jwts import JwtVerifier
 from parley_gateway.security.keys import KeyRing
 from parley_gateway.security.origins import Origins
 from parley_gateway.security.principal import ANONYMOUS, Principal, Scope, find_credential
-from parley_gateway.security.rates import Meter, Rates
+from parley_gateway.security.rates import Meter, Rates, What
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
 from parley_gateway.security.tokens import Grant, SessionTokens
 from parley_gateway.security.watched import WatchedFile
@@ -163,7 +163,7 @@ class Guard:
         attempt = self._attempt(connection, scope, session_id, signature)
         with _audited(attempt):
             if not is_counted:
-                await self._rates.hit("ip_requests", attempt.counted)
+                await self._hit(connection, "ip_requests", attempt.counted)
             principal = await self._judge(attempt)
         connection.state.admission = AdmittedCaller(self, principal, scope)
         return principal
@@ -175,7 +175,7 @@ class Guard:
             RateLimitedError: too many requests.
             RatesUnavailableError: the store of the rate limits does not answer.
         """
-        await self._rates.hit("ip_requests", counted_as(self.addresses.of(connection)))
+        await self._hit(connection, "ip_requests", counted_as(self.addresses.of(connection)))
 
     async def identify(self, connection: HTTPConnection) -> Principal:
         """Who this is, before their request is read, which says what they want; :meth:`authorize` comes next.
@@ -184,7 +184,7 @@ class Guard:
         """
         attempt = self._attempt(connection, None, None, None)
         with _audited(attempt, is_admitted=False):
-            await self._rates.hit("ip_requests", attempt.counted)
+            await self._hit(connection, "ip_requests", attempt.counted)
             return await self._judge(attempt)
 
     def authorize(
@@ -219,7 +219,7 @@ class Guard:
         connection, address = attempt.connection, attempt.counted
         is_socket = connection.scope["type"] == "websocket"
         if is_socket:
-            await self._rates.hit("ip_sessions", address)
+            await self._hit(connection, "ip_sessions", address)
         self.origins.check(connection)
         key_id = self._named_key(attempt)
         # Guesses at one key are refused before they are checked. Other clients of the address, such as
@@ -236,10 +236,19 @@ class Guard:
             raise
         # Strangers have their address only: one of them must not use up what all of them may.
         if principal.kind != "anonymous":
-            await self._rates.hit("key_requests", principal.id, principal.limits.requests)
+            await self._hit(connection, "key_requests", principal.id, principal.limits.requests)
             if is_socket:
-                await self._rates.hit("key_sessions", principal.id, principal.limits.sessions)
+                await self._hit(connection, "key_sessions", principal.id, principal.limits.sessions)
         return replace(principal, address=address)
+
+    async def _hit(self, connection: HTTPConnection, what: What, who: str, own: str | None = None) -> None:
+        """Count a request, unless another gateway has counted it and passed it on.
+
+        Only the seal of a gateway says so, which needs the secret of the tokens. Wrong credentials are
+        counted without this method: a gateway passes on only what it accepts.
+        """
+        if not self.addresses.is_passed_on(connection):
+            await self._rates.hit(what, who, own)
 
     def _named_key(self, attempt: _Attempt) -> str | None:
         """The id of the known key that the connection claims to bring; ids are public."""
@@ -284,7 +293,7 @@ class Guard:
         attempt.reach(principal)
         if shown.single_use:
             # A gateway that passes a request on has used its token up at the common store.
-            is_passed_on = self.peer_seal.read(attempt.connection) is not None
+            is_passed_on = self.addresses.is_passed_on(attempt.connection)
             await self.use_once(shown.token_id, shown.expires_at, is_passed_on=is_passed_on)
         return principal
 

@@ -237,6 +237,25 @@ async def test_the_client_counts_with_its_own_address(two, monkeypatch):
     assert set(seen) >= {(True, "203.0.113.9"), (False, "203.0.113.9")}
 
 
+async def test_a_request_that_is_passed_on_counts_once(two, monkeypatch):
+    one, other = two
+    created = await one.create()
+    counted = []
+    hit = Rates.hit
+
+    async def note(self, what, who, own=None):
+        counted.append(what)
+        await hit(self, what, who, own)
+
+    monkeypatch.setattr(Rates, "hit", note)
+    await other.http.get(f"/v1/sessions/{created['session_id']}/status")
+    assert sorted(counted) == ["ip_requests", "key_requests"]
+    counted.clear()
+    async with other.stream(created) as socket:
+        await first_message(socket, "connected")
+    assert sorted(counted) == ["ip_requests", "ip_sessions", "key_requests", "key_sessions"]
+
+
 def sealed(value, path="/x"):
     return HTTPConnection(
         {"type": "http", "path": path, "headers": [(HEADER.encode(), value.encode())], "server": ("a", 1)}

@@ -11,6 +11,7 @@ from parley_gateway.errors import ForbiddenError, GatewaySettingsError, RateLimi
 from parley_gateway.security.guard import Guard
 from parley_gateway.security.keys import PREFIX as PREFIX_OF_KEYS
 from parley_gateway.security.keys import new_key
+from parley_gateway.security.peer_seal import PeerSeal
 from parley_gateway.security.principal import Principal
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
 from parley_gateway.security.tokens import PREFIX, SessionTokens
@@ -249,6 +250,28 @@ async def test_to_bring_nothing_is_no_guess(keys_file, connection):
     for _ in range(3):
         with pytest.raises(UnauthorizedError):
             await guard.admit(connection(), "agent")
+
+
+async def test_what_another_gateway_passes_on_was_counted_there(keys_file, connection, clock):
+    guard = Guard(
+        SecuritySettings(keys_file=str(keys_file.path)),
+        rates=RateSettings(
+            ip_requests="2/minute", ip_sessions="1/minute", key_requests="1/minute", key_sessions="1/minute"
+        ),
+    )
+    brought = bearer(keys_file.key)
+    sealed = guard.peer_seal.make("192.0.2.7", "/v1/sessions")
+    for _ in range(3):
+        await guard.count(connection(parley_peer=sealed))
+        await guard.identify(connection(parley_peer=sealed, **brought))
+        assert await guard.admit(connection("websocket", parley_peer=sealed, **brought), "agent")
+    assert await guard.admit(connection("websocket", **brought), "agent")
+    stranger = PeerSeal(b"s" * 32)
+    for forged in (stranger.make("192.0.2.7", "/v1/sessions"), sealed + "0", "192.0.2.7"):
+        with pytest.raises(RateLimitedError):
+            await guard.admit(connection("websocket", parley_peer=forged, **brought), "agent")
+    with pytest.raises(RateLimitedError):
+        await guard.admit(connection(path="/v1/tokens", parley_peer=sealed, **brought), "agent")
 
 
 async def test_a_key_is_limited_and_recovers(keys_file, connection, clock):
