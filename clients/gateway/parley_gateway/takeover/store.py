@@ -8,6 +8,7 @@ from its client, the one that has lost it notices, and what it writes late chang
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
@@ -48,16 +49,15 @@ if not found[2] or found[1] ~= ARGV[1] then return 2 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return 1
 """
+# ARGV[2] is the digest of the data that the claim was checked against: the owner may have written since.
 # ARGV[3] names the claim, which may come twice where the answer to the first one was lost.
 _CLAIM = """
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'data', 'claim')
-if not found[2] then return false end
-if found[3] == ARGV[3] then return found[2] end
-if found[1] ~= ARGV[1] then return false end
-redis.call('HINCRBY', KEYS[1], 'epoch', 1)
-redis.call('HSET', KEYS[1], 'claim', ARGV[3])
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return found[2]
+if found[3] == ARGV[3] then return 1 end
+if found[1] ~= ARGV[1] or not found[2] or redis.sha1hex(found[2]) ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[4], 'data', ARGV[5], 'claim', ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[6])
+return 1
 """
 # The epoch stays, so that a late write of an earlier owner is still refused.
 _END = """
@@ -103,10 +103,10 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def claim(self, name: str, epoch: int, keep_s: float) -> bytes | None:
-        """Become the owner, with the epoch after this one; returns the data as it was written last.
+    async def claim(self, name: str, entry: Entry, data: bytes, keep_s: float) -> bool:
+        """Become the owner of an entry, with the epoch after its own, and write other data.
 
-        None: the entry is gone, or another gateway has claimed it meanwhile.
+        Returns False, and changes nothing, if the entry is gone or is not this one any more.
         """
         ...
 
@@ -178,10 +178,13 @@ class RedisSessionStore:
         answer = await self._run(self._refresh, name, epoch, _ms(keep_s))
         return "lost" if answer == 0 else "kept" if answer == 1 else "gone"
 
-    async def claim(self, name: str, epoch: int, keep_s: float) -> bytes | None:
+    async def claim(self, name: str, entry: Entry, data: bytes, keep_s: float) -> bool:
         """See :class:`SessionStore`."""
-        data: bytes | None = await self._run(self._claim, name, epoch, _ms(keep_s), secrets.token_hex(8))
-        return data
+        # The only digest that Redis has in Lua. It notices a write in between, and protects nothing.
+        known = hashlib.sha1(entry.data, usedforsecurity=False).hexdigest()
+        claim = secrets.token_hex(8)
+        arguments = (entry.epoch, known, claim, entry.epoch + 1, data, _ms(keep_s))
+        return bool(await self._run(self._claim, name, *arguments))
 
     async def end(self, name: str, epoch: int, *, is_over: bool) -> None:
         """See :class:`SessionStore`."""

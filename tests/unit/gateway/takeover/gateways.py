@@ -45,12 +45,11 @@ class MemoryStore:
         found, data = self._get(name)
         return "lost" if found not in (None, epoch) else "gone" if data is None else "kept"
 
-    async def claim(self, name, epoch, keep_s):
-        found, data = self._get(name)
-        if found != epoch or data is None:
-            return None
-        self.entries[name] = epoch + 1, data
-        return data
+    async def claim(self, name, entry, data, keep_s):
+        if self._get(name) != (entry.epoch, entry.data):
+            return False
+        self.entries[name] = entry.epoch + 1, data
+        return True
 
     async def end(self, name, epoch, *, is_over):
         if self._get(name)[0] in (None, epoch):

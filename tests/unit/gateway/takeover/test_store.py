@@ -43,18 +43,18 @@ async def test_who_has_lost_a_session_cannot_write_it(stores):
     one, other = stores(), stores()
     await one.save("a", 1, b"old", KEEP_S)
     await one.save("a", 1, b"newest", KEEP_S)
-    assert await other.claim("a", 1, KEEP_S) == b"newest"
+    assert await other.claim("a", Entry(1, b"newest"), b"claimed", KEEP_S)
     assert not await one.save("a", 1, b"late", KEEP_S)
     assert await one.refresh("a", 1, KEEP_S) == "lost"
     await one.end("a", 1, is_over=True)
-    assert await other.find("a") == Entry(2, b"newest")
+    assert await other.find("a") == Entry(2, b"claimed")
     assert await other.save("a", 2, b"mine", KEEP_S)
 
 
 async def test_after_a_loss_of_data_the_newest_owner_writes_over_an_older_one(stores, redis):
     old, new = stores(), stores()
     await old.save("a", 1, b"old", KEEP_S)
-    assert await new.claim("a", 1, KEEP_S) == b"old"
+    assert await new.claim("a", Entry(1, b"old"), b"claimed", KEEP_S)
     await redis.stop()
     await redis.start()
     assert await old.save("a", 1, b"late", KEEP_S)
@@ -87,9 +87,23 @@ async def test_the_certificate_of_redis_has_to_name_its_host(query, is_checked):
 async def test_of_many_that_claim_a_session_at_once_one_gets_it(stores):
     all_of_them = [stores() for _ in range(8)]
     await all_of_them[0].save("a", 1, b"x", KEEP_S)
-    claims = await asyncio.gather(*(store.claim("a", 1, KEEP_S) for store in all_of_them))
-    assert sorted(claims, key=bool) == [None] * 7 + [b"x"]
-    assert await all_of_them[0].find("a") == Entry(2, b"x")
+    claims = [
+        store.claim("a", Entry(1, b"x"), b"%d" % number, KEEP_S) for number, store in enumerate(all_of_them)
+    ]
+    claimed = await asyncio.gather(*claims)
+    assert sorted(claimed) == [False] * 7 + [True]
+    assert await all_of_them[0].find("a") == Entry(2, b"%d" % claimed.index(True))
+
+
+async def test_a_session_that_was_written_since_it_was_found_is_not_claimed(stores):
+    one, other = stores(), stores()
+    await one.save("a", 1, b"x", KEEP_S)
+    found = await other.find("a")
+    await one.save("a", 1, b"y", KEEP_S)
+    assert not await other.claim("a", found, b"claimed", KEEP_S)
+    assert await other.find("a") == Entry(1, b"y")
+    assert await one.save("a", 1, b"z", KEEP_S)
+    assert await other.claim("a", await other.find("a"), b"claimed", KEEP_S)
 
 
 async def test_a_session_that_is_over_cannot_be_found_or_written_again(stores):
@@ -97,8 +111,8 @@ async def test_a_session_that_is_over_cannot_be_found_or_written_again(stores):
     await one.save("a", 1, b"x", KEEP_S)
     await one.end("a", 1, is_over=True)
     assert await other.find("a") is None
-    assert await other.claim("a", 1, KEEP_S) is None
-    assert await other.claim("a", 2, KEEP_S) is None
+    for epoch in (1, 2):
+        assert not await other.claim("a", Entry(epoch, b"x"), b"claimed", KEEP_S)
     assert not await one.save("a", 1, b"late", KEEP_S)
 
 

@@ -139,6 +139,44 @@ async def test_of_two_takeovers_at_once_one_wins(gateways):
         assert still_open <= 1
 
 
+def before_claim(gateway, monkeypatch, do):
+    """Do something between a gateway's look at a session and its first claim of it."""
+    store = gateway.gateway.kept._store
+    claim = store.claim
+
+    async def claim_late(*arguments):
+        monkeypatch.setattr(store, "claim", claim)
+        await do()
+        return await claim(*arguments)
+
+    monkeypatch.setattr(store, "claim", claim_late)
+
+
+async def test_a_duplicate_with_the_last_token_does_not_end_its_successor(gateways, monkeypatch):
+    one, two, three = [await gateways.start() for _ in range(3)]
+    async with await opened(one) as socket:
+        first = await kept(socket)
+        answer = await take_over(two, first.token)
+        async with two.stream(answer.json()["session_id"]) as after:
+            second = await kept(after)
+            # With its first message the client shows that it has the next token.
+            before_claim(three, monkeypatch, lambda: second.say(1))
+            assert code_of(await take_over(three, first.token)) == REFUSED
+            await second.say(2)
+
+
+async def test_a_session_that_is_written_meanwhile_is_taken_over_as_it_is_then(gateways, monkeypatch):
+    one, two = await gateways.start(), await gateways.start()
+    async with await opened(one) as socket:
+        client = await kept(socket)
+        before_claim(two, monkeypatch, lambda: client.say(1))
+        answer = await take_over(two, client.token)
+        async with two.stream(answer.json()["session_id"]) as after:
+            await (await kept(after)).say(2)
+    said = [message.content for message in gateways.sessions[1][0].messages if message.role == "user"]
+    assert said == ["1", "2"]
+
+
 @pytest.mark.parametrize(
     "token", ["", "x", "parley_resume_.", "parley_resume_" + "a" * 43 + ".gateway-0_" + "0" * 8 + "-" * 28]
 )

@@ -24,6 +24,8 @@ from parley_gateway.takeover.settings import TakeoverSettings
 from parley_gateway.takeover.store import RedisSessionStore, SessionStore
 
 _REFUSED = "no session can be taken over with this token and these credentials"
+# Its owner may write it between the look at a session and the claim, a few times a second.
+_CLAIM_ATTEMPTS = 5
 
 
 class SessionKeeper:
@@ -123,7 +125,7 @@ class SessionKeeper:
         Raises:
             NotResumableError: the token is wrong, was used, or belongs to another principal; the session is
                 gone; another gateway was faster; or this one has no store.
-            TakeoverUnavailableError: the store does not answer.
+            TakeoverUnavailableError: the store does not answer, or the session was written at each attempt.
         """
         outcome = "refused"
         try:
@@ -144,23 +146,22 @@ class SessionKeeper:
         if name is None:
             raise NotResumableError(_REFUSED)
         owner, digest = _owner_of(principal), digest_of(token)
-        entry = await store.find(name)
-        if entry is None:
-            raise NotResumableError(_REFUSED)
-        self._check(entry.data, name, owner, digest)
-        data = await store.claim(name, entry.epoch, settings.keep_s)
-        if data is None:
-            raise NotResumableError(_REFUSED)
-        if (local := self._open.get(name)) is not None:
-            local.lose()
-        # Until the claim its owner may have written again.
-        record = self._check(data, name, owner, digest)
-        following, next_digest = new_token(name)
-        record = msgspec.structs.replace(record, tokens=[next_digest, digest])
-        sealed = sealer.seal(msgspec.json.encode(record), name=name, owner=owner)
-        if not await store.save(name, entry.epoch + 1, sealed, settings.keep_s):
-            raise NotResumableError(_REFUSED)
-        return SessionClaim(name, entry.epoch + 1, following, record.tokens, record)
+        epoch: int | None = None
+        for _ in range(_CLAIM_ATTEMPTS):
+            entry = await store.find(name)
+            if entry is None or epoch not in (None, entry.epoch):  # another request has claimed it meanwhile
+                raise NotResumableError(_REFUSED)
+            epoch = entry.epoch
+            record = self._check(entry.data, name, owner, digest)
+            following, next_digest = new_token(name)
+            record = msgspec.structs.replace(record, tokens=[next_digest, digest])
+            sealed = sealer.seal(msgspec.json.encode(record), name=name, owner=owner)
+            # If the owner has written since, the token may not open what it wrote: it is checked again.
+            if await store.claim(name, entry, sealed, settings.keep_s):
+                if (local := self._open.get(name)) is not None:
+                    local.lose()
+                return SessionClaim(name, epoch + 1, following, record.tokens, record)
+        raise TakeoverUnavailableError("the session is written too often to be taken over; try again")
 
     def _check(self, data: bytes, name: str, owner: str, digest: str) -> SessionRecord:
         assert self._sealer is not None
