@@ -106,10 +106,11 @@ async def remembered(redis, keys_file):
     """What the gateways have of the only session."""
     client = coredis.Redis.from_url(redis.url)
     (key,) = await client.keys("parley:session:*")
-    data = await client.hget(key, "data")
+    epoch, data = await client.hmget(key, ["epoch", "data"])
     client.connection_pool.disconnect()
     name = key.decode().removeprefix("parley:session:")
-    content = Sealer(WatchedFile(keys_file, read_seal_keys)).open(data, name=name, owner=OWNER)
+    sealer = Sealer(WatchedFile(keys_file, read_seal_keys))
+    content = sealer.open(data, name=name, owner=OWNER, epoch=int(epoch))
     return msgspec.json.decode(content, type=SessionRecord)
 
 

@@ -24,14 +24,14 @@ _KEY_BYTES = 32
 _ID_BYTES = 4
 _NONCE_BYTES = 12
 _MAX_KEYS = 16
-_VERSION = b"\x01"
+_VERSION = b"\x02"
 _HEAD = len(_VERSION) + _ID_BYTES + _NONCE_BYTES
 OVERHEAD_BYTES = _HEAD + 16
 """By which a sealed text is longer."""
 
 
 class SealError(Exception):
-    """It was not sealed with one of these keys for this session and this owner, or was changed."""
+    """It was not sealed with one of these keys for this session, owner and epoch, or was changed."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,18 +84,18 @@ class Sealer:
     def __init__(self, file: WatchedFile[tuple[SealKey, ...]]) -> None:
         self._file = file
 
-    def seal(self, content: bytes, *, name: str, owner: str) -> bytes:
-        """Encrypt what belongs to the session ``name`` of a principal."""
+    def seal(self, content: bytes, *, name: str, owner: str, epoch: int) -> bytes:
+        """Encrypt what belongs to the session ``name`` of a principal, as its owner in this epoch does."""
         key = self._file.get()[0]
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = key.cipher(name).encrypt(nonce, content, _bound_to(name, owner))
+        sealed = key.cipher(name).encrypt(nonce, content, _bound_to(name, owner, epoch))
         return _VERSION + key.id + nonce + sealed
 
-    def open(self, sealed: bytes, *, name: str, owner: str) -> bytes:
+    def open(self, sealed: bytes, *, name: str, owner: str, epoch: int) -> bytes:
         """Decrypt.
 
         Raises:
-            SealError: it belongs to another session or principal, no key fits, or it was changed.
+            SealError: it belongs to another session, principal or epoch, no key fits, or it was changed.
         """
         version, key_id = sealed[:1], sealed[1 : 1 + _ID_BYTES]
         nonce, content = sealed[1 + _ID_BYTES : _HEAD], sealed[_HEAD:]
@@ -104,12 +104,12 @@ class Sealer:
         for key in self._file.get():
             if key.id == key_id:
                 try:
-                    return key.cipher(name).decrypt(nonce, content, _bound_to(name, owner))
+                    return key.cipher(name).decrypt(nonce, content, _bound_to(name, owner, epoch))
                 except InvalidTag as error:
-                    raise SealError("not of this session and this owner, or changed") from error
+                    raise SealError("not of this session, owner and epoch, or changed") from error
         raise SealError("of a key that is not in the file")
 
 
-def _bound_to(name: str, owner: str) -> bytes:
+def _bound_to(name: str, owner: str, epoch: int) -> bytes:
     # Neither a session's id nor the id of a key has a zero byte, and a JWT's subject comes last.
-    return b"\0".join((b"parley session", name.encode(), owner.encode()))
+    return b"\0".join((b"parley session", name.encode(), b"%d" % epoch, owner.encode()))

@@ -8,6 +8,7 @@ from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.watched import WatchedFile
 from parley_gateway.takeover.sealing import OVERHEAD_BYTES, Sealer, SealError, read_seal_keys
 
+BOUND = {"name": "gw_1", "owner": "key a", "epoch": 1}
 OLD, NEW, OTHER = (base64.b64encode(bytes([number]) * 32) for number in (1, 2, 3))
 
 
@@ -21,12 +22,12 @@ class Keys:
         return read_seal_keys(b"\n".join(self.lines))
 
 
-def seal(*lines, content=b"what was said", name="gw_1", owner="key a"):
-    return Sealer(Keys(*lines)).seal(content, name=name, owner=owner)
+def seal(*lines, content=b"what was said", **bound):
+    return Sealer(Keys(*lines)).seal(content, **(BOUND | bound))
 
 
-def opened(sealed, *lines, name="gw_1", owner="key a"):
-    return Sealer(Keys(*lines)).open(sealed, name=name, owner=owner)
+def opened(sealed, *lines, **bound):
+    return Sealer(Keys(*lines)).open(sealed, **(BOUND | bound))
 
 
 def test_what_is_sealed_can_be_opened_and_not_be_read():
@@ -48,9 +49,10 @@ def test_the_first_key_seals_and_all_of_them_open():
 
 
 @pytest.mark.parametrize(
-    "changed", [{"name": "gw_2"}, {"owner": "key b"}, {"name": "gw_1\0k", "owner": "ey a"}]
+    "changed",
+    [{"name": "gw_2"}, {"owner": "key b"}, {"name": "gw_1\0k", "owner": "ey a"}, {"epoch": 0}, {"epoch": 2}],
 )
-def test_it_belongs_to_one_session_of_one_owner(changed):
+def test_it_belongs_to_one_session_of_one_owner_in_one_epoch(changed):
     with pytest.raises(SealError):
         opened(seal(NEW), NEW, **changed)
 
@@ -71,12 +73,12 @@ def test_a_file_that_was_rotated_is_read_again(tmp_path):
     file.write_bytes(OLD)
     now = 0.0
     sealer = Sealer(WatchedFile(file, read_seal_keys, clock=lambda: now))
-    before = sealer.seal(b"one", name="n", owner="o")
+    before = sealer.seal(b"one", **BOUND)
     file.write_bytes(b"# new\n" + NEW + b"\n" + OLD + b"\n")
     now = 2.0
-    assert sealer.open(before, name="n", owner="o") == b"one"
+    assert sealer.open(before, **BOUND) == b"one"
     with pytest.raises(SealError):
-        Sealer(Keys(OLD)).open(sealer.seal(b"two", name="n", owner="o"), name="n", owner="o")
+        opened(sealer.seal(b"two", **BOUND), OLD)
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,25 @@ async def test_an_entry_that_was_changed_or_has_another_key_opens_nothing(gatewa
         assert (await take_over(three, client.token)).status_code == 201
 
 
+async def test_an_earlier_state_in_the_place_of_a_later_one_opens_nothing(gateways):
+    if gateways.memory is None:
+        pytest.skip("the test changes entries of its own store")
+    one, two = await gateways.start(), await gateways.start()
+    async with await opened(one) as socket:
+        first = await kept(socket)
+        await first.say(1)
+        ((name, (_, earlier)),) = gateways.memory.entries.items()
+        answer = await take_over(two, first.token)
+        async with two.stream(answer.json()["session_id"]) as after:
+            second = await kept(after)
+            await second.say(2)
+            epoch, later = gateways.memory.entries[name]
+            gateways.memory.entries[name] = epoch, earlier
+            assert code_of(await take_over(one, first.token)) == REFUSED
+            gateways.memory.entries[name] = epoch, later
+            assert (await take_over(one, second.token)).status_code == 201
+
+
 async def test_what_a_client_says_it_has_is_checked_like_all_else(gateways):
     one = await gateways.start()
     async with await opened(one) as socket:

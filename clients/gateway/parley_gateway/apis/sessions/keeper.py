@@ -21,7 +21,7 @@ from parley_gateway.security.watched import WatchedFile
 from parley_gateway.takeover.errors import NotResumableError, TakeoverUnavailableError
 from parley_gateway.takeover.sealing import Sealer, SealError, read_seal_keys
 from parley_gateway.takeover.settings import TakeoverSettings
-from parley_gateway.takeover.store import RedisSessionStore, SessionStore
+from parley_gateway.takeover.store import Entry, RedisSessionStore, SessionStore
 
 _REFUSED = "no session can be taken over with this token and these credentials"
 # Its owner may write it between the look at a session and the claim, a few times a second.
@@ -152,10 +152,11 @@ class SessionKeeper:
             if entry is None or epoch not in (None, entry.epoch):  # another request has claimed it meanwhile
                 raise NotResumableError(_REFUSED)
             epoch = entry.epoch
-            record = self._check(entry.data, name, owner, digest)
+            record = self._check(entry, name, owner, digest)
             following, next_digest = new_token(name)
             record = msgspec.structs.replace(record, tokens=[next_digest, digest])
-            sealed = sealer.seal(msgspec.json.encode(record), name=name, owner=owner)
+            content = msgspec.json.encode(record)
+            sealed = sealer.seal(content, name=name, owner=owner, epoch=epoch + 1)
             # If the owner has written since, the token may not open what it wrote: it is checked again.
             if await store.claim(name, entry, sealed, settings.keep_s):
                 if (local := self._open.get(name)) is not None:
@@ -163,10 +164,11 @@ class SessionKeeper:
                 return SessionClaim(name, epoch + 1, following, record.tokens, record)
         raise TakeoverUnavailableError("the session is written too often to be taken over; try again")
 
-    def _check(self, data: bytes, name: str, owner: str, digest: str) -> SessionRecord:
+    def _check(self, entry: Entry, name: str, owner: str, digest: str) -> SessionRecord:
         assert self._sealer is not None
         try:
-            record = msgspec.json.decode(self._sealer.open(data, name=name, owner=owner), type=SessionRecord)
+            content = self._sealer.open(entry.data, name=name, owner=owner, epoch=entry.epoch)
+            record = msgspec.json.decode(content, type=SessionRecord)
         except (SealError, msgspec.MsgspecError) as error:
             raise NotResumableError(_REFUSED) from error
         if not record.is_opened_by(digest):

@@ -184,8 +184,7 @@ class KeptSession:
         size = min(len(content), self._settings.bytes_per_s)
         while wait_s := self._bytes.take(size):  # noqa: ASYNC110 - likewise
             await asyncio.sleep(wait_s)
-        sealed = self._sealer.seal(content, name=self._name, owner=self._owner)
-        if not await self._store.save(self._name, self._epoch, sealed, self._settings.keep_s):
+        if not await self._write_content(content):
             self.lose()
             return
         self._metrics.checkpoints.labels("saved").inc()
@@ -193,6 +192,11 @@ class KeptSession:
         self._forget_contained(newest)
         self._changed.set()
         self._tell(shown(record, settled=newest.settled))
+
+    async def _write_content(self, content: bytes) -> bool:
+        """Write a record; returns False if the session has a newer owner."""
+        sealed = self._sealer.seal(content, name=self._name, owner=self._owner, epoch=self._epoch)
+        return await self._store.save(self._name, self._epoch, sealed, self._settings.keep_s)
 
     async def _give_up(self, size: int) -> None:
         """Nothing rather than a state that is too old."""
@@ -244,9 +248,7 @@ class KeptSession:
                 if is_over:
                     await self._store.end(self._name, self._epoch, is_over=True)
                 elif not self._is_too_large and (newest := self._call.checkpoint) is not None:
-                    content = msgspec.json.encode(self._make_record(newest))
-                    sealed = self._sealer.seal(content, name=self._name, owner=self._owner)
-                    await self._store.save(self._name, self._epoch, sealed, self._settings.keep_s)
+                    await self._write_content(msgspec.json.encode(self._make_record(newest)))
         except (TakeoverUnavailableError, TimeoutError):
             _log.debug("the store of the sessions was not told of the end of one")
 
