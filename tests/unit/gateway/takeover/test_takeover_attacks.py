@@ -3,15 +3,23 @@
 import asyncio
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
+from gateways import MemoryStore
 from listening_gateway import closed, receive, until
 from resuming_agent import frame
 
+from parley import protocol
+from parley.checkpoint import HistoryState, SessionState
+from parley_client.resumption import CallCheckpoint
 from parley_gateway.apis.sessions.keeper import SessionKeeper
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.keys import new_key
+from parley_gateway.security.principal import ANONYMOUS
+from parley_gateway.security.watched import WatchedFile
+from parley_gateway.takeover.sealing import Sealer, read_seal_keys
 from parley_gateway.takeover.settings import TakeoverSettings
 
 
@@ -302,6 +310,34 @@ async def test_a_session_that_is_too_large_cannot_be_taken_over(gateways, caplog
         assert code_of(await take_over(one, client.token)) == REFUSED
         await socket.send(frame(2) + frame(0))
         await receive(socket, "metrics")  # and the call goes on
+
+
+async def test_the_last_state_of_a_connection_is_bounded_too(keys_file):
+    store = MemoryStore()
+    sealer = Sealer(WatchedFile(keys_file, read_seal_keys))
+    keeper = SessionKeeper(TakeoverSettings(record_bytes=3_000), store, sealer, Metrics())
+
+    def checkpoint(prompt):
+        return CallCheckpoint(
+            number=1,
+            settings=protocol.Start(system_prompt=prompt),
+            history=HistoryState(),
+            state=SessionState(version=1),
+            settled=True,
+            answers=[],
+            sent=0,
+            missing=frozenset(),
+        )
+
+    call = SimpleNamespace(messages=0, checkpoint=checkpoint("a"))
+    about = {"session_id": "gateway-0_1", "owner": ANONYMOUS, "encoding": "pcm16", "claim": None}
+    kept_session = keeper.keep(call, lambda _: None, **about)
+    await kept_session.finish(is_over=False)
+    assert store.entries["gateway-0_1"][1] is not None
+    call.checkpoint = checkpoint("a" * 3_000)
+    await kept_session.finish(is_over=False)
+    # Nothing rather than a state that is too old.
+    assert store.entries["gateway-0_1"] == (1, None)
 
 
 async def test_a_call_goes_on_without_its_store_and_is_kept_again_after_it(gateways):

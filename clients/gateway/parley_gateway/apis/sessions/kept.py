@@ -177,7 +177,7 @@ class KeptSession:
         newest = self._call.checkpoint or newest
         record = self._make_record(newest)
         content = msgspec.json.encode(record)
-        if len(content) + OVERHEAD_BYTES > self._settings.record_bytes:
+        if not self._fits(content):
             await self._give_up(len(content))
             return
         self._is_too_large = False
@@ -192,6 +192,9 @@ class KeptSession:
         self._forget_contained(newest)
         self._changed.set()
         self._tell(shown(record, settled=newest.settled))
+
+    def _fits(self, content: bytes) -> bool:
+        return len(content) + OVERHEAD_BYTES <= self._settings.record_bytes
 
     async def _write_content(self, content: bytes) -> bool:
         """Write a record; returns False if the session has a newer owner."""
@@ -248,7 +251,11 @@ class KeptSession:
                 if is_over:
                     await self._store.end(self._name, self._epoch, is_over=True)
                 elif not self._is_too_large and (newest := self._call.checkpoint) is not None:
-                    await self._write_content(msgspec.json.encode(self._make_record(newest)))
+                    content = msgspec.json.encode(self._make_record(newest))
+                    if self._fits(content):
+                        await self._write_content(content)
+                    else:
+                        await self._give_up(len(content))
         except (TakeoverUnavailableError, TimeoutError):
             _log.debug("the store of the sessions was not told of the end of one")
 
