@@ -275,6 +275,21 @@ async def test_a_session_that_was_deleted_is_over(gateways):
     assert code_of(await take_over(one, client.token)) == REFUSED
 
 
+async def test_a_session_that_was_deleted_before_its_stream_came_is_over(gateways):
+    one, two = await gateways.start(), await gateways.start()
+    async with await opened(one) as socket:
+        client = await kept(socket)
+        path = f"/v1/sessions/{(await take_over(two, client.token)).json()['session_id']}"
+        if gateways.memory is not None:
+            gateways.memory.is_away = True
+            assert code_of(await two.http.delete(path)) == (503, "takeover_unavailable")
+            gateways.memory.is_away = False
+            assert (await two.http.get(f"{path}/status")).json()["state"] == "waiting"
+        assert (await two.http.delete(path)).status_code == 204
+        assert code_of(await take_over(one, client.token)) == REFUSED
+        assert (await two.http.get(f"{path}/status")).json()["reason"] == "deleted"
+
+
 async def test_a_gateway_that_shuts_down_or_is_full_takes_no_session(gateways):
     one = await gateways.start()
     two = await gateways.start()

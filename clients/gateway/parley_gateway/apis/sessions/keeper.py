@@ -138,6 +138,15 @@ class SessionKeeper:
             self.metrics.takeovers.labels(outcome).inc()
         return claim
 
+    async def end(self, claim: SessionClaim) -> None:
+        """End a session that this gateway has claimed, and whose stream has not been opened.
+
+        Raises:
+            TakeoverUnavailableError: the store does not answer; the session may still be there.
+        """
+        assert self._store is not None  # where there is none, nothing can be claimed
+        await self._store.end(claim.name, claim.epoch, is_over=True)
+
     async def _claim(self, token: str, principal: Principal) -> SessionClaim:
         store, sealer, settings = self._store, self._sealer, self.settings
         if store is None or sealer is None:

@@ -87,6 +87,9 @@ class _Rest:
     async def end(self, request: Request, session_id: str) -> Response:
         """End a session; its stream is closed."""
         session = await self._find(request, session_id)
+        if session.claim is not None and session.call is None:
+            # Its stream, whose end is the end of it in the store, is not open.
+            await self._gateway.kept.end(session.claim)
         if session.call is None:
             self._registry.end(session, "deleted")
         else:
@@ -198,7 +201,7 @@ def routes(gateway: Gateway) -> APIRouter:
         openapi_extra=body(SessionOptions, required=False),
         responses=answers(201, SessionCreated, 400, 401, 403, 410, 429, 503),
     )(rest.create)
-    router.delete("/{session_id}", status_code=204, responses=answers(204, None, 401, 403, 404, 429))(
+    router.delete("/{session_id}", status_code=204, responses=answers(204, None, 401, 403, 404, 429, 503))(
         rest.end
     )
     router.get("/{session_id}/status", responses=answers(200, SessionStatus, 401, 403, 404, 429))(rest.status)
