@@ -52,6 +52,7 @@ from parley.launcher.models import (
 )
 from parley.launcher.options import (
     Endpoints,
+    LauncherSettingsError,
     ModelFailedError,
     NotReadyError,
     PortBusyError,
@@ -311,8 +312,14 @@ class EmbeddedServer:
         self._launched_at = time.time()
         self._folder = cleanup.make_folder(self._prefix)
         self._control = ModelControl(self._folder)
+        own_tls = None
         if self._options.tls is not None:
-            options = dataclasses.replace(options, tls=self._options.tls.copy_to(self._folder))
+            try:
+                tls, own_tls = self._options.tls.copy_to(self._folder)
+            except LauncherSettingsError:
+                cleanup.remove_folder(self._prefix)  # there is no process with whose end it would go
+                raise
+            options = dataclasses.replace(options, tls=tls)
         with self._following:
             if self.log_path.exists():
                 self.log_path.replace(self.log_path.with_suffix(PREVIOUS))
@@ -339,7 +346,6 @@ class EmbeddedServer:
             http=join_address(options.http_address, options.http_port),
             metrics=join_address(options.http_address, options.metrics_port),
         )
-        own_tls = options.tls.own_options() if options.tls else None
         self._own_address = address_of(self.endpoints.grpc, own_tls)
         self._launched = options
         self._lock.record(self._process.pid, self.endpoints.line(), self._prefix)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import ssl
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from parley.triton.tls import TlsOptions
 
 _STEPS = 8
 """Of a handshake: more than it has flights."""
+_RENEWAL_S = 1.0
+"""Time for the other files, once one of them was replaced."""
 _HTTP_APIS = "inference,metadata,model-config,statistics"
 """Of Triton's HTTP port, which has no TLS: all but health."""
 
@@ -69,12 +72,23 @@ class ServerTls:
             key_file=self.key_file if is_mutual else None,
         )
 
-    def copy_to(self, folder: Path) -> ServerTls:
-        """The same with copies: what models read later is what Triton has read, also after a renewal.
+    def copy_to(self, folder: Path) -> tuple[ServerTls, TlsOptions]:
+        """The same with copies, and how they are called: what models read later is what Triton has read.
+
+        A renewal replaces one file after the other: copies that cannot be used are made once more.
 
         Raises:
-            LauncherSettingsError: a file cannot be read.
+            LauncherSettingsError: a file cannot be read or used.
         """
+        try:
+            copies = self._copy_to(folder)
+            return copies, copies.own_options()
+        except LauncherSettingsError:
+            time.sleep(_RENEWAL_S)
+        copies = self._copy_to(folder)
+        return copies, copies.own_options()
+
+    def _copy_to(self, folder: Path) -> ServerTls:
         copies = {}
         for field in dataclasses.fields(self):
             source: Path | None = getattr(self, field.name)

@@ -1,7 +1,9 @@
 """The server's certificate: whether it can call itself with it, and what Triton and its models are given."""
 
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -10,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.canaries import address_of
+from parley.launcher import tls as tls_module
 from parley.launcher.__main__ import invitation, main, parser, read_options
 from parley.launcher.command import ADMIN_PROTOCOLS, NO_KEY, build_command, build_environment
 from parley.launcher.liveness import read_counts
@@ -120,17 +123,69 @@ def test_triton_and_its_models_are_given_the_files(make, installation):
     assert not [name for name in plain if name.startswith("PARLEY_GRPC_") and name != "PARLEY_GRPC_URL"]
 
 
-def test_models_keep_the_files_that_triton_has_read(make, tmp_path):
+@pytest.fixture
+def while_waiting(monkeypatch):
+    """Does something in the place of the wait for the end of a renewal."""
+
+    def do(something):
+        monkeypatch.setattr(tls_module, "time", SimpleNamespace(sleep=lambda _: something()))
+
+    return do
+
+
+def test_models_keep_the_files_that_triton_has_read(make, tmp_path, while_waiting):
     authority = Authority()
     tls = make(*authority.issue("triton.example"), authority.certificate)
     folder = tmp_path / "copies"
     folder.mkdir()
-    kept = tls.copy_to(folder)
+    kept, own = tls.copy_to(folder)
     tls.cert_file.unlink()
-    assert kept.own_options().server_name == "triton.example"
+    assert kept.own_options() == own
+    assert own.server_name == "triton.example"
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    while_waiting(lambda: None)
     with pytest.raises(LauncherSettingsError, match="cert_file cannot be read: No such file"):
         tls.copy_to(folder)
+
+
+def test_a_renewal_between_the_copies_of_two_files(make, tmp_path, while_waiting):
+    authority = Authority()
+    certificate, key = authority.issue("new.example")
+    _, old_key = authority.issue("triton.example")
+    tls = make(certificate, old_key)
+    while_waiting(lambda: tls.key_file.write_bytes(key))
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    kept, own = tls.copy_to(folder)
+    assert own.server_name == "new.example"
+    assert kept.key_file.read_bytes() == key
+
+
+def test_files_that_do_not_fit_start_nothing_and_leave_no_copy(
+    make, installation, repository, tmp_path, monkeypatch
+):
+    temporary, runs = tmp_path / "t", tmp_path / "runs"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(tls_module, "_RENEWAL_S", 0.0)
+    authority = Authority()
+    tls = make(*authority.issue("triton.example"))
+    options = ServerOptions(
+        model_repository=repository,
+        state_dir=tmp_path / "state",
+        grpc_port=0,
+        http_port=0,
+        metrics_port=0,
+        tls=tls,
+        environment={"FAKE_SCENE": "serves", "FAKE_RUNS": str(runs)},
+    )
+    server = EmbeddedServer(options, installation=installation, limits=None)
+    server.check_settings()
+    tls.key_file.write_bytes(authority.issue("triton.example")[1])
+    with pytest.raises(LauncherSettingsError, match="MISMATCH"):
+        server.start()
+    assert not runs.exists()
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_launcher_checks_the_files_before_anything_is_fetched(tmp_path):
