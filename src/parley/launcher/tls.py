@@ -1,8 +1,9 @@
 """TLS of the server's gRPC endpoint, and how the server's own models and its launcher pass it.
 
-Streams between models, and the canaries, use the same port as everything else. They trust exactly this
-certificate, and show it where the server demands one: then it has to be signed by the authority of its
-clients.
+Streams between models, and the canaries, use the same port as everything else. They trust the server's
+file: its certificate, and, where the file is a chain, what the authorities in it have signed for the same
+name. They show the certificate where the server demands one: then the authority of its clients has to have
+signed it.
 """
 
 from __future__ import annotations

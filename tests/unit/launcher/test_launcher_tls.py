@@ -2,6 +2,7 @@
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,21 +53,40 @@ def test_a_server_calls_itself_with_its_own_certificate(make, hosts, name, usage
     tls = make(*authority.issue(*hosts, usages=usages), authority.certificate if is_mutual else None)
     own = tls.own_options()
     assert own.server_name == name
+    files = tls.cert_file.read_bytes(), tls.key_file.read_bytes()
+    with serving(*files, authority.certificate if is_mutual else None) as address:
+        assert read_counts(address_of(address, own)) == {"echo": (0, 0, 7)}
+        if is_mutual:
+            with pytest.raises(ConnectionError):
+                read_counts(address_of(address, make(*authority.issue(*hosts)).own_options()))
+
+
+@pytest.mark.parametrize("is_chain", [False, True])
+def test_in_a_chain_its_authorities_are_trusted_for_the_same_name(make, is_chain):
+    authority = Authority()
+    certificate, key = authority.issue("triton.example")
+    own = make(certificate + (authority.certificate if is_chain else b""), key).own_options()
+    for name, is_trusted in (("triton.example", is_chain), ("other.example", False)):
+        with serving(*authority.issue(name)) as address:
+            if is_trusted:
+                assert read_counts(address_of(address, own)) == {"echo": (0, 0, 7)}
+            else:
+                with pytest.raises(ConnectionError):
+                    read_counts(address_of(address, own))
+
+
+@contextmanager
+def serving(certificate, key, clients=None):
+    """The address of a server with this certificate; ``clients``: what those of its clients are signed by."""
     credentials = grpc.ssl_server_credentials(
-        [(tls.key_file.read_bytes(), tls.cert_file.read_bytes())],
-        authority.certificate if is_mutual else None,
-        require_client_auth=is_mutual,
+        [(key, certificate)], clients, require_client_auth=clients is not None
     )
     server = grpc.server(ThreadPoolExecutor(1))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Statistics(), server)
     port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
     try:
-        assert read_counts(address_of(f"127.0.0.1:{port}", own)) == {"echo": (0, 0, 7)}
-        if is_mutual:
-            stranger = address_of(f"127.0.0.1:{port}", make(*authority.issue(*hosts)).own_options())
-            with pytest.raises(ConnectionError):
-                read_counts(stranger)
+        yield f"127.0.0.1:{port}"
     finally:
         server.stop(0)
 
