@@ -42,6 +42,8 @@ class BegunResponse:
     played_ms: int = 0
     over: bool = False
     """Whether no more text is generated."""
+    cut: bool = False
+    """Whether ``max_tokens`` ended the text. Its end, which the client has, is in no round and not spoken."""
     done: bool = False
     """Whether the client also has all of the audio."""
 
@@ -105,6 +107,7 @@ def find_begun(
         spoken=tuple(_segments(words, parts, text)),
         audio_ms=progress.audio_ms,
         played_ms=progress.played_ms,
+        cut=has_words(text[parts[-1].end :]),
         over=progress.done or failed or (_is_over(rounds) and not has_words(known)),
         done=progress.done,
     )
@@ -120,7 +123,10 @@ def _is_over(rounds: Sequence[ToolRound]) -> bool:
 
 
 def _parts(text: str, rounds: Sequence[ToolRound], apologies: Sequence[str]) -> tuple[list[_Part], bool]:
-    """Which round each stretch of the text belongs to; whether the response has failed."""
+    """Which round each stretch of the text belongs to; whether the response has failed.
+
+    What follows the answer in the text belongs to none: ``max_tokens`` has cut it off.
+    """
     parts: list[_Part] = []
     begin = 0
     for number, answer in enumerate(rounds):
@@ -130,6 +136,8 @@ def _parts(text: str, rounds: Sequence[ToolRound], apologies: Sequence[str]) -> 
             end = found + len(written)
             parts.append(_Part(number, begin, end))
             begin = end
+    if _is_over(rounds) and parts and parts[-1].round_number == len(rounds) - 1:
+        return parts, False
     end = len(text.rstrip())
     apology = next((one for one in apologies if one and text.endswith(one, begin, end)), "")
     parts.append(_Part(len(rounds), begin, end - len(apology) if apology else len(text)))

@@ -216,6 +216,7 @@ class LlmResponse:
         self._results_budget = config.prompt_tokens // 2
         self.log = GenerationLog(tools.has_run, tools.result_of)
         self.log.rounds += self._begun.rounds
+        self.log.cut = self._begun.cut
         self._spaced = self._begun.spaced
         self._open_round: ToolRound | None = None
         if self._begun.text:

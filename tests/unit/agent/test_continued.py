@@ -97,6 +97,21 @@ def test_an_answer_that_was_written_is_over():
     assert find_begun(answer(rounds), None).left == ((0, "It is one."),)
 
 
+@pytest.mark.parametrize(
+    ("cut", "shown", "rest"),
+    [("It is one.…", "It is one. And tw", " one."), ("It is one…", "It is one two", " one")],
+)
+def test_of_an_answer_that_was_cut_at_its_longest_the_end_is_not_spoken(cut, shown, rest):
+    begun = find_begun(answer(RoundState(text=cut, said=True)), progress(shown, (0, "It"), (200, "is")))
+    assert (begun.over, begun.cut, begun.text) == (True, True, "")
+    assert begun.left == ((0, rest),)
+
+
+def test_an_answer_that_ends_in_dots_was_not_cut():
+    begun = find_begun(answer(RoundState(text="It is…", said=True)), progress("It is…", (0, "It is…")))
+    assert (begun.over, begun.cut, begun.text, begun.left) == (True, False, "", ())
+
+
 def test_a_response_that_was_sent_is_done():
     begun = find_begun(answer(), progress("It is one.", (0, "It is"), (200, "one."), audio_ms=220, done=True))
     assert (begun.over, begun.done, begun.left) == (True, True, ())

@@ -265,6 +265,18 @@ async def test_a_complete_text_ends_at_once():
     await call.end()
 
 
+async def test_an_answer_that_was_cut_at_its_longest_is_not_written_further():
+    answered = turn(rounds=[RoundState(text=f"{ANSWER}…", said=True)])
+    begun = progress(text=f"{ANSWER} At night it is da", words=[(0, "It is noon,")], audio_ms=700)
+    call = await resumed(Resume(state=state(turns=3, agent=answered), history=ASKED, progress=begun))
+    await call.until(4_000)
+    assert not call.chat.requests
+    assert spoken(call) == "and the sun is shining."
+    assert history(call)[1:] == [("assistant", f"{ANSWER}…")]
+    assert [done.finish_reason for done in call.outlet.of(ResponseDone)] == ["length"]
+    await call.end()
+
+
 @pytest.mark.parametrize("written", [False, True])
 async def test_a_fixed_text_goes_on(written):
     begun = progress(text="Welcome to Parley." if written else "", words=[(0, "Welcome")], audio_ms=500)
