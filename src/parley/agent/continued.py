@@ -14,6 +14,8 @@ from parley.tts.text import has_words
 
 _WORDS_SKIPPED = 3
 """Words of the text that may have no mark in a row."""
+_PIECE = 40
+"""Letters from which a mark may be a piece of a word: segments are shorter than the longest words."""
 _BLOCK_MS = 50
 """A word begins this much behind the beginning of its piece of audio, on average."""
 _WHOLE = 0.5
@@ -160,7 +162,9 @@ def _align(text: str, marks: Iterable[tuple[int, str]]) -> list[_SpokenWord]:
     begins = [number for number in range(len(letters)) if not number or ends_word[number - 1]]
 
     def is_at(word: str, position: int) -> bool:
-        return joined.startswith(word, position) and ends_word[position + len(word) - 1]
+        if not joined.startswith(word, position):
+            return False
+        return len(word) >= _PIECE or ends_word[position + len(word) - 1]
 
     said = [
         (offset_ms, word) for offset_ms, piece in marks for word in map(_letters_of, piece.split()) if word

@@ -40,6 +40,19 @@ def test_words_are_found_without_space_and_punctuation(words, rest):
     assert left(find_begun(answer(), progress(TEXT, *words))) == rest
 
 
+def test_a_word_that_is_longer_than_a_segment_goes_on_within():
+    word = "ab" * 100
+    text = f"Look at {word} and go."
+    pieces = [(0, "Look at"), (400, word[:80]), (6_000, word[80:160])]
+    begun = find_begun(answer(), progress(text, *pieces, audio_ms=11_000))
+    assert left(begun) == f"{word[160:]} and go."
+    assert begun.spoken[0].text == f"Look at {word[:160]}"
+    begun = find_begun(answer(), progress(text, *pieces, audio_ms=6_500))
+    assert left(begun) == f"{word[80:]} and go.", "a piece that was cut is spoken again"
+    begun = find_begun(answer(), progress(text, *pieces, (11_300, word[160:]), (13_500, "and")))
+    assert left(begun) == "go."
+
+
 def test_words_of_a_filler_are_left_out():
     words = [(0, "One moment,"), (400, "please."), (1_200, "Let"), (1_400, "me")]
     begun = find_begun(answer(), progress(TEXT, *words))
