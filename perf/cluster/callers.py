@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from parley import protocol
 from parley.checkpoint import HistoryState
@@ -69,22 +69,35 @@ class CallReport:
     def history_difference(self) -> str:
         """Where that differs from what was said and played; empty: nowhere."""
         messages = self.history.messages if self.history else []
-        remembered: list[tuple[str, str]] = [
-            (message.role, _plain(message.content))
+        remembered = _joined(
+            _Part(message.role, _plain(message.content))
             for message in messages
-            if message.role in ("user", "assistant") and message.content.strip()
-        ]
-        held: list[tuple[str, str]] = []
-        for turn in self.turns:
-            held += [("user", _plain(turn.heard)), ("assistant", _plain(turn.answer))]
-        held, remembered = _joined([part for part in held if part[1]]), _joined(remembered)
+            if message.role in ("user", "assistant")
+        )
+        held = _joined(
+            part
+            for turn in self.turns
+            for part in (
+                _Part("user", _plain(turn.heard)),
+                _Part("assistant", _plain(turn.answer), turn.incomplete),
+            )
+        )
         if held and not remembered:
             return f"call {self.number} remembers nothing"
         # Of a long conversation the beginning is forgotten, or summarised.
-        for one, other in zip(reversed(remembered), reversed(held), strict=False):
-            if one != other:
-                return f"call {self.number} remembers {one[1]!r} instead of {other[1]!r}"
+        for (role, kept), (other_role, parts) in zip(reversed(remembered), reversed(held), strict=False):
+            text = _text_of(kept)
+            if role != other_role or not _is_text_of(parts, text):
+                return f"call {self.number} remembers {text!r} instead of {_text_of(parts)!r}"
         return ""
+
+
+class _Part(NamedTuple):
+    role: str
+    text: str
+    """Letters and digits only."""
+    incomplete: bool = False
+    """See :attr:`TurnReport.incomplete`."""
 
 
 def _plain(text: str) -> str:
@@ -92,15 +105,25 @@ def _plain(text: str) -> str:
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 
-def _joined(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What one side has said in a row is one part."""
-    joined: list[tuple[str, str]] = []
-    for role, text in parts:
-        if joined and joined[-1][0] == role:
-            joined[-1] = (role, joined[-1][1] + text)
-        else:
-            joined.append((role, text))
-    return joined
+def _joined(parts: Iterable[_Part]) -> list[tuple[str, list[_Part]]]:
+    """What one side has said in a row, with its role."""
+    spoken = (part for part in parts if part.text)
+    return [(role, list(group)) for role, group in itertools.groupby(spoken, key=lambda part: part.role)]
+
+
+def _text_of(parts: Iterable[_Part]) -> str:
+    return "".join(part.text for part in parts)
+
+
+def _is_text_of(parts: Iterable[_Part], text: str) -> bool:
+    """Whether the parts make this text; the end of an incomplete one was not spoken."""
+    for part in parts:
+        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(part.text, text, strict=False))
+        count = sum(1 for _ in equal)
+        if count < len(part.text) and not part.incomplete:
+            return False
+        text = text[count:]
+    return not text
 
 
 class Loudspeaker:

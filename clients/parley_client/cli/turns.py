@@ -58,6 +58,8 @@ class TurnReport:
     """The final transcript."""
     answer: str = ""
     """The agent's text; of an interrupted answer only what was spoken."""
+    incomplete: bool = False
+    """``max_tokens`` ended the answer: the last sentence of its text may not be spoken."""
     tools: list[ToolRequest | ToolRun] = field(default_factory=list)
     """Run by the client and by the server."""
     speech_began_s: float | None = None
@@ -258,6 +260,7 @@ class TurnTracker:
                 report.tools.append(event)
             case protocol.ResponseDone():
                 report.audio_ms = event.audio_ms
+                report.incomplete = event.finish_reason == "length"
             case protocol.TurnMetrics():
                 report.metrics = event
                 report.settled.set()
@@ -268,7 +271,8 @@ class TurnTracker:
             report = self._unanswered or TurnReport("")
             self._unanswered = None
             self._by_turn[turn] = report
-            report.answer, report.audio_ms, report.resumed, report.goes_on = "", None, None, None
+            report.answer, report.incomplete, report.audio_ms = "", False, None
+            report.resumed = report.goes_on = None
             report.settled.clear()
             if report.cut_itself:
                 report.answered_again.set()
@@ -318,7 +322,7 @@ class TurnTracker:
     def _on_interrupted(self, event: protocol.Interrupted, report: TurnReport, now: float) -> None:
         cut_s = self.playout.interrupt(event.response_id, now)
         report.interrupted = True
-        report.answer = event.spoken_text
+        report.answer, report.incomplete = event.spoken_text, False
         current = self.reports[-1] if self.reports else report
         if current is report:
             if event.reason in _SPOKEN:

@@ -685,6 +685,16 @@ def test_a_greeting_is_nobodys_answer():
     assert (hello.answer, hello.metrics.turn) == ("Hi!", 2)
 
 
+def test_an_answer_that_max_tokens_ended_is_incomplete_unless_it_was_interrupted():
+    tracker, story = answered("story")
+    tracker.on_event(
+        protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1000, finish_reason="length"), 1.1
+    )
+    assert story.incomplete
+    tracker.on_event(interrupted(1), 1.4)
+    assert not story.incomplete
+
+
 def test_what_the_agent_says_of_its_own_accord_does_not_replace_an_answer():
     tracker, story = answered("story")
     tracker.on_event(protocol.TurnMetrics(turn=1), 2.0)

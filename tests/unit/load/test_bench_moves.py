@@ -90,6 +90,29 @@ def test_what_the_agent_remembers(remembered, text):
     assert bool(report.history_difference()) == bool(text)
 
 
+@pytest.mark.parametrize(
+    ("remembered", "text"),
+    [
+        (("what", "It's noon.…", "and then", "Go on"), ""),
+        (("what", "It's…", "and then", "Go on"), ""),
+        (("what", "It's one.", "and then", "Go on"), "remembers 'itsone' instead of 'itsnoon'"),
+        (("what", "It's noon.", "and then", "Go"), "remembers 'go' instead of 'goon'"),
+    ],
+)
+def test_the_end_of_an_incomplete_answer_may_be_missing(remembered, text):
+    turns = [turn(0.0, heard="what", incomplete=True), turn(9.0, heard="and then", answer="Go on.")]
+    report = CallReport(3, turns=turns, history=history(*remembered))
+    assert text in report.history_difference()
+    assert bool(report.history_difference()) == bool(text)
+
+
+@pytest.mark.parametrize(("remembered", "same"), [("It's go on", True), ("It's go", False), ("Go on", True)])
+def test_an_incomplete_answer_with_another_one_behind_it(remembered, same):
+    turns = [turn(0.0, heard="what", incomplete=True), turn(9.0, heard="", answer="Go on.")]
+    report = CallReport(3, turns=turns, history=history("what", remembered))
+    assert (report.history_difference() == "") is same
+
+
 def test_calls_that_were_not_opened_and_that_broke():
     outcome = judge("kill", [CallReport(0, refused="overloaded"), CallReport(1, lost="call_lost")])
     assert (outcome.refused, outcome.lost, outcome.moved) == (["overloaded"], ["call_lost"], 0)
