@@ -9,8 +9,6 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-import psutil
-
 from chaos.deployment import ANY, GATEWAY_1, PARTS, A, Deployment
 from chaos.effects import Effect
 from chaos.flood import Flood, run_flood
@@ -22,7 +20,16 @@ from parley.launcher.processes import Stub
 RECOVERY_S = 10.0
 """From the end of a fault to the end of the first answer in a new call."""
 AGENT = "voice_agent"
-USED = ("nemotron_streaming", "parakeet_transcribe", "smart_turn", "qwen3", "espeak", AGENT)
+USED = (
+    "nemotron_streaming",
+    "parakeet_transcribe",  # writes the final texts, with the two below
+    "parakeet_encoder",
+    "parakeet_decoder",
+    "smart_turn",
+    "qwen3",
+    "espeak",
+    AGENT,
+)
 """Models that a call of the profile tiny needs, directly or through others."""
 _LASTING_S = 15.0
 _CLOCK_S, _NOTICED_S = 60.0, 2.0
@@ -250,7 +257,10 @@ class SharedMemoryFull(Fault):
 
 
 class OutOfMemory(Fault):
-    """A process of a model of server ``a`` gets no more memory (``RLIMIT_AS``)."""
+    """A process of a model of server ``a`` gets no more memory (``RLIMIT_DATA``).
+
+    Not ``RLIMIT_AS``: allocators reserve address space long before they use it.
+    """
 
     def __init__(self, model: str) -> None:
         super().__init__(
@@ -270,16 +280,16 @@ class OutOfMemory(Fault):
         stub = next(iter(deployment.a.stubs(self._model)), None)
         if stub is None:
             raise FaultError(f"{self._model} has no process")
-        used = psutil.Process(stub.pid).memory_info().vms
         self._logged = len(deployment.a.triton_log())
-        self._limited[stub.pid] = resource.prlimit(stub.pid, resource.RLIMIT_AS)
-        resource.prlimit(stub.pid, resource.RLIMIT_AS, (used, self._limited[stub.pid][1]))
+        self._limited[stub.pid] = resource.prlimit(stub.pid, resource.RLIMIT_DATA)
+        # Less than it has: that takes nothing away, but nothing is left that it could still get.
+        resource.prlimit(stub.pid, resource.RLIMIT_DATA, (1, self._limited[stub.pid][1]))
 
     async def end(self, deployment: Deployment) -> None:
         """Take the limit away, if the process still lives."""
         for stub in deployment.a.stubs(self._model):
             if stub.pid in self._limited:
-                resource.prlimit(stub.pid, resource.RLIMIT_AS, self._limited[stub.pid])
+                resource.prlimit(stub.pid, resource.RLIMIT_DATA, self._limited[stub.pid])
 
     async def check(self, deployment: Deployment) -> list[str]:
         """It needed memory: it has ended, or said so."""

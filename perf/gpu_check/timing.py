@@ -43,6 +43,14 @@ def memory_mib(device: torch.device) -> float:
     return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else 0.0
 
 
+def memory_used_mib(device: torch.device) -> float:
+    """What the whole GPU holds, contexts, graphs and other processes included; 0 elsewhere."""
+    if device.type != "cuda":
+        return 0.0
+    free, total = torch.cuda.mem_get_info(device)
+    return (total - free) / 2**20
+
+
 def forget_memory(device: torch.device) -> None:
     """Begin to count anew."""
     if device.type == "cuda":

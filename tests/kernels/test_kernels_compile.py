@@ -1,4 +1,4 @@
-"""The compiler makes machine code of the kernels for every generation of GPUs, without one."""
+"""The compiler makes machine code of the kernels for four compute capabilities, without a GPU."""
 
 import os
 import subprocess

@@ -20,6 +20,7 @@ from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
 from parley.tts.s3gen import checkpoint
+from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
 from parley.tts.s3gen.graphs import CudaCapture
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
@@ -77,15 +78,16 @@ class S3GenModel:
         self._pb = pb_utils
         loaded = load_s3gen(parameters, "chatterbox")
         self._max_prompt = loaded.max_prompt
-        self._metrics = ModelMetrics(pb_utils, parameters)
-        self._traces = ModelTraces.open(parameters)
         self._service = S3GenService(
             loaded.synthesizer,
             loaded.plan,
             loaded.limits,
-            prepare=loaded.prepare,
-            on_batch=self._metrics.on_batch,
+            warm_up=loaded.warm_up,
+            on_batch=self._on_batch,
         )
+        # After the service, whose start takes long and may fail: they say when the model was loaded.
+        self._metrics = ModelMetrics(pb_utils, parameters)
+        self._traces = ModelTraces.open(parameters)
 
     def accept(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
@@ -96,6 +98,9 @@ class S3GenModel:
         self._service.close()
         self._metrics.close()
         self._traces.close()
+
+    def _on_batch(self, rows: int, seconds: float) -> None:
+        self._metrics.on_batch(rows, seconds)
 
     def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
         message = decode_request(tensors["REQUEST"], _requests)
@@ -150,7 +155,8 @@ class Loaded:
     limits: ServiceLimits
     max_prompt: int
     """Tokens of a voice's reference speech that are used, from its end."""
-    prepare: Callable[[], None]
+    buckets: Buckets
+    warm_up: Callable[[], None]
     """Runs every size; to be called by the thread that serves."""
 
 
@@ -181,7 +187,8 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``max_batch_frames``: rows times frames of one step.
         ``idle_s``: seconds without tokens after which an utterance is given up.
         ``gather_s``: seconds that the first work after a pause waits for that of others.
-        ``graphs``: ``true`` captures the estimator as a CUDA graph for each of the sizes below.
+        ``graphs``: ``true`` captures the flow as a CUDA graph for each of the sizes below, which have to be
+            as large as the other settings allow batches to be.
         ``frame_buckets``: rising sizes to which the new frames are padded, with the past kept.
         ``whole_buckets``: the same for prompts and all frames, if the past is not kept.
         ``past_buckets``: rising sizes to which the estimator's past is padded, in frames.
@@ -191,19 +198,29 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
     Raises:
         ModelLoadingError: a setting or the weights are not usable.
     """
+    torch.set_num_threads(1)  # see Synthesizer.begin
+    folder = resolve_weights(parameters, default_weights)
+    return prepare_s3gen(parameters, checkpoint.load(checkpoint.find_checkpoint(folder)))
+
+
+def prepare_s3gen(parameters: Parameters, networks: Networks) -> Loaded:
+    """:func:`load_s3gen` without its weights.
+
+    Raises:
+        ModelLoadingError: a setting is not usable.
+    """
     device = _device(parameters)
     threads = parameters.integer("threads", 0) or torch.get_num_threads()
-    torch.set_num_threads(1)  # see Synthesizer.begin
-    networks = checkpoint.load(checkpoint.find_checkpoint(resolve_weights(parameters, default_weights)))
     networks.flow.to(device)
     networks.vocoder.to(device)
     plan = _plan(parameters, guided=not networks.flow.meanflow)
     buckets = _buckets(parameters, keep=plan.keeps_past)
+    limits = _limits(parameters, device)
+    max_prompt = parameters.integer("max_prompt_tokens", 100)
+    if graphs := _graphs(parameters, device):
+        _check_buckets(buckets, plan, limits, max_prompt)
     estimator = networks.flow.decoder.estimator
     estimator.to(_PRECISIONS[parameters.choice("precision", "float32", tuple(_PRECISIONS))])
-    if (graphs := parameters.boolean("graphs", default=False)) and device.type != "cuda":
-        raise ModelLoadingError("graphs are of a GPU: device must be cuda")
-    limits = _limits(parameters, device)
     synthesizer = AudioSynthesizer(
         networks,
         device,
@@ -213,14 +230,37 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         threads=threads,
     )
 
-    def prepare() -> None:
+    def warm_up() -> None:
         synthesizer.warm_up(
             keep=plan.keeps_past,
             max_frames=limits.batch.max_frames,
             capture=CudaCapture() if graphs else None,
         )
 
-    return Loaded(synthesizer, plan, limits, parameters.integer("max_prompt_tokens", 100), prepare)
+    return Loaded(synthesizer, plan, limits, max_prompt, buckets, warm_up)
+
+
+def _check_buckets(buckets: Buckets, plan: Plan, limits: ServiceLimits, max_prompt: int) -> None:
+    """Refuse settings with which some batches would have no graph."""
+    step = max(plan.max_step, *plan.schedule.sizes)
+    if plan.keeps_past:
+        past_tokens = plan.past_tokens or plan.max_tokens
+        frames, tokens = buckets.past[-1][::-1] if buckets.past else (0, 0)
+        needs = {
+            "frame_buckets": (FRAMES_PER_TOKEN * max(step, max_prompt), buckets.frames[-1:]),
+            "past_buckets": (FRAMES_PER_TOKEN * (max_prompt + past_tokens), (frames,)),
+            "encoder_past_buckets": (max_prompt + plan.max_tokens, (tokens,)),
+        }
+    else:
+        needs = {"whole_buckets": (FRAMES_PER_TOKEN * (max_prompt + plan.max_tokens), buckets.frames[-1:])}
+    needs["row_buckets"] = (limits.batch.max_batch, buckets.rows[-1:])
+    for name, (needed, largest) in needs.items():
+        if not largest or largest[0] < needed:
+            found = largest[0] if largest else 0
+            raise ModelLoadingError(
+                f"graphs is true, but the largest of {name} is {found}: "
+                f"by the other settings a batch can have {needed}"
+            )
 
 
 def _device(parameters: Parameters) -> torch.device:
@@ -228,6 +268,13 @@ def _device(parameters: Parameters) -> torch.device:
     if kind == "cuda" and not torch.cuda.is_available():
         raise ModelLoadingError("device is cuda, but torch finds no GPU")
     return torch.device(kind)
+
+
+def _graphs(parameters: Parameters, device: torch.device) -> bool:
+    graphs = parameters.boolean("graphs", default=False)
+    if graphs and device.type != "cuda":
+        raise ModelLoadingError("graphs is true; device must be cuda")
+    return graphs
 
 
 def _buckets(parameters: Parameters, *, keep: bool) -> Buckets:

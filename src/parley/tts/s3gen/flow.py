@@ -164,19 +164,18 @@ class Buckets:
         return next((size for size in self.past if size[0] >= tokens and size[1] >= frames), (tokens, frames))
 
     def sizes(self, max_frames: int) -> list[tuple[int, tuple[int, int], int]]:
-        """Frames, past and rows of all padded batches, the largest first.
+        """Frames, past and rows of all padded batches, those with the largest state first.
 
         Args:
             max_frames: rows times frames of a batch, whose rows are not yet padded.
         """
         fewest = {rows: fewer + 1 for fewer, rows in itertools.pairwise((0, *self.rows))}
-        return [
+        sizes = [
             (frames, past, rows)
-            for frames, past, rows in itertools.product(
-                reversed(self.frames), reversed(self.past or ((0, 0),)), reversed(self.rows)
-            )
+            for frames, past, rows in itertools.product(self.frames, self.past or ((0, 0),), self.rows)
             if fewest[rows] == 1 or fewest[rows] * frames <= max_frames
         ]
+        return sorted(sizes, key=lambda size: size[2] * (size[0] + size[1][1]), reverse=True)
 
 
 def batch_rows(

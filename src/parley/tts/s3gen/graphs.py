@@ -3,7 +3,7 @@
 With small batches most of the flow's time on a GPU goes into starting its kernels. A graph starts them all at
 once, always on the same memory and for the same sizes. All graphs are captured when the model is loaded; a
 batch of another size runs operation by operation. So nothing is ever captured while utterances are served.
-``torch.compile`` needs 80 s for each size on an H100, and its kernels are no faster (docs/gpu.md).
+``torch.compile`` took 82 s for one size on an H100 (docs/gpu.md).
 
 The inputs of all graphs share memory, and so do their results: only one graph runs at a time.
 """
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 Size = tuple[int, int, int, int, bool]
 _OWN_MEMORY = "step_keys"
-"""By far the largest input. Its batches all begin at the same address, in the workspace: it is not copied."""
+"""By far the largest input. All batches that have a graph have it at the same address: it is not copied."""
 
 
 class Capture(Protocol):
@@ -46,7 +46,7 @@ class CudaCapture:
 
     def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
         """See :class:`Capture`."""
-        # Before a capture, libraries choose their algorithms and allocate their workspaces.
+        # Before a capture, libraries choose their algorithms and initialise themselves.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             run()

@@ -95,7 +95,7 @@ class S3GenService:
     Only the thread uses the synthesizer. The plan is that of every utterance.
 
     Raises:
-        Exception: what ``prepare`` raised.
+        BaseException: what ``warm_up`` raised, in the thread before it serves.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class S3GenService:
         plan: Plan,
         limits: ServiceLimits,
         *,
-        prepare: Callable[[], None] = lambda: None,
+        warm_up: Callable[[], None] = lambda: None,
         on_batch: Callable[[int, float], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._synthesizer = synthesizer
-        self._prepare_thread = prepare
+        self._warm_up = warm_up
         self._on_batch = on_batch
         self._plan = plan
         self._limits = limits
@@ -118,10 +118,10 @@ class S3GenService:
         self._entries: dict[str, _Entry] = {}  # guarded by the condition's lock, as all below
         self._early_stops = EarlyAborts()
         self._closed = False
-        self._prepared: Future[None] = Future()
+        self._warm: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="s3gen", daemon=True)
         self._thread.start()
-        self._prepared.result()
+        self._warm.result()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -225,12 +225,11 @@ class S3GenService:
     def _run(self) -> None:
         try:
             self._synthesizer.begin()
-            # Here, so that what is captured and chosen here is met by the steps that follow.
-            self._prepare_thread()
-        except Exception as error:  # noqa: BLE001 - raised by the constructor
-            self._prepared.set_exception(error)
+            self._warm_up()  # here, because the thread that serves is the one whose state has to be warm
+        except BaseException as error:  # noqa: BLE001 - raised by the constructor, which waits for it
+            self._warm.set_exception(error)
             return
-        self._prepared.set_result(None)
+        self._warm.set_result(None)
         while (batch := self._next_batch()) is not None:
             try:
                 if not batch:

@@ -193,10 +193,17 @@ class Workspace:
 
     def __init__(self) -> None:
         self._memory = torch.zeros(0)
+        self._fixed = False
+
+    def fix(self) -> None:
+        """Keep the memory where it is: graphs hold its address. What needs more gets memory for one call."""
+        self._fixed = True
 
     def allocate(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A tensor of ``like``'s type and device with any content, valid until the next call."""
         size = math.prod(shape)
+        if self._fixed and len(self._memory) < size:
+            return like.new_zeros(shape)
         if len(self._memory) < size or self._memory.dtype != like.dtype or self._memory.device != like.device:
             self._memory = torch.zeros(0)  # freed first, so that both never exist at once
             self._memory = like.new_zeros(size)

@@ -24,6 +24,7 @@ from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets, FlowRow, batch_rows
 from parley.tts.s3gen.graphs import Capture, FlowGraphs
 from parley.tts.s3gen.networks import MEL_BANDS
+from parley.tts.s3gen.scheduling import S3GenLimits
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, PastBatch, Workspace
 from parley.tts.s3gen.utterance import AudioUtterance, prompt_row
 from parley.tts.s3gen.vocoder import VocoderJob, vocode
@@ -114,6 +115,7 @@ class AudioSynthesizer:
         """A past of no tokens."""
         self._buckets = buckets
         self._workspace = Workspace()
+        self._max_frames = S3GenLimits.max_frames
         self._prompts = PromptPasts(self._compute_prompt_pasts, voices)
         self._threads = threads
         self._errors = DeviceErrors("s3gen")
@@ -149,6 +151,8 @@ class AudioSynthesizer:
                 batch = batch_rows([row] * rows, self.empty, self._workspace, self._buckets, keep=keep)
                 self.graphs.add(batch, keep=keep)
             self.flow([row] * rows, keep=keep)
+        self._workspace.fix()
+        self._max_frames = max_frames
         _log.info("ran %d sizes of the flow in %.1f s", len(sizes), time.perf_counter() - began)
 
     def padded_frames(self, frames: int) -> int:
@@ -253,8 +257,13 @@ class AudioSynthesizer:
 
     def _compute_prompt_pasts(self, voices: Sequence[AudioVoice]) -> list[Past]:
         pasts: list[Past] = []
-        for first in range(0, len(voices), _PROMPTS):
-            rows = [prompt_row(voice) for voice in voices[first : first + _PROMPTS]]
+        longest = max((FRAMES_PER_TOKEN * len(voice.tokens) for voice in voices), default=1)
+        # No more than a batch of utterances may have, so that there is a graph for them.
+        most = max(
+            1, min(*self._buckets.rows[-1:], _PROMPTS, self._max_frames // self.padded_frames(longest))
+        )
+        for first in range(0, len(voices), most):
+            rows = [prompt_row(voice) for voice in voices[first : first + most]]
             batch = self.flow(rows, keep=True)[1]
             pasts += [batch.row(index, row.length) for index, row in enumerate(rows)]
         # All utterances of a voice use its past for as long as it is held.

@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import fake_pb_utils
 import numpy as np
 import pytest
 import torch
@@ -10,12 +11,14 @@ from google.protobuf import text_format
 from s3gen_fakes import CPU, make_tokens, make_voice, stream
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from parley.models.s3gen import load_s3gen
+from parley.errors import ModelLoadingError
+from parley.models import s3gen as s3gen_module
+from parley.models.s3gen import S3GenModel, load_s3gen, prepare_s3gen
 from parley.runtime.parameters import Parameters
 from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.s3gen.flow import Buckets
 from parley.tts.s3gen.graphs import batch_size
-from parley.tts.s3gen.scheduling import S3GenLimits
+from parley.tts.s3gen.scheduling import S3GenLimits, Work, choose_batch
 from parley.tts.s3gen.service import S3GenService, ServiceLimits
 from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
 from parley.tts.s3gen.utterance import AudioUtterance, Plan
@@ -96,10 +99,19 @@ def test_a_size_without_a_graph_runs_all_the_same_and_nothing_is_captured(networ
     assert np.abs(audio.astype(int) - expected).max() <= 2
     assert synthesizer.graphs.without_graph > 0
     assert capture.captured == 1
-    # The workspace has moved meanwhile: a graph has memory of its own.
+    # The larger batches had memory of their own meanwhile: the graph finds its input where it was.
     again = spoken_together(synthesizer, plan, (12,))[0]
     first = spoken_together(AudioSynthesizer(networks, CPU, buckets=small), plan, (12,))[0]
     assert np.abs(again.astype(int) - first).max() <= 2
+
+
+def test_many_prompts_at_once_have_a_graph_too(networks):
+    buckets = Buckets(frames=(64,), rows=(1, 2, 4), past=((60, 120),))
+    # Four rows of 64 frames are more than 200; eight prompts wait at once.
+    synthesizer, _ = ready(networks, Plan(), buckets, max_frames=200)
+    assert [rows for _, _, rows in buckets.sizes(200)] == [4, 2, 1]
+    synthesizer.prepare(utterances(Plan(), 8))
+    assert synthesizer.graphs.without_graph == 0
 
 
 def test_sizes_that_no_batch_can_have_get_no_graph():
@@ -137,22 +149,87 @@ class Sizes:
 def test_the_gpu_profile_has_a_graph_for_every_batch_of_its_longest_segment(tmp_path, meanflow):
     from chatterbox_export.small_s3gen import write_small_s3gen
 
-    config = text_format.Parse((REPOSITORY / "s3gen/config.pbtxt").read_text(), ModelConfig())
-    values = {name: value.string_value for name, value in config.parameters.items()}
-    assert values["graphs"] == "true"
     path = write_small_s3gen(tmp_path, width=32, layers=1, channels=16, meanflow=meanflow)
-    on_cpu = {"weights": str(path.parent), "device": "cpu", "graphs": "false", "precision": "float32"}
-    on_cpu["steps"] = "1"
-    loaded = load_s3gen(Parameters("s3gen", {**values, **on_cpu}, environment={}), "none")
+    own = {"weights": str(path.parent), "graphs": "false", "steps": "1"}
+    loaded = load_s3gen(gpu_profile(own), "none")
     synthesizer = loaded.synthesizer
     synthesizer.graphs = sizes = Sizes(synthesizer._networks.flow)
     utterance = AudioUtterance(make_voice(loaded.max_prompt), loaded.plan, seed=0, rate=24_000)
     stream(synthesizer, utterance, make_tokens(ChatterboxLimits.max_tokens), 5)
+    # Prompts of eight voices at once, and batches that the scheduler makes of what is ready together.
+    synthesizer.prepare(
+        [AudioUtterance(make_voice(loaded.max_prompt, n), loaded.plan, seed=n, rate=24_000) for n in range(8)]
+    )
+    for rows in range(2, 9):
+        several = [AudioUtterance(make_voice(5, n), loaded.plan, seed=n, rate=24_000) for n in range(rows)]
+        for utterance in several:
+            utterance.push(make_tokens(120))
+            utterance.end()
+        while ready := [u for u in several if u.next_end() is not None]:
+            work = [Work(u, synthesizer.padded_frames(u.frames_until(u.next_end())), 0.0) for u in ready]
+            chosen = [one.key for one in choose_batch(work, loaded.limits.batch)]
+            synthesizer.step([Job(u, u.next_end()) for u in chosen])
     prepared = synthesizer._buckets.sizes(loaded.limits.batch.max_frames)
     assert sizes.met <= set(prepared)
     assert len(sizes.met) > 3
     if meanflow:  # its state fits into the buckets with the prompt, too
         assert {past for _, past, _ in sizes.met} == {(160, 320), (1_100, 704)}
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"max_prompt_tokens": "250"}, "frame_buckets is 208"),
+        ({"past_tokens": "500"}, "past_buckets is 704"),
+        ({"past_tokens": "0"}, "past_buckets is 704"),
+        ({"max_tokens": "1500"}, "encoder_past_buckets is 1100"),
+        ({"max_step": "150"}, "frame_buckets is 208"),
+        ({"max_batch": "16"}, "row_buckets is 8"),
+        ({"frame_buckets": ""}, "frame_buckets is 0"),
+        ({"past": "recomputed", "max_tokens": "1500"}, "whole_buckets is 2208"),
+    ],
+)
+def test_settings_that_would_leave_batches_without_a_graph_are_refused(on_cpu, networks, values, name):
+    with pytest.raises(ModelLoadingError, match=f"the largest of {name}: by the other settings"):
+        prepare_s3gen(gpu_profile(values), networks)
+
+
+def gpu_profile(values):
+    config = text_format.Parse((REPOSITORY / "s3gen/config.pbtxt").read_text(), ModelConfig())
+    own = {name: value.string_value for name, value in config.parameters.items()}
+    assert own["graphs"] == "true"
+    return Parameters("s3gen", {**own, "device": "cpu", "precision": "float32", **values}, environment={})
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Calls that are repeated stand for the profile's graphs."""
+    captures = []
+
+    def capture():
+        captures.append(Recording())
+        return captures[-1]
+
+    monkeypatch.setattr(s3gen_module, "_graphs", lambda *_: True)
+    monkeypatch.setattr(s3gen_module, "CudaCapture", capture)
+    return captures
+
+
+def test_the_model_has_its_graphs_before_it_takes_requests(on_cpu, monkeypatch, networks):
+    small = {
+        "frame_buckets": "208",
+        "past_buckets": "704",
+        "encoder_past_buckets": "1100",
+        "row_buckets": "1",
+    }
+    loaded = prepare_s3gen(gpu_profile({**small, "max_batch": "1"}), networks)
+    monkeypatch.setattr(s3gen_module, "load_s3gen", lambda *_: loaded)
+    model = S3GenModel(fake_pb_utils, Parameters("s3gen", {}, environment={}))
+    try:
+        assert [capture.captured for capture in on_cpu] == [1]
+        assert loaded.synthesizer.graphs is not None
+    finally:
+        model.close()
 
 
 def test_graphs_are_captured_by_the_thread_that_serves(networks):
@@ -163,7 +240,7 @@ def test_graphs_are_captured_by_the_thread_that_serves(networks):
         synthesizer,
         plan,
         ServiceLimits(batch=S3GenLimits()),
-        prepare=lambda: synthesizer.warm_up(keep=True, max_frames=8_192, capture=capture),
+        warm_up=lambda: synthesizer.warm_up(keep=True, max_frames=8_192, capture=capture),
     )
     try:
         assert len(synthesizer.graphs) == 1  # before anything can be opened
@@ -173,11 +250,11 @@ def test_graphs_are_captured_by_the_thread_that_serves(networks):
 
 
 def test_what_cannot_be_prepared_is_not_served(networks):
-    def prepare():
+    def warm_up():
         raise torch.OutOfMemoryError("no memory for graphs")
 
     with pytest.raises(torch.OutOfMemoryError, match="no memory for graphs"):
         S3GenService(
-            AudioSynthesizer(networks, CPU), Plan(), ServiceLimits(batch=S3GenLimits()), prepare=prepare
+            AudioSynthesizer(networks, CPU), Plan(), ServiceLimits(batch=S3GenLimits()), warm_up=warm_up
         )
     assert not [thread for thread in threading.enumerate() if thread.name == "s3gen" and thread.is_alive()]
