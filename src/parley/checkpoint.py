@@ -18,6 +18,43 @@ CHECKPOINT_VERSION = 1
 cannot go on needs a new version."""
 
 
+class SegmentState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A stretch of a response's audio: what it says, and where."""
+
+    text: str
+    round_number: int = 0
+    """Of :attr:`SpokenResponse.rounds`; -1: its text is not remembered."""
+    begin_ms: int = 0
+    """In the response's audio; it ends where the next one begins."""
+    words: list[tuple[int, int, int]] = []
+    """Of each word: begin and end in the text, and where it begins in the segment's audio (milliseconds)."""
+    complete: bool = True
+    """Whether all of its audio was sent."""
+
+
+class SpokenRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One answer of the language model within a response that is over."""
+
+    text: str = ""
+    """All of it, also what was not played."""
+    called: bool = False
+    """Whether it called tools whose results are in the history: the next message with calls is its."""
+
+
+class SpokenResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A response that is over, and can still be truncated (:class:`parley.protocol.Truncate`)."""
+
+    response_id: str
+    audio_ms: int
+    """The length of its audio that was sent."""
+    begin: int = 0
+    """Where its messages begin in :attr:`HistoryState.messages`."""
+    count: int = 0
+    """How many they are."""
+    rounds: list[SpokenRound] = []
+    segments: list[SegmentState] = []
+
+
 class HistoryState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The conversation as it was played."""
 
@@ -25,6 +62,8 @@ class HistoryState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Without the system prompt."""
     summary: str = ""
     """Of what came before them."""
+    responses: list[SpokenResponse] = []
+    """The newest, oldest first. A server cannot truncate any other response of an earlier one."""
 
 
 class UserTurnState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

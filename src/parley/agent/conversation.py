@@ -149,7 +149,7 @@ class Conversation:
         self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
         if resume is not None:
-            self._history.restore(resume.history)
+            self._agent_turns.restore(resume.history)
             if resume.state.agent is not None:
                 self._tools.restore(resume.state.agent)
 
@@ -189,7 +189,7 @@ class Conversation:
     @property
     def history(self) -> HistoryState:
         """What was said and played."""
-        return self._history.state()
+        return self._agent_turns.history
 
     @property
     def held_from_ms(self) -> int | None:

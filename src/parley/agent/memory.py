@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from parley.agent.playout import HeardSpeech, Playout
+import msgspec
+
+from parley.agent.playout import HeardSpeech, PlayedWord, Playout, SentSpeech
 from parley.chat import ChatMessage, ToolCall
+from parley.checkpoint import HistoryState, SegmentState, SpokenResponse, SpokenRound
 from parley.errors import InvalidMessageError, InvalidModelOutputError, OverloadedError
 from parley.llm.history import History, estimate_tokens
 from parley.llm.messages import CUT, cut_short
@@ -18,8 +22,10 @@ UNREMEMBERED = -1
 """Round number of speech that stays out of the history, such as an apology."""
 NO_RESULT = '{"error":"cancelled before its result was known; it may have been done"}'
 """For the language model: the result of a call that was run, or perhaps was."""
-_MAX_ANSWERS = 16
+MAX_ANSWERS = 16
 """Answers that a client can still truncate."""
+_STATE_BYTES = 64 * 1024
+"""What another session gets of them as JSON, so that long answers do not make a checkpoint too large."""
 MAX_MESSAGES = 256
 
 
@@ -116,10 +122,63 @@ def _chat_message(message: Remember) -> ChatMessage:
 
 @dataclass(frozen=True)
 class _Answer:
+    response_id: str
     rounds: Sequence[ToolRound]
     playout: Playout
     messages: Sequence[ChatMessage]
     """The same objects that are in the history."""
+
+    @classmethod
+    def restore(cls, state: SpokenResponse, messages: Sequence[ChatMessage]) -> _Answer:
+        """An answer of another session; ``messages`` are its own."""
+        calls = iter(message.tool_calls for message in messages if message.tool_calls)
+        results = {one.tool_call_id: one.content for one in messages if one.role == "tool"}
+        rounds = [
+            ToolRound(one.text, list(next(calls)) if one.called else [], results, ended=True)
+            for one in state.rounds
+        ]
+        segments = [
+            SentSpeech(
+                one.round_number,
+                one.text,
+                one.begin_ms,
+                tuple(PlayedWord(begin, end, at_ms) for begin, end, at_ms in one.words),
+                one.complete,
+            )
+            for one in state.segments
+        ]
+        playout = Playout()
+        playout.restore(segments, sent_ms=state.audio_ms, played_ms=state.audio_ms, now=0.0)
+        return cls(state.response_id, rounds, playout, messages)
+
+    @cached_property
+    def state(self) -> SpokenResponse:
+        """For another session, without the place of its messages."""
+        called = {call.id for message in self.messages for call in message.tool_calls}
+        return SpokenResponse(
+            response_id=self.response_id,
+            audio_ms=round(self.playout.sent_ms),
+            count=len(self.messages),
+            rounds=[
+                SpokenRound(text=one.text, called=any(call.id in called for call in one.calls))
+                for one in self.rounds
+            ],
+            segments=[
+                SegmentState(
+                    text=one.text,
+                    round_number=one.round_number,
+                    begin_ms=round(one.begin_ms),
+                    words=[(word.start_char, word.end_char, max(0, round(word.at_ms))) for word in one.words],
+                    complete=one.complete,
+                )
+                for one in self.playout.segments
+            ],
+        )
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of its state."""
+        return len(msgspec.json.encode(self.state))
 
 
 class HistoryWriter:
@@ -139,9 +198,30 @@ class HistoryWriter:
     ) -> None:
         """Add the messages of a turn that is over; ``rounds`` and ``playout`` serve to correct them."""
         self._history.extend(messages)
-        self._agent_turns[response_id] = _Answer(rounds, playout, messages)
-        if len(self._agent_turns) > _MAX_ANSWERS:
+        self._agent_turns[response_id] = _Answer(response_id, rounds, playout, messages)
+        if len(self._agent_turns) > MAX_ANSWERS:
             self._agent_turns.popitem(last=False)
+
+    def restore(self, history: HistoryState) -> None:
+        """Begin with the answers of another session, whose messages were restored."""
+        for one in history.responses:
+            messages = history.messages[one.begin : one.begin + one.count]
+            self._agent_turns[one.response_id] = _Answer.restore(one, messages)
+
+    def answers_of(self, messages: Sequence[ChatMessage]) -> list[SpokenResponse]:
+        """The answers that can still be corrected, for another session; ``messages``: of the history."""
+        places = {id(message): index for index, message in enumerate(messages)}
+        answers: list[SpokenResponse] = []
+        left = _STATE_BYTES
+        for answer in reversed(self._agent_turns.values()):
+            begin = places.get(id(answer.messages[0])) if answer.messages else 0
+            if begin is None or not answer.playout.sent_ms:
+                continue  # it is summarised or dropped already, or was not spoken
+            left -= answer.size
+            if left < 0:
+                break
+            answers.append(msgspec.structs.replace(answer.state, begin=begin))
+        return answers[::-1]
 
     def add_message(self, message: Remember) -> None:
         """Queue a message for :meth:`write_messages`.
@@ -177,7 +257,7 @@ class HistoryWriter:
         """
         answer = self._agent_turns.get(response_id)
         if answer is None:
-            raise InvalidMessageError(f"response {response_id!r} is not one of the last {_MAX_ANSWERS}")
+            raise InvalidMessageError(f"response {response_id!r} is not one of the last {MAX_ANSWERS}")
         if not answer.playout.sent_ms:
             raise InvalidMessageError(f"response {response_id!r} has no audio")
         heard = answer.playout.heard_after(played_ms)
@@ -185,5 +265,5 @@ class HistoryWriter:
         if answer.messages:
             if not self._history.replace(answer.messages, messages):
                 raise InvalidMessageError(f"response {response_id!r} is summarised or dropped already")
-            self._agent_turns[response_id] = _Answer(answer.rounds, answer.playout, messages)
+            self._agent_turns[response_id] = replace(answer, messages=messages)
         return heard if messages else HeardSpeech(heard.played_ms, ())

@@ -40,6 +40,8 @@ class SentSpeech:
     begin_ms: float
     """In the response's audio."""
     words: tuple[PlayedWord, ...]
+    complete: bool = True
+    """Whether all of its audio was sent."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,14 @@ class Playout:
         """Audio sent so far."""
         return self._sent_ms
 
+    @property
+    def segments(self) -> list[SentSpeech]:
+        """What was sent, for :meth:`restore`."""
+        return [
+            SentSpeech(one.round_number, one.text, one.begin_ms, tuple(one.words), one.complete)
+            for one in self._segments
+        ]
+
     def restore(
         self, segments: Iterable[SentSpeech], *, sent_ms: float, played_ms: float, now: float
     ) -> None:
@@ -135,7 +145,7 @@ class Playout:
             now: the time.
         """
         begun = [
-            _Segment(one.round_number, one.text, one.begin_ms, complete=True, words=list(one.words))
+            _Segment(one.round_number, one.text, one.begin_ms, complete=one.complete, words=list(one.words))
             for one in segments
         ]
         for segment, end_ms in zip(begun, [*(one.begin_ms for one in begun[1:]), sent_ms], strict=False):

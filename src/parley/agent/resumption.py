@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from parley.agent.config import AgentConfig
 from parley.agent.dtmf import KEYS, MAX_KEYS
-from parley.agent.memory import MAX_MESSAGES
+from parley.agent.memory import MAX_ANSWERS, MAX_MESSAGES, UNREMEMBERED
 from parley.agent.turns import MAX_QUEUED
 from parley.agent.validation import MAX_SPOKEN, check_prompt
 from parley.chat import ChatMessage, ToolCall
@@ -18,6 +18,7 @@ from parley.checkpoint import (
     Resume,
     RoundState,
     SessionState,
+    SpokenResponse,
 )
 from parley.errors import InvalidMessageError
 from parley.turns.endpointing import MAX_CHARACTERS
@@ -59,6 +60,9 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
     _check_number("resume.audio_ms", resume.audio_ms, _MAX_AUDIO_MS, least=state.audio_ms)
     _check_handled(state)
     _check_history(resume.history)
+    _check_count("resume.history.responses", resume.history.responses, MAX_ANSWERS)
+    for response in resume.history.responses:
+        _check_response(response, resume.history.messages)
     _check_user(state)
     _check_count("resume.state.queued", state.queued, MAX_QUEUED)
     for queued in state.queued:
@@ -107,6 +111,39 @@ def _check_history(history: HistoryState) -> None:
         open_calls = _call_ids(message)
     if open_calls:
         raise InvalidMessageError("resume.history has a call without a result")
+
+
+def _check_response(response: SpokenResponse, history: Sequence[ChatMessage]) -> None:
+    name = "resume.history.responses"
+    _check_id(f"the id of one of {name}", response.response_id)
+    _check_number(f"audio_ms of {name}", response.audio_ms, _MAX_RESPONSE_MS)
+    _check_number(f"begin of {name}", response.begin, len(history))
+    _check_number(f"count of {name}", response.count, len(history) - response.begin)
+    _check_count(f"the rounds of {name}", response.rounds, _MAX_CALLS)
+    for answer in response.rounds:
+        _check_length(f"a text of {name}", answer.text, _MAX_TEXT)
+    end = response.begin + response.count
+    messages = history[response.begin : end]
+    if any(one.role not in ("assistant", "tool") for one in messages):
+        raise InvalidMessageError(f"{name} has messages that are not the agent's")
+    if any(one.role == "tool" for one in (*messages[:1], *history[end : end + 1])):
+        raise InvalidMessageError(f"{name} has calls without their results")
+    if sum(one.called for one in response.rounds) != sum(bool(one.tool_calls) for one in messages):
+        raise InvalidMessageError(f"{name} has other calls than its messages")
+    _check_segments(name, response)
+
+
+def _check_segments(name: str, response: SpokenResponse) -> None:
+    _check_count(f"the segments of {name}", response.segments, _MAX_WORDS)
+    before_ms = 0
+    for segment in response.segments:
+        _check_number(f"a round of {name}", segment.round_number, _MAX_COUNT, least=UNREMEMBERED)
+        _check_number(f"begin_ms of {name}", segment.begin_ms, response.audio_ms, least=before_ms)
+        _check_length(f"a text of {name}", segment.text, _MAX_TEXT)
+        _check_count(f"the words of {name}", segment.words, _MAX_WORDS)
+        for number in (number for word in segment.words for number in word):
+            _check_number(f"a number of the words of {name}", number, _MAX_RESPONSE_MS)
+        before_ms = segment.begin_ms
 
 
 def _call_ids(message: ChatMessage) -> set[str]:

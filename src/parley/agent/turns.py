@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
+
 from parley.agent.continued import BegunResponse, find_begun
 from parley.agent.endpointer import UserTurn
 from parley.agent.memory import HistoryWriter
@@ -18,7 +20,7 @@ from parley.agent.response import FixedText, ResponseSource, SystemPrompt
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
 from parley.chat import ChatMessage
-from parley.checkpoint import AgentTurnState, QueuedText, ResponseProgress, SessionState
+from parley.checkpoint import AgentTurnState, HistoryState, QueuedText, ResponseProgress, SessionState
 from parley.errors import InvalidMessageError, OverloadedError
 from parley.llm.history import History
 from parley.protocol import (
@@ -137,6 +139,17 @@ class AgentTurns:
             self._queue.appendleft(greeting)
         if self._queue or self._unhandled is not None:
             self.start_next()
+
+    def restore(self, history: HistoryState) -> None:
+        """Begin with the history of another session, and with the answers in it."""
+        self._history.restore(history)
+        self._history_writer.restore(history)
+
+    @property
+    def history(self) -> HistoryState:
+        """What was said and played, for another session."""
+        kept = self._history.state()
+        return msgspec.structs.replace(kept, responses=self._history_writer.answers_of(kept.messages))
 
     def go_on(self, state: SessionState, progress: ResponseProgress | None) -> None:
         """Start where another session has ended; its history was restored.

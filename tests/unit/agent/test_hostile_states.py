@@ -20,7 +20,10 @@ from parley.checkpoint import (
     ResponseProgress,
     Resume,
     RoundState,
+    SegmentState,
     SessionState,
+    SpokenResponse,
+    SpokenRound,
     UserTurnState,
 )
 from parley.protocol import MAX_RESUME_BYTES, Checkpoint, Start, Tool, encode
@@ -97,10 +100,32 @@ PROGRESSES = st.builds(
     played_ms=NUMBERS,
     done=st.booleans(),
 )
+RESPONSES = st.builds(
+    SpokenResponse,
+    response_id=IDS,
+    audio_ms=NUMBERS,
+    begin=NUMBERS,
+    count=NUMBERS,
+    rounds=st.lists(st.builds(SpokenRound, text=TEXTS, called=st.booleans()), max_size=2),
+    segments=st.lists(
+        st.builds(
+            SegmentState,
+            text=TEXTS,
+            round_number=NUMBERS,
+            begin_ms=NUMBERS,
+            words=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=2),
+            complete=st.booleans(),
+        ),
+        max_size=2,
+    ),
+)
+HISTORIES = st.builds(
+    HistoryState, messages=MESSAGES, summary=TEXTS, responses=st.lists(RESPONSES, max_size=2)
+)
 RESUMES = st.builds(
     Resume,
     state=STATES,
-    history=st.builds(HistoryState, messages=MESSAGES, summary=TEXTS),
+    history=HISTORIES,
     progress=st.one_of(st.none(), PROGRESSES),
     audio_ms=NUMBERS,
 )
