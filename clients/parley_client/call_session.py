@@ -45,9 +45,10 @@ class CallSession:
 
     Without ``reconnect`` the session ends with its first stream. With it the session moves when that stream
     is lost, when the server acknowledges nothing, and when the server asks for it: another server gets the
-    newest checkpoint and what it does not contain. A call that still has a server leaves it only when the
-    new one has opened the session, and stays otherwise. In any case one of three things holds: a stream is
-    current and served, an attempt is under way that ends in time, or the session is over.
+    newest checkpoint and what it does not contain, or, where nothing was said yet, begins again. A call that
+    still has a server leaves it only when the new one has opened the session, and stays otherwise. In any
+    case one of three things holds: a stream is current and served, an attempt is under way that ends in
+    time, or the session is over.
 
     Args:
         stream: The open stream to the first server; owned by this object.
@@ -239,7 +240,7 @@ class CallSession:
 
     def _is_final(self, end: protocol.Closed | ParleyError | None) -> bool:
         """Whether no other server can go on after such an end of a stream."""
-        if self._reconnect is None or self._is_ending or not self._kept.has_checkpoint:
+        if self._reconnect is None or self._is_ending or not self._kept.can_move:
             return True
         if isinstance(end, protocol.Closed):
             return end.reason not in _SERVERS_REASONS
@@ -280,7 +281,7 @@ class CallSession:
 
     def _reason_to_leave(self) -> MoveReason | None:
         now = _now()
-        if now < self._next_try_s or not self._kept.has_checkpoint or not self._current.connected.done():
+        if now < self._next_try_s or not self._kept.can_move or not self._current.connected.done():
             return None
         if self._current.is_silent:
             return "silent"
@@ -405,9 +406,9 @@ class CallSession:
         current = self._current
         current.pause()
         try:
-            new = await self._make_resumed(stream)
+            new, goes_on = await self._make_next(stream)
             try:
-                return new, await self._wait_until_resumed(new, session_id, limit_s)
+                return new, await self._wait_until_open(new, session_id, limit_s, goes_on=goes_on)
             except BaseException:
                 self._begin_to_leave(new)
                 raise
@@ -416,16 +417,18 @@ class CallSession:
                 current.resume()
             raise
 
-    async def _make_resumed(self, stream: CallStream) -> ServerStream:
+    async def _make_next(self, stream: CallStream) -> tuple[ServerStream, bool]:
+        """The stream, and whether the session goes on there, or begins again."""
         try:
-            return self._make_stream(stream, self._kept.make_start(), holds=True)
+            start = self._kept.make_start()
+            return self._make_stream(stream, start, holds=True), start.resume is not None
         except ParleyError:
             stream.cancel()
             await self._servers.release(stream)
             raise
 
-    async def _wait_until_resumed(
-        self, new: ServerStream, session_id: str, limit_s: float
+    async def _wait_until_open(
+        self, new: ServerStream, session_id: str, limit_s: float, *, goes_on: bool
     ) -> protocol.Connected:
         new.begin(session_id)
         try:
@@ -433,7 +436,7 @@ class CallSession:
                 connected = await new.connected
         except TimeoutError as error:
             raise DeadlineExceededError(f"the server did not answer within {limit_s:g} s") from error
-        if not connected.resumed:
+        if goes_on and not connected.resumed:
             raise InferenceError("the server has begun a new session")
         return connected
 

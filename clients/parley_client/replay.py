@@ -42,6 +42,11 @@ class SentAudio:
         if len(self._kept) > self._limit:
             self._drop(-(-(len(self._kept) - self._limit) // BYTES_PER_MS) * BYTES_PER_MS)
 
+    def begin_anew(self) -> int:
+        """A new session gets what is kept: its first position is 0 now. Returns what it was (bytes)."""
+        begin, self._begin = self._begin, 0
+        return begin
+
     def forget(self, before_ms: int) -> None:
         """Audio before this position is not needed any more."""
         self._drop(before_ms * BYTES_PER_MS - self._begin)
@@ -114,8 +119,12 @@ class SentMessages:
         messages = (one.message for one in self._messages)
         return any(isinstance(one, protocol.ToolResponse) and one.call_id == call_id for one in messages)
 
-    def begin_stream(self, state: SessionState) -> list[tuple[int, bytes]]:
+    def begin_stream(self, state: SessionState, shift: int = 0) -> list[tuple[int, bytes]]:
         """A new server goes on from this state: what it gets before all else.
+
+        Args:
+            state: The newest.
+            shift: By how much the positions of audio are smaller on that server (bytes).
 
         Returns:
             Position and JSON of each message, in their order.
@@ -124,6 +133,7 @@ class SentMessages:
         for one in self._messages:
             self._number += 1
             one.number = self._number
+            one.position = max(0, one.position - shift)
         return [(one.position, one.raw) for one in self._messages]
 
 

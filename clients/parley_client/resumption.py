@@ -68,6 +68,7 @@ class Resumption:
         self._responses = ResponseTracker(clock)
         self._requests: dict[str, int] = {}  # turns of the tool calls without an answer, by the call's id
         self._moved = MovedEvents(self._responses)
+        self._has_begun = False
         self.settled = False
         """Whether neither side had a turn under way at the newest checkpoint."""
         if resume is not None:
@@ -121,6 +122,7 @@ class Resumption:
             return []
         if isinstance(event, protocol.GoAway):
             return []
+        self._has_begun = self._has_begun or _belongs_to_a_turn(event)
         if self._answers and event == self._answers[0]:
             del self._answers[0]
         elif isinstance(event, protocol.ToolRequest):
@@ -171,17 +173,19 @@ class Resumption:
         )
 
     @property
-    def has_checkpoint(self) -> bool:
-        """Whether another server could go on."""
-        return self._state is not None
+    def can_move(self) -> bool:
+        """Whether another server could go on, or begin again because nothing was said yet."""
+        return self._state is not None or not self._has_begun
 
     def make_start(self) -> protocol.Start:
-        """How the session is opened at another server.
+        """How the session is opened at another server: without ``resume`` if nothing was said yet.
 
         Raises:
             NotResumableError: there is no checkpoint, or it is too large.
         """
         state = self._state
+        if state is None and not self._has_begun:
+            return self._start
         if state is None:
             raise NotResumableError("the server has sent no checkpoint")
         agent = state.agent
@@ -212,12 +216,13 @@ class Resumption:
             Events that the server before would have sent, and the requests that the new one gets again.
         """
         state = self._state or _NO_STATE
+        shift = self._audio.begin_anew() if self._state is None else 0
         answers, self._answers = self._answers, []
         events = [one for answer in answers for one in self._pass_on(answer)]
         ends = [*self._move_tools(state.agent), *self._moved.begin(state.agent, unanswered=state.unanswered)]
         for event in ends:
             self._responses.on_event(event)
-        messages = self._messages.begin_stream(state)
+        messages = self._messages.begin_stream(state, shift)
         max_chunk_bytes = connected.max_chunk_ms * BYTES_PER_MS
         return [*events, *ends], interleave(self._audio, self._begin_ms, messages, max_chunk_bytes)
 
@@ -252,6 +257,13 @@ class Resumption:
         """Where the audio that is sent again begins."""
         state = self._state or _NO_STATE
         return max(self._audio.begin_ms, min(state.audio_ms, self._audio.end // BYTES_PER_MS))
+
+
+def _belongs_to_a_turn(event: ServerEvent) -> bool:
+    """Whether a conversation in which this has come cannot begin again."""
+    if isinstance(event, protocol.AgentState):
+        return event.state != "listening"
+    return not isinstance(event, protocol.Connected | protocol.ErrorEvent)
 
 
 def _waiting_calls(agent: AgentTurnState | None) -> dict[str, ToolCall]:

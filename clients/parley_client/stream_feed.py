@@ -29,7 +29,7 @@ class StreamFeed:
     @property
     def is_counted(self) -> bool:
         """Whether another server can go on, for which the position of each request has to be known."""
-        return self._resumption is not None and self._resumption.has_checkpoint
+        return self._resumption is not None and self._resumption.can_move
 
     async def get(self) -> OutgoingMessage:
         """The content of the next request, at last the end mark (the caller owns the deadline)."""

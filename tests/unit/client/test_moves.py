@@ -195,7 +195,7 @@ def check_moved(line, servers, expected, moves):
 async def test_a_call_goes_on_after_a_cut_behind_every_reply():
     expected, replies, _ = await uncut()
     assert replies > 70
-    for cut in range(2, replies):  # `connected` and the first checkpoint come together
+    for cut in range(1, replies):  # with 1 the session begins again: there is no checkpoint
         line, servers = await hold(CutStream(replies=cut))
         check_moved(line, servers, expected, 1)
 
@@ -282,6 +282,34 @@ async def test_a_server_without_checkpoints_loses_the_call_as_ever():
             async for _ in call:
                 pass
     assert len(agent.streams) == 1
+
+
+async def test_a_call_whose_server_is_lost_at_once_begins_again():
+    async def dies(stream):
+        await stream.frames.get()
+        stream.say(protocol.Connected(session_id="s", output_sample_rate=8_000, greets=True))
+        while (one := await stream.frames.get()) is not None:
+            if one.message:
+                stream.fail(ModelUnavailableError("Socket closed"))
+            stream.acknowledge(one)
+
+    servers = Servers()
+    serve_well, servers._serve = servers._serve, dies
+    line = Conversation(servers, greeting="Hello.", voice="a")
+    async with line:
+        servers._serve = serve_well
+        await line.speak(0, 1, 2)
+        line.call.send_text("hello")
+        await line.until(lambda: line.got(Reconnected))
+        await line.speak(0, 0)
+        await line.answered(1)
+        await line.call.hang_up()
+    await servers.stop()
+    (session,) = servers.sessions
+    assert (session.start.resume, session.start.greeting, session.start.voice) == (None, "Hello.", "a")
+    assert bytes(session.audio) == line.audio
+    assert len(line.got(protocol.Connected)) == 1
+    assert [event.reason for event in line.got(Reconnecting, Reconnected)] == ["lost", "lost"]
 
 
 async def test_hanging_up_without_a_server_ends_at_once():

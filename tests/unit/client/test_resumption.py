@@ -352,9 +352,38 @@ def test_the_agent_that_speaks_on_does_not_listen_first():
 
 def test_without_a_checkpoint_no_other_server_goes_on():
     line = Line()
-    assert not line.kept.has_checkpoint
+    line.event(protocol.SpeechStarted(at_ms=0))
+    assert not line.kept.can_move
     with pytest.raises(NotResumableError, match="no checkpoint"):
         line.kept.make_start()
+
+
+def test_before_the_first_word_the_session_begins_again():
+    line = Line(replay_ms=100)
+    for event in (
+        protocol.Connected(session_id="s", output_sample_rate=8_000),
+        protocol.AgentState(state="listening"),
+    ):
+        line.event(event)
+    text = protocol.Text(text="hi")
+    line.send(audio=bytes([1]) * 150 * 32)
+    line.send(text)
+    line.send(audio=bytes([2]) * 50 * 32)
+    assert line.kept.can_move
+    assert line.kept.make_start() == protocol.Start(checkpoints=True)
+    # The new session's audio begins with what is kept of that of the old one.
+    assert line.repeated() == [bytes([1]) * 50 * 32, text, bytes([2]) * 50 * 32]
+    line.checkpoint(audio_ms=60, handled=1)
+    assert line.repeated() == [bytes([2]) * 40 * 32]
+    assert line.kept.make_start().resume.audio_ms == 60
+
+
+def test_a_listening_agent_is_said_once_when_the_session_begins_again():
+    line = Line()
+    listening = protocol.AgentState(state="listening")
+    assert line.event(listening) == [listening]
+    line.kept.go_on(CONNECTED)
+    assert line.event(listening) == []
 
 
 def test_a_state_that_no_server_would_take_is_not_sent():

@@ -307,7 +307,7 @@ async def test_a_call_over_grpc():
 
 
 async def test_a_server_that_dies_is_a_lost_call():
-    async with serving(Triton()) as (address, server), connect(address, retry=NO_RETRY) as call:
+    async with serving(Triton()) as (address, server), connect(address, retry=NO_RETRY, resume=False) as call:
         assert await anext(call) == CONNECTED
         await server.stop(None)
         with pytest.raises(CallLostError):

@@ -117,7 +117,7 @@ async def test_calls_share_one_connection(echo):
 
 
 async def test_a_server_that_restarts_comes_back_by_itself(echo):
-    async with gateway_for(echo) as http, AsyncExitStack() as stack:
+    async with gateway_for(echo, calls={"resume_s": 0.2}) as http, AsyncExitStack() as stack:
         socket = await stream(stack, http)
         await receive(socket, "connected")
         await echo.stop()

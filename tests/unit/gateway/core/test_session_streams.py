@@ -175,6 +175,7 @@ async def test_a_server_that_is_lost_is_told_once_and_the_stream_closed(gateway)
         await stream.frames.get()
         stream.say(protocol.Connected(session_id="fake", output_sample_rate=22_050))
         await stream.frames.get()
+        stream.say(protocol.SpeechStarted(at_ms=0))  # without a checkpoint it cannot go on elsewhere
         stream.fail(ModelUnavailableError("gone"))
 
     one = await gateway(agent)

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from parley.errors import ModelUnavailableError
 from parley.logs import current_ids
+from parley.protocol import SpeechStarted
 from parley.tracing import Tracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -52,9 +53,10 @@ async def test_an_invalid_header_is_ignored(gateway, wrong):
 
 
 async def breaks(stream):
-    """Connects, and is gone."""
+    """Connects, begins, and is gone."""
     await stream.frames.get()
     stream.say(CONNECTED)
+    stream.say(SpeechStarted(at_ms=0))
     stream.fail(ModelUnavailableError("gone"))
 
 

@@ -209,6 +209,12 @@ def on_respond(act):
     return agent
 
 
+def end_begun(stream):
+    """The server ends a conversation that cannot go on elsewhere."""
+    stream.say(protocol.SpeechStarted(at_ms=0))
+    stream.end()
+
+
 async def test_the_agent_hangs_up(gateway):
     one = await gateway(on_respond(lambda stream: stream.hang_up("silence")))
     async with session(one) as socket:
@@ -221,7 +227,7 @@ async def test_the_agent_hangs_up(gateway):
     ("agents", "settings", "code", "close_code"),
     [
         ([TooManySessionsError("full")], {"servers": {"attempts": 1}}, "too_many_sessions", 1013),
-        ([on_respond(lambda stream: stream.end())], {}, "call_lost", 1011),
+        ([on_respond(end_begun)], {}, "call_lost", 1011),
         ([], {"realtime": {"first_event_s": 0.05}}, "session_idle", 1008),
         ([], {"realtime": {"session_s": 0.2}}, "session_expired", 1008),
     ],

@@ -66,8 +66,8 @@ async def gateway():
     """Starts a gateway without a store."""
     started = []
 
-    async def start(**parts):
-        one = GatewayUnderTest((), parts)
+    async def start(*behaviours, **parts):
+        one = GatewayUnderTest(behaviours, parts)
         await one.start()
         started.append(one)
         return one

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from gateways import Line
 from listening_gateway import until
-from resuming_agent import frame
+from resuming_agent import frame, serve_session
 
 from parley import protocol
 from parley_client import (
@@ -246,11 +246,12 @@ async def test_a_call_that_stays_until_the_end_of_the_drain_goes_on_elsewhere(ga
 
 
 async def test_without_a_store_the_call_is_lost(gateway):
-    one = await gateway()
+    one = await gateway(serve_session)
     line = Line(int(one.url.rpartition(":")[2]))
     await line.start()
     async with Conversation([line.url]) as caller:
         await caller.call.send_audio(frame(1))
+        await caller.until(protocol.SpeechStarted)
         line.cut()
         with pytest.raises(CallLostError):
             async with asyncio.timeout(10):
