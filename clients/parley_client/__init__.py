@@ -16,6 +16,7 @@ from parley_client.connection import DEFAULT_SERVER, connect
 from parley_client.errors import (
     CallEndedError,
     CallLostError,
+    CallRefusedError,
     ClientError,
     ConnectError,
     SlowConsumerError,
@@ -35,6 +36,7 @@ __all__ = [
     "CallEndedError",
     "CallEvent",
     "CallLostError",
+    "CallRefusedError",
     "ClientError",
     "ConnectError",
     "Deadlines",

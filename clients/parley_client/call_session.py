@@ -11,11 +11,12 @@ import msgspec
 
 from parley import protocol
 from parley.checkpoint import HistoryState
-from parley.errors import DeadlineExceededError, InferenceError, ParleyError
+from parley.errors import DeadlineExceededError, InferenceError, ParleyError, SessionNotFoundError
 from parley_client.call_stats import CallStats
 from parley_client.errors import (
     CallEndedError,
     CallLostError,
+    CallRefusedError,
     ConnectError,
     NotResumableError,
     SlowConsumerError,
@@ -307,17 +308,20 @@ class CallSession:
         except SlowConsumerError:
             raise
         except ParleyError as error:
-            self._next_try_s = _now() + self._stay.on_failure(error)
+            self._next_try_s = _now() + self._stay.on_failure(error, max(1, self._servers.count - 1))
 
     async def _recover(self) -> None:
         """Go on elsewhere; the call is over if no server takes it in time."""
         lost, now = self._current, _now()
         failure = lost.failure or CallLostError("the server closed the call")
+        refusal = _refusal_in(failure)
         outage, wait_s = self._outage, 0.0
         if outage is not None and outage.goes_on(now):
-            wait_s = outage.on_failure(failure)
+            wait_s = outage.on_failure(refusal or failure, self._servers.count)
         else:
             outage = self._outage = Outage(now, self._deadlines.resume_s, self._rng)
+            if refusal is not None:
+                outage.on_failure(refusal, self._servers.count)
         self._lost_s = now
         self._begin_to_leave(lost)
         await self._deliver([Reconnecting("lost")])
@@ -330,11 +334,14 @@ class CallSession:
             except SlowConsumerError:
                 raise
             except ParleyError as error:
-                wait_s = outage.on_failure(error)
+                wait_s = outage.on_failure(error, self._servers.count)
             else:
                 return
         if lost.closed is not None:
             await self._deliver([lost.closed])
+        elif outage.refusal is not None:
+            refused = CallRefusedError(outage.refusal)
+            self._finish(refused, refused)
         self._give_up()
 
     def _give_up(self) -> None:
@@ -455,6 +462,17 @@ class CallSession:
     async def _release(self, stream: ServerStream) -> None:
         if self._reconnect is not None:
             await self._reconnect.release(stream.stream)
+
+
+def _refusal_in(failure: ParleyError) -> ParleyError | None:
+    """The refusal for good by which a server was lost; None: it was lost otherwise.
+
+    A server that does not know the session has lost it, and has refused nothing.
+    """
+    cause = failure.__cause__
+    if not isinstance(cause, ParleyError) or cause.retryable or isinstance(cause, SessionNotFoundError):
+        return None
+    return cause
 
 
 def _now() -> float:

@@ -11,6 +11,7 @@
         │   ├── WrongPortError  (not retryable)
         │   └── TlsError        (not retryable)
         ├── CallLostError       call_lost         retryable (as a new call)
+        │   └── CallRefusedError (code of the refusal)
         ├── NotResumableError   not_resumable
         ├── StreamLostError     stream_lost       retryable (as a new stream)
         ├── UnknownEventError   unknown_event
@@ -78,6 +79,18 @@ class CallLostError(ClientError):
 
     code = "call_lost"
     retryable = True
+
+
+class CallRefusedError(CallLostError):
+    """Every server has refused to go on with the call, and would again; ``__cause__`` is the last refusal."""
+
+    retryable = False
+
+    def __init__(self, refusal: ParleyError) -> None:
+        super().__init__(str(refusal))
+        # Of one error, where other classes have one for all.
+        self.code = refusal.code  # type: ignore[misc]
+        self.__cause__ = refusal
 
 
 class NotResumableError(ClientError):

@@ -14,8 +14,6 @@ RELAPSE_S = 3.0
 """A call that loses its new server so soon has not recovered: the same outage goes on."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
-# Servers that refuse for good are all alike, as after an incompatible update.
-_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,11 @@ class MoveRequest:
 
 class Reconnect(Protocol):
     """Chooses the servers of one call, and owns the connections to them."""
+
+    @property
+    def count(self) -> int:
+        """How many servers are asked before one is asked again, at least 1."""
+        ...
 
     async def next_stream(self, request: MoveRequest) -> CallStream:
         """A stream to another server; where the call has none any more, perhaps to the same.
@@ -69,6 +72,8 @@ class Outage:
         self._limit_s = limit_s
         self._rng = rng
         self._refusals = 0
+        self.refusal: ParleyError | None = None
+        """The last answer of servers that have all refused the call for good."""
         self._longest_wait_s = _FIRST_WAIT_S
         self._ended_s: float | None = None
         self.began_s = began_s
@@ -76,16 +81,22 @@ class Outage:
 
     def left_s(self, now: float) -> float:
         """How long it may go on (seconds); 0: the call is to be given up."""
-        return 0.0 if self._refusals >= _REFUSALS else max(0.0, self.began_s + self._limit_s - now)
+        return 0.0 if self.refusal is not None else max(0.0, self.began_s + self._limit_s - now)
 
     def on_attempt(self) -> int:
         """Count an attempt; returns its number."""
         self.attempts += 1
         return self.attempts
 
-    def on_failure(self, error: ParleyError) -> float:
-        """An attempt has failed; returns how long to wait before the next (seconds)."""
+    def on_failure(self, error: ParleyError, servers: int) -> float:
+        """An attempt has failed; returns how long to wait before the next (seconds).
+
+        Args:
+            error: Why.
+            servers: How many are asked before this one is asked again.
+        """
         self._refusals = 0 if error.retryable else self._refusals + 1
+        self.refusal = error if self._refusals >= servers else None
         wait_s = self._rng.uniform(0, self._longest_wait_s)
         self._longest_wait_s = min(_LONGEST_WAIT_S, 2 * self._longest_wait_s)
         return wait_s

@@ -9,6 +9,9 @@ from parley_client.errors import ConnectError
 from parley_client.reconnection import MoveRequest
 from parley_client.transport import CallStream, Transport
 
+_BEHIND_NAMES = 3
+"""Servers that are assumed where a name stands for several."""
+
 
 class ServerList:
     """Opens streams to servers in their order, each over a connection of its own.
@@ -38,6 +41,11 @@ class ServerList:
         self._current = 0
         self._tried = 0
 
+    @property
+    def count(self) -> int:
+        """See :class:`parley_client.reconnection.Reconnect`."""
+        return max(_BEHIND_NAMES, len(self._servers)) if self._names_many else len(self._servers)
+
     async def open(self, index: int, call_id: str, timeout_s: float) -> CallStream:
         """A stream to the server at ``index``, from which the call goes on.
 
@@ -45,7 +53,7 @@ class ServerList:
             ConnectError: the server cannot be reached.
         """
         stream = await self._open(index, call_id, timeout_s)
-        self._current = index
+        self._current = self._tried = index
         return stream
 
     async def next_stream(self, request: MoveRequest) -> CallStream:
@@ -55,12 +63,13 @@ class ServerList:
             ConnectError: it cannot be reached, or there is no other.
         """
         count = len(self._servers)
-        if request.failure is None and not self._names_many:
+        if request.attempt == 1:
+            self._tried = self._current
+        self._tried = (self._tried + 1) % count
+        if request.failure is None and not self._names_many and self._tried == self._current:
             if count == 1:
                 raise ConnectError("there is no other server")
-            self._tried = (self._current + 1 + (request.attempt - 1) % (count - 1)) % count
-        else:
-            self._tried = (self._current + request.attempt) % count
+            self._tried = (self._tried + 1) % count
         return await self._open(self._tried, request.session_id, request.timeout_s)
 
     async def release(self, stream: CallStream) -> None:

@@ -46,6 +46,11 @@ class CallServers:
         self._chosen: TritonServer | None = None
         self._tried: list[TritonServer] = []
 
+    @property
+    def count(self) -> int:
+        """See :class:`parley_client.reconnection.Reconnect`."""
+        return max(1, sum(server.is_ready for server in self._servers.all))
+
     async def open(self, lease: Lease, call_id: str, timeout_s: float) -> CallStream:
         """A stream to the leased server, which is the call's until :meth:`release`.
 

@@ -74,7 +74,7 @@ def advice(error: BaseException, server: str | None, notes: Path = _STATE) -> st
     if isinstance(error, InvalidMessageError) and _TAKEN in str(error):
         return "Leave the built-in tools out with --no-demo-tools, or rename yours in the file of --tools."
     state = "" if server is None else noted_state(server, notes)
-    if isinstance(error, CallLostError):
+    if isinstance(error, CallLostError) and error.retryable:
         return _STATES[state] if state in ("restarting", "stopping") else _CALL_AGAIN
     while not isinstance(error, NoServerError | NoGrpcError | WrongPortError):
         if error.__cause__ is None:

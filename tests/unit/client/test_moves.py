@@ -16,6 +16,7 @@ from parley_client import (
     AgentAudio,
     Bounds,
     CallLostError,
+    CallRefusedError,
     ConnectError,
     Deadlines,
     Reconnected,
@@ -263,9 +264,49 @@ async def test_a_call_is_lost_when_no_server_takes_it_in_time():
 async def test_servers_that_refuse_for_good_are_not_asked_for_ever():
     servers = Servers(CutStream(replies=3), *[UnsupportedVoiceError("no such voice")] * 100)
     line = Conversation(servers)
-    with pytest.raises(CallLostError):
+    with pytest.raises(CallRefusedError, match="no such voice") as refused:
         await speak_to_the_end(line)
-    assert len(servers.call_ids) == 4
+    assert (refused.value.code, refused.value.retryable) == ("unsupported_voice", False)
+    assert len(servers.call_ids) == 3
+    await servers.stop()
+
+
+async def test_every_server_is_asked_before_a_call_ends():
+    refusals = [UnsupportedVoiceError("no such voice")] * 4
+    servers = Servers(CutStream(replies=3), *refusals)
+    line = Conversation(servers, names=list("abcdef"))
+    async with line:
+        await line.speak(0, 0)
+        await line.until(lambda: line.got(Reconnected))
+        await line.speak(0, 1, 0)
+        await line.answered(1)
+        await line.call.hang_up()
+    assert len(servers.call_ids) == 6
+    await servers.stop()
+
+
+@pytest.mark.parametrize("names", ["a", "abcd"])
+async def test_a_request_that_every_server_refuses_ends_the_call_at_once(names):
+    def refuse(session: Session) -> None:
+        acknowledge, on_frame = session.stream.acknowledge, session.on_frame
+        session.stream.acknowledge = lambda one: acknowledge(one, "invalid_input: no" if one.message else "")
+        session.on_frame = lambda one: None if one.message else on_frame(one)
+
+    servers = Servers()
+    servers.on_session = refuse
+    line = Conversation(servers, names=list(names))
+
+    async def ask():
+        async with line:
+            await line.speak(0, 0)
+            await line.until(lambda: line.got(protocol.AgentState))
+            line.call.send_text("hello")
+            await line.until(lambda: line.call.is_over or line._reader.done())
+
+    with pytest.raises(CallRefusedError, match="no") as refused:
+        await ask()
+    assert (refused.value.code, refused.value.retryable) == ("invalid_input", False)
+    assert len(servers.sessions) == len(names)
     await servers.stop()
 
 

@@ -25,20 +25,23 @@ def test_an_outage_ends_at_its_limit_and_waits_longer_each_time():
     outage = Outage(100.0, 30.0, random.Random(1))
     assert outage.left_s(110.0) == pytest.approx(20.0)
     assert outage.left_s(131.0) == 0
-    waits = [outage.on_failure(GONE) for _ in range(200)]
+    waits = [outage.on_failure(GONE, 2) for _ in range(200)]
     assert max(waits[:1]) <= 0.1
     assert max(waits[:3]) <= 0.4
     assert 1.0 < max(waits) <= 2.0
 
 
-def test_three_refusals_for_good_in_a_row_end_an_outage():
+@pytest.mark.parametrize("servers", [1, 2, 5])
+def test_refusals_for_good_of_every_server_end_an_outage(servers):
     outage = Outage(0.0, 30.0, random.Random(1))
     refusal = UnsupportedVoiceError("no such voice")
-    for error in (refusal, refusal, GONE, refusal, refusal):
-        outage.on_failure(error)
+    for error in [*[refusal] * (servers - 1), GONE, *[refusal] * (servers - 1)]:
+        outage.on_failure(error, servers)
     assert outage.left_s(1.0) > 0
-    outage.on_failure(refusal)
+    assert outage.refusal is None
+    outage.on_failure(refusal, servers)
     assert outage.left_s(1.0) == 0
+    assert outage.refusal is refusal
 
 
 def test_a_server_that_is_lost_at_once_belongs_to_the_same_outage():
@@ -93,6 +96,19 @@ async def test_a_lost_call_tries_the_other_servers_in_turn_and_then_its_own():
     assert transports.closed == ["down", "a", "b", "a"]
     await servers.release(third)
     assert len(transports.closed) == 4
+
+
+async def test_a_call_that_loses_each_new_server_asks_all_of_them():
+    transports = Transports()
+    servers = ServerList(["a", "b", "c", "d"], transports)
+    await servers.open(0, "id", 1.0)
+    for attempt in range(1, 6):
+        await servers.next_stream(request(attempt))
+        servers.on_moved(request(attempt), None)
+    assert transports.opened == ["a", "b", "c", "d", "a", "b"]
+    assert servers.count == 4
+    assert ServerList(["https://a"], transports, names_many=True).count == 3
+    await servers.close()
 
 
 async def test_a_call_that_has_a_server_never_gets_a_stream_to_that():

@@ -7,7 +7,7 @@ from listening_gateway import closed, receive, until
 from resuming_agent import Session, frame, serve_session
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, TooManySessionsError
+from parley.errors import ModelUnavailableError, TooManySessionsError, UnsupportedVoiceError
 from parley_client.errors import ConnectError
 
 GONE = ModelUnavailableError("Socket closed")
@@ -122,6 +122,31 @@ async def test_a_server_that_refuses_a_call_that_moves_is_not_asked_again_at_onc
     }
     assert moves['parley_gateway_moves_total{outcome="moved",reason="lost"}'] == 1
     assert moves['parley_gateway_moves_total{outcome="failed",reason="lost"}'] >= 1
+
+
+async def test_every_ready_server_is_asked_before_a_call_ends(gateway):
+    agent, asked = Agent(), 0
+
+    async def refuses_four_times(stream):
+        nonlocal asked
+        first = await stream.frames.get()
+        asked += protocol.decode_message(first.message).resume is not None
+        if 1 <= asked <= 4:
+            stream.say(protocol.ErrorEvent.of(UnsupportedVoiceError("no such voice")))
+            stream.hang_up("failed")
+            return
+        stream.frames.put_nowait(first)
+        await agent(stream)
+
+    one = await gateway(*[refuses_four_times] * 5)
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        await socket.send(frame(1))
+        await receive(socket, "speech_started")
+        agent.sessions[0].stream.fail(GONE)
+        await socket.send(frame(0))
+        await receive(socket, "response_done")
+    assert asked == 5
 
 
 async def test_a_call_without_a_server_is_lost_in_time(gateway):
