@@ -230,12 +230,26 @@ class Call:
         """Send 16 kHz mono PCM16 of any length, waiting while the send queue is full.
 
         Raises:
-            DeadlineExceededError: no room within ``Deadlines.send_s``.
+            DeadlineExceededError: no room within ``Deadlines.send_s``; a call that may move leaves its server
+                then, and goes on trying for ``Deadlines.resume_s``.
             CallEndedError: the call has ended.
             CallLostError: the call was lost.
         """
         for chunk in self._chunks(pcm):
-            await self._outbox.put_audio(chunk, self._deadlines.send_s)
+            await self._put_audio(chunk)
+
+    async def _put_audio(self, chunk: bytes) -> None:
+        give_up_s: float | None = None
+        while True:
+            try:
+                await self._outbox.put_audio(chunk, self._deadlines.send_s)
+            except DeadlineExceededError as error:
+                now = asyncio.get_running_loop().time()
+                give_up_s = give_up_s or now + self._deadlines.resume_s
+                if now >= give_up_s or not self._session.leave_stalled(error):
+                    raise
+            else:
+                return
 
     def offer_audio(self, pcm: bytes | NDArray[np.int16]) -> float:
         """Send without waiting: the oldest queued audio gives way.

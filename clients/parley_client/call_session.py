@@ -172,6 +172,14 @@ class CallSession:
         if self._mover is not None:
             self._mover.cancel()
 
+    def leave_stalled(self, failure: DeadlineExceededError) -> bool:
+        """The server takes no audio, and counts as lost; returns whether the call may go on elsewhere."""
+        lost = CallLostError(str(failure))
+        if self.is_over.is_set() or self._is_final(lost):
+            return False
+        self._current.fail(lost, failure)
+        return True
+
     def keep_playback(self, response_id: str, played_ms: float) -> bool:
         """Keep a report for the next server; returns whether there is none now."""
         if self._resumption is None or not self._current.is_over.is_set() or self.is_over.is_set():

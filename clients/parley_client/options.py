@@ -139,7 +139,8 @@ class Deadlines:
     connect_s: float = 10.0
     """TCP connection, and then the server's ``connected``; each attempt has its own."""
     send_s: float = 10.0
-    """Room in the send queue, when the network or the server is slower than the audio."""
+    """Room in the send queue, when the network or the server is slower than the audio. A call that may move
+    leaves its server then."""
     acknowledge_s: float = 15.0
     """The server's acknowledgement of a request. A model process that died leaves the
     connection open and sends nothing; this is how it is noticed."""

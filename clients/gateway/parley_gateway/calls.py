@@ -58,7 +58,7 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     attempt_s: Seconds = 5.0
     """Opening it on one server (seconds)."""
     send_s: Seconds = 10.0
-    """Room in the queue of audio for the server (seconds)."""
+    """Room in the queue of audio for the server (seconds); then the call goes on at another one."""
     acknowledge_s: Seconds = 15.0
     """A server that acknowledges nothing for so long is lost (seconds)."""
     suspect_s: Seconds = 1.0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from fake_agent import FakeAgent, FakeStream, serve
 from resuming_agent import CutStream, Servers, Session, frame
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, UnsupportedVoiceError
+from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError, UnsupportedVoiceError
 from parley_client import (
     NO_RETRY,
     AgentAudio,
@@ -638,6 +639,48 @@ async def test_a_server_whose_network_is_cut_takes_nothing_either():
         stream.may_send.set()
     await servers.stop()
     assert servers.opened == 2
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+async def test_a_call_leaves_a_server_that_takes_no_audio(names):
+    servers = Servers()
+    # It is left neither because it is silent, nor because it acknowledges nothing.
+    patient = Deadlines(suspect_s=60, acknowledge_s=60, send_s=0.1)
+    line = Conversation(servers, names=names, deadlines=patient, bounds=Bounds(audio_ms=40))
+    async with line:
+        await line.speak(0, 1)
+        await line.until(lambda: line.got(protocol.Transcript))
+        stalled = servers.streams[0]
+        stalled.may_send.clear()
+        await line.speak(*[2] * 10, 0)
+        await line.answered(1)
+        await line.call.hang_up()
+        stalled.may_send.set()
+    await servers.stop()
+    assert [event.reason for event in line.got(Reconnecting, Reconnected)] == ["lost", "lost"]
+    session = servers.sessions[-1]
+    assert line.audio.startswith(bytes(session.audio), session.begin)
+    assert len(line.got(protocol.ResponseDone)) == 1
+
+
+async def test_a_call_that_no_server_takes_audio_of_ends():
+    servers = Servers()
+    servers.on_session = lambda session: session.stream.may_send.clear()
+    limits = Deadlines(suspect_s=60, acknowledge_s=60, send_s=0.05, resume_s=0.3, close_s=0.1)
+    line = Conversation(servers, deadlines=limits, bounds=Bounds(audio_ms=40, outage_ms=40))
+
+    async def speak_on():
+        async with line:
+            await line.until(lambda: line.got(protocol.AgentState))
+            with pytest.raises(DeadlineExceededError, match="took no audio"):
+                await line.speak(*[2] * 100)
+
+    with suppress(ParleyError):
+        await speak_on()
+    assert len(servers.sessions) > 2
+    for stream in servers.streams:
+        stream.may_send.set()
+    await servers.stop()
 
 
 async def test_reports_of_playing_do_not_fill_the_queue_of_a_call_without_a_server():

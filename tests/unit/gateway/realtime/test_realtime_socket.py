@@ -250,8 +250,11 @@ async def test_a_refused_call_names_the_event_that_opened_it(gateway):
 
 
 async def test_a_server_that_takes_no_audio_ends_the_session(gateway):
-    agent = on_respond(lambda stream: stream.may_send.clear())
-    one = await gateway(agent, calls={"send_s": 0.1, "close_s": 0.1}, realtime={"burst_s": 60.0})
+    def stall(stream):
+        stream.say(protocol.SpeechStarted(at_ms=0))  # without a checkpoint it cannot go on elsewhere
+        stream.may_send.clear()
+
+    one = await gateway(on_respond(stall), calls={"send_s": 0.1, "close_s": 0.1}, realtime={"burst_s": 60.0})
     async with session(one) as socket:
         await send(socket, "response.create")
         await frame_of(one.agents[0], of_agent("respond"))
