@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -310,13 +311,14 @@ class CallSession:
 
     async def _try_to_leave(self, reason: MoveReason) -> None:
         """Go on elsewhere, or stay and look again later."""
-        self._stay = self._stay or Outage(_now(), self._deadlines.resume_s, self._rng)
+        self._stay = self._stay or Outage(_now(), math.inf, self._rng)
         try:
             await self._move(reason, None, self._stay, self._deadlines.connect_s)
         except SlowConsumerError:
             raise
         except ParleyError as error:
-            self._next_try_s = _now() + self._stay.on_failure(error, max(1, self._servers.count - 1))
+            now, others = _now(), max(1, self._servers.count - 1)
+            self._next_try_s = now + self._stay.on_failure(error, others, now)
 
     async def _recover(self) -> None:
         """Go on elsewhere; the call is over if no server takes it in time."""
@@ -325,11 +327,11 @@ class CallSession:
         refusal = _refusal_in(failure)
         outage, wait_s = self._outage, 0.0
         if outage is not None and outage.goes_on(now):
-            wait_s = outage.on_failure(refusal or failure, self._servers.count)
+            wait_s = outage.on_failure(refusal or failure, self._servers.count, now)
         else:
             outage = self._outage = Outage(now, self._deadlines.resume_s, self._rng)
             if refusal is not None:
-                outage.on_failure(refusal, self._servers.count)
+                outage.on_failure(refusal, self._servers.count, now)
         self._lost_s = now
         self._begin_to_leave(lost)
         await self._deliver([Reconnecting("lost")])
@@ -342,7 +344,7 @@ class CallSession:
             except SlowConsumerError:
                 raise
             except ParleyError as error:
-                wait_s = outage.on_failure(error, self._servers.count)
+                wait_s = outage.on_failure(error, self._servers.count, _now())
             else:
                 return
         if lost.closed is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -140,6 +141,8 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             else TritonTransport(name, keepalive=keepalive, tls=tls, headers=headers)
         )
         self._open: tuple[Call, ServerList] | None = None
+        self._retry_after_s = 0.0
+        """When the first of the servers that were tried may be asked again (seconds from then)."""
 
     async def __aenter__(self) -> Call:
         if self._open is not None:
@@ -157,16 +160,18 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
                 if wait is None:
                     why = f"no call with {', '.join(self._servers)}: {error}"
                     raise ConnectError(why, retry_after_s=error.retry_after_s) from error
-                await asyncio.sleep(wait)
+                await asyncio.sleep(self._retry.at_least(wait, self._retry_after_s))
             else:
                 return self._open[0]
 
     async def _attempt(self) -> tuple[Call, ServerList]:
         """Try every server once, until one takes the call."""
+        self._retry_after_s = math.inf
         for index in range(len(self._servers)):
             try:
                 return await self._attempt_at(index)
             except ParleyError as error:
+                self._retry_after_s = min(self._retry_after_s, error.retry_after_s or 0.0)
                 if not error.retryable or index + 1 == len(self._servers):
                     raise
         raise AssertionError("there is at least one server")

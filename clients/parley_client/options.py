@@ -91,6 +91,10 @@ class Backoff:
         if self.attempts < 1 or self.initial_s < 0 or self.factor < 1 or self.max_s < self.initial_s:
             raise ValueError(f"not a usable backoff: {self}")
 
+    def at_least(self, wait_s: float, retry_after_s: float | None) -> float:
+        """A wait that is as long as a full server asks for, within :attr:`max_s`."""
+        return max(wait_s, min(retry_after_s or 0.0, self.max_s))
+
     def waits(self, rng: random.Random) -> Iterator[float]:
         """Seconds to wait after each failed attempt but the last.
 

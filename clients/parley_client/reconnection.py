@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,10 @@ RELAPSE_S = 3.0
 """A call that loses its new server so soon has not recovered: the same outage goes on."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
+_LAST_TRY_S = 3.0
+"""Before the end of an outage there is a try, however long a full server asks to be left alone."""
+_REMEMBERED = 64
+"""Servers of which it is known when they may be asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class Outage:
         self.refusal: ParleyError | None = None
         """The last answer of servers that have all refused the call for good."""
         self._longest_wait_s = _FIRST_WAIT_S
+        self._may_ask_s: deque[float] = deque(maxlen=_REMEMBERED)  # of each attempt, its server again
         self._ended_s: float | None = None
         self.began_s = began_s
         self.attempts = 0
@@ -88,18 +94,25 @@ class Outage:
         self.attempts += 1
         return self.attempts
 
-    def on_failure(self, error: ParleyError, servers: int) -> float:
+    def on_failure(self, error: ParleyError, servers: int, now: float) -> float:
         """An attempt has failed; returns how long to wait before the next (seconds).
+
+        A server that says when it may be asked again is left alone for so long, but the others are not.
 
         Args:
             error: Why.
             servers: How many are asked before this one is asked again.
+            now: The time.
         """
         self._refusals = 0 if error.retryable else self._refusals + 1
         self.refusal = error if self._refusals >= servers else None
         wait_s = self._rng.uniform(0, self._longest_wait_s)
         self._longest_wait_s = min(_LONGEST_WAIT_S, 2 * self._longest_wait_s)
-        return wait_s
+        self._may_ask_s.append(now + (error.retry_after_s or 0.0))
+        if len(self._may_ask_s) < servers:
+            return wait_s
+        left_s = self.began_s + self._limit_s - now
+        return max(wait_s, min(self._may_ask_s[-servers] - now, left_s - _LAST_TRY_S))
 
     def end(self, now: float) -> None:
         """The call has a server again."""

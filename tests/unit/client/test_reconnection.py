@@ -1,17 +1,22 @@
 """How long a call looks for a server, in which order, and what waits meanwhile."""
 
 import asyncio
+import math
 import random
+from types import SimpleNamespace
 
 import pytest
-from fake_agent import FakeStream
+from fake_agent import FakeAgent, FakeStream, polite
 
+from parley import protocol
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,
     ModelUnavailableError,
+    TooManySessionsError,
     UnsupportedVoiceError,
 )
+from parley_client import Backoff, connect, connection
 from parley_client.errors import ConnectError
 from parley_client.queues import SendQueue
 from parley_client.reconnection import RELAPSE_S, MoveRequest, Outage
@@ -25,7 +30,7 @@ def test_an_outage_ends_at_its_limit_and_waits_longer_each_time():
     outage = Outage(100.0, 30.0, random.Random(1))
     assert outage.left_s(110.0) == pytest.approx(20.0)
     assert outage.left_s(131.0) == 0
-    waits = [outage.on_failure(GONE, 2) for _ in range(200)]
+    waits = [outage.on_failure(GONE, 2, 110.0) for _ in range(200)]
     assert max(waits[:1]) <= 0.1
     assert max(waits[:3]) <= 0.4
     assert 1.0 < max(waits) <= 2.0
@@ -36,12 +41,34 @@ def test_refusals_for_good_of_every_server_end_an_outage(servers):
     outage = Outage(0.0, 30.0, random.Random(1))
     refusal = UnsupportedVoiceError("no such voice")
     for error in [*[refusal] * (servers - 1), GONE, *[refusal] * (servers - 1)]:
-        outage.on_failure(error, servers)
+        outage.on_failure(error, servers, 1.0)
     assert outage.left_s(1.0) > 0
     assert outage.refusal is None
-    outage.on_failure(refusal, servers)
+    outage.on_failure(refusal, servers, 1.0)
     assert outage.left_s(1.0) == 0
     assert outage.refusal is refusal
+
+
+def test_a_full_server_is_left_alone_as_long_as_it_asks_and_others_are_not():
+    outage = Outage(0.0, 30.0, random.Random(1))
+    assert outage.on_failure(TooManySessionsError("full", retry_after_s=8.0), 3, 0.0) <= 0.1
+    assert outage.on_failure(TooManySessionsError("full", retry_after_s=5.0), 3, 1.0) <= 0.2
+    assert outage.on_failure(GONE, 3, 2.0) == pytest.approx(6.0)  # now the first one would be asked again
+    assert outage.on_failure(GONE, 3, 8.0) <= 0.8  # the second has had its time
+
+
+def test_a_full_server_does_not_use_up_the_time_of_an_outage():
+    outage = Outage(0.0, 30.0, random.Random(1))
+    full = TooManySessionsError("full", retry_after_s=60.0)
+    wait_s = outage.on_failure(full, 1, 5.0)
+    assert wait_s == pytest.approx(22.0)
+    assert outage.left_s(5.0 + wait_s) == pytest.approx(3.0)
+    assert 0 <= outage.on_failure(full, 1, 28.0) < 1
+
+
+def test_a_call_that_has_a_server_waits_however_long_others_ask():
+    staying = Outage(0.0, math.inf, random.Random(1))
+    assert staying.on_failure(TooManySessionsError("full", retry_after_s=90.0), 1, 500.0) == pytest.approx(90)
 
 
 def test_a_server_that_is_lost_at_once_belongs_to_the_same_outage():
@@ -127,6 +154,32 @@ async def test_a_call_that_has_a_server_never_gets_a_stream_to_that():
     with pytest.raises(ConnectError, match="no other"):
         await alone.next_stream(request(1, failure=None))
     await alone.close()
+
+
+def full_for(seconds):
+    """A server that is full for so long."""
+
+    async def refuse(stream):
+        await stream.frames.get()
+        stream.say(protocol.ErrorEvent.of(TooManySessionsError("full", retry_after_s=seconds)))
+        stream.hang_up("failed")
+        stream.end()
+
+    return refuse
+
+
+async def test_opening_waits_until_the_first_full_server_may_be_asked_again(monkeypatch):
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    monkeypatch.setattr(connection, "asyncio", SimpleNamespace(sleep=sleep))
+    agent = FakeAgent(*map(full_for, (6.0, 3.0, 60.0, 60.0)), GONE, full_for(5.0), polite)
+    async with connect(["a", "b"], transport=agent, retry=Backoff(attempts=4, initial_s=0.5, max_s=8.0)):
+        pass
+    assert waits[:2] == [3.0, 8.0]
+    assert waits[2] <= 2.0  # the server that is gone may be back at any time
 
 
 async def test_more_audio_waits_while_there_is_no_server_and_until_it_is_sent():
