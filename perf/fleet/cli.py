@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.demand import Burst, arrivals
-from fleet.scaling import TARGET_UTILIZATION, ScalingRule
+from fleet.scaling import ScalingRule
 from fleet.simulation import Fleet, FleetResult, simulate
+from parley_client.cli.capacity.report import TARGET_UTILIZATION
 
 _SEED = 20
 _BURST_AT_S = (5 * 3600, 10 * 3600 + 900, 15 * 3600)

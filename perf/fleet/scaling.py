@@ -19,8 +19,6 @@ PERIOD_S = 15
 """Between two of its decisions, and for which its limit on growing counts."""
 DOWN_PERIOD_S = 60
 """For which its limit on shrinking counts."""
-TARGET_UTILIZATION = 0.7
-"""``worker.targetUtilization`` of the chart: the share of the calls that a replica holds."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,9 @@ def test_series_that_are_gone_are_no_result_and_keep_the_pods(promtool, tmp_path
 _RULE = """
 import json, sys
 sys.path.insert(0, json.load(sys.stdin)["perf"])
-from fleet.scaling import DOWN_PERIOD_S, PERIOD_S, TARGET_UTILIZATION, ScalingRule
+from fleet.scaling import DOWN_PERIOD_S, PERIOD_S, ScalingRule
+from parley_client.cli.capacity.report import TARGET_UTILIZATION
+from parley_client.cli.program import build_parser
 rule = ScalingRule(target=1.0, buffer=0.0, least=1)
 up = [("Percent", rule.up_percent), ("Pods", rule.up_pods)]
 down = [("Percent", rule.down_percent), ("Pods", rule.down_pods)]
@@ -84,6 +86,7 @@ print(json.dumps({
     "scaleUp": [0, "Max", [[*one, PERIOD_S] for one in up]],
     "scaleDown": [rule.down_window_s, "Max", [[*one, DOWN_PERIOD_S] for one in down]],
     "target": TARGET_UTILIZATION,
+    "fill": build_parser().parse_args(["capacity"]).fill,
 }))
 """
 
@@ -98,6 +101,12 @@ def test_the_fleet_on_paper_is_scaled_by_the_same_rules():
         assert [found["stabilizationWindowSeconds"], found["selectPolicy"], policies] == wanted[way]
     full = merge(SETS["eks-production"], {"worker": {"sessions": 64, "capacity": 60}})
     assert float(trigger(full)["threshold"]) == pytest.approx(60 * wanted["target"])
+    assert wanted["fill"] == wanted["target"], "parley capacity counts with another share"
+    values = yaml.safe_load((ROOT / "deploy" / "helm" / "parley" / "values.yaml").read_text())
+    for component in ("worker", "gateway"):
+        found = values[component]
+        share = found.get("targetUtilization") or found["autoscaling"]["targetUtilization"]
+        assert share == wanted["target"], component
 
 
 def test_other_labels_can_be_asked_for():

@@ -17,6 +17,8 @@ from parley_client.cli.turns import percentile
 
 EXAMPLES = (10, 100, 1_000)
 """Calls for which the formula is worked out."""
+TARGET_UTILIZATION = 0.7
+"""How full replicas are to be in the mean: ``worker.targetUtilization`` of the chart, as a test checks."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from parley_client.cli.arguments import (
     within,
 )
 from parley_client.cli.capacity.callers import LOOKS, CallPlan, LevelResult, hold_level
-from parley_client.cli.capacity.report import Capacity
+from parley_client.cli.capacity.report import TARGET_UTILIZATION, Capacity
 from parley_client.cli.capacity.search import Verdict, find_capacity, summarize
 from parley_client.cli.capacity.tail import FEWEST
 from parley_client.cli.capacity.usage import UsageMeter, gpu_reader
@@ -89,9 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fill",
         type=within(0.05, 1.0),
-        default=0.8,
+        default=TARGET_UTILIZATION,
         metavar="SHARE",
-        help="how full replicas are to be in the mean; the rest is the buffer (default: %(default)s)",
+        help="how full replicas are to be in the mean; the rest is the buffer "
+        "(default: %(default)s, as in the chart)",
     )
     parser.add_argument(
         "--price-per-hour", type=positive, metavar="PRICE", help="of one replica, in any currency"
