@@ -151,6 +151,45 @@ def test_files_of_the_secret_are_those_that_the_settings_name():
     assert {f"/etc/parley/secrets/{item['path']}" for item in volume["secret"]["items"]} == named
 
 
+_TAKEOVER = """
+import json, sys, tempfile
+from pathlib import Path
+from parley_gateway.settings import load_settings
+given = json.load(sys.stdin)
+with tempfile.TemporaryDirectory() as folder:
+    file = Path(folder) / "gateway.toml"
+    file.write_text(given["toml"])
+    takeover = load_settings(file, given["environment"]).takeover
+print(json.dumps([takeover.store, takeover.keys_file]))
+"""
+
+
+def test_gateways_with_common_keys_and_redis_take_over_sessions():
+    rendered = render(SETS["session-takeover"])
+    sources = {
+        one["name"]: one["valueFrom"] for one in rendered.container("gateway")["env"] if "valueFrom" in one
+    }
+    assert sources["PARLEY_GATEWAY_TAKEOVER_STORE"] == {
+        "secretKeyRef": {"name": "parley-redis", "key": "url"}
+    }
+    environment = {"PARLEY_GATEWAY_TAKEOVER_STORE": "rediss://:password@redis:6379/0"}
+    given = {"toml": rendered.gateway_toml(), "environment": environment}
+    store, keys_file = json.loads(run_in_project(_TAKEOVER, given))
+    assert store == environment["PARLEY_GATEWAY_TAKEOVER_STORE"]
+    (volume,) = [one for one in rendered.pod("gateway")["volumes"] if one["name"] == "secrets"]
+    assert keys_file in {f"/etc/parley/secrets/{item['path']}" for item in volume["secret"]["items"]}
+    policy = rendered.get("NetworkPolicy", "-gateway")["spec"]
+    assert {"ports": [{"protocol": "TCP", "port": 6379}]} in policy["egress"]
+
+
+def test_redis_alone_keeps_no_sessions():
+    rendered = render(SETS["eks-production"])
+    names = {one["name"] for one in rendered.container("gateway")["env"]}
+    assert "PARLEY_GATEWAY_RATES_STORE" in names
+    assert "PARLEY_GATEWAY_TAKEOVER_STORE" not in names
+    assert "takeover" not in tomllib.loads(rendered.gateway_toml())
+
+
 def test_no_secret_is_in_a_specification_or_a_configuration():
     for name in ("telephone", "eks-production", "webrtc-turn"):
         texts = [found for found in render(SETS[name]).objects if found["kind"] != "Secret"]

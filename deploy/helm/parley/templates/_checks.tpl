@@ -84,6 +84,9 @@
 {{- if and $authenticated (gt $most 1) (not (has "token-secret" $files)) -}}
 {{- fail (printf "%d gateways need a common token-secret: add it to secrets.files (head -c 32 /dev/urandom | base64)" $most) -}}
 {{- end -}}
+{{- if and (has "takeover.keys" $files) (not $gateway.redis.existingSecret) -}}
+{{- fail "secrets.files has takeover.keys: name the Secret of the Redis that keeps the sessions in gateway.redis.existingSecret" -}}
+{{- end -}}
 {{- if gt (int $gateway.autoscaling.minReplicas) (int $gateway.autoscaling.maxReplicas) -}}
 {{- fail (printf "gateway.autoscaling.minReplicas is %d, above maxReplicas (%d)" (int $gateway.autoscaling.minReplicas) (int $gateway.autoscaling.maxReplicas)) -}}
 {{- end -}}
@@ -102,6 +105,7 @@
   "uploads" (dict "folder" "gateway.tmpSize")
   "security" (dict "insecure_allow_anonymous" "gateway.allowAnonymous" "keys_file" "secrets.files" "token_secret_file" "secrets.files" "trusted_proxies" "exposure.trustedProxies")
   "jwt" (dict "key_file" "secrets.files")
+  "takeover" (dict "store" "gateway.redis" "keys_file" "secrets.files")
   "twilio" (dict "auth_token_file" "secrets.files") -}}
 {{- range $section, $fields := $gateway.config -}}
 {{- range $name, $_ := $fields -}}

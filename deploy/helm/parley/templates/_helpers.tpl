@@ -228,6 +228,7 @@ true
   "uploads" (dict "folder" "/tmp") -}}
 {{- if has "jwt-key" $files }}{{ $_ := set $own "jwt" (dict "key_file" (printf "%s/jwt-key" $folder)) }}{{ end -}}
 {{- if has "twilio-auth-token" $files }}{{ $_ := set $own "twilio" (dict "auth_token_file" (printf "%s/twilio-auth-token" $folder)) }}{{ end -}}
+{{- if has "takeover.keys" $files }}{{ $_ := set $own "takeover" (dict "keys_file" (printf "%s/takeover.keys" $folder)) }}{{ end -}}
 {{- toJson $own -}}
 {{- end -}}
 
