@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from cluster.callers import Callers
@@ -120,6 +120,10 @@ class Scene:
         self.checks = self._outcome.checks = self._outcome.checks + self.checks
         await self._ask_prometheus()
 
+    def busiest(self) -> Worker:
+        """The server that has the most calls now."""
+        return max(self.site.workers, key=lambda worker: len(ServerLog(worker.session_log).open))
+
     def affect(self, log: ServerLog) -> int:
         """The disturbance may touch the calls that a server has had since a moment; returns how many."""
         assert self.disturbance.affected is not None
@@ -231,12 +235,13 @@ async def scale_out(scene: Scene) -> None:
 
 async def scale_in(scene: Scene) -> None:
     """A server is drained: its calls move, and it is empty in seconds."""
-    site, worker = scene.site, scene.site.workers[0]
+    site = scene.site
     async with scene.calls():
+        worker = scene.busiest()
         log = ServerLog(worker.session_log)
         scene.figures["empty after, s"] = await _drain(scene, worker)
         scene.check("the server had calls, which have left it", scene.affect(log))
-        site.list_servers(site.workers[1:])
+        site.list_servers([one for one in site.workers if one is not worker])
         await worker.stop()
     site.list_servers(site.workers)
     await worker.start()
@@ -288,8 +293,8 @@ async def gateway_loss(scene: Scene) -> None:
 
 async def node_loss(scene: Scene) -> None:
     """A server's node is gone from one moment to the next: no process, no packet, no farewell."""
-    worker = scene.site.workers[0]
     async with scene.calls():
+        worker = scene.busiest()
         log = ServerLog(worker.session_log)
         worker.node.cut()
         worker.kill()
@@ -301,8 +306,9 @@ async def node_loss(scene: Scene) -> None:
 
 async def partition(scene: Scene) -> None:
     """A server and the gateways do not reach each other; Prometheus still reaches both."""
-    site, worker = scene.site, scene.site.workers[0]
+    site = scene.site
     async with scene.calls():
+        worker = scene.busiest()
         log = ServerLog(worker.session_log)
         before = worker.node.dropped()
         worker.node.separate(gateway.node for gateway in site.gateways)
@@ -346,12 +352,20 @@ def loss(percent: float, most_unanswered: float = MOST_UNANSWERED) -> Callable[[
 
 async def slow_link(scene: Scene) -> None:
     """The way to a server becomes slow: 150 to 250 ms each way, 256 kB/s for each connection."""
-    site, worker = scene.site, scene.site.workers[0]
-    async with SlowLink(site.network.address, worker.node.address, GRPC_PORT) as link:
-        site.list_servers(site.workers, {worker.address: link.address})
+    site = scene.site
+    async with AsyncExitStack() as stack:
+        # Each has one before its first call; only that of the busiest server becomes slow.
+        links = {
+            worker: await stack.enter_async_context(
+                SlowLink(site.network.address, worker.node.address, GRPC_PORT)
+            )
+            for worker in site.workers
+        }
+        site.list_servers(site.workers, {worker.address: link.address for worker, link in links.items()})
         try:
             async with scene.calls():
-                log = ServerLog(worker.session_log)
+                worker = scene.busiest()
+                link, log = links[worker], ServerLog(worker.session_log)
                 before = link.passed_bytes
                 link.quality.delay_s, link.quality.jitter_s = 0.15, 0.1
                 link.quality.bytes_per_s = 256_000
@@ -366,8 +380,8 @@ async def slow_link(scene: Scene) -> None:
 
 async def reset(scene: Scene) -> None:
     """Every TCP connection of a server is reset."""
-    worker = scene.site.workers[0]
     async with scene.calls():
+        worker = scene.busiest()
         log = ServerLog(worker.session_log)
         worker.node.reset(on=True)
         try:
