@@ -130,9 +130,9 @@ def test_a_worker_is_filled_as_far_as_wanted(values, wanted):
 
 def test_a_gpu_class_has_its_own_number_of_sessions():
     keda = merge(SETS["single-gpu"], {"autoscaling": {"kind": "keda"}})
-    assert trigger(keda)["threshold"] == "11.2"
+    assert trigger(keda)["threshold"] == "8.4"
     environment = {one["name"]: one.get("value") for one in render(keda).container("worker")["env"]}
-    assert environment["PARLEY_VOICE_AGENT_MAX_SESSIONS"] == "4"
+    assert environment["PARLEY_VOICE_AGENT_MAX_SESSIONS"] == "3"
 
 
 def test_the_other_scaler_has_the_same_aim_and_the_same_patience():
