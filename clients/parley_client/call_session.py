@@ -448,16 +448,18 @@ class CallSession:
         self, new: ServerStream, session_id: str, limit_s: float, *, goes_on: bool
     ) -> protocol.Connected:
         new.begin(session_id)
-        try:
-            async with asyncio.timeout(limit_s):
-                connected = await new.connected
-        except TimeoutError as error:
-            raise DeadlineExceededError(f"the server did not answer within {limit_s:g} s") from error
+        # A future that is awaited with a deadline would be cancelled, and a refusal that comes in that moment
+        # would be taken for an event of an open session.
+        done, _ = await asyncio.wait([new.connected], timeout=limit_s)
+        if not done:
+            raise DeadlineExceededError(f"the server did not answer within {limit_s:g} s")
+        connected = new.connected.result()
         if goes_on and not connected.resumed:
             raise InferenceError("the server has begun a new session")
         return connected
 
     def _begin_to_leave(self, stream: ServerStream) -> None:
+        stream.drop()
         task = asyncio.get_running_loop().create_task(self._leave(stream), name=f"call-{self._call_id}-leave")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)

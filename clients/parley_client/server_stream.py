@@ -121,11 +121,16 @@ class ServerStream:
         self._feed.finish()
         await asyncio.wait(self._tasks[:1], timeout=_DRAIN_S)
 
-    async def leave(self) -> None:
-        """As :meth:`drain`; what still comes is dropped."""
+    def drop(self) -> None:
+        """From now on what comes is dropped."""
         self._is_left = True
         self._in_flight.clear()
         self._flowing.set()
+        self.connected.cancel()
+
+    async def leave(self) -> None:
+        """As :meth:`drain`, after :meth:`drop`."""
+        self.drop()
         await self.drain()
 
     async def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 
 import pytest
@@ -20,6 +21,7 @@ from parley_client import (
     Deadlines,
     Reconnected,
     Reconnecting,
+    call_session,
     connect,
 )
 from parley_client.transport import ServerReply
@@ -292,6 +294,35 @@ async def test_a_call_stays_where_no_other_server_takes_it(monkeypatch):
     assert not line.got(Reconnecting, Reconnected, protocol.ErrorEvent)
     assert first.audio == line.audio
     assert line.call.closed == protocol.Closed(reason="ended")
+
+
+async def test_a_refusal_that_comes_when_its_time_is_over_is_not_the_applications(monkeypatch):
+    async def stalls(stream):
+        await stream.frames.get()
+        time.sleep(0.1)  # noqa: ASYNC251 - the process stands still: the refusal and the deadline come together
+        await asyncio.sleep(0)
+        stream.say(protocol.ErrorEvent(code="too_many_sessions", message="full", retryable=True))
+        while await stream.frames.get() is not None:
+            pass
+        stream.end()
+
+    monkeypatch.setattr(call_session, "_PLANNED_OPEN_S", 0.05)
+    servers = Servers()
+    line = Conversation(servers)
+    async with line:
+        await line.speak(0, 0)
+        first = servers.sessions[0]
+        monkeypatch.setattr(servers, "_serve", stalls)
+        first.stream.say(protocol.GoAway(time_left_ms=60_000))
+        first.checkpoint()
+        async with asyncio.timeout(10):
+            while len(servers.call_ids) < 3:  # noqa: ASYNC110 - whatever changes it tells nobody
+                await asyncio.sleep(0.01)
+        await line.speak(0, 1, 0)
+        await line.answered(1)
+        await line.call.hang_up()
+    await servers.stop()
+    assert not line.got(Reconnecting, Reconnected, protocol.ErrorEvent)
 
 
 QUICK = Deadlines(suspect_s=0.1)
