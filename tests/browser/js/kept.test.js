@@ -76,6 +76,23 @@ test('marks of playing have no numbers, and say what was heard', () => {
   });
 });
 
+test('no more was played than has come', () => {
+  const session = kept();
+  session.onEvent({
+    type: 'audio',
+    turn: 1,
+    response_id: 'r',
+    sample_rate: 22050,
+    samples: 40960,
+    offset_ms: 0,
+    text: '',
+  });
+  session.onMessage({ type: 'playback', response_id: 'r', played_ms: 1859 });
+  session.onEvent(checkpoint(0, { agent: { turn: 1, response_id: 'r' } }));
+  const { audio_ms: audioMs, played_ms: playedMs } = session.options().resume.progress;
+  assert.deepEqual([audioMs, playedMs], [1858, 1858]);
+});
+
 test('a tool is run once, and one whose request was lost is run too', () => {
   const session = kept();
   const request = { type: 'tool_request', turn: 1, call_id: 't', name: 'f', arguments: {} };

@@ -250,14 +250,9 @@ export class KeptSession {
 
 /** @param {string} id @param {Progress} response @returns {object} as the gateway takes it */
 function progressOf(id, { text, words, audioMs, playedMs, done }) {
-  return {
-    response_id: id,
-    text,
-    words,
-    audio_ms: Math.round(audioMs),
-    played_ms: Math.round(playedMs),
-    done,
-  };
+  const audio = Math.round(audioMs);
+  // What the sound device has played is rounded by itself; servers refuse more than there is.
+  return { response_id: id, text, words, audio_ms: audio, played_ms: Math.min(Math.round(playedMs), audio), done };
 }
 
 /** Forget the oldest. @param {Map<string, unknown>} map @param {number} [most] */
