@@ -67,6 +67,26 @@ def forwarding(port, address):
         thread.join(_STOP_S)
 
 
+@contextmanager
+def redis_server(program, log):
+    """A Redis of its own at a free port: its URL."""
+    (port,) = free_ports(1)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=output
+        )
+    try:
+        deadline = time.monotonic() + _START_S
+        while b"Ready to accept" not in log.read_bytes():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.kill()
+        process.wait()
+
+
 class Triton:
     """The models of the tiny profile."""
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import secrets
+import shutil
 import signal
 from contextlib import contextmanager
 
 import httpx2
 import pytest
 from playwright.sync_api import expect
-from stack import GatewayProcess, forwarding, free_ports
+from stack import GatewayProcess, forwarding, free_ports, redis_server
 from websockets.sync.client import connect
 
 from parley_gateway.security.keys import new_key
 
 FORGOTTEN = "Connected again. The agent has forgotten what was said before."
+GOES_ON = "Connected again. The conversation goes on."
 
 
 @contextmanager
@@ -202,6 +206,43 @@ def test_a_gateway_that_restarts_and_one_that_vanishes_are_survived(triton, open
             visit.problems = [each for each in visit.problems if "ERR_CONNECTION_REFUSED" not in each]
     finally:
         gateway.stop()
+
+
+def test_a_conversation_outlives_its_gateway_if_that_keeps_sessions(triton, open_page, tmp_path):
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("needs redis-server")
+    keys = tmp_path / "takeover.keys"
+    keys.write_bytes(base64.b64encode(secrets.token_bytes(32)) + b"\n")
+    with redis_server(program, tmp_path / "redis.log") as url:
+        settings = {"takeover_store": url, "takeover_keys_file": str(keys)}
+        gateway = GatewayProcess(triton.address, tmp_path / "log", **settings)
+        gateway.start()
+        try:
+            with open_page(gateway) as visit:
+                page = visit.page
+                visit.begin()
+                visit.say("hello")
+                visit.wait_for_answer("How can I help you?")
+                visit.say("tell me a story")
+                story = page.locator("#transcript li.agent").last
+                expect(page.locator("body")).to_have_attribute("data-agent", "speaking")
+                expect(story.locator(".heard")).not_to_have_text("")
+                gateway.stop(signal.SIGKILL)
+                visit.until("lost", "away", "connecting")
+                gateway.start()
+                visit.until("live")
+                expect(page.locator("#transcript")).to_contain_text(GOES_ON)
+                visit.say("what can you do")
+                visit.wait_for_answer("set timers")
+                expect(page.locator("#transcript")).not_to_contain_text(FORGOTTEN)
+                session = visit.seen("urls")[-1].split("/")[-2]
+                history = httpx2.get(f"{gateway.url}/v1/sessions/{session}/history").raise_for_status().json()
+                said = [one["content"] for one in history["messages"] if one["role"] == "user"]
+                assert said == ["hello", "tell me a story", "what can you do"]
+                visit.problems = [each for each in visit.problems if "ERR_CONNECTION_REFUSED" not in each]
+        finally:
+            gateway.stop()
 
 
 def test_a_server_that_restarts_is_survived(triton, gateway, open_page):

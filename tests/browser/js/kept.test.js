@@ -224,6 +224,29 @@ test('a call that loses its gateway goes on over another connection', async () =
   assert.deepEqual(bodies[0], { checkpoints: true, language: 'en' });
 });
 
+test('audio of ten seconds that is sent again is no stalled connection, and live audio behind it may be', async () => {
+  const { line, states, until, socket } = makeLine();
+  const held = line.hold(() => ({}));
+  const first = await socket(0);
+  first.say({ type: 'connected', resumption_token: 'one' });
+  first.say(checkpoint(0));
+  first.lose();
+  await until(() => line.goesOn);
+  for (let number = 0; number < 500; number += 1) line.sendAudio(frame(1));
+  const second = await socket(1);
+  second.send = (data) => (second.bufferedAmount += data.byteLength ?? 0);
+  second.say({ type: 'connected', resumption_token: 'two', resumed: true });
+  assert.equal(second.bufferedAmount, 320000);
+  assert.equal(line.sendAudio(frame(2)), true);
+  assert.equal(states.at(-1).phase, 'live');
+  // Nothing leaves: four seconds of live audio are too many all the same.
+  for (let number = 0; number < 210; number += 1) line.sendAudio(frame(2));
+  await until(() => states.at(-1).phase !== 'live');
+  assert.equal(states.find(({ detail }) => detail === 'stalled')?.phase, 'lost');
+  line.hangUp();
+  await held;
+});
+
 test('a session that is gone is followed by a new one', async () => {
   const refusal = { status: 410, body: { error: { code: 'not_resumable', message: 'gone', retryable: false } } };
   const { line, states, bodies, until, socket } = makeLine([null, refusal]);

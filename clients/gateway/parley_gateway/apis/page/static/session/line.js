@@ -203,7 +203,7 @@ export class Line {
     const ends = this._kept.ends();
     const { messages, audio } = this._kept.missing();
     for (const message of messages) this._stream?.send(message);
-    for (const samples of audio) this._stream?.sendAudio(samples);
+    this._stream?.repeatAudio(audio);
     return ends;
   }
 

@@ -22,6 +22,8 @@ export class Stream {
     this._announced = null;
     /** @type {(string | ArrayBuffer)[] | null} what has come while it was held */
     this._held = null;
+    /** Bytes that were sent by repeatAudio, as far as they may still wait. */
+    this._repeated = 0;
     /** @type {(closure: Closure) => void} */
     let closed;
     /** @type {Promise<Closure>} */
@@ -76,12 +78,26 @@ export class Stream {
   /** @param {Int16Array} samples 16 kHz, mono @returns {boolean} false: the connection has stalled */
   sendAudio(samples) {
     if (this._socket.readyState !== WebSocket.OPEN) return false;
-    if (this._socket.bufferedAmount > STALLED_BYTES) {
+    this._repeated = Math.min(this._repeated, this._socket.bufferedAmount);
+    if (this._socket.bufferedAmount > STALLED_BYTES + this._repeated) {
       this.close(STALLED, 'stalled');
       return false;
     }
     this._socket.send(samples);
     return true;
+  }
+
+  /**
+   * Send the audio that an earlier connection has lost. It is more than may wait usually, and no sign of a
+   * connection that has stalled.
+   * @param {Int16Array[]} pieces 16 kHz, mono
+   */
+  repeatAudio(pieces) {
+    if (this._socket.readyState !== WebSocket.OPEN) return;
+    for (const samples of pieces) {
+      this._repeated += samples.byteLength;
+      this._socket.send(samples);
+    }
   }
 
   /** @param {Message} message */
