@@ -165,7 +165,7 @@ bench-moves: setup ## Kill, cut off and restart servers under calls, which go on
 
 chaos: setup ## Cause one fault after the other under running calls, which check what it does (root; ARGS="--help")
 	@$(PYTHON3) scripts/setup --cluster
-	@$(PYTHON3) scripts/setup --faketime
+	@$(PYTHON3) scripts/setup --compiler
 	@$(PY) perf/chaos.py $(ARGS)
 
 fleet: setup ## Simulate a day of a fleet on paper: refused calls, cost, the buffer that it needs (ARGS="--help")

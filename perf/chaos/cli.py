@@ -19,7 +19,7 @@ from rich.console import Console
 from simulate.scenario import ScenarioError
 
 from chaos import report
-from chaos.clocks import Clock, find_library
+from chaos.clocks import Clock
 from chaos.deployment import PARTS, Deployment
 from chaos.faults import Fault, make_faults
 from chaos.runner import Verdict, run_fault
@@ -116,9 +116,7 @@ async def _run_all(
         with Network() as network, tempfile.TemporaryDirectory(prefix="parley-chaos-") as temporary:
             folder = args.logs or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
-            library = find_library() if needs_clock else None
-            clock = Clock(library, folder / "clock") if library else None
-            deployment = Deployment(network, folder, clock)
+            deployment = Deployment(network, folder, Clock(folder) if needs_clock else None)
             console.print("starting two servers and two gateways …")
             await deployment.start()
             for fault in group:

@@ -1,53 +1,75 @@
-"""A wall clock that can be set for some processes, by Debian's libfaketime.
+"""A wall clock that can be set for some processes.
 
 The kernel has one wall clock: setting it would harm everything else on the machine. A monotonic clock does
 not jump, so only the other is changed.
+
+Why not libfaketime: version 0.9.10, that of Debian 12 and Ubuntu 24.04, lets ``clock_nanosleep`` with a
+monotonic deadline, and so CPython's ``time.sleep``, fail with EINVAL, translates the deadlines of
+``sem_timedwait`` wrongly where the clock is given as a difference, and those of ``pthread_mutex_timedlock``,
+by which Triton's Python backend waits, not at all.
 """
 
 from __future__ import annotations
 
+import mmap
+import shutil
+import struct
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from parley.launcher.options import ROOT
+from parley.errors import ParleyError
 
-_LIBRARY = "usr/lib/*/faketime/libfaketimeMT.so.1"
-_CACHED = ROOT / ".cache" / "faketime"
+_SOURCE = Path(__file__).with_name("clock.c")
+_SECONDS = struct.Struct("=q")
 
 
-def find_library() -> Path | None:
-    """The library; None: it is not here, and ``scripts/setup --faketime`` brings it."""
-    return next((path for root in (Path("/"), _CACHED) for path in root.glob(_LIBRARY)), None)
+class ClockError(ParleyError):
+    """No clock can be made here."""
+
+    code = "no_clock"
 
 
 class Clock:
     """The clock of all processes that are started with :attr:`environment`.
 
     Args:
-        library: See :func:`find_library`.
-        path: Of the file that sets it.
+        folder: For the library that these preload, and the file that sets it.
+
+    Raises:
+        ClockError: there is no C compiler, or it fails.
     """
 
-    def __init__(self, library: Path, path: Path) -> None:
-        self._library = library
-        self._path = path
+    def __init__(self, folder: Path) -> None:
+        self._library = folder / "parley_chaos_clock.so"
+        self._path = folder / "clock"
         self.environment: Mapping[str, str] = {
-            "LD_PRELOAD": str(library),
-            "FAKETIME_TIMESTAMP_FILE": str(path),
-            # How soon a change of the file is noticed (seconds).
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            # The times of files come from the kernel, and are compared with each other only.
-            "NO_FAKE_STAT": "1",
+            "LD_PRELOAD": str(self._library),
+            "PARLEY_CHAOS_CLOCK": str(self._path),
         }
-        self.set(0)
+        self._path.write_bytes(_SECONDS.pack(0))
+        self._build()
+
+    def _build(self) -> None:
+        compiler = shutil.which("cc")
+        if compiler is None:
+            raise ClockError("the clock needs a C compiler: `scripts/setup --compiler`, as root on Debian")
+        options = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        done = subprocess.run(
+            [compiler, *options, "-o", str(self._library), str(_SOURCE)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ClockError(f"{_SOURCE.name} was not compiled: {done.stderr.strip()[-500:]}")
 
     def set(self, seconds: int) -> None:
         """Let it differ from the machine's by so much."""
-        new = self._path.with_suffix(".new")
-        new.write_text(f"{seconds:+d}s\n")
-        new.replace(self._path)
+        # Mapped, not written: no process may read half of a number.
+        with self._path.open("r+b") as file, mmap.mmap(file.fileno(), _SECONDS.size) as mapped:
+            mapped[:] = _SECONDS.pack(seconds)
 
     def rules(self, pid: int) -> bool:
         """Whether a process has this clock."""
-        return self._library.name in Path(f"/proc/{pid}/maps").read_text()
+        return str(self._library) in Path(f"/proc/{pid}/maps").read_text()

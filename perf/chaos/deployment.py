@@ -166,14 +166,19 @@ class Deployment:
         order[ANY] = [self.a, self.b]
         return connect([place.address for place in order[where]], resume=not once, **options)
 
-    async def read_clock(self) -> float:
-        """The clock of ``gateway-1`` (seconds since 1970).
+    async def read_clocks(self) -> Mapping[str, float]:
+        """The clocks of server ``a`` and ``gateway-1`` (seconds; of the server's, only differences count).
 
         Raises:
-            ParleyError: it does not answer.
+            ParleyError: one of them does not answer.
         """
         answer = await self._get(GATEWAY_1, "/healthz")
-        return parsedate_to_datetime(answer.headers["date"]).timestamp()
+        async with connect(self.a.address, greeting="", retry=NO_RETRY):
+            pass  # Triton logs that it was opened
+        return {
+            A: self.a.last_logged(),
+            GATEWAY_1: parsedate_to_datetime(answer.headers["date"]).timestamp(),
+        }
 
     async def start(self) -> None:
         """Start everything, one after the other, because they share the processors.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -20,6 +22,7 @@ _TEMPORARY = _DISK / "temporary"
 _SHARED = Path("/dev/shm")  # noqa: S108 - the kernel's own name for it
 _BALLAST = "ballast"
 _SMALLEST = 4096
+_WRITTEN = re.compile(r"^[IWE](\d{4} \d\d:\d\d:\d\d\.\d{6}) ", re.MULTILINE)
 _READY_S = 400.0
 """vLLM inspects its models where it has no cache, and both servers share the processors with the callers."""
 
@@ -113,6 +116,18 @@ class Place:
             return (self._inside(self._state) / "triton.log").read_text(errors="replace")
         except OSError:
             return ""
+
+    def last_logged(self) -> float:
+        """When the last line of Triton's log was written, by the clock of its own process.
+
+        Returns:
+            Seconds since 1970, of a clock of UTC; only differences mean anything elsewhere. 0: there is none.
+        """
+        written = _WRITTEN.findall(self.triton_log())
+        if not written:
+            return 0.0
+        year = datetime.now(UTC).year  # which the log leaves out
+        return datetime.strptime(f"{year}{written[-1]}+0000", "%Y%m%d %H:%M:%S.%f%z").timestamp()
 
     def _children(self) -> list[psutil.Process]:
         try:

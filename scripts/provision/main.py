@@ -157,15 +157,14 @@ def provide_prometheus() -> None:
         _unpack("prometheus", folder)
 
 
-def provide_faketime() -> None:
-    """Provide Debian's libfaketime in ``.cache``, where apt-get can download it.
+def provide_compiler() -> None:
+    """Provide the C compiler with which `make chaos` builds a clock that can be set, where possible.
 
     Raises:
-        SetupError: the download failed.
+        SetupError: the installation failed.
     """
-    folder = ROOT / ".cache" / "faketime"
-    if not folder.exists():
-        _unpack("libfaketime", folder)
+    if not shutil.which("cc") and _can_install():
+        _install(["gcc", "libc6-dev"])
 
 
 def _unpack(package: str, folder: Path) -> None:
@@ -288,9 +287,9 @@ def main(argv: list[str] | None = None) -> int:
         help="only download Prometheus, which `make observe` and tests use",
     )
     what.add_argument(
-        "--faketime",
+        "--compiler",
         action="store_true",
-        help="only download libfaketime, with which `make chaos` sets clocks",
+        help="only provide a C compiler, with which `make chaos` builds a clock that can be set",
     )
     what.add_argument(
         "--perf-analyzer",
@@ -320,7 +319,7 @@ def main(argv: list[str] | None = None) -> int:
         "containers": provide_containers,
         "cluster": provide_cluster,
         "prometheus": provide_prometheus,
-        "faketime": provide_faketime,
+        "compiler": provide_compiler,
     }
     provide = next((programs[name] for name in programs if getattr(arguments, name)), None)
     environment = next((chosen[name] for name in chosen if getattr(arguments, name)), SERVE)

@@ -7,6 +7,7 @@ import gc
 import math
 import os
 import pathlib
+import shutil
 import ssl
 import subprocess
 import sys
@@ -23,12 +24,21 @@ from chaos import requests as requests_module
 from chaos import runner
 from chaos.callers import APOLOGIES, Caller, Turn, calling, until_all_answered
 from chaos.cli import choose
-from chaos.clocks import Clock
+from chaos.clocks import Clock, ClockError
 from chaos.deployment import GATEWAY_1, GATEWAY_2, PARTS, A, B
 from chaos.effects import Effect
 from chaos.evidence import ChaosCaller, Comparison, compare_texts, count_turns, find_speech
-from chaos.faults import AGENT, CertificateRenewed, GatewayKilled, ModelSignal, OutOfMemory, make_faults
+from chaos.faults import (
+    AGENT,
+    CertificateRenewed,
+    ClockJump,
+    GatewayKilled,
+    ModelSignal,
+    OutOfMemory,
+    make_faults,
+)
 from chaos.flood import Flood
+from chaos.places import Place
 from chaos.report import complaints, row, to_markdown
 from chaos.requests import Request, Requests
 from chaos.runner import Verdict
@@ -364,12 +374,83 @@ def test_a_flood_that_was_too_small_proves_nothing():
     assert len(Flood(10_000, 70.0, {"closed": 1}).find_problems()) == 2
 
 
-def test_a_clock_is_a_file(tmp_path):
-    clock = Clock(pathlib.Path("/usr/lib/libfaketimeMT.so.1"), tmp_path / "clock")
-    assert (tmp_path / "clock").read_text() == "+0s\n"
-    clock.set(-3_600)
-    assert (tmp_path / "clock").read_text() == "-3600s\n"
+CLOCKED = """
+import multiprocessing, sys, threading, time
+semaphore, monotonic = multiprocessing.Semaphore(0), time.monotonic()
+for line in sys.stdin:
+    time.sleep(0.001)
+    assert not semaphore.acquire(timeout=0.001)  # sem_timedwait, until a time of the wall clock
+    assert not threading.Event().wait(0.001)
+    print(time.time(), time.monotonic() - monotonic, flush=True)
+"""
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="the clock is compiled by cc")
+
+
+@needs_compiler
+def test_a_wall_clock_jumps_under_a_process_and_its_waits_end(tmp_path):
+    clock = Clock(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLOCKED],
+        env={**os.environ, **clock.environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def read():
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wall, monotonic = map(float, process.stdout.readline().split())
+        assert monotonic < 1_000
+        return wall - time.time()
+
+    with process:
+        assert read() == pytest.approx(0, abs=1_000)
+        assert clock.rules(process.pid)
+        for seconds in (3_600, -3_600, 0):
+            clock.set(seconds)
+            assert read() == pytest.approx(seconds, abs=1_000)
+        process.stdin.close()
+    assert process.returncode == 0
     assert not clock.rules(os.getpid())
+
+
+@needs_compiler
+def test_a_jump_passes_the_deadline_of_a_semaphore(tmp_path):
+    clock, hours = Clock(tmp_path), 0
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import multiprocessing; multiprocessing.Semaphore(0).acquire(timeout=1_800)"],
+        env={**os.environ, **clock.environment},
+    )
+    while process.poll() is None:  # the first jumps may come before the wait
+        hours += 1
+        clock.set(3_600 * hours)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    assert process.returncode == 0
+
+
+def test_a_server_writes_its_own_time_into_its_log(monkeypatch):
+    log = (
+        'I1127 06:18:28.450958 2614 observability.py:39] "voice_agent: closed: disconnected"\n'
+        'W1127 07:18:29.000269 2614 observability.py:39] "I1127 08:00:00.000000 "\n'
+        "Traceback\n"
+    )
+    place = Place.__new__(Place)
+    monkeypatch.setattr(place, "triton_log", lambda: log[: log.index("W")])
+    before = place.last_logged()
+    monkeypatch.setattr(place, "triton_log", lambda: log)
+    assert place.last_logged() - before == pytest.approx(3_600.55, abs=0.01)
+    monkeypatch.setattr(place, "triton_log", lambda: "Traceback\n")
+    assert place.last_logged() == 0.0
+
+
+def test_a_clock_needs_a_compiler(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClockError, match="scripts/setup --compiler"):
+        Clock(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -403,6 +484,10 @@ async def test_a_fault_that_changed_nothing_is_a_problem():
 
     async def shown():
         return "old\n"
+
+    jump = ClockJump(-3_600)
+    jump._jumps = {A: -3_598.0, GATEWAY_1: 2.0}
+    assert await jump.check(SimpleNamespace()) == ["the clock of gateway-1 jumped by 2 s"]
 
     files = SimpleNamespace(shown_certificate=shown, certificate=SimpleNamespace(read_text=lambda: "new\n"))
     assert await CertificateRenewed().check(files) == ["the old certificate is still shown"]
