@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from chaos.deployment import ANY, GATEWAY_1, PARTS, A, Deployment
 from chaos.effects import Effect
 from chaos.flood import Flood, run_flood
+from chaos.large_requests import send_large
+from chaos.requests import BOUND_S
 from parley.errors import ParleyError
 from parley.launcher.models import leave_out_absent, model_folders
 from parley.launcher.options import TINY_PROFILE, ServerOptions
@@ -257,15 +259,16 @@ class SharedMemoryFull(Fault):
 
 
 class OutOfMemory(Fault):
-    """A process of a model of server ``a`` gets no more memory (``RLIMIT_DATA``).
+    """A process of a model of server ``a`` gets no more memory (``RLIMIT_DATA``), and needs some.
 
-    Not ``RLIMIT_AS``: allocators reserve address space long before they use it.
+    Not ``RLIMIT_AS``: allocators reserve address space long before they use it. Calls alone may need nothing
+    that the process does not have, so that a stranger sends large messages as well.
     """
 
     def __init__(self, model: str) -> None:
         super().__init__(
             f"memory-{model}",
-            f"a process of {model} gets no more memory",
+            f"a process of {model} gets no more memory, and large messages",
             touches={A: Effect.MOVE if model == AGENT else Effect.TURN},
             recovery_s=_AFTER_ENGINE if model == _ENGINE else _HERE,
             because=_ENGINE_STARTS if model == _ENGINE else "",
@@ -274,16 +277,23 @@ class OutOfMemory(Fault):
         self._model = model
         self._limited: dict[int, tuple[int, int]] = {}
         self._logged = 0
+        self._sending: list[asyncio.Task[str]] = []
 
     async def inject(self, deployment: Deployment) -> None:
         """Set the limit to what it uses already."""
-        stub = next(iter(deployment.a.stubs(self._model)), None)
-        if stub is None:
+        stubs = deployment.a.stubs(self._model)
+        if not stubs:
             raise FaultError(f"{self._model} has no process")
         self._logged = len(deployment.a.triton_log())
-        self._limited[stub.pid] = resource.prlimit(stub.pid, resource.RLIMIT_DATA)
+        pid = stubs[0].pid
+        self._limited[pid] = resource.prlimit(pid, resource.RLIMIT_DATA)
         # Less than it has: that takes nothing away, but nothing is left that it could still get.
-        resource.prlimit(stub.pid, resource.RLIMIT_DATA, (1, self._limited[stub.pid][1]))
+        resource.prlimit(pid, resource.RLIMIT_DATA, (1, self._limited[pid][1]))
+        # One for each process: which of them gets a message is Triton's choice.
+        self._sending = [
+            asyncio.create_task(asyncio.to_thread(send_large, deployment.a.address, self._model, BOUND_S))
+            for _ in stubs
+        ]
 
     async def end(self, deployment: Deployment) -> None:
         """Take the limit away, if the process still lives."""
@@ -293,7 +303,7 @@ class OutOfMemory(Fault):
 
     async def check(self, deployment: Deployment) -> list[str]:
         """It needed memory: it has ended, or said so."""
-        said = deployment.a.triton_log()[self._logged :]
+        said = "".join([deployment.a.triton_log()[self._logged :], *await asyncio.gather(*self._sending)])
         living = {stub.pid for stub in deployment.a.stubs(self._model)}
         if living.isdisjoint(self._limited) or any(text in said for text in _SHORT_OF_MEMORY):
             return []

@@ -38,14 +38,19 @@ from chaos.faults import (
     make_faults,
 )
 from chaos.flood import Flood
+from chaos.large_requests import MESSAGE_BYTES, make_large
 from chaos.places import Place
 from chaos.report import complaints, row, to_markdown
 from chaos.requests import Request, Requests
 from chaos.runner import Verdict
 from chaos.words import Part
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley import protocol
 from parley.errors import InferenceError
+from parley.launcher.options import ROOT
+from parley.triton.grpc_client import to_message
 from parley_client.errors import ClientError
 from parley_client.events import AgentAudio, Reconnecting
 
@@ -447,6 +452,24 @@ def test_a_server_writes_its_own_time_into_its_log(monkeypatch):
     assert place.last_logged() == 0.0
 
 
+@pytest.mark.parametrize(
+    ("model", "kinds", "is_sequence"),
+    [
+        ("espeak", {"REQUEST": ("BYTES", [1])}, False),
+        ("qwen3", {"REQUEST": ("BYTES", [1])}, False),
+        ("nemotron_streaming", {"AUDIO": ("INT16", [1, 1]), "REQUEST": ("BYTES", [1, 1])}, True),
+        (AGENT, {"AUDIO": ("UINT8", [1, 1]), "MESSAGE": ("BYTES", [1, 1])}, True),
+    ],
+)
+def test_a_large_request_is_one_that_its_model_is_given(model, kinds, is_sequence):
+    path = ROOT / "model_repository" / model / "config.pbtxt"
+    request = make_large(text_format.Parse(path.read_text(), ModelConfig()))
+    message = to_message(request)
+    assert {one.name: (one.datatype, list(one.shape)) for one in message.inputs} == kinds
+    assert sum(map(len, message.raw_input_contents)) > MESSAGE_BYTES
+    assert (request.sequence is not None) == is_sequence
+
+
 def test_a_clock_needs_a_compiler(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClockError, match="scripts/setup --compiler"):
@@ -467,6 +490,11 @@ def test_a_file_system_is_filled_to_its_last_page(tmp_path):
     assert (done.returncode, done.stdout) == (0, f"{1 << 20}\n"), done.stderr
 
 
+async def sent(error):
+    """A large request that ended with this error."""
+    return error
+
+
 async def test_a_fault_that_changed_nothing_is_a_problem():
     stub = SimpleNamespace(pid=7, model="espeak")
     deployment = SimpleNamespace(a=SimpleNamespace(stubs=lambda _: [stub]))
@@ -479,6 +507,11 @@ async def test_a_fault_that_changed_nothing_is_a_problem():
     short = OutOfMemory("espeak")
     short._limited, short._logged = {7: (-1, -1)}, len(log)
     assert await short.check(SimpleNamespace(a=place)) == ["espeak was never short of memory"]
+    short._sending = [sent("request cannot be read"), sent("")]
+    assert await short.check(SimpleNamespace(a=place)) == ["espeak was never short of memory"]
+    short._sending = [sent("MemoryError")]
+    assert await short.check(SimpleNamespace(a=place)) == []
+    short._sending = []
     log += "numpy.core._exceptions._ArrayMemoryError: Unable to allocate\n"
     assert await short.check(SimpleNamespace(a=place)) == []
 
