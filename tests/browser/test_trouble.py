@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import secrets
 import shutil
 import signal
@@ -234,7 +235,9 @@ def test_a_conversation_outlives_its_gateway_if_that_keeps_sessions(triton, open
                 visit.until("live")
                 expect(page.locator("#transcript")).to_contain_text(GOES_ON)
                 visit.say("what can you do")
-                visit.wait_for_answer("set timers")
+                # What the small model answers depends on where its story was cut.
+                expect(page.locator("#transcript li.agent")).to_have_count(3, timeout=30_000)
+                visit.wait_for_answer(re.compile(r"\w"))
                 expect(page.locator("#transcript")).not_to_contain_text(FORGOTTEN)
                 session = visit.seen("urls")[-1].split("/")[-2]
                 history = httpx2.get(f"{gateway.url}/v1/sessions/{session}/history").raise_for_status().json()
