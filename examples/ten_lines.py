@@ -50,7 +50,7 @@ server = sys.argv[2] if len(sys.argv) == 3 else os.environ.get("PARLEY_SERVER", 
 try:
     pieces = asyncio.run(ask(Path(sys.argv[1]), server))
 except ParleyError as error:
-    sys.exit(f"error: {error}")
+    sys.exit(f"error: {error}. It needs a server: make serve")
 if not pieces:
     sys.exit("no answer within 20 s: is there speech in the recording?")
 soundfile.write("answer.wav", np.concatenate(pieces), 22_050)

@@ -35,7 +35,7 @@ _SECTIONS: dict[str, Section] = {
 
 
 def main() -> int:
-    """Run the sections; 1 if something failed."""
+    """Run the sections; 1 if something failed, or if sections were asked for and none could run."""
     args = _arguments()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = describe(device)
@@ -47,7 +47,11 @@ def main() -> int:
         found.append(run(name, Settings(device, args.small or device.type == "cpu", ends_at)))
         if args.json:  # after each, because a later one may end the process
             args.json.write_text(to_json(machine, found))
-    return 0 if all(findings.passed for findings in found) else 1
+    checks = [check for findings in found for check in findings.checks]
+    failed = sum(not check.passed for check in checks) + sum(bool(findings.error) for findings in found)
+    idle = [findings.section for findings in found if not findings.figures]
+    print(f"{len(checks)} checks, {failed} failed; not run: {', '.join(idle) or 'nothing'}")
+    return 1 if failed or (args.only and len(idle) == len(found)) else 0
 
 
 def run(name: str, settings: Settings) -> Findings:
@@ -58,7 +62,7 @@ def run(name: str, settings: Settings) -> Findings:
     except SkippedError as error:
         findings.skipped = str(error)
     except ImportError as error:
-        findings.skipped = f"not installed: {error}"
+        findings.skipped = f"{error}; docs/gpu.md says what each section needs"
     except Exception as error:  # noqa: BLE001 - the other sections run all the same
         traceback.print_exc()
         findings.error = f"{type(error).__name__}: {error}"
@@ -85,7 +89,12 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", choices=sorted(_SECTIONS), help="a section; repeatable")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of a section (default: %(default)g)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=5.0,
+        help="after which a section begins nothing new; a start takes minutes more (default: %(default)g)",
+    )
     parser.add_argument("--small", action="store_true", help="narrow networks on a GPU, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE")
     return parser.parse_args()

@@ -100,8 +100,6 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
 
 def _status(entries: dict[str, Weights], args: argparse.Namespace) -> int:
     chosen = _chosen(entries, args.names, args.profile)
-    if not chosen:
-        raise FetchError(f"the manifest has nothing for the profile {args.profile}")
     listed = with_sources(chosen, entries, args.into)
     states = [state_of(entry, entries, args.into, anew=args.verify) for entry in listed]
     show(states, as_json=args.json)
@@ -109,9 +107,16 @@ def _status(entries: dict[str, Weights], args: argparse.Namespace) -> int:
 
 
 def _chosen(entries: dict[str, Weights], names: Sequence[str], profile: str | None) -> list[Weights]:
-    """The named entries and those of a profile; without either, all."""
+    """The named entries and those of a profile; without either, all.
+
+    Raises:
+        FetchError: nothing is for the profile.
+    """
     if not names and profile is None:
         return list(entries.values())
+    known = sorted({known for entry in entries.values() for known in entry.profiles})
+    if profile is not None and profile not in known:
+        raise FetchError(f"the manifest has nothing for the profile {profile}; it knows {', '.join(known)}")
     return [entry for entry in entries.values() if entry.name in names or profile in entry.profiles]
 
 
