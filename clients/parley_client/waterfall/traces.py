@@ -21,6 +21,10 @@ from parley_client.waterfall.otlp import Span, read_spans
 MAX_SPANS = 20_000
 """Of one trace."""
 MAX_CALLS = 10_000
+MAX_TURNS = 1_000_000
+"""Of one file, of all its calls."""
+MAX_TRACE_CALLS = 100
+"""Of one trace, which are drawn when they are complete."""
 CALL, TURN = "call", "turn"
 """Names of spans."""
 SESSION = "gen_ai.conversation.id"
@@ -40,13 +44,13 @@ def read_trace(path: Path, wanted: str) -> CallTimes:
     """
     entries, keys = _list(spans_of(path))
     trace_id, span_id = keys[choose_call(entries, wanted, str(path))]
-    found: list[Span] = []
+    found: dict[str, Span] = {}
     for span in spans_of(path):
         if span.trace_id == trace_id:
-            if len(found) == MAX_SPANS:
+            found.setdefault(span.span_id, span)
+            if len(found) > MAX_SPANS:
                 raise TraceFileError(f"{path}: the trace {trace_id} has more than {MAX_SPANS} spans")
-            found.append(span)
-    return call_of(found, span_id)
+    return TraceIndex(found.values()).call(span_id)
 
 
 def spans_of(path: Path) -> Iterator[Span]:
@@ -58,86 +62,110 @@ def spans_of(path: Path) -> Iterator[Span]:
 def _list(spans: Iterable[Span]) -> tuple[list[CallEntry], list[tuple[str, str]]]:
     """The calls in the order of their beginnings, and the ids of their traces and spans."""
     calls: dict[tuple[str, str], CallEntry] = {}
-    turns: dict[tuple[str, str], int] = {}
+    turns: dict[tuple[str, str], set[int]] = {}
+    count = 0
     for span in spans:
         if span.name == CALL:
             calls[span.trace_id, span.span_id] = CallEntry(span.text(SESSION), span.trace_id, _time(span))
         elif span.name == TURN:
-            key = span.trace_id, span.parent_id
-            turns[key] = turns.get(key, 0) + 1
+            ids = turns.setdefault((span.trace_id, span.parent_id), set())
+            before = len(ids)
+            ids.add(int(span.span_id, 16))  # an exporter that gets no answer sends its batch again
+            count += len(ids) - before
         if len(calls) > MAX_CALLS or len(turns) > MAX_CALLS:
             raise TraceFileError(f"more than {MAX_CALLS} calls are in the file")
-    for key, count in turns.items():
+        if count > MAX_TURNS:
+            raise TraceFileError(f"more than {MAX_TURNS} turns are in the file")
+    for key, ids in turns.items():
         # The span of a call that goes on is not there yet.
-        calls.setdefault(key, CallEntry("", key[0], None)).turns = count
+        calls.setdefault(key, CallEntry("", key[0], None)).turns = len(ids)
     keys = sorted(calls, key=lambda key: calls[key].began or datetime.max.replace(tzinfo=UTC))
     return [calls[key] for key in keys], keys
 
 
-def call_of(spans: Iterable[Span], span_id: str) -> CallTimes:
-    """The call with this span, among the spans of its trace, of which there is at least one."""
-    spans = sorted(spans, key=lambda span: span.start_ns)
-    children: dict[str, list[Span]] = {}
-    for span in spans:
-        children.setdefault(span.parent_id, []).append(span)
-    call = next((span for span in spans if span.span_id == span_id), None)
-    below = children.get(span_id, [])
-    began_ns = call.start_ns if call else min(span.start_ns for span in below)
-    turns = [span for span in below if span.name == TURN]
-    others = [span for span in below if span.name != TURN]
-    return CallTimes(
-        session=call.text(SESSION) if call else "",
-        trace_id=spans[0].trace_id,
-        began=_time(call) if call else None,
-        reason=call.text("parley.reason") if call else "",
-        turns=[
-            _turn(span, children, number, began_ns)
-            for number, span in enumerate((one for one in turns if not _is_discarded(one)), 1)
-        ],
-        rows=list(_rows(others, children, began_ns)),
-    )
+class TraceIndex:
+    """The spans of one trace by what is above them.
+
+    Args:
+        spans: of the trace, at least one. Of those with the same id the first counts: an exporter that gets
+            no answer sends its batch again.
+    """
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._spans: dict[str, Span] = {}
+        for span in sorted(spans, key=lambda span: span.start_ns):
+            self._spans.setdefault(span.span_id, span)
+        self._children: dict[str, list[Span]] = {}
+        for span in self._spans.values():
+            self._children.setdefault(span.parent_id, []).append(span)
+
+    def call(self, span_id: str) -> CallTimes:
+        """The call with this span, which the trace has, or spans below it."""
+        call = self._spans.get(span_id)
+        below = self._children.get(span_id, [])
+        first = call or below[0]
+        turns = [span for span in below if span.name == TURN]
+        others = [span for span in below if span.name != TURN]
+        drawn = {span_id}
+        return CallTimes(
+            session=call.text(SESSION) if call else "",
+            trace_id=first.trace_id,
+            began=_time(call) if call else None,
+            reason=call.text("parley.reason") if call else "",
+            turns=[
+                self._turn(span, number, first.start_ns, drawn)
+                for number, span in enumerate((one for one in turns if not _is_discarded(one)), 1)
+            ],
+            rows=list(self._rows(others, first.start_ns, drawn)),
+        )
+
+    def _turn(self, span: Span, number: int, began_ns: int, drawn: set[str]) -> TurnTimes:
+        figures = {
+            field.name: span.attributes[f"parley.{field.name}"]
+            for field in msgspec.structs.fields(TurnMetrics)
+            if f"parley.{field.name}" in span.attributes
+        }
+        try:
+            metrics = msgspec.convert({"turn": number, **figures}, TurnMetrics)
+        except msgspec.ValidationError:  # another program's span, of the same name
+            metrics = TurnMetrics(turn=number)
+        return TurnTimes(
+            number=metrics.turn,
+            at_s=(span.start_ns - began_ns) / _NS_PER_S,
+            figures=metrics,
+            outcome=span.text("parley.outcome"),
+            rows=list(self._rows(self._children.get(span.span_id, []), span.start_ns, drawn)),
+        )
+
+    def _rows(self, spans: Iterable[Span], origin_ns: int, drawn: set[str], depth: int = 0) -> Iterator[Row]:
+        """Spans and what is below them, each under the one it belongs to.
+
+        Args:
+            spans: those of one depth.
+            origin_ns: Unix time of the beginning of their turn or call.
+            drawn: ids of those that have a row, of which there is no second one: spans may be circular.
+            depth: of the rows.
+        """
+        for span in spans:
+            if span.span_id in drawn:
+                continue
+            drawn.add(span.span_id)
+            below = self._children.get(span.span_id, []) if depth < _MAX_DEPTH else []
+            if span.name in _SHOWN_AS_STAGES and not below and not span.failed:
+                continue
+            yield Row(
+                span.name,
+                (span.start_ns - origin_ns) / _NS_PER_MS,
+                (span.end_ns - span.start_ns) / _NS_PER_MS,
+                depth,
+                (span.text("error.type") or "failed") if span.failed else "",
+            )
+            yield from self._rows(below, origin_ns, drawn, depth + 1)
 
 
 def _is_discarded(span: Span) -> bool:
     """A prepared answer that was not used has the number of the one that was."""
     return span.text("parley.outcome") == "discarded"
-
-
-def _turn(span: Span, children: dict[str, list[Span]], number: int, began_ns: int) -> TurnTimes:
-    figures = {
-        field.name: span.attributes[f"parley.{field.name}"]
-        for field in msgspec.structs.fields(TurnMetrics)
-        if f"parley.{field.name}" in span.attributes
-    }
-    try:
-        metrics = msgspec.convert({"turn": number, **figures}, TurnMetrics)
-    except msgspec.ValidationError:  # another program's span, of the same name
-        metrics = TurnMetrics(turn=number)
-    return TurnTimes(
-        number=metrics.turn,
-        at_s=(span.start_ns - began_ns) / _NS_PER_S,
-        figures=metrics,
-        outcome=span.text("parley.outcome"),
-        rows=list(_rows(children.get(span.span_id, []), children, span.start_ns)),
-    )
-
-
-def _rows(
-    spans: Iterable[Span], children: dict[str, list[Span]], origin_ns: int, depth: int = 0
-) -> Iterator[Row]:
-    """Spans and what is below them, each under the one it belongs to."""
-    for span in spans:
-        below = children.get(span.span_id, []) if depth < _MAX_DEPTH else []
-        if span.name in _SHOWN_AS_STAGES and not below and not span.failed:
-            continue
-        yield Row(
-            span.name,
-            (span.start_ns - origin_ns) / _NS_PER_MS,
-            (span.end_ns - span.start_ns) / _NS_PER_MS,
-            depth,
-            (span.text("error.type") or "failed") if span.failed else "",
-        )
-        yield from _rows(below, children, origin_ns, depth + 1)
 
 
 def _time(span: Span) -> datetime:
@@ -166,18 +194,20 @@ class TraceCollection:
     def __init__(self, settle_s: float, now: Callable[[], float]) -> None:
         self._settle_s = settle_s
         self._now = now
-        self._traces: dict[str, list[Span]] = {}
+        self._traces: dict[str, dict[str, Span]] = {}
         self._changed: dict[str, float] = {}
         self._kept = 0
         self.dropped = 0
-        """Spans that were too many, of a trace or of traces that were forgotten."""
+        """Spans that were too many, of a trace or of traces that were forgotten, and calls of one trace."""
 
     def add(self, spans: Iterable[Span]) -> None:
         """Add spans; of too many traces, the one that has not changed for longest is forgotten."""
         for span in spans:
-            kept = self._traces.setdefault(span.trace_id, [])
-            if len(kept) < MAX_SPANS:
-                kept.append(span)
+            kept = self._traces.setdefault(span.trace_id, {})
+            if span.span_id in kept:
+                pass  # a batch that was sent again
+            elif len(kept) < MAX_SPANS:
+                kept[span.span_id] = span
                 self._kept += 1
             else:
                 self.dropped += 1
@@ -192,20 +222,23 @@ class TraceCollection:
         for trace_id in [
             one for one, at in self._changed.items() if all_of_them or at <= now - self._settle_s
         ]:
-            spans = self._traces[trace_id]
+            spans = list(self._traces[trace_id].values())
             ids = [span.span_id for span in spans if span.name == CALL]
             if ids:
-                found += [call_of(spans, span_id) for span_id in ids]
+                index = TraceIndex(spans)
+                found += [index.call(span_id) for span_id in ids[:MAX_TRACE_CALLS]]
+                self.dropped += len(ids[MAX_TRACE_CALLS:])
                 changed = self._changed[trace_id]
                 self._forget(trace_id)
                 if rest := _of_open_calls(spans, ids):
-                    self._traces[trace_id], self._changed[trace_id] = rest, changed
+                    self._traces[trace_id] = {span.span_id: span for span in rest}
+                    self._changed[trace_id] = changed
                     self._kept += len(rest)
             elif self._changed[trace_id] <= now - self.OPEN_S:
                 self._forget(trace_id)
         return found
 
-    def _forget(self, trace_id: str) -> list[Span]:
+    def _forget(self, trace_id: str) -> dict[str, Span]:
         del self._changed[trace_id]
         spans = self._traces.pop(trace_id)
         self._kept -= len(spans)
@@ -224,7 +257,7 @@ def _of_open_calls(spans: Sequence[Span], ended: Sequence[str]) -> list[Span]:
     above: set[str] = set()
     for span_id in ended:
         parent = by_id.get(by_id[span_id].parent_id)
-        while parent is not None and parent.span_id not in above | below:
+        while parent is not None and parent.span_id not in above and parent.span_id not in below:
             above.add(parent.span_id)
             parent = by_id.get(parent.parent_id)
     kept = [span for span in spans if span.span_id not in below]

@@ -253,6 +253,29 @@ def test_deep_and_circular_spans_end(traces):
     assert max(row.depth for row in call.turns[0].rows) == 8
 
 
+def test_spans_of_one_id_do_not_multiply(traces):
+    same = [span("x", 50, 50 if number else 2, 2_000, 2_001) for number in range(4)]
+    call = read_trace(traces([*call_spans(), *same]), "")
+    assert [row.name for row in call.turns[0].rows].count("x") == 1
+
+
+def test_circular_spans_below_a_call_have_one_row_each(traces):
+    *below, call = call_spans()
+    call["parentSpanId"] = f"{50:016x}"
+    circle = span("x", 50, 1, 0, 1)
+    assert [row.name for row in read_trace(traces([*below, call, circle]), "").rows] == ["x"]
+
+
+def test_a_batch_that_was_sent_twice_counts_once(traces, monkeypatch):
+    monkeypatch.setattr("parley_client.waterfall.traces.MAX_SPANS", len(call_spans()))
+    path = traces(call_spans(), call_spans())
+    assert len(read_trace(path, "").turns) == 1
+    two = traces(call_spans(), call_spans(), call_spans("call-8", OTHER_TRACE))
+    with pytest.raises(UsageError, match="1 turn") as listed:
+        read_trace(two, "")
+    assert "2 turn" not in str(listed.value)
+
+
 @pytest.mark.parametrize("number", [0.0, -5.0, 1e-300, 1e12, 1e308, -1e308, "nan", True])
 def test_any_numbers_can_be_drawn(traces, number):
     figures = dict.fromkeys(FIGURES, number)
@@ -424,6 +447,27 @@ def test_without_the_span_of_its_call_a_trace_waits():
     collection = TraceCollection(6.0, clock)
     collection.add(spans(call_spans()[:-1]))
     clock.now = 100.0
+    assert collection.complete(all_of_them=True) == []
+
+
+def test_a_batch_that_comes_twice_is_drawn_once():
+    clock = Clock()
+    collection = TraceCollection(6.0, clock)
+    for _ in range(2):
+        collection.add(spans(call_spans()))
+    (call,) = collection.complete(all_of_them=True)
+    assert len(call.turns) == 1
+    assert collection.dropped == 0, "they were not too many"
+
+
+def test_of_one_trace_some_calls_are_drawn(monkeypatch):
+    monkeypatch.setattr("parley_client.waterfall.traces.MAX_TRACE_CALLS", 2)
+    clock = Clock()
+    collection = TraceCollection(6.0, clock)
+    for number in range(5):
+        collection.add(spans(call_spans(f"call-{number}", first=1 + 10 * number)))
+    assert [call.session for call in collection.complete(all_of_them=True)] == ["call-0", "call-1"]
+    assert collection.dropped == 3
     assert collection.complete(all_of_them=True) == []
 
 
