@@ -6,6 +6,7 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from parley.errors import ParleyError
 from parley_client.errors import CallLostError
 from parley_client.events import MoveReason
 from parley_gateway.servers import Servers
@@ -147,6 +148,16 @@ class Metrics:
             self.takeovers.labels(outcome)
         for outcome in ("saved", "late", "failed", "too_large"):
             self.checkpoints.labels(outcome)
+
+    def on_call_failed(self, error: ParleyError, *, has_opened: bool) -> None:
+        """Count the error that ended a call: as a refusal if the call had not been opened."""
+        if not has_opened:
+            self.refused.labels(error.code).inc()
+        elif isinstance(error, CallLostError):
+            # A call that broke is lost, whatever the last server said; alerts look for this code.
+            self.lost.labels(CallLostError.code).inc()
+        else:
+            self.lost.labels(error.code).inc()
 
     def set_servers(self, servers: Servers) -> None:
         """Record the state of all servers; the series of those that have left are removed."""

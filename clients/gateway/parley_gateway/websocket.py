@@ -271,6 +271,11 @@ class WebSocketSession:
         """Send to the client until the session is over."""
         raise NotImplementedError
 
+    @property
+    def has_opened(self) -> bool:
+        """Whether its call was opened; an earlier failure is a refusal."""
+        return True
+
     def on_failed(self, error: ParleyError) -> None:
         """Report the failure that ends the session, in the API's format."""
 
@@ -325,7 +330,7 @@ class WebSocketSession:
         failure = next((result for result in results if isinstance(result, Exception)), None)
         if failure is not None:
             error = _known(failure)
-            self.gateway.metrics.lost.labels(error.code).inc()
+            self.gateway.metrics.on_call_failed(error, has_opened=self.has_opened)
             self.on_failed(error)
             self.writer.close(*close_of(error))
         self.writer.close(*(GOING_AWAY if self.gateway.calls.going_away.is_set() else HANGUP))

@@ -149,6 +149,18 @@ class GatewayUnderTest:
         assert values, name
         return sum(values)
 
+    def failures(self) -> list[dict[str, float]]:
+        """What was counted of refusals and of lost calls, by code."""
+        return [
+            {
+                sample.labels["code"]: sample.value
+                for family in counter.collect()
+                for sample in family.samples
+                if sample.name.endswith("_total") and sample.value
+            }
+            for counter in (self.gateway.metrics.refused, self.gateway.metrics.lost)
+        ]
+
 
 async def receive(socket, kind: str) -> dict[str, Any]:
     """The next message of a kind; others are skipped."""

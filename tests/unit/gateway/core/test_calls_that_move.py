@@ -149,6 +149,29 @@ async def test_every_ready_server_is_asked_before_a_call_ends(gateway):
     assert asked == 5
 
 
+async def test_a_call_that_every_server_refuses_to_resume_is_counted_as_lost(gateway):
+    agent = Agent()
+
+    async def refuses_to_resume(stream):
+        first = await stream.frames.get()
+        if protocol.decode_message(first.message).resume is not None:
+            stream.say(protocol.ErrorEvent.of(UnsupportedVoiceError("no such voice")))
+            stream.hang_up("failed")
+            return
+        stream.frames.put_nowait(first)
+        await agent(stream)
+
+    one = await gateway(refuses_to_resume, refuses_to_resume)
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        await socket.send(frame(1))
+        await receive(socket, "speech_started")
+        agent.sessions[0].stream.fail(GONE)
+        assert (await receive(socket, "error"))["code"] == UnsupportedVoiceError.code
+        await closed(socket)
+    assert one.failures() == [{}, {"call_lost": 1}]
+
+
 async def test_a_call_without_a_server_is_lost_in_time(gateway):
     async def breaks(stream):
         Session(stream, protocol.decode_message((await stream.frames.get()).message))

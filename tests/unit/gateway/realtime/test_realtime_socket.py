@@ -242,6 +242,22 @@ async def test_a_failed_session_sends_its_error_and_closes(gateway, agents, sett
     await until(lambda: one.gateway.calls.count == 0)
 
 
+async def test_a_call_that_was_not_opened_is_a_refusal(gateway):
+    one = await gateway(TooManySessionsError("full"), servers={"attempts": 1})
+    async with session(one) as socket:
+        await send(socket, "response.create")
+        await closed(socket)
+    assert one.failures() == [{"too_many_sessions": 1}, {}]
+
+
+async def test_a_call_that_breaks_is_lost(gateway):
+    one = await gateway(on_respond(end_begun))
+    async with session(one) as socket:
+        await send(socket, "response.create")
+        await closed(socket)
+    assert one.failures() == [{}, {"call_lost": 1}]
+
+
 async def test_a_refused_call_names_the_event_that_opened_it(gateway):
     one = await gateway(TooManySessionsError("full"), servers={"attempts": 1})
     async with session(one) as socket:

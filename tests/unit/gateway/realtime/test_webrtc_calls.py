@@ -16,6 +16,7 @@ from resuming_agent import WORD_MS, cut_behind, lose, send_away, serve_session
 from rtc_client import RtcClient, calling, forgotten, post_offer
 
 from parley import protocol
+from parley.errors import TooManySessionsError
 from parley_gateway.apis.realtime.output_audio import Part
 from parley_gateway.apis.realtime.session_config import SessionConfig
 from parley_gateway.apis.realtime.webrtc import calls
@@ -232,6 +233,27 @@ async def test_the_agent_ends_the_call(gateway):
         await until(lambda: client.peer.connectionState == "closed")
 
 
+async def test_a_call_that_a_server_refuses_is_a_refusal(gateway):
+    one = await gateway(TooManySessionsError("full"), servers={"attempts": 1})
+    async with calling(one.http) as client:
+        client.send("session.update", session={"type": "realtime"})
+        assert (await client.receive("error"))["error"]["code"] == "too_many_sessions"
+        await forgotten(client.location)
+    assert one.failures() == [{"too_many_sessions": 1}, {}]
+
+
+async def test_a_call_that_breaks_is_counted_as_lost(gateway):
+    agent = Storyteller()
+    one = await gateway(agent)
+    async with calling(one.http) as client:
+        await client.open_session()
+        agent.stream.say(protocol.SpeechStarted(at_ms=0))  # without a checkpoint it cannot go on elsewhere
+        agent.stream.end()
+        assert (await client.receive("error"))["error"]["code"] == "call_lost"
+        await forgotten(client.location)
+    assert one.failures() == [{}, {"call_lost": 1}]
+
+
 async def offer_of(client):
     await client.peer.setLocalDescription(await client.peer.createOffer())
     return client.peer.localDescription.sdp
@@ -340,6 +362,7 @@ async def test_invalid_requests_are_refused(gateway, content, kind, code):
     answer = await one.http.post("/v1/realtime/calls", content=content, headers={"Content-Type": kind})
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == code
+    assert one.failures() == [{code: 1}, {}]
 
 
 @pytest.mark.parametrize(

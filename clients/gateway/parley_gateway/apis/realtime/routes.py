@@ -80,6 +80,11 @@ class _RealtimeSocket(WebSocketSession):
         self._session = RealtimeSession(gateway, principal, config, emit, speaker)
         self._session.conversation.begin()
 
+    @property
+    def has_opened(self) -> bool:
+        """See :class:`WebSocketSession`."""
+        return self._session.has_opened
+
     def on_failed(self, error: ParleyError) -> None:
         """See :class:`WebSocketSession`."""
         self._session.conversation.on_call_failed(error)

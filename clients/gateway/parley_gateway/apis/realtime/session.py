@@ -60,6 +60,8 @@ class RealtimeSession:
             config, self.commands, emit, speaker, time.monotonic, webrtc=webrtc
         )
         self._rescheduled = asyncio.Event()
+        self.has_opened = False
+        """Whether the agent's call was opened."""
         self.closed: protocol.Closed | None = None
         """The agent's last event; None: the agent has not ended the call."""
 
@@ -79,6 +81,7 @@ class RealtimeSession:
             except TimeoutError as error:
                 raise SessionIdleError(f"no event came within {limit_s:g} s") from error
             async with self._gateway.calls.open(start, principal=self._principal, api="realtime") as call:
+                self.has_opened = True
                 self.conversation.on_call_opened()
                 await run_with_helpers(
                     self._read(call), self.commands.run(call), self._run_timers(), self._keep_alive()

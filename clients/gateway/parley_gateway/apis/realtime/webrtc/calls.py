@@ -320,6 +320,7 @@ class Peer:
                 _log.error("%s: a WebRTC call failed", self.id, exc_info=result)
                 error = error or ParleyError("the gateway failed; its log says why")
         if error is not None:
+            self._gateway.metrics.on_call_failed(error, has_opened=self._session.has_opened)
             self._session.conversation.on_call_failed(error)
         for _ in range(_FLUSH_CHECKS):
             if self._channel is None or not self._channel.bufferedAmount:
@@ -389,6 +390,7 @@ class WebRtcCalls:
                 )
                 answer = await peer.answer(offer)
             except (ParleyError, ClientEventError) as error:
+                self._gateway.metrics.refused.labels(error.code).inc()
                 return error_response(error)
             self._begin(peer, place.pop_all())
         headers = {"Location": f"/v1/realtime/calls/{peer.id}"}
