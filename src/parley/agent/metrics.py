@@ -15,6 +15,8 @@ from parley.protocol import Audio, Connected, ErrorEvent, ServerEvent
 from parley.tts.messages import TtsFallback
 
 SessionOutcome: TypeAlias = Literal["opened", "failed", "left", "full", "invalid", "stopping"]
+_UNOPENED: dict[Reason, SessionOutcome] = {"failed": "failed", "shutdown": "stopping"}
+"""Outcomes of sessions that ended before `connected`; otherwise the client has left."""
 _MS = 1000.0
 
 
@@ -55,14 +57,14 @@ CHUNK_OVERHEAD = Family(
 SESSIONS = _counter(
     "voice_agent_sessions",
     "Sessions that were asked for, by outcome: opened, failed (before `connected`), left (the client ended "
-    "it before), full (refused: all are in use), invalid (refused for its options), stopping (refused: the "
-    "server is drained or stops)",
+    "it before), full (refused: all are in use), invalid (refused for its options), stopping (refused, or "
+    "ended before `connected`: the server is drained or stops)",
     ("outcome",),
     tuple((outcome,) for outcome in ("opened", "failed", "left", "full", "invalid", "stopping")),
 )
 ENDED = _counter(
     "voice_agent_sessions_ended",
-    "Sessions that have ended, by the reason of their event `closed`",
+    "Sessions that have ended, by the reason of their event `closed`, without those that were refused",
     ("reason",),
     tuple((reason,) for reason in get_args(Reason)),
 )
@@ -242,6 +244,7 @@ class SessionMetrics:
         self.arrival = arrival
         self._chunks = 0
         self._opened = False
+        self._invalid = False
 
     def on_audio_received(self, size: int) -> None:
         """The client has sent ``size`` bytes of audio."""
@@ -261,11 +264,19 @@ class SessionMetrics:
         """A sound over the agent was no interruption."""
         self._metrics.on_false_interruption(reason)
 
+    def on_options_refused(self) -> None:
+        """The session will not be opened: the engines refuse its options."""
+        self._invalid = True
+
     def on_closed(self, reason: Reason) -> None:
         """The session has ended."""
+        if self._invalid:
+            # Nothing has failed, and other sessions with invalid options never begin.
+            self._metrics.on_session_asked("invalid")
+            return
         self._metrics.on_session_ended(reason)
         if not self._opened:
-            self._metrics.on_session_asked("failed" if reason == "failed" else "left")
+            self._metrics.on_session_asked(_UNOPENED.get(reason, "left"))
 
     def on_chunk(self, elapsed_s: float, networks_s: float) -> None:
         """A chunk was recognised: seconds until the reply, and of the networks in them."""

@@ -27,6 +27,7 @@ from parley.agent.validation import check_start, describe
 from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
 from parley.errors import (
+    InvalidInputError,
     InvalidMessageError,
     OverloadedError,
     ParleyError,
@@ -359,6 +360,8 @@ class AgentSession:
                 self.go_away(self._time_left_ms)
             await self._recognition.run()
         except ParleyError as error:
+            if isinstance(error, InvalidInputError) and not self._opened.is_set():
+                self._metrics.on_options_refused()
             self.report_error(error)
         except Exception:  # noqa: BLE001 - logged and reported to the client
             self._conversation.on_task_failed("recognition")

@@ -10,9 +10,10 @@ from agent_fakes import CHUNK_MS, FakeCall, says
 
 from parley.agent import metrics as names
 from parley.agent.config import AgentConfig, AgentDeadlines
+from parley.agent.host import Incoming
 from parley.agent.turns import ResumeReason
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
-from parley.errors import InferenceError
+from parley.errors import InferenceError, UnsupportedVoiceError
 from parley.llm.messages import TextDelta
 from parley.metrics import MetricsRecorder
 from parley.protocol import (
@@ -27,6 +28,7 @@ from parley.protocol import (
     Text,
     TurnMetrics,
     TurnOptions,
+    encode,
 )
 
 STORY = "Once there was a robot in a house by the sea, and it was happy. It waved at all the boats."
@@ -244,6 +246,28 @@ async def test_a_session_that_cannot_be_opened_has_failed():
     recorded = Recorded(call.metrics)
     assert (recorded.count(names.SESSIONS, "opened"), recorded.count(names.SESSIONS, "failed")) == (0, 1)
     assert recorded.count(names.ENDED, "failed") == 1
+
+
+async def test_an_unknown_voice_is_an_invalid_option_and_no_failure():
+    call = FakeCall()
+    call.synthesizer.stored["nobody"] = UnsupportedVoiceError("there is no such voice")
+    await call.start(Start(voice="nobody"), microphone=False)
+    await call.check_nothing_left()
+    recorded = Recorded(call.metrics)
+    assert recorded.count(names.ERRORS, "unsupported_voice") == 1
+    assert recorded.count(names.SESSIONS, "invalid") == 1
+    assert recorded.count(names.SESSIONS, "failed") == 0
+    assert recorded.count(names.ENDED, "failed") == 0
+
+
+async def test_a_session_that_a_shutdown_ends_before_it_is_open_has_not_left():
+    call = FakeCall()
+    call.host.handle(Incoming(call.id, message=encode(Start()), start=True), call.outlet)
+    await call.host.shut_down()
+    recorded = Recorded(call.metrics)
+    assert recorded.count(names.SESSIONS, "stopping") == 1
+    assert recorded.count(names.SESSIONS, "left") == 0
+    assert recorded.count(names.ENDED, "shutdown") == 1
 
 
 async def test_a_request_without_a_session_is_an_error():
