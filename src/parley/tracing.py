@@ -11,12 +11,13 @@ Attributes with words of the conversation have the prefix :data:`CONTENT_PREFIX`
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from parley.errors import ParleyError
 from parley.timeouts import loop_time
@@ -25,12 +26,21 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span, Tracer
+    from requests import Session
+    from urllib3 import HTTPResponse
 
 CONTENT_PREFIX = "parley.content."
 CONTENT_VARIABLE = "PARLEY_TRACE_CONTENT"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_CREDENTIALS = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+)
 _EXPORT_S = 5.0
+_MAX_ANSWER_BYTES = 65_536
+"""Of the collector, over HTTP; one has a few."""
+_PIECE_BYTES = 8_192
 _CLOSE_S = 3.0
 _PER_S = 1e9
 _log = logging.getLogger(__name__)
@@ -178,7 +188,7 @@ def open_tracing(
 
         names = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": service}
         provider = TracerProvider(resource=Resource.create(names), shutdown_on_exit=False)
-        provider.add_span_processor(BatchSpanProcessor(_make_exporter(protocol)))
+        provider.add_span_processor(BatchSpanProcessor(_make_exporter(protocol, environment)))
     except ImportError as error:
         _log.warning("traces need the extra “traces” (pip install 'parley[traces]'): %s", error)
         return None
@@ -189,14 +199,59 @@ def open_tracing(
     return Tracing(provider, content=content, clock=clock)
 
 
-def _make_exporter(protocol: str) -> SpanExporter:
+def _make_exporter(protocol: str, environment: Mapping[str, str]) -> SpanExporter:
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc  # noqa: PLC0415
 
         return grpc.OTLPSpanExporter(timeout=_EXPORT_S)
     from opentelemetry.exporter.otlp.proto.http import trace_exporter as http  # noqa: PLC0415
 
-    return http.OTLPSpanExporter(timeout=_EXPORT_S)
+    # A provider of credentials brings a session of its own.
+    has_own = any(environment.get(name) for name in _CREDENTIALS)
+    return http.OTLPSpanExporter(timeout=_EXPORT_S, session=None if has_own else _bounded_session())
+
+
+def _bounded_session() -> Session:
+    """A session that reads a limited part of an answer's body, for a limited time.
+
+    ``requests`` reads a body whole, for as long as bytes come.
+    """
+    from requests import PreparedRequest, Response, Session  # noqa: PLC0415
+    from requests.adapters import HTTPAdapter  # noqa: PLC0415
+
+    class BoundedAdapter(HTTPAdapter):
+        # Not in the session: it reads the body of a redirect before it returns the response.
+        def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
+            ends_s = time.monotonic() + _EXPORT_S
+            response = super().send(request, *args, **{**options, "stream": True})
+            response.raw = io.BytesIO(_read_some(response.raw, ends_s))
+            return response
+
+    session = Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, BoundedAdapter())
+    return session
+
+
+def _read_some(body: HTTPResponse, ends_s: float) -> bytes:
+    """The beginning of a body; the connection of a longer or slower one, or one that breaks, is closed.
+
+    Args:
+        body: packed or not.
+        ends_s: when to read no more (``time.monotonic``); a wait that has begun ends with its own timeout.
+    """
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+    read = bytearray()
+    try:
+        while piece := body.read1(_PIECE_BYTES, decode_content=False):
+            read += piece
+            if len(read) >= _MAX_ANSWER_BYTES or time.monotonic() >= ends_s:
+                body.close()
+                break
+    except HTTPError:
+        body.close()  # the status says whether the spans have arrived
+    return bytes(read)
 
 
 class _SpanClock:

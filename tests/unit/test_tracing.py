@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
+import time
+from contextlib import suppress
 
 import pytest
 from recorded_spans import PARENT, Spans
@@ -59,6 +62,57 @@ async def test_a_collector_that_is_away_costs_a_call_nothing(nowhere, protocol, 
         for number in range(5_000):
             call.child("turn", {"parley.turn": number}).end()
     traces.close()
+
+
+class Collector:
+    """Answers each request with a head, then with the same piece again and again."""
+
+    def __init__(self, head, piece, pause_s):
+        self.sent = 0
+        self.is_cut_off = threading.Event()
+        self._parts = head, piece, pause_s
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        head, piece, pause_s = self._parts
+        connection, _ = self._listener.accept()
+        with self._listener, connection:
+            connection.recv(65_536)
+            with suppress(OSError):
+                connection.sendall(head)
+                while self.sent < 64 * 1024 * 1024:
+                    connection.sendall(piece)
+                    self.sent += len(piece)
+                    time.sleep(pause_s)
+            self.is_cut_off.set()
+
+
+PLAIN = b"HTTP/1.1 200 OK\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+REDIRECT = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "piece", "pause_s"),
+    [
+        (PLAIN, bytes(65_536), 0),
+        (CHUNKED, b"10000\r\n" + bytes(65_536) + b"\r\n", 0),
+        (REDIRECT, bytes(65_536), 0),
+        (PLAIN, b"x", 0.02),
+    ],
+)
+def test_an_endless_answer_of_a_collector_is_cut_off(monkeypatch, head, piece, pause_s):
+    monkeypatch.setattr(tracing, "_EXPORT_S", 0.5)
+    monkeypatch.setattr(tracing, "_CLOSE_S", 30.0)
+    collector = Collector(head, piece, pause_s)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    traces = open_tracing("test", {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}, clock=time.monotonic)
+    traces.begin("call").end()
+    traces.close()
+    assert collector.is_cut_off.wait(30)
+    assert collector.sent < 32 * 1024 * 1024  # most of it waits in the buffers of the sockets
 
 
 async def test_a_block_ends_its_span_with_its_error(nowhere, monkeypatch):
