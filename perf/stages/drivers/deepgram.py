@@ -11,6 +11,7 @@ import httpx2
 import numpy as np
 from websockets.asyncio.client import ClientConnection
 
+from stages.drivers.answers import IDENTITY, AnswerSize, BoundedTransport, readable, text_of
 from stages.drivers.options import EndpointOptions
 from stages.drivers.recording import RecordingRecognizer, to_wav
 from stages.drivers.sockets import open_socket, translated
@@ -42,7 +43,10 @@ async def open_recognizer(options: EndpointOptions) -> AsyncIterator[DeepgramRec
 async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingRecognizer]:
     """``POST /v1/listen``."""
     url = _address(options, "/v1/listen", model=options.model or _LISTEN, smart_format="true")
-    async with httpx2.AsyncClient(headers=_headers(options), timeout=_REQUEST_S) as client:
+    headers = {**_headers(options), **IDENTITY}
+    async with httpx2.AsyncClient(
+        headers=headers, timeout=_REQUEST_S, transport=BoundedTransport()
+    ) as client:
 
         async def transcribe(samples: Pcm) -> str:
             try:
@@ -50,13 +54,12 @@ async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingR
                     url, content=to_wav(samples), headers={"Content-Type": "audio/wav"}
                 )
                 answer.raise_for_status()
-                return str(answer.json()["results"]["channels"][0]["alternatives"][0]["transcript"])
             except httpx2.HTTPStatusError as error:
                 raise EndpointError(f"HTTP {error.response.status_code}") from error
             except httpx2.HTTPError as error:
                 raise EndpointError("no connection") from error
-            except (ValueError, LookupError, TypeError) as error:
-                raise EndpointError("unreadable answer") from error
+            with readable():
+                return text_of(answer.json()["results"]["channels"][0]["alternatives"][0]["transcript"])
 
         yield RecordingRecognizer(transcribe)
 
@@ -106,15 +109,26 @@ class _ListenStream:
             await self._socket.send('{"type": "CloseStream"}')
 
     async def __aiter__(self) -> AsyncIterator[Text]:
+        size = AnswerSize()
         with translated():
             async for raw in self._socket:
-                message = json.loads(raw)
-                match message.get("type"):
-                    case "Results":
-                        text = message["channel"]["alternatives"][0]["transcript"]
-                        yield Text(text, message["is_final"])
-                    case "Error":
-                        raise EndpointError(str(message.get("code") or message.get("variant")))
+                size.add(raw)
+                with readable():
+                    text = _read_result(raw)
+                if text is not None:
+                    yield text
+
+
+def _read_result(raw: str | bytes) -> Text | None:
+    """The text of a message; None: the message has none."""
+    message = json.loads(raw)
+    match message.get("type"):
+        case "Results":
+            text = text_of(message["channel"]["alternatives"][0]["transcript"])
+            return Text(text, is_final=message["is_final"] is True)
+        case "Error":
+            raise EndpointError(str(message.get("code") or message.get("variant")))
+    return None
 
 
 class DeepgramVoice:
@@ -137,19 +151,19 @@ class DeepgramVoice:
         with translated():
             socket = self._idle.pop() if self._idle else await self._connect()
             is_over = False
+            size = AnswerSize()
             try:
                 await socket.send(json.dumps({"type": "Speak", "text": text}))
                 await socket.send('{"type": "Flush"}')
                 async for raw in socket:
-                    if isinstance(raw, bytes):
-                        yield Sound(np.frombuffer(raw, "<i2").astype(np.int16), _SPEECH_RATE)
-                        continue
-                    message = json.loads(raw)
-                    if message.get("type") == "Flushed":
+                    size.add(raw)
+                    with readable():
+                        sound = _read_sound(raw)
+                    if sound is None:
                         is_over = True
                         break
-                    if message.get("type") == "Error":
-                        raise EndpointError(str(message.get("code") or message.get("variant")))
+                    if len(sound.samples):
+                        yield sound
             finally:
                 if is_over:
                     self._idle.append(socket)
@@ -160,3 +174,16 @@ class DeepgramVoice:
 
     async def _connect(self) -> ClientConnection:
         return await self._stack.enter_async_context(open_socket(self._url, self._headers))
+
+
+def _read_sound(raw: str | bytes) -> Sound | None:
+    """The audio of a message, which may have none; None: no more follows."""
+    if isinstance(raw, bytes):
+        return Sound(np.frombuffer(raw, "<i2").astype(np.int16), _SPEECH_RATE)
+    message = json.loads(raw)
+    match message.get("type"):
+        case "Flushed":
+            return None
+        case "Error":
+            raise EndpointError(str(message.get("code") or message.get("variant")))
+    return Sound(np.zeros(0, np.int16), _SPEECH_RATE)

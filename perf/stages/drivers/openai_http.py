@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import numpy as np
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
 
+from stages.drivers.answers import IDENTITY, BoundedTransport, readable, text_of
 from stages.drivers.options import EndpointOptions
 from stages.drivers.recording import RecordingRecognizer, to_wav
 from stages.protocols import Delta, EndpointError, Pcm, Prompt, Sound, Usage
@@ -26,6 +27,8 @@ def _translated() -> Iterator[None]:
     except APIStatusError as error:
         raise EndpointError(f"HTTP {error.status_code}") from error
     except APIConnectionError as error:
+        if isinstance(error.__cause__, EndpointError):
+            raise error.__cause__ from error
         raise EndpointError("no connection") from error
     except OpenAIError as error:
         raise EndpointError(type(error).__name__) from error
@@ -34,7 +37,13 @@ def _translated() -> Iterator[None]:
 @asynccontextmanager
 async def _client(options: EndpointOptions) -> AsyncIterator[AsyncOpenAI]:
     with _translated():
-        client = AsyncOpenAI(base_url=options.url or None, api_key=options.key or "none", max_retries=0)
+        client = AsyncOpenAI(
+            base_url=options.url or None,
+            api_key=options.key or "none",
+            max_retries=0,
+            default_headers=IDENTITY,
+            http_client=DefaultAsyncHttpxClient(transport=BoundedTransport()),
+        )
         async with client:
             yield client
 
@@ -59,11 +68,11 @@ async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingR
     async with _client(options) as client:
 
         async def transcribe(samples: Pcm) -> str:
-            with _translated():
+            with _translated(), readable():
                 written = await client.audio.transcriptions.create(
                     model=options.model or _TRANSCRIPTION, file=("speech.wav", to_wav(samples))
                 )
-            return written.text
+                return text_of(written.text)
 
         yield RecordingRecognizer(transcribe)
 
@@ -89,11 +98,19 @@ class OpenAiLanguageModel:
                 max_completion_tokens=_LIMIT_TOKENS,
             )
             async with stream:
-                async for chunk in stream:
-                    if chunk.choices and (text := chunk.choices[0].delta.content):
-                        yield Delta(text)
-                    if chunk.usage is not None:
-                        yield Usage(chunk.usage.completion_tokens)
+                chunks = aiter(stream)
+                while True:
+                    with readable():
+                        chunk = await anext(chunks, None)
+                        if chunk is None:
+                            break
+                        text = chunk.choices[0].delta.content if chunk.choices else None
+                        delta = Delta(text_of(text)) if text else None
+                        usage = Usage(int(chunk.usage.completion_tokens)) if chunk.usage else None
+                    if delta is not None:
+                        yield delta
+                    if usage is not None:
+                        yield usage
 
 
 class OpenAiVoice:

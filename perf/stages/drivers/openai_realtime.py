@@ -13,6 +13,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection
 
 from parley.audio.pcm import Resampler
+from stages.drivers.answers import readable
 from stages.drivers.options import EndpointOptions
 from stages.drivers.sockets import open_socket, translated
 from stages.protocols import RATE, AnswerEnded, EndpointError, Pcm, Sound, Text
@@ -86,9 +87,10 @@ class _Socket:
         """
         with translated():
             async for raw in self._connection:
-                event: dict[str, Any] = msgspec.json.decode(raw)
-                if event["type"] == "error":
-                    raise EndpointError(str(event["error"].get("code") or event["error"].get("type")))
+                with readable():
+                    event = msgspec.json.decode(raw, type=dict[str, Any])
+                    if event["type"] == "error":
+                        raise EndpointError(str(event["error"].get("code") or event["error"].get("type")))
                 yield event
 
 

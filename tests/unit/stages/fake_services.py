@@ -23,6 +23,8 @@ class Service:
     def __init__(self):
         self.seen = []
         self.refuses = False
+        self.answer = None
+        """What is answered in place of an answer: bytes of a body, or messages of a WebSocket."""
         self.connections = 0
 
     def app(self):
@@ -43,6 +45,8 @@ class Service:
         if self.refuses:
             return self._refusal()
         self.seen.append((request.headers["authorization"], await request.json()))
+        if self.answer is not None:
+            return Response(self.answer, media_type="text/event-stream")
 
         async def events():
             for text in ("one ", "two"):
@@ -59,6 +63,8 @@ class Service:
         if self.refuses:
             return self._refusal()
         self.seen.append(await request.json())
+        if self.answer is not None:
+            return Response(self.answer, media_type="audio/pcm")
 
         async def parts():
             yield SOUND[:1_001]  # an odd number of bytes
@@ -71,12 +77,16 @@ class Service:
             return self._refusal()
         async with request.form() as form:
             self.seen.append((form["model"], await form["file"].read()))
+        if self.answer is not None:
+            return Response(self.answer, media_type="application/json")
         return {"text": "one two"}
 
     async def recording(self, request: Request):
         if self.refuses:
             return self._refusal()
         self.seen.append((request.headers.get("authorization"), await request.body()))
+        if self.answer is not None:
+            return Response(self.answer, media_type="application/json")
         return {"results": {"channels": [{"alternatives": [{"transcript": "one two"}]}]}}
 
     async def listen(self, websocket: WebSocket):
@@ -93,6 +103,9 @@ class Service:
                     return
                 if message.get("bytes"):
                     audio += len(message["bytes"])
+                    if self.answer is not None:
+                        await _send_all(websocket, self.answer)
+                        continue
                     await websocket.send_json(_result("one", is_final=False))
                 elif "CloseStream" in message.get("text", ""):
                     await websocket.send_json(_result("one two", is_final=True))
@@ -110,6 +123,8 @@ class Service:
                     self.seen.append(message["text"])
                 if message["type"] == "Flush" and self.refuses:
                     await websocket.send_json({"type": "Error", "code": "full"})
+                elif message["type"] == "Flush" and self.answer is not None:
+                    await _send_all(websocket, self.answer)
                 elif message["type"] == "Flush":
                     await websocket.send_bytes(SOUND)
                     await websocket.send_json({"type": "Flushed", "sequence_id": 0})
@@ -132,6 +147,11 @@ class Service:
                         await websocket.send_json(answer)
                 elif event["type"] == "input_audio_buffer.commit":
                     await websocket.send_json(_completed())
+
+
+async def _send_all(websocket, messages):
+    for message in messages:
+        await (websocket.send_bytes if isinstance(message, bytes) else websocket.send_text)(message)
 
 
 def _answers(before, heard, *, is_call):

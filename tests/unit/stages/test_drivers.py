@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import soundfile
@@ -20,6 +21,7 @@ from stages.requests import answer, speak
 from stages.runner import Runner
 
 PROMPT = Prompt("Be short.", "hello")
+PATIENT = replace(QUICK, turn_s=30.0)
 
 
 @pytest.fixture
@@ -30,19 +32,19 @@ async def service():
         yield one
 
 
-async def measure(kind, url, **options):
+async def measure(kind, url, patience=QUICK, **options):
     """One turn."""
     driver = DRIVERS[kind]
     async with driver.open(EndpointOptions(url=url, **options)) as endpoint:
         match driver.stage:
             case Stage.RECOGNIZER:
-                return await recognize(endpoint, utterance(), QUICK)
+                return await recognize(endpoint, utterance(), patience)
             case Stage.LANGUAGE_MODEL:
-                return await answer(endpoint, PROMPT, QUICK)
+                return await answer(endpoint, PROMPT, patience)
             case Stage.VOICE:
-                return await speak(endpoint, "hello", QUICK)
+                return await speak(endpoint, "hello", patience)
             case Stage.CALL:
-                return (await call(endpoint, [utterance()], QUICK))[0]
+                return (await call(endpoint, [utterance()], patience))[0]
 
 
 OPENAI = (
@@ -73,6 +75,52 @@ async def test_a_refusal_is_a_failure_with_its_code(service, kind):
     service.refuses = True
     turn = await measure(kind, url_of(service, kind))
     assert turn.failure in ("HTTP 429", "full")
+
+
+NO_RESULT = '{"type": "Results", "is_final": true, "channel": {"alternatives": [%s]}}'
+NO_CHUNK = b'data: {"choices": [{"index": 0, "delta": %s}]}\n\ndata: [DONE]\n\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "answered"),
+    [
+        *(("deepgram-recording", body) for body in (b"{", b"[]", b"\xff", b'{"results": 1}', b"[" * 100_000)),
+        ("deepgram-recording", b'{"results": {"channels": [{"alternatives": [{"transcript": 1}]}]}}'),
+        *(("deepgram-recognizer", [one]) for one in ("{", "[]", b"\xff", NO_RESULT % "", NO_RESULT % "1")),
+        ("deepgram-recognizer", [NO_RESULT % '{"transcript": 1}']),
+        *(("deepgram-speech", [one]) for one in ("{", "[]", b"odd")),
+        *(("openai-chat", one) for one in (b"data: {\n\n", b"\xff\n\n", NO_CHUNK % b"1")),
+        ("openai-chat", NO_CHUNK % b'{"content": 1}'),
+        *(("openai-recording", body) for body in (b"{", b"[]", b'{"text": 1}', b"\xff")),
+    ],
+)
+async def test_an_unreadable_answer_is_a_failure(service, kind, answered):
+    service.answer = answered
+    turn = await measure(kind, url_of(service, kind), PATIENT, key="secret")
+    assert turn.failure == "unreadable answer"
+
+
+@pytest.mark.parametrize(
+    ("kind", "answered"),
+    [
+        *((kind, bytes(5_000)) for kind in ("openai-chat", "openai-speech", "openai-recording")),
+        ("deepgram-recording", bytes(5_000)),
+        ("deepgram-recognizer", ['{"type": "%s"}' % ("x" * 1_000)] * 5),
+        ("deepgram-speech", [bytes(1_000)] * 5),
+    ],
+)
+async def test_an_answer_is_bounded(service, kind, answered, monkeypatch):
+    monkeypatch.setattr("stages.drivers.answers.MAX_BYTES", 4_000)
+    service.answer = answered
+    turn = await measure(kind, url_of(service, kind), PATIENT, key="secret")
+    assert turn.failure == "answer too large"
+
+
+async def test_the_bound_is_that_of_one_answer(service, monkeypatch):
+    monkeypatch.setattr("stages.drivers.answers.MAX_BYTES", 8_000)
+    async with DRIVERS["deepgram-speech"].open(EndpointOptions(url=service.url)) as endpoint:
+        for _ in range(3):
+            assert not (await speak(endpoint, "one", QUICK)).failure
 
 
 @pytest.mark.parametrize("kind", [kind for kind, driver in DRIVERS.items() if kind != "pipecat"])
