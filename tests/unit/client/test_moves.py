@@ -285,7 +285,7 @@ async def test_a_call_stays_where_no_other_server_takes_it(monkeypatch):
         first.stream.say(protocol.GoAway(time_left_ms=60_000))
         first.checkpoint()
         async with asyncio.timeout(10):
-            while len(servers.call_ids) < 4:  # noqa: ASYNC110 - whatever changes it tells nobody
+            while len(servers.call_ids) < 4:  # noqa: ASYNC110 - no event reports the change
                 await asyncio.sleep(0.01)
         await line.speak(0, 1, 0)
         await line.answered(1)
@@ -316,7 +316,7 @@ async def test_a_refusal_that_comes_when_its_time_is_over_is_not_the_application
         first.stream.say(protocol.GoAway(time_left_ms=60_000))
         first.checkpoint()
         async with asyncio.timeout(10):
-            while len(servers.call_ids) < 3:  # noqa: ASYNC110 - whatever changes it tells nobody
+            while len(servers.call_ids) < 3:  # noqa: ASYNC110 - no event reports the change
                 await asyncio.sleep(0.01)
         await line.speak(0, 1, 0)
         await line.answered(1)

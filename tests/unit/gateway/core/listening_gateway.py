@@ -187,7 +187,7 @@ async def closed(socket) -> tuple[int, str]:
 async def until(condition):
     """Wait until something is so."""
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - whatever changes it tells nobody
+        while not condition():  # noqa: ASYNC110 - no event reports the change
             await asyncio.sleep(0)
 
 

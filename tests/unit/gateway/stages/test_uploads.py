@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_ends_its_decoder(gateway, path):
 
 async def until(condition):
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - whatever changes it tells nobody
+        while not condition():  # noqa: ASYNC110 - no event reports the change
             await asyncio.sleep(0.005)
 
 
