@@ -67,10 +67,16 @@ def parser() -> argparse.ArgumentParser:
         help="load only this model; may be repeated, and must name the models that it calls too",
     )
     add("--name", default="default", help="its state is kept in .server/NAME (default: %(default)s)")
-    add("--grpc-port", "--port", type=int, default=defaults.grpc_port, metavar="N", help="0: any free port")
-    add("--http-port", type=int, default=defaults.http_port, metavar="N", help="0: any free port")
-    add("--metrics-port", type=int, default=defaults.metrics_port, metavar="N", help="0: any free port")
-    add("--any-port", action="store_true", help="take free ports for all three")
+    add(
+        "--grpc-port",
+        "--port",
+        type=int,
+        metavar="N",
+        help=f"default: {defaults.grpc_port}; 0: any free port",
+    )
+    add("--http-port", type=int, metavar="N", help=f"default: {defaults.http_port}; 0: any free port")
+    add("--metrics-port", type=int, metavar="N", help=f"default: {defaults.metrics_port}; 0: any free port")
+    add("--any-port", action="store_true", help="take free ports where none is given")
     add("--grpc-address", default=defaults.grpc_address, metavar="IP", help="default: %(default)s")
     add("--http-address", default=defaults.http_address, metavar="IP", help="default: %(default)s")
     add(
@@ -118,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
 
 def read_options(arguments: argparse.Namespace) -> ServerOptions:
     """The options that the command line gives."""
-    ports = (arguments.grpc_port, arguments.http_port, arguments.metrics_port)
+    given = (arguments.grpc_port, arguments.http_port, arguments.metrics_port)
     tls = None
     if arguments.tls_cert:
         tls = ServerTls(
@@ -126,7 +132,11 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
             key_file=arguments.tls_key,
             client_ca_file=arguments.tls_client_ca,
         )
-    grpc_port, http_port, metrics_port = (0, 0, 0) if arguments.any_port else ports
+    usual = ServerOptions()
+    otherwise = (0, 0, 0) if arguments.any_port else (usual.grpc_port, usual.http_port, usual.metrics_port)
+    grpc_port, http_port, metrics_port = (
+        default if port is None else port for port, default in zip(given, otherwise, strict=True)
+    )
     return ServerOptions(
         model_repository=arguments.model_repository.resolve(),
         profile=arguments.profile,

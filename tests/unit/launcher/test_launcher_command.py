@@ -156,7 +156,7 @@ def test_only_the_operator_overrules_a_models_own_threads(installation):
 def test_the_command_line_becomes_options():
     line = "--any-port --grpc-port 9 --load-model a --load-model b --name x -- --log-verbose=1"
     options = read_options(parser().parse_args(line.split()))
-    assert (options.grpc_port, options.http_port, options.metrics_port) == (0, 0, 0)
+    assert (options.grpc_port, options.http_port, options.metrics_port) == (9, 0, 0)
     assert options.load_models == ("a", "b")
     assert options.state_dir.name == "x"
     assert options.extra_flags == ("--log-verbose=1",)
