@@ -22,6 +22,7 @@ from parley.launcher.options import DEFAULT_PROFILE, TINY_PROFILE
 from parley_client.cli.arguments import run_to_end
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.output import until_closed
+from parley_client.cli.own_server import project_profiles
 from parley_client.cli.script import ScriptTurn, load_script
 from parley_client.cli.turns import percentile
 from parley_client.cli.view import make_console
@@ -150,7 +151,10 @@ def _arguments() -> argparse.Namespace:
         "--scenarios", default=",".join(SCENARIOS), help="in this order (default: %(default)s)"
     )
     parser.add_argument(
-        "--profile", default=TINY_PROFILE, help=f"or {DEFAULT_PROFILE} (default: %(default)s)"
+        "--profile",
+        choices=project_profiles(),
+        default=TINY_PROFILE,
+        help=f"or {DEFAULT_PROFILE} (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and check to FILE")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of all nodes in FOLDER")

@@ -22,7 +22,7 @@ from parley.errors import ParleyError
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley_client.cli.arguments import handle_signals
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import own_server
+from parley_client.cli.own_server import own_server, project_profiles
 from parley_client.cli.view import make_console
 from parley_client.errors import AudioFileError, ClientError, OutputClosedError
 
@@ -57,7 +57,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add("--spawn-rate", type=float, default=1.0, help="new callers per second (default: %(default)g)")
     add("--workers", type=int, default=2, help="processes of locust (default: %(default)s)")
-    add("--profile", default=TINY_PROFILE, help="of the server, and of what is said (default: %(default)s)")
+    add(
+        "--profile",
+        choices=project_profiles(),
+        default=TINY_PROFILE,
+        help="of the server, and of what is said (default: %(default)s)",
+    )
     add("--server", metavar="HOST:PORT", help="a running server (default: starts one)")
     add("--gateway", metavar="URL", help="a running gateway (default: starts one)")
     add("--only", choices=list(_CLASSES), help="only callers of this kind")

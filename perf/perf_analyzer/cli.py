@@ -23,7 +23,7 @@ from parley.launcher import ServerOptions
 from parley.launcher.models import leave_out_absent, read_parameters
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import running_server
+from parley_client.cli.own_server import project_profiles, running_server
 from parley_client.cli.view import make_console
 from parley_client.errors import ClientError
 from perf_analyzer.export import Figures
@@ -80,7 +80,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help=f"of {', '.join(DRIVES)} (default: all that are served)")
-    add("--profile", default=TINY_PROFILE, help="of the models (default: %(default)s)")
+    add(
+        "--profile",
+        choices=project_profiles(),
+        default=TINY_PROFILE,
+        help="of the models (default: %(default)s)",
+    )
     add("--server", metavar="HOST:PORT", help="gRPC address of a running server (default: one is started)")
     add(
         "--concurrency",

@@ -21,7 +21,7 @@ from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
 from parley_client.cli.arguments import handle_signals
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import running_server
+from parley_client.cli.own_server import project_profiles, running_server
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 from simulate.caller import Job, run_calls
@@ -58,7 +58,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="simulate", description="Simulated callers talk to the real server and judge it.", epilog=_EPILOG
     )
     add = parser.add_argument
-    add("--profile", default=TINY_PROFILE, help="of the server and its callers (default: %(default)s)")
+    add(
+        "--profile",
+        choices=project_profiles(),
+        default=TINY_PROFILE,
+        help="of the server and its callers (default: %(default)s)",
+    )
     add("--server", metavar="HOST:PORT", help="a running server (default: starts one)")
     add(
         "--scenarios",

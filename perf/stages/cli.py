@@ -23,7 +23,7 @@ from parley.errors import ParleyError
 from parley.launcher import DEFAULT_PROFILE, EmbeddedServer
 from parley_client.cli.arguments import handle_signals, run_to_end
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import own_server
+from parley_client.cli.own_server import own_server, project_profiles
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 from parley_client.stages.transcription import TRANSCRIBERS
@@ -110,7 +110,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="start no server: measure what --endpoint names, and nothing else",
     )
-    parser.add_argument("--profile", default=DEFAULT_PROFILE, help="of the own server (default: %(default)s)")
+    parser.add_argument(
+        "--profile",
+        choices=project_profiles(),
+        default=DEFAULT_PROFILE,
+        help="of the own server (default: %(default)s)",
+    )
     parser.add_argument(
         "--only",
         action="append",
