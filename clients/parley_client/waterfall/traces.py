@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -187,6 +188,8 @@ class TraceCollection:
     MAX_TRACES = 256
     MAX_SPANS = 50_000
     """Of all traces."""
+    MAX_DRAWN = 10_000
+    """Calls that were complete, of which a batch that is sent again is ignored."""
     OPEN_S = 900.0
     """A trace of which nothing came for so long is forgotten: the span of its call is lost, or was drawn
     before these spans came."""
@@ -196,6 +199,7 @@ class TraceCollection:
         self._now = now
         self._traces: dict[str, dict[str, Span]] = {}
         self._changed: dict[str, float] = {}
+        self._drawn: dict[tuple[str, str], None] = {}
         self._kept = 0
         self.dropped = 0
         """Spans that were too many, of a trace or of traces that were forgotten, and calls of one trace."""
@@ -203,6 +207,8 @@ class TraceCollection:
     def add(self, spans: Iterable[Span]) -> None:
         """Add spans; of too many traces, the one that has not changed for longest is forgotten."""
         for span in spans:
+            if (span.trace_id, span.span_id) in self._drawn:
+                continue  # the batch of a call that was complete, sent again
             kept = self._traces.setdefault(span.trace_id, {})
             if span.span_id in kept:
                 pass  # a batch that was sent again
@@ -228,6 +234,7 @@ class TraceCollection:
                 index = TraceIndex(spans)
                 found += [index.call(span_id) for span_id in ids[:MAX_TRACE_CALLS]]
                 self.dropped += len(ids[MAX_TRACE_CALLS:])
+                self._remember(trace_id, ids)
                 changed = self._changed[trace_id]
                 self._forget(trace_id)
                 if rest := _of_open_calls(spans, ids):
@@ -237,6 +244,11 @@ class TraceCollection:
             elif self._changed[trace_id] <= now - self.OPEN_S:
                 self._forget(trace_id)
         return found
+
+    def _remember(self, trace_id: str, ids: Iterable[str]) -> None:
+        self._drawn |= dict.fromkeys((trace_id, span_id) for span_id in ids)
+        for key in list(islice(self._drawn, max(0, len(self._drawn) - self.MAX_DRAWN))):
+            del self._drawn[key]
 
     def _forget(self, trace_id: str) -> dict[str, Span]:
         del self._changed[trace_id]

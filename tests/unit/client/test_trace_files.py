@@ -460,6 +460,14 @@ def test_a_batch_that_comes_twice_is_drawn_once():
     assert collection.dropped == 0, "they were not too many"
 
 
+def test_a_batch_that_comes_again_after_its_call_was_drawn_is_ignored():
+    collection = TraceCollection(6.0, Clock())
+    collection.add(spans(call_spans()))
+    assert len(collection.complete(all_of_them=True)) == 1
+    collection.add(spans(call_spans()))
+    assert collection.complete(all_of_them=True) == []
+
+
 def test_of_one_trace_some_calls_are_drawn(monkeypatch):
     monkeypatch.setattr("parley_client.waterfall.traces.MAX_TRACE_CALLS", 2)
     clock = Clock()
