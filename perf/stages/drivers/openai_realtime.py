@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlencode
@@ -13,7 +13,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection
 
 from parley.audio.pcm import Resampler
-from stages.drivers.answers import readable
+from stages.drivers.answers import AnswerSize, readable, text_of
 from stages.drivers.options import EndpointOptions
 from stages.drivers.sockets import open_socket, translated
 from stages.protocols import RATE, AnswerEnded, EndpointError, Pcm, Sound, Text
@@ -24,6 +24,7 @@ _PUBLIC = "https://api.openai.com/v1"
 _TRANSCRIBE, _TALK = "gpt-4o-mini-transcribe", "gpt-realtime"
 _RATE = 24_000
 _FORMAT = {"type": "audio/pcm", "rate": _RATE}
+_LAST = ("response.done", "conversation.item.input_audio_transcription.completed")  # of an answer
 _SYSTEM = "You are a friendly voice assistant. Keep answers short."
 
 
@@ -83,14 +84,18 @@ class _Socket:
         """The server's events; an error ends them.
 
         Raises:
-            EndpointError: the server sent an error, or the connection broke.
+            EndpointError: the server sent an error or too much, or the connection broke.
         """
+        size = AnswerSize()
         with translated():
             async for raw in self._connection:
+                size.add(raw)
                 with readable():
                     event = msgspec.json.decode(raw, type=dict[str, Any])
                     if event["type"] == "error":
                         raise EndpointError(str(event["error"].get("code") or event["error"].get("type")))
+                    if event["type"] in _LAST:
+                        size = AnswerSize()
                 yield event
 
 
@@ -133,23 +138,32 @@ class _TranscriptStream:
 
     async def __aiter__(self) -> AsyncIterator[Text]:
         async for event in self._socket.events():
-            match event["type"]:
-                case "input_audio_buffer.speech_started":
-                    self._open[event["item_id"]] = ""
-                    self._is_speaking = True
-                case "input_audio_buffer.speech_stopped":
-                    self._is_speaking = False
-                case "conversation.item.input_audio_transcription.delta":
-                    text = self._open.get(event["item_id"], "") + event["delta"]
-                    self._open[event["item_id"]] = text
-                    yield Text(text, is_final=False)
-                case "conversation.item.input_audio_transcription.completed":
-                    self._open.pop(event["item_id"], None)
-                    yield Text(event["transcript"], is_final=True)
-                    if self._is_ended and not self._open:
-                        return
-                case "conversation.item.input_audio_transcription.failed":
-                    raise EndpointError(str(event["error"].get("code") or "failed"))
+            with readable():
+                text = self._take(event)
+            if text is not None:
+                yield text
+                if text.is_final and self._is_ended and not self._open:
+                    return
+
+    def _take(self, event: Mapping[str, Any]) -> Text | None:
+        """The text that an event brings."""
+        match event["type"]:
+            case "input_audio_buffer.speech_started":
+                self._open[text_of(event["item_id"])] = ""
+                self._is_speaking = True
+            case "input_audio_buffer.speech_stopped":
+                self._is_speaking = False
+            case "conversation.item.input_audio_transcription.delta":
+                item_id = text_of(event["item_id"])
+                text = self._open.get(item_id, "") + text_of(event["delta"])
+                self._open[item_id] = text
+                return Text(text, is_final=False)
+            case "conversation.item.input_audio_transcription.completed":
+                self._open.pop(text_of(event["item_id"]), None)
+                return Text(text_of(event["transcript"]), is_final=True)
+            case "conversation.item.input_audio_transcription.failed":
+                raise EndpointError(str(event["error"].get("code") or "failed"))
+        return None
 
 
 class RealtimeAgent:
@@ -180,7 +194,9 @@ class _CallLine:
         async for event in self._socket.events():
             match event["type"]:
                 case "response.output_audio.delta":
-                    samples = np.frombuffer(base64.b64decode(event["delta"]), "<i2").astype(np.int16)
+                    with readable():
+                        audio = base64.b64decode(text_of(event["delta"]), validate=True)
+                        samples = np.frombuffer(audio, "<i2").astype(np.int16)
                     yield Sound(samples, _RATE)
                 case "response.done":
                     yield AnswerEnded()

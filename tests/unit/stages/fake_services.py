@@ -143,6 +143,8 @@ class Service:
                 elif event["type"] == "input_audio_buffer.append":
                     loud = np.frombuffer(base64.b64decode(event["audio"]), "<i2")
                     before, heard = heard, heard + int((np.abs(loud) > 500).sum())
+                    if self.answer is not None and not before and heard:
+                        await _send_all(websocket, self.answer)
                     for answer in _answers(before, heard, is_call=is_call):
                         await websocket.send_json(answer)
                 elif event["type"] == "input_audio_buffer.commit":

@@ -78,6 +78,8 @@ async def test_a_refusal_is_a_failure_with_its_code(service, kind):
 
 
 NO_RESULT = '{"type": "Results", "is_final": true, "channel": {"alternatives": [%s]}}'
+STARTED, NO_ID = "input_audio_buffer.speech_started", ', "item_id": 1'
+SOUND = '{"type": "response.output_audio.delta", "delta": %s}'
 NO_CHUNK = b'data: {"choices": [{"index": 0, "delta": %s}]}\n\ndata: [DONE]\n\n'
 
 
@@ -92,6 +94,13 @@ NO_CHUNK = b'data: {"choices": [{"index": 0, "delta": %s}]}\n\ndata: [DONE]\n\n'
         *(("openai-chat", one) for one in (b"data: {\n\n", b"\xff\n\n", NO_CHUNK % b"1")),
         ("openai-chat", NO_CHUNK % b'{"content": 1}'),
         *(("openai-recording", body) for body in (b"{", b"[]", b'{"text": 1}', b"\xff")),
+        *(
+            (kind, [one])
+            for kind in ("openai-realtime-recognizer", "openai-realtime")
+            for one in ("{", "[]", "{}", b"\xff", '{"type": "error", "error": 1}')
+        ),
+        *(("openai-realtime-recognizer", [f'{{"type": "{STARTED}"{field}}}']) for field in ("", NO_ID)),
+        *(("openai-realtime", [SOUND % one]) for one in ("1", '"A"', '"AA=="', '"*"')),
     ],
 )
 async def test_an_unreadable_answer_is_a_failure(service, kind, answered):
@@ -107,6 +116,10 @@ async def test_an_unreadable_answer_is_a_failure(service, kind, answered):
         ("deepgram-recording", bytes(5_000)),
         ("deepgram-recognizer", ['{"type": "%s"}' % ("x" * 1_000)] * 5),
         ("deepgram-speech", [bytes(1_000)] * 5),
+        *(
+            (kind, ['{"type": "%s"}' % ("x" * 1_000)] * 5)
+            for kind in ("openai-realtime-recognizer", "openai-realtime")
+        ),
     ],
 )
 async def test_an_answer_is_bounded(service, kind, answered, monkeypatch):
