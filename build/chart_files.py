@@ -1,29 +1,41 @@
 """Copies into the Helm chart what it packages of other folders; run it after changing one of those.
 
-Helm reads no file outside a chart. A test compares the copies with their originals.
+Helm reads no file outside a chart, and not every version reads TOML: memory plans are copied as JSON. A test
+compares the copies with their originals.
 """
 
 from __future__ import annotations
 
+import json
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "deploy" / "helm" / "parley"
 
 
-def copies() -> dict[Path, Path]:
-    """Path of each copy, and of its original."""
+def copies() -> dict[Path, bytes]:
+    """Path and content of each copy."""
     files = CHART / "files"
-    found = {files / "alerts.yaml": ROOT / "deploy" / "prometheus" / "alerts.yaml"}
+    originals = {files / "alerts.yaml": ROOT / "deploy" / "prometheus" / "alerts.yaml"}
     for dashboard in sorted((ROOT / "deploy" / "grafana").glob("*.json")):
-        found[files / "dashboards" / dashboard.name] = dashboard
-    for model in ("qwen3", "t3"):
-        engine = ROOT / "model_repository" / model / "1" / "model.json"
-        found[files / "engines" / f"{model}.json"] = engine
-    return found
+        originals[files / "dashboards" / dashboard.name] = dashboard
+    found = {copy: original.read_bytes() for copy, original in originals.items()}
+    return {**found, files / "gpu-plans.json": _plans()}
+
+
+def _plans() -> bytes:
+    """The memory plans by the name of a GPU."""
+    plans = tomllib.loads((ROOT / "src" / "parley" / "runtime" / "gpu_plans.toml").read_text())["plan"]
+    by_gpu = {
+        gpu: {key: value for key, value in plan.items() if key != "gpus"}
+        for plan in plans
+        for gpu in plan["gpus"]
+    }
+    return (json.dumps(by_gpu, indent=2, sort_keys=True) + "\n").encode()
 
 
 if __name__ == "__main__":
-    for copy, original in copies().items():
+    for copy, content in copies().items():
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(original.read_bytes())
+        copy.write_bytes(content)

@@ -50,7 +50,7 @@ _VOICE_TOKENS = 150
 
 _QWEN3_TOKENS = 64
 _QWEN3_PROMPT = 512
-_QWEN3_4B: dict[str, Any] = {
+QWEN3_4B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
     "attention_bias": False,
@@ -139,7 +139,7 @@ def check_qwen3(settings: Settings, findings: Findings) -> None:
     tokens = 8 if settings.small else _QWEN3_TOKENS
 
     async def check(folder: Path) -> None:
-        config = _QWEN3_4B | (_QWEN3_SMALL if settings.small else {})
+        config = QWEN3_4B | (_QWEN3_SMALL if settings.small else {})
         (folder / "config.json").write_text(json.dumps(config))
         running = await _measure_start(settings, findings, lambda: _start_qwen3(settings, folder, config))
         await _check(settings, findings, running, tokens)
@@ -244,7 +244,7 @@ def _write_t3(folder: Path, settings: Settings) -> Path:
     width = 128 if settings.small else _T3_WIDTH
     generator = torch.Generator(settings.device).manual_seed(0)
     tensors = {}
-    for name, shape in _t3_shapes(width):
+    for name, shape in t3_shapes(width):
         noise = torch.randn(shape, generator=generator, device=settings.device)
         if "norm" in name:
             noise = noise.mul_(0.05).add_(1.0 if name.endswith("weight") else 0.0)
@@ -259,7 +259,7 @@ def _write_t3(folder: Path, settings: Settings) -> Path:
     return folder
 
 
-def _t3_shapes(width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def t3_shapes(width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Of the original T3, as ``t3_cfg.safetensors`` names them."""
     inner = 4 * width
     yield "tfmr.embed_tokens.weight", (8, width)

@@ -79,7 +79,7 @@ def check_parakeet(settings: Settings, findings: Findings) -> None:
     except ImportError as error:
         raise SkippedError(f"transformers has no Parakeet: {error}") from error
 
-    config = ParakeetEncoderConfig(**_sizes(settings), subsampling_factor=8)
+    config = ParakeetEncoderConfig(**encoder_sizes(small=settings.small), subsampling_factor=8)
     for kind in _kinds(settings):
         forget_memory(settings.device)
         encoder = _build(settings, ParakeetEncoder, config, kind)
@@ -109,7 +109,9 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
     except ImportError as error:
         raise SkippedError(f"transformers has no Nemotron: {error}") from error
 
-    config = NemotronAsrStreamingEncoderConfig(**_sizes(settings), sliding_window=_LEFT + 1)
+    config = NemotronAsrStreamingEncoderConfig(
+        **encoder_sizes(small=settings.small), sliding_window=_LEFT + 1
+    )
     for kind in _kinds(settings):
         forget_memory(settings.device)
         encoder = _build(settings, NemotronAsrStreamingEncoder, config, kind)
@@ -191,8 +193,9 @@ def _kinds(settings: Settings) -> tuple[torch.dtype, ...]:
     return (torch.float32, torch.bfloat16) if settings.device.type == "cuda" else (torch.float32,)
 
 
-def _sizes(settings: Settings) -> dict[str, int]:
-    width = 64 if settings.small else 1_024
+def encoder_sizes(*, small: bool = False) -> dict[str, int]:
+    """The encoder of both recognisers, as transformers names its sizes."""
+    width = 64 if small else 1_024
     return {
         "hidden_size": width,
         "intermediate_size": 4 * width,

@@ -99,8 +99,8 @@ def test_the_fleet_on_paper_is_scaled_by_the_same_rules():
         found = behavior[way]
         policies = [[one["type"], one["value"], one["periodSeconds"]] for one in found["policies"]]
         assert [found["stabilizationWindowSeconds"], found["selectPolicy"], policies] == wanted[way]
-    full = merge(SETS["eks-production"], {"worker": {"sessions": 64, "capacity": 60}})
-    assert float(trigger(full)["threshold"]) == pytest.approx(60 * wanted["target"])
+    full = merge(SETS["eks-production"], {"worker": {"sessions": 40, "capacity": 30}})
+    assert float(trigger(full)["threshold"]) == pytest.approx(30 * wanted["target"])
     assert wanted["fill"] == wanted["target"], "parley capacity counts with another share"
     values = yaml.safe_load((ROOT / "deploy" / "helm" / "parley" / "values.yaml").read_text())
     for component in ("worker", "gateway"):
@@ -130,9 +130,9 @@ def test_a_worker_is_filled_as_far_as_wanted(values, wanted):
 
 def test_a_gpu_class_has_its_own_number_of_sessions():
     keda = merge(SETS["single-gpu"], {"autoscaling": {"kind": "keda"}})
-    assert trigger(keda)["threshold"] == "8.4"
+    assert trigger(keda)["threshold"] == "5.6"
     environment = {one["name"]: one.get("value") for one in render(keda).container("worker")["env"]}
-    assert environment["PARLEY_VOICE_AGENT_MAX_SESSIONS"] == "3"
+    assert environment["PARLEY_VOICE_AGENT_MAX_SESSIONS"] == "2"
 
 
 def test_the_other_scaler_has_the_same_aim_and_the_same_patience():

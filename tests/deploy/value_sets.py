@@ -24,7 +24,7 @@ def _varied():
         "names",
         merge(cpu, {"fullnameOverride": "voice", "nameOverride": "parley", "commonLabels": {"a": "b"}}),
     )
-    for name in ("A10G", "L40S", "H100", "H200"):
+    for name in ("T4", "A10G", "L40S", "H100", "H200"):
         yield f"gpu-{name}", merge(gpu, {"worker": {"gpu": {"class": name}}})
     yield "overprovisioned-gpus", merge(production, {"overprovisioning": {"replicas": 2}})
     yield (

@@ -40,6 +40,7 @@ from parley.launcher.command import (
     find_installation,
 )
 from parley.launcher.control import ModelControl
+from parley.launcher.gpu import find_foreign_memory, find_server_plan, follow_plan
 from parley.launcher.log import PREVIOUS, LogReader, LogState
 from parley.launcher.models import (
     CONTROL_REPOSITORY,
@@ -211,6 +212,7 @@ class EmbeddedServer:
         """
         check_log_format({**os.environ, **self._options.environment})
         check_models(self._options)
+        find_server_plan(self._options, os.environ)
         check_agent_models(self._options, os.environ)
         check_vad_callers(self._options, os.environ)
         check_tools_file(self._options, os.environ)
@@ -236,12 +238,7 @@ class EmbeddedServer:
             environment = {**os.environ, **self._options.environment}
             for line in find_unknown_settings(self._options.model_repository, environment):
                 self._on_progress(line)
-            self._options, left_out = leave_out_absent(self._options, os.environ)
-            if left_out:
-                for reason in left_out.values():
-                    self._on_log(f"left out: {reason}")
-                self._on_progress(describe_left_out(left_out))
-                check_agent_models(self._options, os.environ)
+            self._leave_out_models()
             self._started_at = time.time()
             # It was for the server before.
             cancel_drain(Path(environment.get(DRAIN_FILE_VARIABLE) or self._options.state_dir / DRAIN_FILE))
@@ -349,6 +346,22 @@ class EmbeddedServer:
         self._own_address = address_of(self.endpoints.grpc, own_tls)
         self._launched = options
         self._lock.record(self._process.pid, self.endpoints.line(), self._prefix)
+
+    def _leave_out_models(self) -> None:
+        """Leave out models without weights, and those for which the GPU has no memory."""
+        plan = find_server_plan(self._options, os.environ)
+        self._options, left_out = leave_out_absent(self._options, os.environ)
+        if left_out:
+            for reason in left_out.values():
+                self._on_log(f"left out: {reason}")
+            self._on_progress(describe_left_out(left_out))
+        if plan is not None:
+            self._options, line = follow_plan(self._options, plan)
+            self._on_progress(line)
+            if warning := find_foreign_memory(self._options, os.environ):
+                self._on_progress(warning)
+        if left_out or plan is not None:
+            check_agent_models(self._options, os.environ)
 
     def _wait_until_ready(self) -> None:
         """Follow the log until Triton serves, then let the canary decide."""

@@ -15,10 +15,12 @@ from typing import Any, Generic, TypeVar
 from parley.llm.engine import Engine, PrioritizedRequest, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.inprocess import InProcessEngine, VllmEngine
+from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
 
 START_TIMEOUT_S = 900.0
+_FREE_SHARE = 0.02
 RequestT = TypeVar("RequestT", bound=PrioritizedRequest)
 _DEFAULTS = {
     # Models are local folders; nothing may wait for a network.
@@ -58,6 +60,7 @@ def start_engine(
         ``engine``: ``inprocess`` (one process; CPU) or ``async`` (a process for the core; GPU).
         ``engine_args``: file in the version folder with vLLM's engine arguments.
         ``threads``: threads per matrix operation on a CPU; 0 leaves it to the library.
+        ``kv_cache_gib``: memory for the caches of requests, in place of what the file says; 0: as it says.
 
     vLLM loads ``weights``, with the ``fixed`` arguments in place of the file's. ``translation`` is called
     when vLLM may be imported, and ``died`` with the reason when the engine can never answer again.
@@ -76,12 +79,14 @@ def start_engine(
     # vLLM reads the environment while it is imported.
     from parley.llm.vllm_types import read_engine_args  # noqa: PLC0415
 
-    engine_args = read_engine_args(arguments, weights, asynchronous=not in_process, fixed=fixed or {})
+    own = {**(fixed or {}), **cache_arguments(parameters)}
+    engine_args = read_engine_args(arguments, weights, asynchronous=not in_process, fixed=own)
     translate = translation()
     if not in_process:
         from parley.llm.async_llm import AsyncEngine  # noqa: PLC0415
 
-        engine = AsyncEngine(engine_args, translate, died=died, metrics=metrics)
+        with loading_on_gpu(alone=engine_args.kv_cache_memory_bytes is None):
+            engine = AsyncEngine(engine_args, translate, died=died, metrics=metrics)
         if metrics is not None:
             metrics.watch(lambda: engine.busy)
         return StartedEngine(engine, engine.max_model_len)
@@ -100,6 +105,15 @@ def start_engine(
     if metrics is not None:
         metrics.watch(lambda: stepped.busy)
     return StartedEngine(stepped, created[0].max_model_len)
+
+
+def cache_arguments(parameters: Parameters) -> dict[str, Any]:
+    """Arguments of vLLM for the setting ``kv_cache_gib``; none without it."""
+    size = parameters.number("kv_cache_gib", 0.0)
+    if not size:
+        return {}
+    # With a size vLLM measures nothing. Of the share it only checks that so much is free.
+    return {"kv_cache_memory_bytes": int(size * 2**30), "gpu_memory_utilization": _FREE_SHARE}
 
 
 def prepare_environment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.batching import parse_sizes
+from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
@@ -35,6 +37,7 @@ from parley.tts.watermark import load_watermark
 _requests: msgspec.json.Decoder[S3GenRequest] = msgspec.json.Decoder(S3GenRequest)
 _NO_TOKENS = np.zeros(0, np.int64)
 _MAX_PROMPT_SENT = 1_000  # tokens that are read at all
+_AUTO = "auto"
 _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -76,15 +79,17 @@ class S3GenModel:
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         self._pb = pb_utils
-        loaded = load_s3gen(parameters, "chatterbox")
-        self._max_prompt = loaded.max_prompt
-        self._service = S3GenService(
-            loaded.synthesizer,
-            loaded.plan,
-            loaded.limits,
-            warm_up=loaded.warm_up,
-            on_batch=self._on_batch,
-        )
+        on_gpu = parameters.text("device", "cpu") == "cuda"
+        with loading_on_gpu(alone=False) if on_gpu else nullcontext():
+            loaded = load_s3gen(parameters, "chatterbox")
+            self._max_prompt = loaded.max_prompt
+            self._service = S3GenService(
+                loaded.synthesizer,
+                loaded.plan,
+                loaded.limits,
+                warm_up=loaded.warm_up,
+                on_batch=self._on_batch,
+            )
         # After the service, whose start takes long and may fail: they say when the model was loaded.
         self._metrics = ModelMetrics(pb_utils, parameters)
         self._traces = ModelTraces.open(parameters)
@@ -167,7 +172,8 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``weights``: folder with a checkpoint; see :func:`parley.runtime.weights.resolve_weights`.
         ``device``: ``cpu`` or ``cuda``.
         ``threads``: of each operation on a CPU; 0 leaves it to the library.
-        ``precision``: of the estimator, ``float32`` or ``bfloat16``.
+        ``precision``: of the estimator, ``float32``, ``bfloat16``, or ``auto``: the latter where the device
+            has it.
         ``steps``: of the flow; 0 for what the checkpoint was made for.
         ``chunks``: tokens of the chunks; the last size repeats.
         ``attention``: ``chunked``, or ``full`` with a crossfade for weights that need it.
@@ -216,17 +222,17 @@ def prepare_s3gen(parameters: Parameters, networks: Networks) -> Loaded:
     plan = _plan(parameters, guided=not networks.flow.meanflow)
     buckets = _buckets(parameters, keep=plan.keeps_past)
     limits = _limits(parameters, device)
-    max_prompt = parameters.integer("max_prompt_tokens", 100)
+    max_prompt = _max_prompt(parameters)
     if graphs := _graphs(parameters, device):
         _check_buckets(buckets, plan, limits, max_prompt)
     estimator = networks.flow.decoder.estimator
-    estimator.to(_PRECISIONS[parameters.choice("precision", "float32", tuple(_PRECISIONS))])
+    estimator.to(_precision(parameters, device))
     synthesizer = AudioSynthesizer(
         networks,
         device,
         steps=parameters.integer("steps", 0),
         buckets=buckets,
-        voices=parameters.integer("voices", DEFAULT_VOICES, minimum=1),
+        voices=_voices(parameters),
         threads=threads,
     )
 
@@ -238,6 +244,53 @@ def prepare_s3gen(parameters: Parameters, networks: Networks) -> Loaded:
         )
 
     return Loaded(synthesizer, plan, limits, max_prompt, buckets, warm_up)
+
+
+@dataclass(frozen=True)
+class S3GenSizes:
+    """What decides about the memory of a service that keeps pasts."""
+
+    max_tokens: int
+    past_tokens: int
+    """Of an utterance, in the estimator."""
+    max_prompt: int
+    max_utterances: int
+    voices: int
+    rows: int
+    """Utterances of the largest batch."""
+    largest_past: tuple[int, int]
+    """Tokens of the encoder's past and frames of the estimator's in that batch."""
+    largest_frames: int
+    """New frames of that batch."""
+
+
+def s3gen_sizes(parameters: Parameters) -> S3GenSizes:
+    """The sizes that the settings give, for the memory plan.
+
+    Raises:
+        ModelLoadingError: a setting is not usable.
+    """
+    plan = _plan(parameters, guided=False)
+    buckets = _buckets(parameters, keep=True)
+    limits = _limits(parameters, torch.device("cuda"))
+    return S3GenSizes(
+        max_tokens=plan.max_tokens,
+        past_tokens=plan.past_tokens or plan.max_tokens,
+        max_prompt=_max_prompt(parameters),
+        max_utterances=limits.max_utterances,
+        voices=_voices(parameters),
+        rows=buckets.rows[-1],
+        largest_past=buckets.past[-1],
+        largest_frames=buckets.frames[-1],
+    )
+
+
+def _max_prompt(parameters: Parameters) -> int:
+    return parameters.integer("max_prompt_tokens", 100)
+
+
+def _voices(parameters: Parameters) -> int:
+    return parameters.integer("voices", DEFAULT_VOICES, minimum=1)
 
 
 def _check_buckets(buckets: Buckets, plan: Plan, limits: ServiceLimits, max_prompt: int) -> None:
@@ -268,6 +321,19 @@ def _device(parameters: Parameters) -> torch.device:
     if kind == "cuda" and not torch.cuda.is_available():
         raise ModelLoadingError("device is cuda, but torch finds no GPU")
     return torch.device(kind)
+
+
+def _precision(parameters: Parameters, device: torch.device) -> torch.dtype:
+    """Of the estimator. GPUs before compute capability 8.0 have no bfloat16, and PyTorch would emulate it."""
+    named = parameters.choice("precision", "float32", (*_PRECISIONS, _AUTO))
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if named == _AUTO:
+        named = "bfloat16" if has_bfloat16 else "float32"
+    if named == "bfloat16" and device.type == "cuda" and not has_bfloat16:
+        raise ModelLoadingError(
+            "precision is bfloat16, which this GPU does not have; auto would take float32"
+        )
+    return _PRECISIONS[named]
 
 
 def _graphs(parameters: Parameters, device: torch.device) -> bool:

@@ -1,7 +1,8 @@
 """Settings of a model: the ``parameters`` of its Triton configuration, and the environment.
 
 A configuration file holds what a profile needs; an operator overrides one value without a new
-file by setting ``PARLEY_<MODEL>_<NAME>``, for example ``PARLEY_QWEN3_MAX_REQUESTS=32``.
+file by setting ``PARLEY_<MODEL>_<NAME>``, for example ``PARLEY_QWEN3_MAX_REQUESTS=32``. Between both are the
+settings of the GPU's memory plan (:mod:`parley.runtime.gpu_plan`), for models whose file asks for it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from parley.errors import ModelLoadingError
+from parley.runtime.gpu_plan import PLAN_SETTING, planned_settings
 
 LOADED_MODELS_VARIABLE = "PARLEY_LOADED_MODELS"
 """Names of the models that the server loads, with commas; set by the launcher."""
@@ -50,9 +52,15 @@ class Parameters:
 
     @classmethod
     def from_args(cls, args: Mapping[str, str], *, environment: Mapping[str, str] = os.environ) -> Parameters:
-        """Read what Triton gives to a Python model's ``initialize``."""
+        """Read what Triton gives to a Python model's ``initialize``.
+
+        Raises:
+            ModelLoadingError: the memory plan of this GPU has no memory for the model.
+        """
         config = json.loads(args["model_config"])
         values = {name: entry["string_value"] for name, entry in config.get("parameters", {}).items()}
+        if values.get(PLAN_SETTING) == "true":
+            values |= planned_settings(args["model_name"], environment)
         return cls(
             args["model_name"],
             values,

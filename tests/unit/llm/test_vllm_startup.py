@@ -23,7 +23,9 @@ from parley.errors import ModelLoadingError
 folder, weights = Path(sys.argv[1]), Path(sys.argv[2])
 prepare_environment(engine_in_process=True, threads=1, cache_dir=Path(sys.argv[5]))
 from parley.llm.engine import EngineRequest
+from parley.llm.startup import cache_arguments
 from parley.llm.vllm_types import TextTranslation, read_engine_args
+from parley.runtime.parameters import Parameters
 def message(path):
     try:
         read_engine_args(path, weights, asynchronous=False)
@@ -32,6 +34,10 @@ def message(path):
 gpu = read_engine_args(Path(sys.argv[3]) / "model.json", weights, asynchronous=True)
 tiny = read_engine_args(Path(sys.argv[3]) / "model.tiny.json", weights, asynchronous=False)
 small = read_engine_args(Path(sys.argv[3]) / "model.open.json", weights, asynchronous=False)
+def planned(**values):
+    own = cache_arguments(Parameters("qwen3", values, environment={}))
+    args = read_engine_args(Path(sys.argv[3]) / "model.json", weights, asynchronous=True, fixed=own)
+    return [args.kv_cache_memory_bytes, args.gpu_memory_utilization]
 class Refusing:
     model_config = type("Config", (), {"max_model_len": 8})
     def add_request(self, *_, **__):
@@ -69,6 +75,7 @@ print(json.dumps({
     "broken": message(folder / "broken.json"),
     "missing": message(folder / "missing.json"),
     "refused": refusal(),
+    "planned": [planned(kv_cache_gib="2.5"), planned()],
     "built": {"gpu": built(gpu), "tiny": built(tiny), "open": built(small)},
     "guided": [guided.structured_outputs.structural_tag, guided.skip_special_tokens],
     "free": [drawn.structured_outputs, drawn.skip_special_tokens],
@@ -112,6 +119,12 @@ def test_vllm_makes_of_each_profile_what_is_meant(read):
 def test_what_vllm_refuses_is_the_requests_fault(read):
     seen, _ = read
     assert seen["refused"] == "the prompt cannot be empty"
+
+
+def test_a_memory_plan_fixes_the_cache_of_the_profile_for_gpus(read):
+    fixed, measured = read[0]["planned"]
+    assert fixed == [5 << 29, 0.02]
+    assert measured == [None, 0.4]
 
 
 def test_mistakes_are_named(read):

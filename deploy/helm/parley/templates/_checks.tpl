@@ -127,10 +127,21 @@
 {{- fail (printf "worker.capacity is %v; a worker accepts %d sessions (worker.sessions)" $worker.capacity $sessions) -}}
 {{- end -}}
 {{- if and (eq $worker.profile "gpu") (eq $worker.gpu.class "none") -}}
-{{- fail "worker.profile gpu needs worker.gpu.class: L4, A10G, L40S, H100 or H200" -}}
+{{- fail "worker.profile gpu needs worker.gpu.class: T4, L4, A10G, L40S, H100 or H200" -}}
 {{- end -}}
 {{- if and (ne $worker.profile "gpu") (ne $worker.gpu.class "none") -}}
 {{- fail (printf "worker.gpu.class is %s, and the profile %s uses no GPU" $worker.gpu.class $worker.profile) -}}
+{{- end -}}
+{{- with (include "parley.gpu" . | fromJson).plan -}}
+{{- $planned := mul $instances (int .settings.voice_agent.max_sessions) -}}
+{{- if gt $sessions (int $planned) -}}
+{{- fail (printf "worker.sessions is %d; the memory plan of the class %s has %d" $sessions $worker.gpu.class $planned) -}}
+{{- end -}}
+{{- range .without -}}
+{{- if has . $worker.models -}}
+{{- fail (printf "worker.models names %s, for which a GPU of the class %s has no memory beside the other models" . $worker.gpu.class) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- if and (eq $worker.profile "gpu") (not $worker.models) (not $worker.command) -}}
 {{- fail "worker.models is empty: the profile gpu needs the names of the models that have weights, such as voice_agent, parakeet_tdt and qwen3 (docs/profiles.md)" -}}

@@ -91,12 +91,14 @@ capabilities:
 {{- end }}
 {{- end -}}
 
-{{- /* The GPU class as JSON; an empty object without a GPU. */ -}}
+{{- /* The GPU class as JSON, with its memory plan as `plan`; an empty object without a GPU. */ -}}
 {{- define "parley.gpu" -}}
-{{- if eq .Values.worker.gpu.class "none" -}}
+{{- $class := .Values.worker.gpu.class -}}
+{{- if eq $class "none" -}}
 {}
 {{- else -}}
-{{- get (.Files.Get "files/gpu-classes.yaml" | fromYaml) .Values.worker.gpu.class | toJson -}}
+{{- $plan := get (.Files.Get "files/gpu-plans.json" | fromJson) $class -}}
+{{- set (get (.Files.Get "files/gpu-classes.yaml" | fromYaml) $class) "plan" $plan | toJson -}}
 {{- end -}}
 {{- end -}}
 
@@ -107,7 +109,11 @@ capabilities:
 
 {{- define "parley.sessions" -}}
 {{- $gpu := include "parley.gpu" . | fromJson -}}
-{{- .Values.worker.sessions | default $gpu.sessions | default 32 | int -}}
+{{- $planned := 32 -}}
+{{- with $gpu.plan -}}
+{{- $planned = mul (include "parley.instances" $ | int) (int .settings.voice_agent.max_sessions) -}}
+{{- end -}}
+{{- .Values.worker.sessions | default $planned | int -}}
 {{- end -}}
 
 {{- /* Sessions of a worker that autoscaling aims at, rounded down to a tenth. */ -}}

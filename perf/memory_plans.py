@@ -1,0 +1,244 @@
+"""Adds up what each memory plan of the gpu profile needs: ``python perf/memory_plans.py``.
+
+Parameters are those of the networks themselves, built without memory (PyTorch's device ``meta``) at their
+published sizes; caches follow from their shapes and from the settings that a model reads with the plan.
+Contexts and workspaces are the constants below: that of S3Gen was measured (docs/gpu.md), the others are
+allowances.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_tts import random_networks
+from google.protobuf import text_format
+from gpu_check.language import QWEN3_4B, t3_shapes
+from gpu_check.recognition import encoder_sizes
+from torch import nn
+from tritonclient.grpc import model_config_pb2
+
+from parley.models.s3gen import s3gen_sizes
+from parley.runtime.gpu_plan import GpuPlan, read_plans
+from parley.runtime.parameters import Parameters
+from parley.tts.s3gen.checkpoint import Networks
+from parley.tts.s3gen.state import Past
+
+REPOSITORY = Path(__file__).parents[1] / "model_repository"
+SPARE = 0.05
+"""Of a GPU's memory, which no plan may use."""
+_GIB = 1 << 30
+_MB = 1e6
+
+_CONTEXT = 450 * _MB
+"""CUDA's context and the kernels of the libraries, of each process."""
+_WORKSPACES = {
+    "nemotron_streaming": 1_000 * _MB,
+    "parakeet_encoder": 1_500 * _MB,
+    "parakeet_decoder": 300 * _MB,
+    "qwen3": 1_200 * _MB,
+    "t3": 800 * _MB,
+    "s3gen": 1_400 * _MB,
+}
+"""Activations, graphs and what allocators hold in reserve."""
+_HALF = 2
+_SINGLE = 4
+_AWQ_GROUP = 128
+_SESSION_TOKENS = 2_048
+"""Of the language model's cache, for one session."""
+_SPEECH_TOKENS = 200
+"""Of T3's cache for one session: half a request of 400 positions, for half of the sessions speak at once."""
+_STREAM = 24 * (70 * 1_024 + 1_024 * 8) * _HALF
+"""A stream's cache in Nemotron's encoder."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of one model."""
+
+    contexts: float
+    weights: float
+    caches: float
+    workspace: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.contexts + self.weights + self.caches + self.workspace
+
+
+def read_settings(model: str, plan: GpuPlan) -> Parameters:
+    """The settings that a model reads on a GPU of the plan's class."""
+    config = model_config_pb2.ModelConfig()
+    text_format.Parse((REPOSITORY / model / "config.pbtxt").read_text(), config)
+    values = {name: value.string_value for name, value in config.parameters.items()}
+    return Parameters(model, {**values, **plan.settings.get(model, {})}, environment={})
+
+
+def count_sessions(plan: GpuPlan) -> int:
+    """Sessions of all instances of the agent."""
+    config = model_config_pb2.ModelConfig()
+    text_format.Parse((REPOSITORY / "voice_agent" / "config.pbtxt").read_text(), config)
+    return len(config.instance_group) * read_settings("voice_agent", plan).integer("max_sessions", 16)
+
+
+def needs(plan: GpuPlan) -> dict[str, Need]:
+    """What each model of a plan needs on its GPU."""
+    sessions = count_sessions(plan)
+    found = {
+        "nemotron_streaming": Need(_CONTEXT, _HALF * _nemotron(), sessions * _STREAM, 0),
+        "parakeet_encoder": Need(_CONTEXT, _HALF * _parakeet()[0], 0, 0),
+        "parakeet_decoder": Need(_CONTEXT, _HALF * _parakeet()[1], 0, 0),
+        "qwen3": Need(_CONTEXT, _qwen3_awq(), _cache("qwen3", plan), 0),
+        "t3": Need(_t3_contexts(plan), _HALF * _t3(), _cache("t3", plan), 0),
+        "s3gen": _s3gen(plan),
+    }
+    return {
+        model: Need(need.contexts, need.weights, need.caches, _WORKSPACES[model])
+        for model, need in found.items()
+        if model not in plan.without
+    }
+
+
+def least_caches(plan: GpuPlan) -> dict[str, float]:
+    """GiB that the caches of vLLM's models need for the sessions of a plan."""
+    sessions = count_sessions(plan)
+    found = {
+        "qwen3": sessions * _SESSION_TOKENS * qwen3_token_bytes() / _GIB,
+        "t3": sessions * _SPEECH_TOKENS * t3_token_bytes() / _GIB,
+    }
+    return {model: size for model, size in found.items() if model not in plan.without}
+
+
+def qwen3_token_bytes() -> int:
+    """Keys and values of one token."""
+    heads: int = QWEN3_4B["num_key_value_heads"] * QWEN3_4B["head_dim"]
+    layers: int = QWEN3_4B["num_hidden_layers"]
+    return 2 * layers * heads * _HALF
+
+
+def t3_token_bytes() -> int:
+    """Keys and values of one position, of both streams of guidance."""
+    shapes = dict(t3_shapes(1_024))
+    layers = sum(name.endswith("k_proj.weight") for name in shapes)
+    return 2 * layers * 2 * shapes["tfmr.layers.0.self_attn.k_proj.weight"][0] * _HALF
+
+
+def _cache(model: str, plan: GpuPlan) -> float:
+    return read_settings(model, plan).number("kv_cache_gib", 0) * _GIB
+
+
+def _t3_contexts(plan: GpuPlan) -> float:
+    """Its engine's, and one more where prompts are computed on the GPU, in the model's own process."""
+    return _CONTEXT * (2 if read_settings("t3", plan).text("prompt_device", "") == "cuda" else 1)
+
+
+@cache
+def _on_meta(build: Callable[[], Any]) -> Any:
+    with torch.device("meta"):
+        return build()
+
+
+def _count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _build_nemotron() -> nn.Module:
+    from transformers import NemotronAsrStreamingConfig, NemotronAsrStreamingForRNNT  # noqa: PLC0415 - slow
+
+    return NemotronAsrStreamingForRNNT(NemotronAsrStreamingConfig(encoder_config=_encoder()))
+
+
+def _build_parakeet() -> nn.Module:
+    from transformers import ParakeetForTDT, ParakeetTDTConfig  # noqa: PLC0415 - slow
+
+    return ParakeetForTDT(ParakeetTDTConfig(encoder_config=_encoder()))
+
+
+def _build_qwen3() -> nn.Module:
+    from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: PLC0415 - slow
+
+    return Qwen3ForCausalLM(Qwen3Config(**QWEN3_4B))
+
+
+def _encoder() -> dict[str, int]:
+    return encoder_sizes()
+
+
+def _nemotron() -> int:
+    return _count(_on_meta(_build_nemotron))
+
+
+def _parakeet() -> tuple[int, int]:
+    """Parameters of the encoder, and of decoder and joint network."""
+    network = _on_meta(_build_parakeet)
+    encoder = _count(network.encoder)
+    return encoder, _count(network) - encoder
+
+
+def _qwen3_awq() -> float:
+    """Bytes with four bits for each weight of a layer, a scale and a zero for each group."""
+    network = _on_meta(_build_qwen3)
+    packed = sum(_count(layer) for layer in network.model.layers.modules() if isinstance(layer, nn.Linear))
+    return packed / 2 + packed / _AWQ_GROUP * (_HALF + 0.5) + (_count(network) - packed) * _HALF
+
+
+def _t3() -> int:
+    return sum(math.prod(shape) for _, shape in t3_shapes(1_024))
+
+
+def _size(past: Past) -> float:
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in past.tensors))
+
+
+def _s3gen(plan: GpuPlan) -> Need:
+    """With the distilled checkpoint, which keeps the past of every utterance and voice."""
+    networks: Networks = _on_meta(_build_s3gen)
+    sizes = s3gen_sizes(read_settings("s3gen", plan))
+    empty = networks.flow.empty_past(2)
+    parts = (networks.flow, networks.vocoder)
+    weights = sum(p.numel() * p.element_size() for part in parts for p in part.parameters())
+    utterance = empty.blank(sizes.max_tokens).cut(2 * sizes.past_tokens)
+    voice = empty.blank(sizes.max_prompt)
+    # One set of memory for the pasts of the largest batch, with room for its new frames.
+    batch = empty.blank(sizes.largest_past[0] + sizes.largest_frames // 2)
+    batch = batch.cut(sizes.largest_past[1] + sizes.largest_frames)
+    caches = sizes.max_utterances * _size(utterance) + sizes.voices * _size(voice) + sizes.rows * _size(batch)
+    return Need(_CONTEXT, weights, caches, 0)
+
+
+def _build_s3gen() -> Networks:
+    networks = random_networks(1)
+    networks.flow.decoder.estimator.to(torch.bfloat16)
+    return networks
+
+
+def main() -> int:
+    """Print the table; 1 if a plan does not fit."""
+    fits = True
+    for plan in read_plans():
+        parts = needs(plan)
+        total = sum(need.total for need in parts.values())
+        usable = (1 - SPARE) * plan.memory_gib * _GIB
+        fits = fits and total <= usable
+        print(
+            f"{', '.join(plan.gpus)}: {count_sessions(plan)} sessions, "
+            f"{total / 1e9:.1f} of {usable / 1e9:.1f} GB"
+        )
+        print("  | model | context | weights | caches | workspace | GB |\n  |---|---|---|---|---|---|")
+        for model, need in parts.items():
+            columns = (need.contexts, need.weights, need.caches, need.workspace, need.total)
+            print(f"  | {model} | " + " | ".join(f"{size / 1e9:.2f}" for size in columns) + " |")
+        for model in sorted(plan.without):
+            print(f"  without {model}")
+    return 0 if fits else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The memory plan of the GPU at a start: which models it has room for, and what all processes need of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from parley.errors import ModelLoadingError
+from parley.launcher.models import model_folders
+from parley.launcher.options import GPU_PROFILE, LauncherSettingsError, ServerOptions
+from parley.runtime.gpu_plan import GPU_CLASS_VARIABLE, Gpu, GpuPlan, find_gpu, find_plan
+
+_AGENT = "voice_agent"
+_FOREIGN_SHARE = 0.05
+"""Of the memory, in use before any model has loaded: what the plans leave free."""
+
+
+def find_server_plan(options: ServerOptions, inherited: Mapping[str, str]) -> GpuPlan | None:
+    """The plan of this start; None: another profile, no GPU, or no plan is wanted.
+
+    Raises:
+        LauncherSettingsError: there is no such class, the GPU is too small, or a model is chosen by name for
+            which the plan has no memory.
+    """
+    if options.profile != GPU_PROFILE:
+        return None
+    try:
+        plan = find_plan({**inherited, **options.environment})
+    except ModelLoadingError as error:
+        raise LauncherSettingsError(f"{error}.") from error
+    refused = sorted(plan.without.intersection(options.load_models)) if plan else []
+    if plan and refused:
+        raise LauncherSettingsError(
+            f"A GPU of the class {plan.name} has no memory for {', '.join(refused)} beside the other models. "
+            f"Leave that out, name another class in {GPU_CLASS_VARIABLE}, or set it to none."
+        )
+    return plan
+
+
+def follow_plan(options: ServerOptions, plan: GpuPlan) -> tuple[ServerOptions, str]:
+    """The options without the models that have no place in the plan, and with its class for all processes.
+
+    Returns:
+        They, and a line that says so.
+    """
+    names = [folder.name for folder in model_folders(options)]
+    left = [name for name in names if name in plan.without]
+    without = f"; left out, no memory for them: {', '.join(left)}" if left else ""
+    sessions = plan.settings.get(_AGENT, {}).get("max_sessions", "as configured")
+    line = f"memory plan {plan.name}: {sessions} sessions for each instance of {_AGENT}{without}"
+    environment = {**options.environment, GPU_CLASS_VARIABLE: plan.name}
+    models = tuple(name for name in names if name not in left) if left else options.load_models
+    return dataclasses.replace(options, load_models=models, environment=environment), line
+
+
+def describe_foreign_memory(gpu: Gpu | None) -> str:
+    """A warning where other programs hold memory that the plan counts on; empty if not."""
+    if gpu is None or gpu.used_bytes <= _FOREIGN_SHARE * gpu.total_bytes:
+        return ""
+    return (
+        f"warning: other programs hold {gpu.used_bytes / 1e9:.1f} GB of the GPU {gpu.name}, "
+        f"which has {gpu.total_bytes / 1e9:.1f} GB"
+    )
+
+
+def find_foreign_memory(options: ServerOptions, inherited: Mapping[str, str]) -> str:
+    """:func:`describe_foreign_memory` of the GPU of this start."""
+    try:
+        return describe_foreign_memory(find_gpu({**inherited, **options.environment}))
+    except ModelLoadingError:  # a part of a GPU, whose memory is not known
+        return ""

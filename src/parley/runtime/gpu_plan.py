@@ -1,0 +1,156 @@
+"""Memory plans: how the models of the profile gpu share one GPU, by the class of the GPU.
+
+The plans are ``gpu_plans.toml`` beside this file. Launcher, models and the Helm chart read the same.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from parley.errors import ModelLoadingError
+
+PLANS_FILE = Path(__file__).with_name("gpu_plans.toml")
+GPU_CLASS_VARIABLE = "PARLEY_GPU_CLASS"
+"""Name of a class, ``auto`` (the default) or ``none``."""
+PLAN_SETTING = "memory_plan"
+"""The parameter of a model's configuration that makes its settings follow the plan."""
+_AUTO = "auto"
+_NONE = "none"
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class GpuPlan:
+    """How the memory of one class of GPUs is divided."""
+
+    gpus: tuple[str, ...]
+    """Names of the class; the first one is its own."""
+    memory_gib: float
+    """What CUDA offers, at least."""
+    without: frozenset[str]
+    """Models for which there is no memory."""
+    settings: Mapping[str, Mapping[str, str]]
+    """By model and name, in the form of a model's parameters."""
+
+    @property
+    def name(self) -> str:
+        """Of the class."""
+        return self.gpus[0]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that the models of this process use."""
+
+    name: str
+    total_bytes: int
+    used_bytes: int
+    """By all processes."""
+
+
+@cache
+def read_plans() -> tuple[GpuPlan, ...]:
+    """All plans, the smallest GPU first."""
+    plans = [_read(plan) for plan in tomllib.loads(PLANS_FILE.read_text(encoding="utf-8"))["plan"]]
+    return tuple(sorted(plans, key=lambda plan: plan.memory_gib))
+
+
+def find_plan(environment: Mapping[str, str] = os.environ) -> GpuPlan | None:
+    """The plan that ``PARLEY_GPU_CLASS`` names, or else the largest that the GPU holds.
+
+    None: it is ``none``, or no GPU was found.
+
+    Raises:
+        ModelLoadingError: there is no such class, or the GPU has less memory than every plan needs.
+    """
+    named = environment.get(GPU_CLASS_VARIABLE) or _AUTO
+    if named == _NONE:
+        return None
+    if named == _AUTO:
+        gpu = find_gpu(environment)
+        return None if gpu is None else choose_plan(gpu)
+    found = next((plan for plan in read_plans() if named in plan.gpus), None)
+    if found is None:
+        known = ", ".join(name for plan in read_plans() for name in plan.gpus)
+        raise ModelLoadingError(
+            f"{GPU_CLASS_VARIABLE} is {named!r}; it must be one of {known}, {_AUTO} or {_NONE}"
+        )
+    return found
+
+
+def choose_plan(gpu: Gpu) -> GpuPlan:
+    """The largest plan that a GPU holds.
+
+    Raises:
+        ModelLoadingError: it has less memory than every plan needs.
+    """
+    held = [plan for plan in read_plans() if plan.memory_gib * _GIB <= gpu.total_bytes]
+    if not held:
+        least = read_plans()[0]
+        raise ModelLoadingError(
+            f"the GPU {gpu.name} has {gpu.total_bytes / _GIB:.1f} GiB; the smallest memory plan is that of "
+            f"{least.name}, for {least.memory_gib:g} GiB. {GPU_CLASS_VARIABLE}={_NONE} runs the models "
+            "without a plan"
+        )
+    return held[-1]
+
+
+def planned_settings(model: str, environment: Mapping[str, str] = os.environ) -> Mapping[str, str]:
+    """A model's settings in the plan of this machine's GPU.
+
+    Raises:
+        ModelLoadingError: the plan has no memory for the model, or there is no such class.
+    """
+    plan = find_plan(environment)
+    if plan is None:
+        return {}
+    if model in plan.without:
+        raise ModelLoadingError(
+            f"a GPU of the class {plan.name} has no memory for {model} beside the other models; "
+            f"{GPU_CLASS_VARIABLE}={_NONE} loads it nevertheless"
+        )
+    return plan.settings.get(model, {})
+
+
+def find_gpu(environment: Mapping[str, str] = os.environ) -> Gpu | None:
+    """The GPU that CUDA's first device is; None: NVML is not installed, or there is no driver.
+
+    Raises:
+        ModelLoadingError: ``CUDA_VISIBLE_DEVICES`` names a slice of a GPU, whose size NVML does not give by
+            this name.
+    """
+    from parley.runtime.gpu_memory import open_nvml  # noqa: PLC0415 - imports NVML, which few models need
+
+    nvml = open_nvml()
+    first = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    if nvml is None or not first or first == "-1":
+        return None
+    if first.startswith("MIG-"):
+        raise ModelLoadingError(
+            f"CUDA_VISIBLE_DEVICES names {first}, a part of a GPU; name the class whose memory it has in "
+            f"{GPU_CLASS_VARIABLE}"
+        )
+    try:
+        device = (
+            nvml.nvmlDeviceGetHandleByIndex(int(first))
+            if first.isdecimal()
+            else nvml.nvmlDeviceGetHandleByUUID(first)
+        )
+        memory, name = nvml.nvmlDeviceGetMemoryInfo(device), nvml.nvmlDeviceGetName(device)
+    except nvml.NVMLError:
+        return None
+    return Gpu(name, memory.total, memory.used)
+
+
+def _read(plan: Mapping[str, Any]) -> GpuPlan:
+    settings = {
+        model: {name: str(value) for name, value in values.items()}
+        for model, values in plan["settings"].items()
+    }
+    return GpuPlan(tuple(plan["gpus"]), float(plan["memory_gib"]), frozenset(plan["without"]), settings)

@@ -1,0 +1,63 @@
+"""The memory plan of the GPU at a start of the launcher."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.launcher import gpu as launcher_gpu
+from parley.launcher.checks import check_agent_models
+from parley.launcher.gpu import describe_foreign_memory, find_foreign_memory, find_server_plan, follow_plan
+from parley.launcher.models import model_names
+from parley.launcher.options import LauncherSettingsError, ServerOptions
+from parley.launcher.server import EmbeddedServer
+from parley.runtime.gpu_plan import Gpu
+
+GPU = ServerOptions(profile="gpu")
+T4 = {"PARLEY_GPU_CLASS": "T4"}
+
+
+def test_only_the_profile_for_gpus_has_a_plan():
+    assert find_server_plan(ServerOptions(), T4) is None
+    assert find_server_plan(GPU, T4).name == "T4"
+    assert find_server_plan(GPU, {"PARLEY_GPU_CLASS": "none"}) is None
+
+
+def test_models_without_memory_are_left_out_and_every_process_gets_the_class():
+    options, line = follow_plan(GPU, find_server_plan(GPU, T4))
+    assert set(model_names(GPU)) - set(options.load_models) == {"chatterbox", "s3gen", "t3"}
+    assert line == (
+        "memory plan T4: 2 sessions for each instance of voice_agent; "
+        "left out, no memory for them: chatterbox, s3gen, t3"
+    )
+    assert options.environment["PARLEY_GPU_CLASS"] == "T4"
+    check_agent_models(options, {})
+
+
+def test_a_plan_with_room_for_all_leaves_the_models_as_they_were():
+    options, line = follow_plan(GPU, find_server_plan(GPU, {"PARLEY_GPU_CLASS": "H100"}))
+    assert options.load_models == ()
+    assert line == "memory plan H100: 16 sessions for each instance of voice_agent"
+
+
+def test_a_model_that_is_chosen_by_name_and_has_no_memory_is_refused():
+    chosen = ServerOptions(profile="gpu", load_models=("t3", "qwen3"))
+    with pytest.raises(LauncherSettingsError, match="class T4 has no memory for t3 beside"):
+        find_server_plan(chosen, T4)
+    with pytest.raises(LauncherSettingsError, match="class T4 has no memory for t3 beside"):
+        EmbeddedServer(ServerOptions(profile="gpu", load_models=("t3",), environment=T4)).check_settings()
+
+
+def test_a_class_that_there_is_not_is_refused():
+    with pytest.raises(LauncherSettingsError, match="'T5'; it must be one of"):
+        find_server_plan(GPU, {"PARLEY_GPU_CLASS": "T5"})
+
+
+def test_memory_of_other_programs_is_reported(monkeypatch):
+    assert describe_foreign_memory(Gpu("L4", 24 * 10**9, 10**9)) == ""
+    busy = Gpu("L4", 24 * 10**9, 3 * 10**9)
+    line = describe_foreign_memory(busy)
+    assert line == "warning: other programs hold 3.0 GB of the GPU L4, which has 24.0 GB"
+    monkeypatch.setattr(launcher_gpu, "find_gpu", lambda _: busy)
+    assert find_foreign_memory(GPU, {}) == line
+    monkeypatch.setattr(launcher_gpu, "find_gpu", lambda _: None)
+    assert find_foreign_memory(GPU, {}) == ""

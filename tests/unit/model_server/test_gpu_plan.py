@@ -1,0 +1,188 @@
+"""Memory plans: which one counts, what it sets, and that it fits its GPU."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import memory_plans as sums
+import pytest
+
+from parley.errors import ModelLoadingError
+from parley.runtime import gpu_memory
+from parley.runtime.gpu_plan import Gpu, choose_plan, find_gpu, find_plan, planned_settings, read_plans
+from parley.runtime.parameters import Parameters
+
+GIB = 1 << 30
+PLANS = {plan.name: plan for plan in read_plans()}
+
+
+class FakeNvml:
+    """A machine with GPUs of these sizes (GiB)."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *sizes):
+        self._sizes = sizes
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802 - NVML's name
+        if index >= len(self._sizes):
+            raise self.NVMLError("invalid argument")
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+        return int(uuid.removeprefix("GPU-"))
+
+    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
+        return SimpleNamespace(total=int(self._sizes[handle] * GIB), used=handle)
+
+    def nvmlDeviceGetName(self, handle):  # noqa: N802
+        return f"GPU {handle}"
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def install(*sizes):
+        monkeypatch.setattr(gpu_memory, "open_nvml", lambda: FakeNvml(*sizes) if sizes else None)
+
+    return install
+
+
+# As NVML gives them: a T4 with ECC, one of 16 GiB, an L4, one of 24 GiB, an L40S, H100, A100, H200 and B200.
+@pytest.mark.parametrize(
+    ("mib", "name"),
+    [
+        (15_109, "T4"),
+        (16_376, "T4"),
+        (23_034, "L4"),
+        (24_564, "L4"),
+        (46_068, "L40S"),
+        (81_559, "H100"),
+        (81_920, "H100"),
+        (143_771, "H200"),
+        (183_359, "H200"),
+    ],
+)
+def test_the_largest_plan_that_the_gpu_holds_is_chosen(machine, mib, name):
+    machine(mib / 1024)
+    assert find_plan({}) is PLANS[name]
+    assert find_plan({"PARLEY_GPU_CLASS": "auto"}) is PLANS[name]
+
+
+def test_a_class_may_be_named_by_each_of_its_gpus(machine):
+    machine(80)
+    assert find_plan({"PARLEY_GPU_CLASS": "A10G"}) is find_plan({"PARLEY_GPU_CLASS": "L4"}) is PLANS["L4"]
+    assert find_plan({"PARLEY_GPU_CLASS": "none"}) is None
+    with pytest.raises(ModelLoadingError, match=r"'B200'; it must be one of T4, L4, A10G, .* auto or none"):
+        find_plan({"PARLEY_GPU_CLASS": "B200"})
+
+
+def test_without_a_gpu_there_is_no_plan(machine):
+    machine()
+    assert find_plan({}) is None
+    assert planned_settings("qwen3", {}) == {}
+    machine(80)
+    for hidden in ("", "-1", "7"):
+        assert find_gpu({"CUDA_VISIBLE_DEVICES": hidden}) is None
+
+
+def test_a_gpu_that_is_too_small_for_every_plan_is_refused():
+    with pytest.raises(ModelLoadingError, match=r"Small has 8\.0 GiB; .* PARLEY_GPU_CLASS=none"):
+        choose_plan(Gpu("Small", 8 * GIB, 0))
+
+
+def test_the_first_visible_gpu_counts(machine):
+    machine(15, 80)
+    assert find_gpu({}) == Gpu("GPU 0", 15 * GIB, 0)
+    assert find_gpu({"CUDA_VISIBLE_DEVICES": "1,0"}) == Gpu("GPU 1", 80 * GIB, 1)
+    assert find_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1"}) == Gpu("GPU 1", 80 * GIB, 1)
+    with pytest.raises(ModelLoadingError, match="a part of a GPU; name the class"):
+        find_gpu({"CUDA_VISIBLE_DEVICES": "MIG-1"})
+
+
+def load(model, environment, **values):
+    config = {"parameters": {name: {"string_value": value} for name, value in values.items()}}
+    args = {
+        "model_name": model,
+        "model_repository": f"/{model}",
+        "model_version": "1",
+        "model_config": json.dumps(config),
+    }
+    return Parameters.from_args(args, environment=environment)
+
+
+def test_a_plan_counts_over_the_configuration_and_the_environment_over_both():
+    planned = {"PARLEY_GPU_CLASS": "L4"}
+    read = load("s3gen", planned, memory_plan="true", max_utterances="128", idle_s="10")
+    assert read.integer("max_utterances", 0) == 8
+    assert read.integer("idle_s", 0) == 10
+    read = load("s3gen", {**planned, "PARLEY_S3GEN_MAX_UTTERANCES": "5"}, memory_plan="true")
+    assert read.integer("max_utterances", 0) == 5
+
+
+def test_models_of_other_profiles_follow_no_plan():
+    assert load("qwen3", {"PARLEY_GPU_CLASS": "H100"}).number("kv_cache_gib", 0) == 0
+    assert load("qwen3", {"PARLEY_GPU_CLASS": "H100"}, memory_plan="true").number("kv_cache_gib", 0) == 30
+
+
+def test_a_model_without_memory_is_refused_plainly():
+    with pytest.raises(ModelLoadingError, match=r"class T4 has no memory for t3 beside .*=none loads it"):
+        load("t3", {"PARLEY_GPU_CLASS": "T4"}, memory_plan="true")
+    assert load("t3", {"PARLEY_GPU_CLASS": "none"}, memory_plan="true").model == "t3"
+
+
+def test_plans_set_only_what_models_have_that_follow_them():
+    for plan in PLANS.values():
+        for model in plan.settings:
+            assert sums.read_settings(model, plan).text("memory_plan", "") == "true"
+            assert model not in plan.without
+        # A setting of a model that is left out would be read by no model.
+        assert plan.without <= {path.name for path in sums.REPOSITORY.iterdir()}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_fits_its_gpu_with_some_to_spare(name):
+    plan = PLANS[name]
+    parts = sums.needs(plan)
+    assert sum(need.total for need in parts.values()) <= (1 - sums.SPARE) * plan.memory_gib * GIB
+    for model, least in sums.least_caches(plan).items():
+        assert sums.read_settings(model, plan).number("kv_cache_gib", 0) >= least
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_cache_holds_the_longest_request(name):
+    """Else vLLM refuses to start."""
+    for model, token in (("qwen3", sums.qwen3_token_bytes()), ("t3", sums.t3_token_bytes())):
+        if model not in PLANS[name].without:
+            length = json.loads((sums.REPOSITORY / model / "1" / "model.json").read_text())["max_model_len"]
+            assert sums.read_settings(model, PLANS[name]).number("kv_cache_gib", 0) * GIB >= length * token
+
+
+def test_every_session_may_speak_at_once():
+    for plan in PLANS.values():
+        if "s3gen" not in plan.without:
+            assert sums.read_settings("s3gen", plan).integer("max_utterances", 0) >= sums.count_sessions(plan)
+
+
+def test_parameters_are_those_of_the_published_models():
+    """By the cards of the models: 4.0 billion for Qwen3-4B, 0.6 for Parakeet and Nemotron."""
+    assert sums._count(sums._on_meta(sums._build_qwen3)) == pytest.approx(4.02e9, rel=0.01)
+    assert sum(sums._parakeet()) == pytest.approx(0.62e9, rel=0.03)
+    assert sums._nemotron() == pytest.approx(0.62e9, rel=0.03)
+    assert sums._qwen3_awq() == pytest.approx(2.67e9, rel=0.01)
+
+
+def test_the_sum_for_s3gen_is_about_what_was_measured():
+    """docs/gpu.md: 4 GB besides utterances and voices, with the settings without a plan."""
+    plan = PLANS["H200"]
+    one, more = (
+        sums._s3gen(
+            type(plan)(
+                plan.gpus, plan.memory_gib, plan.without, {"s3gen": {"max_utterances": count, "voices": "1"}}
+            )
+        )
+        for count in ("1", "11")
+    )
+    assert one.weights + one.caches + sums._WORKSPACES["s3gen"] == pytest.approx(4.0e9, rel=0.15)
+    assert 0.115e9 <= (more.caches - one.caches) / 10 <= 0.2e9
