@@ -76,9 +76,10 @@ class AgentConfig:
     tts: tuple[str, ...] = ("espeak",)
     """Synthesizers whose voices sessions may name, in order of preference; the default is the first one's."""
     tts_fallback: tuple[str, ...] = ()
-    """Synthesizers that speak the rest of an answer, in this order, when one fails or is late."""
+    """Synthesizers that speak the rest of an answer, in this order, when one fails or is late; and all of it,
+    with their voices, where the server has loaded none of ``tts``."""
     absent_models: frozenset[str] = frozenset()
-    """Synthesizers that the server has not loaded; they are left out unless they are all of ``tts``."""
+    """Synthesizers that the server has not loaded; they are left out if it has loaded any other one."""
     turn: str = "smart_turn"
     """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
     eagerness: Eagerness = "off"

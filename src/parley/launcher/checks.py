@@ -35,7 +35,7 @@ _CODE = Path(parley.__file__).parent
 def check_agent_models(options: ServerOptions, inherited: Mapping[str, str]) -> None:
     """Refuse an agent whose canary could never be answered, because a model that it calls is not loaded.
 
-    The agent does without a synthesizer that is absent, as long as another one is named.
+    The agent does without a synthesizer that is absent, as long as another one is named, be it as a fallback.
 
     Raises:
         LauncherSettingsError: a named model is not in this profile, or is not loaded.
@@ -65,7 +65,10 @@ def check_agent_models(options: ServerOptions, inherited: Mapping[str, str]) -> 
         named = parameters.names(setting, preset) if setting == "tts" else (parameters.text(setting, preset),)
         possible = [name for name in engines if name in loaded] + [elsewhere] * bool(elsewhere)
         unknown = [name for name in named if name not in engines and name != elsewhere]
-        if unknown or not set(named) & set(possible):
+        # Only for one that the profile has: another name is a mistake.
+        is_left_out = setting == "tts" and bool(set(named) & set(model_names(options)))
+        others = parameters.names("tts_fallback", "") if is_left_out else ()
+        if unknown or not {*named, *others} & set(possible):
             variable = parameters.variable(setting)
             source = (
                 variable if parameters.environment.get(variable) else f"the parameter {setting} of {_AGENT}"

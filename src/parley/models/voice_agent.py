@@ -307,10 +307,10 @@ def make_synthesizer(
         ModelLoadingError: there is no synthesizer of such a name, or one is named twice.
     """
     _check_once(config)
-    names = _present(config.tts, config.absent_models) or config.tts
     fallbacks = _present(config.tts_fallback, config.absent_models)
+    names = _present(config.tts, config.absent_models) or fallbacks or config.tts
     if absent := [name for name in (*config.tts, *config.tts_fallback) if name not in (*names, *fallbacks)]:
-        _log.warning("without %s: the server has no weights for it", ", ".join(absent))
+        _log.warning("without %s: the server has not loaded it", ", ".join(absent))
     engines = {
         name: find_engine(SYNTHESIZERS, name)(client, timeout_s=timeout_s) for name in (*names, *fallbacks)
     }
@@ -336,10 +336,7 @@ def _present(names: Sequence[str], absent: frozenset[str]) -> tuple[str, ...]:
 
 
 def _check_once(config: AgentConfig) -> None:
-    """A fallback may speak otherwise too, but not in its own place."""
-    lists = [config.tts, config.tts_fallback]
-    if len(config.tts) == 1:
-        lists = [(*config.tts, *config.tts_fallback)]
-    for names in lists:
+    """Within a list; a synthesizer that is its own fallback has the others."""
+    for names in (config.tts, config.tts_fallback):
         if len(set(names)) < len(names):
             raise ModelLoadingError(f"a synthesizer is named twice: {', '.join(names)}")

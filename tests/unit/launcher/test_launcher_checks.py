@@ -58,6 +58,13 @@ def test_a_model_that_the_profile_has_not_is_refused(variable, value, words):
     assert str(caught.value) == f"The profile {words}"
 
 
+def test_a_fallback_may_be_the_only_synthesizer():
+    models = ("voice_agent", "parakeet_tdt", "nemotron_streaming", "smart_turn", "qwen3")
+    check_agent_models(ServerOptions(profile="gpu", load_models=(*models, "espeak")), {})
+    with pytest.raises(LauncherSettingsError, match=r"The model chatterbox, which the parameter tts .* none"):
+        check_agent_models(ServerOptions(profile="gpu", load_models=models), {})
+
+
 def test_a_model_of_the_profile_must_be_loaded():
     chosen = ServerOptions(load_models=("voice_agent", "silero_vad", "qwen3"))
     with pytest.raises(

@@ -73,12 +73,6 @@ def test_an_engine_that_does_not_exist_is_named(kind):
         make_engines(AgentConfig(**{kind: ("nope",) if kind == "tts" else "nope"}), SilentPort(), UNMEASURED)
 
 
-def test_a_synthesizer_that_is_named_twice():
-    config = AgentConfig(tts=("espeak",), tts_fallback=("chatterbox", "espeak"))
-    with pytest.raises(ModelLoadingError, match="twice"):
-        make_engines(config, SilentPort(), UNMEASURED)
-
-
 async def test_synthesizers_replace_each_other():
     port, metrics = SilentPort(), MetricsRecorder((TTS_FALLBACKS,))
     agent_metrics = AgentMetrics(recognizer="", language_model="", instance="", metrics=metrics)
@@ -124,6 +118,19 @@ async def test_the_synthesizer_that_has_the_voice_speaks_and_has_its_own_fallbac
 )
 async def test_a_synthesizer_that_is_not_loaded_is_left_out_unless_it_is_the_only_one(tts, loaded, asked):
     assert await asked_for(settings_of(tts, loaded=loaded), None) == asked
+
+
+async def test_a_synthesizer_that_is_also_a_fallback_is_not_its_own():
+    """So that another default voice can be chosen without a change of the list of fallbacks."""
+    config = settings_of("espeak", "kokoro,piper,espeak", "espeak,piper")
+    assert await asked_for(config, None) == ["espeak", "piper"]
+
+
+async def test_the_fallbacks_speak_where_the_server_has_loaded_no_other_synthesizer():
+    absent = settings_of("chatterbox", "kokoro,piper,espeak", "voice_agent,espeak,piper")
+    assert await asked_for(absent, None) == ["piper", "espeak"]
+    present = settings_of("chatterbox", "kokoro,piper,espeak", "voice_agent,espeak,chatterbox")
+    assert await asked_for(present, None) == ["chatterbox", "espeak"]
 
 
 def test_a_list_may_name_nobody_twice():
