@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import COMPOSE, TOOLS
@@ -14,7 +16,17 @@ from containers import ROOT, Container
 CLIP = ROOT / "tests/data/conversation"
 HTTPS = "8443"
 NGINX_USER = 101
+AS_NGINX = (
+    "setpriv",
+    f"--reuid={NGINX_USER}",
+    f"--regid={NGINX_USER}",
+    "--clear-groups",
+    "nginx",
+    "-e",
+    "stderr",
+)
 PLACE = "/run/secrets/"
+LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +77,7 @@ def nginx(gateway, network, secrets, tmp_path_factory):
     for path in (*folder.iterdir(), *[folder, *folder.parents][:3]):
         path.chmod(0o755)
     os.chown(folder, NGINX_USER, NGINX_USER)
-    user = ("setpriv", f"--reuid={NGINX_USER}", f"--regid={NGINX_USER}", "--clear-groups")
-    program = (*user, "nginx", "-c", config, "-e", "stderr")
+    program = (*AS_NGINX, "-c", config)
     network.run(*program, "-t")
     process = subprocess.Popen(network.command(*program, "-g", "daemon off;"))
     try:
@@ -116,11 +127,50 @@ def test_only_tls_1_3_is_spoken(nginx, network):
     assert refused.returncode != 0
 
 
-@pytest.mark.parametrize("path", ["metrics", "readyz", "ready", "health"])
+def answered(network, secrets, path, key):
+    """The status of a request that goes through nginx."""
+    ask = (
+        "import httpx, sys\n"
+        f"url = 'https://localhost:{HTTPS}/' + sys.argv[1]\n"
+        "print(httpx.get(url, headers={'Authorization': f'Bearer {sys.argv[2]}'}).status_code)"
+    )
+    return int(network.run(sys.executable, "-c", ask, path, key, env=environment(secrets)))
+
+
+@pytest.mark.parametrize("path", ["metrics", "ready", "health"])
 def test_operations_are_not_public(nginx, network, path, secrets):
-    ask = f"import httpx; print(httpx.get('https://localhost:{HTTPS}/{path}').status_code)"
-    said = network.run(sys.executable, "-c", ask, env=environment(secrets))
-    assert said.strip() == "404"
+    assert answered(network, secrets, path, (secrets / "metrics_key").read_text()) == 404
+
+
+@pytest.mark.parametrize("path", ["", "readyz", "v1/agent", "v1/audio/voices"])
+def test_what_the_page_asks_before_a_call_is_answered(nginx, network, path, secrets):
+    assert answered(network, secrets, path, (secrets / "api_key").read_text()) == 200
+
+
+def test_a_key_that_is_made_in_the_container_counts_without_a_restart(nginx, gateway, network, secrets):
+    status, said = gateway.execute("parley", "gateway", "keys", "new", "--name", "kiosk")
+    assert status == 0, said
+    (key,) = re.findall(r"parley_\w+_[\w-]+", said)
+    assert answered(network, secrets, "v1/agent", key) == 401
+    with (secrets / "keys.toml").open("a") as keys:
+        keys.write("".join(f"{line}\n" for line in said.splitlines() if "sha256" in line))
+    end = time.monotonic() + LIMIT_S
+    while answered(network, secrets, "v1/agent", key) != 200:
+        assert time.monotonic() < end
+
+
+def test_a_renewed_certificate_counts_after_a_reload(nginx, network, secrets, tmp_path):
+    """It is the last test that speaks TLS: clients do not trust the new certificate."""
+    place, renewed = nginx.parent, tmp_path / "tls.crt"
+    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "1")
+    network.run("openssl", "req", "-x509", "-key", place / "tls.key", *names, "-out", renewed)
+    # In place, as the file is mounted.
+    (place / "tls.crt").write_bytes(renewed.read_bytes())
+    network.run(*AS_NGINX, "-c", place / "nginx.conf", "-s", "reload")
+    show = f"openssl s_client -connect localhost:{HTTPS} < /dev/null 2> /dev/null | openssl x509"
+    end = time.monotonic() + LIMIT_S
+    while network.run("sh", "-c", show).split() != renewed.read_text().split():
+        assert time.monotonic() < end
 
 
 def test_prometheus_key_opens_the_metrics_and_the_other_one_does_not(gateway, network, secrets):

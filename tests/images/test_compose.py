@@ -59,6 +59,12 @@ def test_calls_have_the_time_that_they_are_promised(compose):
     assert services["nginx"]["stop_signal"] == "SIGQUIT"
 
 
+def test_nginx_reads_its_configuration_where_a_reload_finds_it(compose):
+    nginx = compose["services"]["nginx"]
+    assert "/etc/nginx/nginx.conf" in {one["target"] for one in nginx["volumes"]}
+    assert "-c" not in nginx["entrypoint"]
+
+
 def test_everything_waits_until_what_it_needs_is_well(compose):
     services = compose["services"]
     waits = {name: service.get("depends_on", {}) for name, service in services.items()}
