@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 from parley.errors import ParleyError
 from parley.launcher import ServerOptions
-from parley.launcher.models import leave_out_absent, read_parameters
+from parley.launcher.models import leave_out_absent, model_folders, model_names, read_parameters
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley_client.cli.output import until_closed
 from parley_client.cli.own_server import project_profiles, running_server
@@ -126,6 +127,7 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
             environment = _random_chatterbox(work / "weights") if args.random_chatterbox else {}
             options = ServerOptions(profile=args.profile, environment=environment)
             _, absent = leave_out_absent(options, os.environ)
+            options = _with_models_on_request(options, args.models, absent)
             with _server(args, console, options) as address:
                 served = _served(address)
                 runner = Runner(address, work, limit_s=args.limit)
@@ -144,6 +146,18 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
     return 1 if report.failed or not report.rows else 0
 
 
+def _with_models_on_request(
+    options: ServerOptions, chosen: Collection[str], absent: Collection[str]
+) -> ServerOptions:
+    """The options with the models that are loaded only where they are named, if they are to be driven."""
+    usual = {folder.name for folder in model_folders(options)}
+    extra = [name for name in model_names(options) if name not in usual]
+    if not extra or (chosen and not set(extra) & set(chosen)):
+        return options
+    models = tuple(name for name in (*sorted(usual), *extra) if name not in absent)
+    return dataclasses.replace(options, load_models=models)
+
+
 def _random_chatterbox(folder: Path) -> dict[str, str]:
     """Write small random weights; the settings of a server that uses them, and keeps no voice."""
     # The tests' own support writes them.
@@ -157,7 +171,12 @@ def _random_chatterbox(folder: Path) -> dict[str, str]:
 @contextmanager
 def _server(args: argparse.Namespace, console: Console, options: ServerOptions) -> Iterator[str]:
     with running_server(
-        args.server, console, "perf-analyzer", profile=options.profile, environment=options.environment
+        args.server,
+        console,
+        "perf-analyzer",
+        profile=options.profile,
+        environment=options.environment,
+        load_models=options.load_models,
     ) as address:
         yield address
 

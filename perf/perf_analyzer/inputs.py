@@ -17,13 +17,16 @@ import soundfile
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.batch import make_decoder
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrRequest, TranscribeRequest
-from parley.asr.offline.networks import OnnxEncoder
+from parley.asr.offline.networks import TOKEN_OUTPUTS, OnnxEncoder, OnnxJoint
 from parley.chat import ChatMessage
+from parley.errors import ParleyError
 from parley.inference import Tensor, struct_tensor, text_tensor
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.llm.messages import GenerateRequest, Sampling
+from parley.models.parakeet_decoder import DecoderService
 from parley.protocol import SilenceOptions, Start, encode
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
@@ -152,6 +155,22 @@ def encoded(source: Source) -> list[Step]:
     for one in _log_mels(source):
         outputs, lengths = encoder.encode(one[None], np.array([one.shape[1]], np.int64))
         steps.append({"ENCODED": outputs[0], "ENCODED_LENGTH": lengths})
+    return steps
+
+
+def decoded(source: Source) -> list[Step]:
+    """Of ``parakeet_text``: the same sentences, decoded here."""
+    export = _checkpoint(source)
+    decoder = DecoderService(make_decoder(export, OnnxJoint(open_session(export.decoder)), beam_size=None))
+    requests = [{name: value[None] for name, value in step.items()} for step in encoded(source)]
+    message = struct_tensor(TranscribeRequest())
+    steps: list[Step] = []
+    for clip, made in zip(source.clips(), decoder.serve(requests), strict=True):
+        if isinstance(made, ParleyError):
+            raise made
+        length_ms = len(clip) * 1000 // SAMPLE_RATE
+        tokens = {name: made[name][0] for name in TOKEN_OUTPUTS}
+        steps.append({**tokens, "SPAN": np.array([length_ms, 0, length_ms]), "REQUEST": message})
     return steps
 
 

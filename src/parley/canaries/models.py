@@ -150,6 +150,45 @@ def _ask_transcriber(model: str, server: CanaryConnection) -> None:
     _require(reply.duration_ms == 100, f"a recording of 100 ms has {reply.duration_ms} ms")
 
 
+def _ask_parakeet_features(server: CanaryConnection) -> None:
+    """100 ms of silence, in which there is no speech."""
+    request = ModelRequest(
+        "parakeet_features",
+        {
+            "AUDIO": np.zeros((1, 1600), np.int16),
+            "REQUEST": struct_tensor(TranscribeRequest(), batched=True),
+        },
+        ("FEATURES", "LENGTH", "SPAN"),
+    )
+    outputs = server.infer(request)
+    features, length = _finite(outputs, "FEATURES", (1, None, None)), _finite(outputs, "LENGTH", (1, 1))
+    _require(1 <= length[0, 0] <= features.shape[2], f"LENGTH is {length[0, 0]}")
+    span = _finite(outputs, "SPAN", (1, 3))
+    _require(span[0, 0] == 100, f"a recording of 100 ms has {span[0, 0]} ms")
+
+
+def _ask_parakeet_text(server: CanaryConnection) -> None:
+    """No token."""
+    nothing = np.full((1, 1), -1, np.int32)
+    request = ModelRequest(
+        "parakeet_text",
+        {
+            "TOKENS": nothing,
+            "FRAMES": nothing,
+            "DURATIONS": np.zeros((1, 1), np.int32),
+            "CONFIDENCES": np.zeros((1, 1), np.float32),
+            "TOKEN_COUNT": np.zeros((1, 1), np.int32),
+            "ALTERNATIVES": nothing[None],
+            "SCORES": np.full((1, 1), np.finfo(np.float32).min, np.float32),
+            "SPAN": np.array([[100, 0, 100]], np.int64),
+            "REQUEST": struct_tensor(TranscribeRequest(), batched=True),
+        },
+        ("REPLY",),
+    )
+    reply = _reply(server.infer(request), "REPLY", TranscribeReply)
+    _require(not reply.text, f"no token is {reply.text!r}")
+
+
 def _ask_recognizer(model: str, server: CanaryConnection) -> None:
     """One window of silence: a stream that the same request begins and ends."""
     name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
@@ -340,6 +379,9 @@ CANARIES: dict[str, CanaryCall] = {
     "parakeet_encoder": _canary("parakeet_encoder", _ask_parakeet_encoder),
     "parakeet_decoder": _canary("parakeet_decoder", _ask_parakeet_decoder),
     "parakeet_transcribe": _canary("parakeet_transcribe", partial(_ask_transcriber, "parakeet_transcribe")),
+    "parakeet_features": _canary("parakeet_features", _ask_parakeet_features),
+    "parakeet_text": _canary("parakeet_text", _ask_parakeet_text),
+    "parakeet_ensemble": _canary("parakeet_ensemble", partial(_ask_transcriber, "parakeet_ensemble")),
     "parakeet_tdt": _canary("parakeet_tdt", partial(_ask_recognizer, "parakeet_tdt")),
     "nemotron_streaming": _canary("nemotron_streaming", partial(_ask_recognizer, "nemotron_streaming")),
     "moonshine": _canary("moonshine", partial(_ask_recognizer, "moonshine")),
@@ -360,6 +402,7 @@ CANARIES: dict[str, CanaryCall] = {
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "parakeet_transcribe": ("parakeet_encoder", "parakeet_decoder"),
+    "parakeet_ensemble": ("parakeet_features", "parakeet_encoder", "parakeet_decoder", "parakeet_text"),
     "parakeet_tdt": ("parakeet_encoder", "parakeet_decoder"),
     "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine"),
 }

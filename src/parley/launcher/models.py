@@ -35,6 +35,7 @@ _GUIDE = re.compile(r"docs/[\w-]+\.md")
 # Triton waits for it without end.
 _UNSAFE = re.compile(r"[\s\"'`$&|;<>()*?!#~{}\[\]\\]")
 
+_ENSEMBLE = "ensemble"
 PROGRAM = ROOT / "scripts/fetch_models"
 _INTERRUPTED = 130
 _GRACE_S = 10.0
@@ -59,7 +60,15 @@ def list_profiles(repository: Path) -> list[str]:
 def model_folders(options: ServerOptions) -> list[Path]:
     """Folders of the models that will be loaded."""
     folders = _folders_of(options)
-    return [path for path in folders if not options.load_models or path.name in options.load_models]
+    if options.load_models:
+        return [path for path in folders if path.name in options.load_models]
+    return [path for path in folders if not _is_on_request(path, options.profile)]
+
+
+def _is_on_request(folder: Path, profile: str) -> bool:
+    """Whether a model is loaded only where it is named: its parameter ``on_request`` is ``true``."""
+    config = read_config(folder, profile)
+    return config is not None and config.parameters["on_request"].string_value == "true"
 
 
 def model_names(options: ServerOptions) -> list[str]:
@@ -140,10 +149,12 @@ def describe_left_out(reasons: Mapping[str, str]) -> str:
 
 
 def count_instances(folder: Path, profile: str) -> int:
-    """Processes of one model; 1 where Triton will refuse the configuration anyway."""
+    """Processes of one model; 0 of an ensemble, and 1 where Triton will refuse the configuration anyway."""
     config = read_config(folder, profile)
     if config is None:
         return 1
+    if config.platform == _ENSEMBLE:
+        return 0
     return sum(max(1, group.count) for group in config.instance_group) or 1
 
 

@@ -63,6 +63,16 @@ def decoded(count=0, confidence=0.0):
     ]
 
 
+def featured(length=1, duration_ms=100):
+    return [
+        outputs(
+            FEATURES=floats(1, 80, 1),
+            LENGTH=np.array([[length]], np.int64),
+            SPAN=np.array([[duration_ms, 0, -1]], np.int64),
+        )
+    ]
+
+
 def generated(*events):
     return [outputs(EVENT=event) for event in events]
 
@@ -101,6 +111,9 @@ RIGHT = {
     "parakeet_encoder": encoded(),
     "parakeet_decoder": decoded(),
     "parakeet_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
+    "parakeet_features": featured(),
+    "parakeet_text": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
+    "parakeet_ensemble": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
     "parakeet_tdt": [outputs(REPLY=AsrReply(stream_ms=32))],
     "nemotron_streaming": [outputs(REPLY=AsrReply(stream_ms=32))],
     "moonshine": [outputs(REPLY=AsrReply(stream_ms=32))],
@@ -128,6 +141,9 @@ WRONG = {
     "too many tokens": ("parakeet_decoder", decoded(count=2)),
     "confidence": ("parakeet_decoder", decoded(confidence=NAN)),
     "length": ("parakeet_transcribe", [outputs(REPLY=TranscribeReply(text="", duration_ms=0))]),
+    "more than there are": ("parakeet_features", featured(length=2)),
+    "another recording": ("parakeet_features", featured(duration_ms=50)),
+    "a text of no token": ("parakeet_text", [outputs(REPLY=TranscribeReply(text="ah"))]),
     "stale": ("parakeet_tdt", [outputs(REPLY=AsrReply(stream_ms=64))]),
     "unreadable": ("nemotron_streaming", [outputs(REPLY=b"{")]),
     "silent": ("espeak", spoken(0, 0, 0)),

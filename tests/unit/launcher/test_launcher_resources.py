@@ -12,11 +12,21 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from parley.canaries import called_models
 from parley.launcher import cleanup
 from parley.launcher import command as installations
 from parley.launcher.command import assemble_backend
-from parley.launcher.models import check_models, count_instances, leave_out_absent, read_parameters
+from parley.launcher.models import (
+    check_models,
+    count_instances,
+    leave_out_absent,
+    model_folders,
+    model_names,
+    read_config,
+    read_parameters,
+)
 from parley.launcher.options import (
+    GPU_PROFILE,
     ROOT,
     TINY_PROFILE,
     AlreadyRunningError,
@@ -309,3 +319,42 @@ def test_a_missing_package_names_the_command(monkeypatch):
     monkeypatch.setattr(installations.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SetupIncompleteError, match="make setup"):
         installations.find_installation()
+
+
+def test_models_on_request_are_loaded_only_where_they_are_named():
+    every = ServerOptions()
+    steps = ("parakeet_features", "parakeet_text", "parakeet_ensemble")
+    assert set(steps) <= set(model_names(every))
+    assert not set(steps) & {folder.name for folder in model_folders(every)}
+    named = ServerOptions(load_models=steps)
+    assert {folder.name for folder in model_folders(named)} == set(steps)
+
+
+@pytest.mark.parametrize("profile", [TINY_PROFILE, GPU_PROFILE])
+def test_an_ensemble_has_no_process(profile):
+    folder = ROOT / "model_repository" / "parakeet_ensemble"
+    assert count_instances(folder, profile) == 0
+    config = read_config(folder, profile)
+    steps = {step.model_name for step in config.ensemble_scheduling.step}
+    assert steps == set(called_models("parakeet_ensemble"))
+
+
+@pytest.mark.parametrize("profile", [TINY_PROFILE, GPU_PROFILE])
+def test_the_steps_of_an_ensemble_fit_together(profile):
+    """Triton checks it at the start only."""
+    repository = ROOT / "model_repository"
+    config = read_config(repository / "parakeet_ensemble", profile)
+    known = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.input}
+    for step in config.ensemble_scheduling.step:
+        model = read_config(repository / step.model_name, profile)
+        inputs = {tensor.name: tensor for tensor in model.input}
+        needed = {name for name, tensor in inputs.items() if not tensor.optional}
+        assert needed <= set(step.input_map) <= set(inputs)
+        for name, source in step.input_map.items():
+            kind, dims = known[source]
+            assert kind == inputs[name].data_type
+            assert len(dims) == len(inputs[name].dims)
+        outputs = {tensor.name: tensor for tensor in model.output}
+        for name, target in step.output_map.items():
+            known[target] = outputs[name].data_type, list(outputs[name].dims)
+    assert {tensor.name for tensor in config.output} <= set(known)

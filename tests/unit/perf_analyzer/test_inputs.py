@@ -25,6 +25,9 @@ from parley.tts.voices.messages import VoicesRequest
 REPOSITORY = ROOT / "model_repository"
 MESSAGES = {
     "parakeet_transcribe": TranscribeRequest,
+    "parakeet_features": TranscribeRequest,
+    "parakeet_text": TranscribeRequest,
+    "parakeet_ensemble": TranscribeRequest,
     "moonshine_transcribe": TranscribeRequest,
     "parakeet_tdt": AsrRequest,
     "nemotron_streaming": AsrRequest,

@@ -263,19 +263,10 @@ class Recording:
 
     def reply(self) -> TranscribeReply:
         """The transcript of a recording that is :attr:`done`."""
-        words = [
-            msgspec.structs.replace(word, start_ms=max(word.start_ms, 0), end_ms=max(word.end_ms, 0))
-            for stretch in self._stretches
-            for word in stretch.words(self._checkpoint)
-        ]
-        return TranscribeReply(
-            text=text_of(words),
-            confidence=confidence_of(words),
-            words=words if self.request.words else [],
-            alternatives=self._alternatives(),
-            duration_ms=self.samples // PER_MS,
-            encoder_ms=round(self.encoder_ms, 3),
-            decoder_ms=round(self.decoder_ms, 3),
+        words = [word for stretch in self._stretches for word in stretch.words(self._checkpoint)]
+        reply = make_reply(words, self._alternatives(), self.request, duration_ms=self.samples // PER_MS)
+        return msgspec.structs.replace(
+            reply, encoder_ms=round(self.encoder_ms, 3), decoder_ms=round(self.decoder_ms, 3)
         )
 
     def _alternatives(self) -> list[Alternative]:
@@ -292,6 +283,23 @@ class Recording:
             start // PER_MS - self.search.lead_ms,
             deque(self._plan.windows((end - start) // self._mel.hop)),
         )
+
+
+def make_reply(
+    words: Sequence[Word], alternatives: list[Alternative], request: TranscribeRequest, *, duration_ms: int
+) -> TranscribeReply:
+    """The transcript of a recording; times in the silence that was put before it become 0."""
+    inside = [
+        msgspec.structs.replace(word, start_ms=max(word.start_ms, 0), end_ms=max(word.end_ms, 0))
+        for word in words
+    ]
+    return TranscribeReply(
+        text=text_of(inside),
+        confidence=confidence_of(inside),
+        words=inside if request.words else [],
+        alternatives=alternatives,
+        duration_ms=duration_ms,
+    )
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,30 @@ class TranscriptionLimits:
     """Audio of all recordings that are not answered yet."""
 
 
+def check_recording(audio: Tensor, request: TranscribeRequest, limits: TranscriptionLimits) -> Tensor:
+    """The samples of a request, i16 ``[n]``.
+
+    Raises:
+        InvalidAudioError: the recording is empty, too long, or of the wrong kind.
+        UnsupportedLanguageError: the model does not understand the language.
+    """
+    if request.language not in limits.languages:
+        known = ", ".join(limits.languages)
+        raise UnsupportedLanguageError(f"language {request.language!r} is not understood; only {known}")
+    if audio.dtype != np.int16 or audio.size != audio.shape[-1]:
+        raise InvalidAudioError(
+            f"audio is {audio.dtype} {list(audio.shape)}; it must be int16, one recording"
+        )
+    if not audio.size:
+        raise InvalidAudioError("the recording is empty")
+    if audio.size > limits.max_audio_ms * PER_MS:
+        raise InvalidAudioError(
+            f"the recording lasts {audio.size / PER_MS / 1000:.1f} s; "
+            f"at most {limits.max_audio_ms / 1000:g} s are taken"
+        )
+    return audio.reshape(-1)
+
+
 class TranscriptionService(Generic[RecordingT]):
     """Owns the recordings until they are answered."""
 
@@ -132,7 +156,7 @@ class TranscriptionService(Generic[RecordingT]):
             ShuttingDownError: after :meth:`close`.
         """
         request = decode_request(message, _decoder, _DEFAULTS)
-        recording = self._read(audio, request)
+        recording = self._begin(check_recording(audio, request, self._limits), request)
         with self._changed:
             if self._closing:
                 raise ShuttingDownError("the model is being unloaded")
@@ -153,23 +177,6 @@ class TranscriptionService(Generic[RecordingT]):
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             _log.error("transcription did not stop within %g s", timeout_s)
-
-    def _read(self, audio: Tensor, request: TranscribeRequest) -> RecordingT:
-        if request.language not in self._limits.languages:
-            known = ", ".join(self._limits.languages)
-            raise UnsupportedLanguageError(f"language {request.language!r} is not understood; only {known}")
-        if audio.dtype != np.int16 or audio.size != audio.shape[-1]:
-            raise InvalidAudioError(
-                f"audio is {audio.dtype} {list(audio.shape)}; it must be int16, one recording"
-            )
-        if not audio.size:
-            raise InvalidAudioError("the recording is empty")
-        if audio.size > self._limits.max_audio_ms * PER_MS:
-            raise InvalidAudioError(
-                f"the recording lasts {audio.size / PER_MS / 1000:.1f} s; "
-                f"at most {self._limits.max_audio_ms / 1000:g} s are taken"
-            )
-        return self._begin(audio.reshape(-1), request)
 
     def _serve(self) -> None:
         while work := self._next_work():

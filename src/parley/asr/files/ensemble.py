@@ -1,0 +1,202 @@
+"""The ends of the ensemble for short recordings: audio to features, and tokens to a transcript.
+
+Between them are the models of encoder and decoder. What is read is the same as in
+:class:`parley.asr.files.recording.Recording`, as long as the speech of a recording is one stretch. Here a
+recording with pauses is read from its first sound to its last one, and not in parts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.words import alternatives_of, combine_alternatives, words_of
+from parley.asr.features.log_mel import LogMel
+from parley.asr.files.recording import (
+    EncoderWindow,
+    RecordingLimits,
+    SpeechSearch,
+    Stretch,
+    make_reply,
+    search_together,
+)
+from parley.asr.files.service import TranscriptionLimits, check_recording
+from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.asr.offline.networks import TOKEN_OUTPUTS, DecodedPiece, read_decoded
+from parley.asr.pipeline.segmentation import PER_MS, Detector
+from parley.errors import InvalidAudioError, InvalidInputError, InvalidMessageError, ParleyError
+from parley.inference import Tensor, decode_request, struct_tensor
+from parley.runtime.batching import check_finite, column
+
+_decoder = msgspec.json.Decoder(TranscribeRequest)
+_DEFAULTS = TranscribeRequest()
+_NO_SPEECH = -1
+"""In ``SPAN``, in place of the length of the speech."""
+_SILENCE = 1  # frames of a recording without speech: the encoder takes no row without any
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass
+class _Clip:
+    """A recording while it is searched for speech."""
+
+    search: SpeechSearch
+    samples: int
+    error: ParleyError | None = None
+
+
+class RecordingFeatures:
+    """Recordings to the encoder's inputs.
+
+    Inputs: ``AUDIO`` i16 ``[B, n]``, ``REQUEST`` (JSON of ``TranscribeRequest``) ``[B, 1]``. Outputs:
+    ``FEATURES`` f32 ``[B, bands, T]``, ``LENGTH`` i64 ``[B, 1]`` of them, and ``SPAN`` i64 ``[B, 3]``:
+    milliseconds of the recording, of the beginning of speech in it (negative in the silence that is put
+    before it), and of speech; -1: there is none.
+
+    Args:
+        mel: the front end.
+        detector: finds voice activity.
+        recording: how a recording is searched, and the longest window of the encoder.
+        limits: what is taken.
+    """
+
+    def __init__(
+        self, mel: LogMel, detector: Detector, recording: RecordingLimits, limits: TranscriptionLimits
+    ) -> None:
+        self._mel = mel
+        self._detector = detector
+        self._recording = recording
+        self._limits = limits
+
+    def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
+        """The features of each request, or its error; all are searched for speech together."""
+        begun = [self._begin(request) for request in requests]
+        clips = [clip for own in begun if not isinstance(own, ParleyError) for clip in own]
+        while any(clip.search.track is not None for clip in clips if clip.error is None):
+            search_together([clip for clip in clips if clip.error is None], self._detector)
+        return [own if isinstance(own, ParleyError) else self._finish(own) for own in begun]
+
+    def _begin(self, request: Tensors) -> list[_Clip] | ParleyError:
+        try:
+            audio, messages = request["AUDIO"], request["REQUEST"].reshape(-1)
+            if audio.ndim != 2 or len(audio) != len(messages):
+                raise InvalidInputError(f"AUDIO has shape {list(audio.shape)} for {len(messages)} REQUEST")
+            return [self._read(row, message) for row, message in zip(audio, messages, strict=True)]
+        except ParleyError as error:
+            return error
+
+    def _read(self, audio: Tensor, message: bytes) -> _Clip:
+        request = decode_request(message, _decoder, _DEFAULTS)
+        if request.phrases:
+            raise InvalidMessageError("the ensemble takes no phrases; parakeet_transcribe does")
+        samples = check_recording(audio, request, self._limits)
+        search = SpeechSearch(samples, self._recording.vad, self._recording.preroll_ms)
+        return _Clip(search, len(samples))
+
+    def _finish(self, clips: Sequence[_Clip]) -> Tensors | ParleyError:
+        try:
+            made = [self._features(clip) for clip in clips]
+        except ParleyError as error:
+            return error
+        features = np.zeros((len(made), self._mel.bands, max(own.shape[1] for own, _ in made)), np.float32)
+        for row, (own, _) in zip(features, made, strict=True):
+            row[:, : own.shape[1]] = own
+        return {
+            "FEATURES": features,
+            "LENGTH": np.array([[own.shape[1]] for own, _ in made], np.int64),
+            "SPAN": np.array([span for _, span in made], np.int64),
+        }
+
+    def _features(self, clip: _Clip) -> tuple[NDArray[np.float32], tuple[int, int, int]]:
+        if clip.error is not None:
+            raise clip.error
+        duration_ms = clip.samples // PER_MS
+        stretches = clip.search.stretches
+        if not stretches:
+            return np.zeros((self._mel.bands, _SILENCE), np.float32), (duration_ms, 0, _NO_SPEECH)
+        begin, end = stretches[0][0], stretches[-1][1]
+        frames = (end - begin) // self._mel.hop
+        longest = self._recording.plan.longest
+        if frames > longest:
+            seconds = self._mel.hop / PER_MS / 1000
+            raise InvalidAudioError(
+                f"the speech lasts {frames * seconds:.1f} s; the ensemble takes {longest * seconds:.1f} s, "
+                "parakeet_transcribe any length"
+            )
+        begin_ms = begin // PER_MS - clip.search.lead_ms
+        stretch = Stretch(self._mel, clip.search.audio[begin:end], begin_ms, deque())
+        features = stretch.features(EncoderWindow(0, frames, 0, None))
+        return features, (duration_ms, begin_ms, (end - begin) // PER_MS)
+
+
+@dataclass
+class RecordingTexts:
+    """What was decoded to transcripts.
+
+    Inputs: the decoder's outputs but for its state, and ``SPAN`` and ``REQUEST`` of
+    :class:`RecordingFeatures`. Output: ``REPLY`` (JSON of ``TranscribeReply``) ``[B, 1]``.
+    """
+
+    checkpoint: Checkpoint
+    names: tuple[str, ...] = field(default=(*TOKEN_OUTPUTS, "SPAN", "REQUEST"), init=False)
+    """Of all inputs."""
+
+    def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
+        """The transcripts of each request, or its error."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Tensors) -> Tensors | ParleyError:
+        try:
+            rows = {len(request[name]) for name in self.names}
+            if len(rows) != 1 or request["SPAN"].shape[1:] != (3,):
+                raise InvalidInputError("the inputs differ in their rows, or SPAN is not [rows, 3]")
+            self._check_tokens(request)
+            pieces = read_decoded(request)
+            messages, spans = request["REQUEST"].reshape(-1), request["SPAN"].tolist()
+            replies = [
+                self._reply(piece, tuple(span), decode_request(message, _decoder, _DEFAULTS))
+                for piece, span, message in zip(pieces, spans, messages, strict=True)
+            ]
+        except ParleyError as error:
+            return error
+        return {"REPLY": np.concatenate([struct_tensor(reply, batched=True) for reply in replies])}
+
+    def _check_tokens(self, request: Tensors) -> None:
+        """Raises InvalidInputError where tokens are not the checkpoint's, or not as many as is said."""
+        columns = [request[name] for name in ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES")]
+        alternatives, scores = request["ALTERNATIVES"], request["SCORES"]
+        shape = columns[0].shape
+        if len(shape) != 2 or any(own.shape != shape for own in columns):
+            raise InvalidInputError("TOKENS, FRAMES, DURATIONS and CONFIDENCES differ in their shapes")
+        if alternatives.ndim != 3 or alternatives.shape[:2] != scores.shape:
+            raise InvalidInputError("ALTERNATIVES must be [rows, readings, tokens], SCORES [rows, readings]")
+        counts = column(request["TOKEN_COUNT"], "TOKEN_COUNT")
+        if (counts < 0).any() or (counts > shape[1]).any():
+            raise InvalidInputError(f"TOKEN_COUNT must be 0 to {shape[1]}")
+        check_finite(columns[3], "CONFIDENCES")
+        real = np.arange(shape[1]) < counts[:, None]
+        ids = np.concatenate([columns[0][real], alternatives[alternatives >= 0]])
+        known = len(self.checkpoint.vocabulary)
+        if (ids < 0).any() or (ids >= known).any():
+            raise InvalidInputError(f"a token is outside 0 to {known - 1}")
+
+    def _reply(
+        self, piece: DecodedPiece, span: tuple[int, int, int], request: TranscribeRequest
+    ) -> TranscribeReply:
+        duration_ms, begin_ms, speech_ms = span
+        if speech_ms == _NO_SPEECH:
+            return make_reply([], [], request, duration_ms=duration_ms)
+        own = alternatives_of(piece.alternatives, self.checkpoint, request.nbest) if request.nbest else []
+        return make_reply(
+            words_of(piece.tokens, self.checkpoint, offset_ms=begin_ms),
+            combine_alternatives([own], request.nbest) if request.nbest else [],
+            request,
+            duration_ms=duration_ms,
+        )
