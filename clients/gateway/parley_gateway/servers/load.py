@@ -27,6 +27,8 @@ _GPU_TOTAL = "nv_gpu_memory_total_bytes"
 _GPU_USED = "nv_gpu_memory_used_bytes"
 _NAMES = (_OPEN, _LIMIT, _DRAINING, _GPU_TOTAL, _GPU_USED)
 _INSTANCE = "model_instance"
+_MOST = 2.0**53
+"""No number of these metrics is as large."""
 PUBLISHED_S = 2.0
 """Time after which model processes write their metrics to the page (seconds)."""
 _MAX_FAILED_READS = 3
@@ -65,7 +67,7 @@ def read_report(page: str) -> ServerReport:
     found: dict[str, dict[str, float]] = {name: {} for name in _NAMES}
     for family in text_string_to_metric_families(lines + "\n"):
         for sample in family.samples:
-            if not math.isfinite(sample.value):
+            if not 0 <= sample.value < _MOST:
                 raise ValueError(f"{sample.name} is {sample.value}")
             if sample.name in found:
                 key = sample.labels.get(_INSTANCE, "") or str(sample.labels)
@@ -75,7 +77,8 @@ def read_report(page: str) -> ServerReport:
     total, used = found[_GPU_TOTAL], found[_GPU_USED]
     return ServerReport(
         sessions=int(sum(found[_OPEN].get(name, 0) for name in taking)) if instances else None,
-        limit=int(sum(instances[name] for name in taking)) if taking else None,
+        # A metric is 0 until its process has set it for the first time.
+        limit=int(sum(instances[name] for name in taking)) or None,
         draining=bool(instances) and not taking,
         gpu_memory_free=int(sum(total.values()) - sum(used.values()))
         if total.keys() == used.keys() != set()

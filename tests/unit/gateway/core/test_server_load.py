@@ -137,7 +137,15 @@ def test_a_page_without_agent_or_gpu():
     assert read_report('nv_gpu_memory_total_bytes{gpu_uuid="a"} 5\n') == ServerReport()
 
 
-@pytest.mark.parametrize("page", ["voice_agent_draining{ nonsense", "voice_agent_active_sessions NaN"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "voice_agent_draining{ nonsense",
+        "voice_agent_active_sessions NaN",
+        "voice_agent_active_sessions -1",
+        "voice_agent_sessions_limit 1e308",
+    ],
+)
 def test_a_page_that_cannot_be_read_is_an_error(page):
     with pytest.raises(ValueError, match=r"\w"):
         read_report(page)
@@ -267,6 +275,16 @@ async def test_the_limit_of_the_settings_is_kept():
             assert refused.value.retryable
             with servers.lease(opens_session=False):
                 pass
+
+
+async def test_a_server_that_has_not_written_its_limit_yet_gets_calls():
+    pages = Pages(
+        a=read_report('voice_agent_sessions_limit{model_instance="voice_agent_0"} 0\n'), b=report(9)
+    )
+    async with pool(pages) as servers:
+        await pages.read_anew()
+        with ExitStack() as stack:
+            assert place(stack, servers, 2) == {"a": 2}
 
 
 async def test_a_server_that_drains_gets_no_calls():
