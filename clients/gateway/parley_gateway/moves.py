@@ -85,14 +85,12 @@ class CallServers:
         return await self._open(lease, request.session_id, request.timeout_s)
 
     def _lease(self, request: MoveRequest) -> Lease:
+        is_lost = request.failure is not None
         try:
-            return self._servers.lease(excluding=self._tried)
+            return self._servers.lease(excluding=self._tried, is_rescue=is_lost)
         except NoServerReadyError:
-            if request.failure is None and self._current is not None:
-                self._tried = [self._current]
-                return self._servers.lease(excluding=self._tried)
-            self._tried = []
-            return self._servers.lease()
+            self._tried = [] if is_lost or self._current is None else [self._current]
+            return self._servers.lease(excluding=self._tried, is_rescue=is_lost)
 
     def _doubt_lost(self, failure: ParleyError | None) -> None:
         cause = failure.__cause__ if failure is not None else None

@@ -133,7 +133,13 @@ class Servers:
         """Whether at least one server is ready."""
         return any(server.is_ready for server in self.all)
 
-    def lease(self, *, excluding: Collection[TritonServer] = (), opens_session: bool = True) -> Lease:
+    def lease(
+        self,
+        *,
+        excluding: Collection[TritonServer] = (),
+        opens_session: bool = True,
+        is_rescue: bool = False,
+    ) -> Lease:
         """A ready server: of two that are drawn, the one with more room, or that waits for longer.
 
         The best of all would be wrong: gateways that read the same metrics would all choose it.
@@ -142,6 +148,8 @@ class Servers:
             excluding: Servers that are not to be chosen.
             opens_session: Whether a session of the agent is opened. Servers that are full are left out then,
                 unless all are, and those that have as many sessions as the settings allow in any case.
+            is_rescue: Whether the session has lost its server: one more than the settings allow is better
+                than a lost call. Servers refuse what they cannot take.
 
         Raises:
             NoServerReadyError: none is left.
@@ -154,9 +162,10 @@ class Servers:
                 retry_after_s=self._settings.retry_s * 2,
             )
         if opens_session:
-            ready = [server for server in ready if not server.is_filled]
-            if not ready:
+            within = [server for server in ready if not server.is_filled]
+            if not within and not is_rescue:
                 raise TooManySessionsError("every server has as many sessions as the gateway gives it")
+            ready = within or ready
             ready = [server for server in ready if not server.is_full] or ready
         usual_limit = min((limit for server in ready if (limit := server.limit)), default=1)
         drawn = self._random.sample(ready, 2) if len(ready) > 2 else ready

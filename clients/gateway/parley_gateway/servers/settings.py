@@ -69,7 +69,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Limit of each of them (seconds)."""
     sessions: Count | None = None
     """The most sessions of one server that the gateways fill it to, such as `calls_per_replica` of
-    `parley capacity --json`. None: as many as the server says that it takes."""
+    `parley capacity --json`; calls that have lost their server may exceed it. None: as many as the server
+    says that it takes."""
     load_s: Seconds = 2.0
     """Time between two readings of a server's metrics, which say how full it is (seconds)."""
     slow_start_s: Annotated[float, Meta(ge=0)] = 30.0

@@ -149,6 +149,20 @@ async def test_every_ready_server_is_asked_before_a_call_ends(gateway):
     assert asked == 5
 
 
+async def test_a_call_that_has_lost_its_server_may_fill_another_beyond_the_limit_of_the_settings(gateway):
+    agents = Agent(), Agent()
+    one = await gateway(*agents, servers={"sessions": 1})
+    async with one.stream() as socket, one.stream() as other:
+        for each in (socket, other):
+            await receive(each, "connected")
+        await socket.send(frame(1))
+        await receive(socket, "speech_started")
+        used = next(agent for agent in agents if agent.sessions[0].words)
+        used.sessions[0].stream.fail(GONE)
+        await socket.send(frame(0))
+        await receive(socket, "response_done")
+
+
 async def test_a_call_that_every_server_refuses_to_resume_is_counted_as_lost(gateway):
     agent = Agent()
 

@@ -277,6 +277,18 @@ async def test_the_limit_of_the_settings_is_kept():
                 pass
 
 
+async def test_a_call_that_has_lost_its_server_may_exceed_the_limit_of_the_settings():
+    pages = Pages(a=report(4), b=report(5, limit=5), c=report(3))
+    async with pool(pages, sessions=4) as servers:
+        await pages.read_anew()
+        a, _, c = servers.all
+        with ExitStack() as stack:
+            assert stack.enter_context(servers.lease(is_rescue=True)).server is c
+            assert servers.lease(excluding=[c], is_rescue=True).server is a
+            with pytest.raises(TooManySessionsError):
+                servers.lease(excluding=[c])
+
+
 async def test_a_server_that_has_not_written_its_limit_yet_gets_calls():
     pages = Pages(
         a=read_report('voice_agent_sessions_limit{model_instance="voice_agent_0"} 0\n'), b=report(9)
