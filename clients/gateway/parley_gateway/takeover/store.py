@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import secrets
 import time
@@ -32,13 +33,15 @@ _TOMBSTONE_S = 600.0
 """A gateway that has lost a session notices within this time."""
 _CONNECTIONS = 64
 
-# An entry is a hash with the fields `epoch` and `data`. KEYS[1]: of the session. ARGV[1]: the epoch.
-# Redis may have lost an entry, and an earlier owner that was cut off from it written one again: what the
-# newest one writes replaces that.
+# An entry is a hash with the fields `epoch`, `number` and `data`. KEYS[1]: of the session. ARGV[1]: the
+# epoch. Redis may have lost an entry, and an earlier owner that was cut off from it written one again: what
+# the newest one writes replaces that. ARGV[4] counts the writes of an owner: where packets are lost, one that
+# was given up may arrive behind the next, over another connection.
 _SAVE = """
-local epoch = redis.call('HGET', KEYS[1], 'epoch')
-if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return 0 end
-redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'data', ARGV[2])
+local found = redis.call('HMGET', KEYS[1], 'epoch', 'number')
+if found[1] and tonumber(found[1]) > tonumber(ARGV[1]) then return 0 end
+if found[1] == ARGV[1] and found[2] and tonumber(found[2]) > tonumber(ARGV[4]) then return 1 end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'data', ARGV[2], 'number', ARGV[4])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
 """
@@ -55,7 +58,7 @@ _CLAIM = """
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'data', 'claim')
 if found[3] == ARGV[3] then return 1 end
 if found[1] ~= ARGV[1] or not found[2] or redis.sha1hex(found[2]) ~= ARGV[2] then return 0 end
-redis.call('HSET', KEYS[1], 'epoch', ARGV[4], 'data', ARGV[5], 'claim', ARGV[3])
+redis.call('HSET', KEYS[1], 'epoch', ARGV[4], 'data', ARGV[5], 'claim', ARGV[3], 'number', 0)
 redis.call('PEXPIRE', KEYS[1], ARGV[6])
 return 1
 """
@@ -156,6 +159,7 @@ class RedisSessionStore:
         self._on_change = on_change
         self._clock = clock
         self._failed_at: float | None = None
+        self._numbers = itertools.count(1)
         scripts = (_SAVE, _REFRESH, _CLAIM, _END)
         self._save, self._refresh, self._claim, self._end = map(self._redis.register_script, scripts)
 
@@ -171,7 +175,7 @@ class RedisSessionStore:
 
     async def save(self, name: str, epoch: int, data: bytes, keep_s: float) -> bool:
         """See :class:`SessionStore`."""
-        return bool(await self._run(self._save, name, epoch, data, _ms(keep_s)))
+        return bool(await self._run(self._save, name, epoch, data, _ms(keep_s), next(self._numbers)))
 
     async def refresh(self, name: str, epoch: int, keep_s: float) -> Literal["kept", "gone", "lost"]:
         """See :class:`SessionStore`."""

@@ -51,6 +51,28 @@ async def test_who_has_lost_a_session_cannot_write_it(stores):
     assert await other.save("a", 2, b"mine", KEEP_S)
 
 
+async def test_a_write_that_arrives_behind_the_next_one_replaces_nothing(stores, monkeypatch):
+    now, late = 0.0, []
+    one = stores(clock=lambda: now)
+
+    async def delay(**command):
+        late.append(command)
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one._save, "execute", delay)
+        with pytest.raises(TakeoverUnavailableError):
+            await one.save("a", 1, b"old", KEEP_S)
+    now += 5
+    assert await one.save("a", 1, b"new", KEEP_S)
+    await one._save.execute(**late[0])
+    assert await one.find("a") == Entry(1, b"new")
+    other = stores()
+    assert await other.claim("a", Entry(1, b"new"), b"claimed", KEEP_S)
+    assert await other.save("a", 2, b"mine", KEEP_S)
+    assert await other.find("a") == Entry(2, b"mine")
+
+
 async def test_after_a_loss_of_data_the_newest_owner_writes_over_an_older_one(stores, redis):
     old, new = stores(), stores()
     await old.save("a", 1, b"old", KEEP_S)
