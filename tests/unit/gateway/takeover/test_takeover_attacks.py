@@ -327,32 +327,53 @@ async def test_a_session_that_is_too_large_cannot_be_taken_over(gateways, caplog
         await receive(socket, "metrics")  # and the call goes on
 
 
+def checkpoint(number, prompt="a"):
+    """Of a call in which nothing was said."""
+    return CallCheckpoint(
+        number=number,
+        settings=protocol.Start(system_prompt=prompt),
+        history=HistoryState(),
+        state=SessionState(version=1),
+        settled=True,
+        answers=[],
+        sent=0,
+        missing=frozenset(),
+    )
+
+
+def keep(keys_file, store, call, **settings):
+    """Begin to keep a session; the entry in the store is `gateway-0_1`."""
+    sealer = Sealer(WatchedFile(keys_file, read_seal_keys))
+    keeper = SessionKeeper(TakeoverSettings(**settings), store, sealer, Metrics())
+    about = {"session_id": "gateway-0_1", "owner": ANONYMOUS, "encoding": "pcm16", "claim": None}
+    return keeper.keep(call, lambda _: None, **about)
+
+
 async def test_the_last_state_of_a_connection_is_bounded_too(keys_file):
     store = MemoryStore()
-    sealer = Sealer(WatchedFile(keys_file, read_seal_keys))
-    keeper = SessionKeeper(TakeoverSettings(record_bytes=3_000), store, sealer, Metrics())
-
-    def checkpoint(prompt):
-        return CallCheckpoint(
-            number=1,
-            settings=protocol.Start(system_prompt=prompt),
-            history=HistoryState(),
-            state=SessionState(version=1),
-            settled=True,
-            answers=[],
-            sent=0,
-            missing=frozenset(),
-        )
-
-    call = SimpleNamespace(messages=0, checkpoint=checkpoint("a"))
-    about = {"session_id": "gateway-0_1", "owner": ANONYMOUS, "encoding": "pcm16", "claim": None}
-    kept_session = keeper.keep(call, lambda _: None, **about)
+    call = SimpleNamespace(messages=0, checkpoint=checkpoint(1))
+    kept_session = keep(keys_file, store, call, record_bytes=3_000)
     await kept_session.finish(is_over=False)
     assert store.entries["gateway-0_1"][1] is not None
-    call.checkpoint = checkpoint("a" * 3_000)
+    call.checkpoint = checkpoint(1, "a" * 3_000)
     await kept_session.finish(is_over=False)
     # Nothing rather than a state that is too old.
     assert store.entries["gateway-0_1"] == (1, None)
+
+
+async def test_an_event_waits_for_the_checkpoint_before_it_and_for_no_newer_one(keys_file):
+    call = SimpleNamespace(messages=0, checkpoint=checkpoint(2))
+    kept_session = keep(keys_file, MemoryStore(), call, hold_s=5.0)
+    writer = asyncio.create_task(kept_session.run())
+    await kept_session.on_checkpoint()
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)
+    # The call is far ahead, and nothing is written any more.
+    call.checkpoint = checkpoint(50)
+    second, third = (asyncio.create_task(kept_session.on_checkpoint()) for _ in range(2))
+    await second
+    assert not third.done()
+    third.cancel()
 
 
 async def test_a_call_goes_on_without_its_store_and_is_kept_again_after_it(gateways):

@@ -81,6 +81,7 @@ class KeptSession:
         self._numbers: deque[tuple[int, int]] = deque()
         self._turns = claim.record.turns
         self._saved: CallCheckpoint | None = None
+        self._passed_on = 0  # checkpoints
         self._is_lost = False
         self._is_too_large = False
         self._due = asyncio.Event()
@@ -118,14 +119,19 @@ class KeptSession:
         self._turns += 1
 
     async def on_checkpoint(self) -> None:
-        """The call has a checkpoint: wait until the store has it, within ``takeover.hold_s``."""
-        newest = self._call.checkpoint
-        if newest is None or self._is_saved(newest):
+        """The next checkpoint of the call: wait until the store has it, within ``takeover.hold_s``.
+
+        The call may have newer ones already, which are not waited for: where they come faster than they may
+        be written, events would come ever later.
+        """
+        self._passed_on += 1
+        number = self._passed_on
+        if self._is_saved(number):
             return
         self._due.set()
         try:
             async with asyncio.timeout(self._settings.hold_s):
-                while not self._is_saved(newest) and self._store.is_available and not self._is_too_large:
+                while not self._is_saved(number) and self._store.is_available and not self._is_too_large:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -230,10 +236,10 @@ class KeptSession:
         self._numbers = deque(entry for entry in self._numbers if not _contains(checkpoint, entry[0]))
 
     def _has_changed(self, newest: CallCheckpoint | None) -> bool:
-        return newest is not None and not self._is_saved(newest)
+        return newest is not None and not self._is_saved(newest.number)
 
-    def _is_saved(self, checkpoint: CallCheckpoint) -> bool:
-        return self._saved is not None and self._saved.number >= checkpoint.number
+    def _is_saved(self, number: int) -> bool:
+        return self._saved is not None and self._saved.number >= number
 
     # --- the end
 
