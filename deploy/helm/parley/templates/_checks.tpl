@@ -103,6 +103,7 @@
   "servers" (dict "addresses" "the workers of this release" "sessions" "worker.capacity" "max_servers" "autoscaling.maxReplicas and worker.replicas" "tls" "workerTls")
   "calls" (dict "limit" "gateway.calls")
   "uploads" (dict "folder" "gateway.tmpSize")
+  "rates" (dict "store" "gateway.redis")
   "security" (dict "insecure_allow_anonymous" "gateway.allowAnonymous" "keys_file" "secrets.files" "token_secret_file" "secrets.files" "trusted_proxies" "exposure.trustedProxies")
   "jwt" (dict "key_file" "secrets.files")
   "takeover" (dict "store" "gateway.redis" "keys_file" "secrets.files")
