@@ -197,6 +197,26 @@ def test_no_secret_is_in_a_specification_or_a_configuration():
             assert secret not in json.dumps(texts)
 
 
+def test_turn_gets_its_secret_by_a_file_that_only_it_can_read(tmp_path):
+    container = render(SETS["webrtc-turn"]).container("turn")
+    secret, config, seen = tmp_path / "static-auth-secret", tmp_path / "turnserver.conf", tmp_path / "seen"
+    secret.write_text("s3cret %s\n")
+    turnserver = tmp_path / "turnserver"
+    turnserver.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {seen}\n')
+    turnserver.chmod(0o700)
+    command = [
+        re.sub(r"/[a-z/]+/(static-auth-secret|turnserver\.conf)", rf"{tmp_path}/\1", word)
+        for word in (*container["command"], *container["args"])
+    ]
+    subprocess.run(command, check=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert config.read_text() == "static-auth-secret=s3cret %s\n"
+    assert config.stat().st_mode & 0o077 == 0
+    arguments = seen.read_text().splitlines()
+    assert arguments[:2] == ["-c", str(config)]
+    assert not any("s3cret" in one for one in arguments)
+    assert not container.get("env")
+
+
 @pytest.mark.parametrize("profile", ["tiny", "open", "gpu"])
 def test_the_number_of_agents_is_that_of_the_profile(profile):
     base = {"tiny": "minimal", "open": "cpu", "gpu": "single-gpu"}[profile]
