@@ -40,6 +40,8 @@ _PLANNED_OPEN_S = 3.0
 _LONGEST_PAUSE_S = 60.0
 """Between two moves of a call whose servers acknowledge nothing."""
 _LEAVE_S = 5.0
+_LOOK_S = 0.5
+"""Between two looks at how many servers there are, while those that are known ask to be left alone."""
 
 
 class CallSession:
@@ -336,7 +338,7 @@ class CallSession:
         self._begin_to_leave(lost)
         await self._deliver([Reconnecting("lost")])
         while (left_s := outage.left_s(_now())) > wait_s:
-            await asyncio.sleep(wait_s)
+            await self._wait_to_try(outage, wait_s)
             try:
                 await self._move("lost", failure, outage, min(self._deadlines.connect_s, left_s - wait_s))
             except NotResumableError:
@@ -353,6 +355,14 @@ class CallSession:
             refused = CallRefusedError(outage.refusal)
             self._finish(refused, refused)
         self._give_up()
+
+    async def _wait_to_try(self, outage: Outage, wait_s: float) -> None:
+        """Wait before the next attempt; a server that is new, or is back, is not waited for."""
+        end_s = _now() + wait_s
+        while (left_s := end_s - _now()) > 0:
+            await asyncio.sleep(min(left_s, _LOOK_S))
+            now = _now()
+            end_s = min(end_s, now + outage.wait_s(self._servers.count, now))
 
     def _give_up(self) -> None:
         lost = self._current

@@ -81,6 +81,7 @@ class Outage:
         """The last answer of servers that have all refused the call for good."""
         self._longest_wait_s = _FIRST_WAIT_S
         self._may_ask_s: deque[float] = deque(maxlen=_REMEMBERED)  # of each attempt, its server again
+        self._not_before_s = began_s
         self._ended_s: float | None = None
         self.began_s = began_s
         self.attempts = 0
@@ -106,9 +107,14 @@ class Outage:
         """
         self._refusals = 0 if error.retryable else self._refusals + 1
         self.refusal = error if self._refusals >= servers else None
-        wait_s = self._rng.uniform(0, self._longest_wait_s)
+        self._not_before_s = now + self._rng.uniform(0, self._longest_wait_s)
         self._longest_wait_s = min(_LONGEST_WAIT_S, 2 * self._longest_wait_s)
         self._may_ask_s.append(now + (error.retry_after_s or 0.0))
+        return self.wait_s(servers, now)
+
+    def wait_s(self, servers: int, now: float) -> float:
+        """How long to wait before the next attempt (seconds), if there are so many servers now."""
+        wait_s = max(0.0, self._not_before_s - now)
         if len(self._may_ask_s) < servers:
             return wait_s
         left_s = self.began_s + self._limit_s - now

@@ -57,6 +57,13 @@ def test_a_full_server_is_left_alone_as_long_as_it_asks_and_others_are_not():
     assert outage.on_failure(GONE, 3, 8.0) <= 0.8  # the second has had its time
 
 
+def test_a_server_that_comes_while_others_are_full_is_not_waited_for():
+    outage = Outage(0.0, 30.0, random.Random(1))
+    assert outage.on_failure(TooManySessionsError("full", retry_after_s=20.0), 1, 0.0) == pytest.approx(20.0)
+    assert outage.wait_s(1, 5.0) == pytest.approx(15.0)
+    assert outage.wait_s(2, 5.0) == 0
+
+
 def test_a_full_server_does_not_use_up_the_time_of_an_outage():
     outage = Outage(0.0, 30.0, random.Random(1))
     full = TooManySessionsError("full", retry_after_s=60.0)

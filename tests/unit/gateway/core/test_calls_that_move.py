@@ -124,6 +124,30 @@ async def test_a_server_that_refuses_a_call_that_moves_is_not_asked_again_at_onc
     assert moves['parley_gateway_moves_total{outcome="failed",reason="lost"}'] >= 1
 
 
+async def test_a_call_does_not_wait_for_full_servers_when_its_own_is_back(gateway):
+    agent, asked = Agent(), []
+
+    async def is_full(stream):
+        start = protocol.decode_message((await stream.frames.get()).message)
+        asked.append(start.resume is not None)
+        stream.say(protocol.ErrorEvent.of(TooManySessionsError("full", retry_after_s=60.0)))
+        stream.hang_up("failed")
+
+    one = await gateway(agent, is_full)
+    own = one.gateway.servers.all[0]
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        await socket.send(frame(1))
+        await receive(socket, "speech_started")
+        one.pool.problems[own.address] = GONE
+        own.doubt(GONE)
+        agent.sessions[0].stream.fail(GONE)
+        await until(lambda: True in asked)
+        del one.pool.problems[own.address]
+        await socket.send(frame(0))
+        await receive(socket, "response_done")
+
+
 async def test_every_ready_server_is_asked_before_a_call_ends(gateway):
     agent, asked = Agent(), 0
 
