@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from tts_report import percentiles
 from word_errors import word_errors
 
-from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.moonshine.worker import Reader
+from parley.asr.attention.families import load_model
+from parley.asr.attention.model import ReadOptions
+from parley.asr.attention.worker import Reader
 from parley.audio.pcm import Resampler
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
@@ -126,7 +127,7 @@ class Ear:
     """Hears what is said."""
 
     def __init__(self, folder: Path) -> None:
-        self._reader = Reader.load(folder, partial(open_session, threads=1))
+        self._reader = Reader(load_model(folder, "moonshine", open_session))
         grammars = load_grammars(("en",), cache_dir() / "normalization")
         self._normalizer = TextNormalizer(grammars, tags=False)
 
@@ -135,7 +136,7 @@ class Ear:
         resampler = Resampler(rate, EAR_RATE)
         silence = np.zeros(EAR_RATE // 5, np.int16)
         heard = np.concatenate([silence, resampler.push(audio), resampler.finish(), silence])
-        return self._reader.read(heard, PhraseAutomaton.nothing()).text
+        return self._reader.read(heard, ReadOptions()).text
 
     def words(self, text: str) -> list[str]:
         """What is compared of a text."""

@@ -17,7 +17,7 @@ from fetching.cache import VARIABLE, Cache, alone_in
 from fetching.hub import Hub, HubUnreachableError, download, fill, length, part_of, resolve_path
 from fetching.manifest import ROOT, FetchError, HubPlace, Made, Pinned, PinnedFile, Published, Weights
 from fetching.packages import Destination, Packages, extract
-from fetching.placed import INCLUDED, Placed, is_made
+from fetching.placed import INCLUDED, Placed, describe, is_made
 from fetching.progress import Progress, size_text
 
 SOURCE = ".source.json"
@@ -48,9 +48,13 @@ def fetch_pinned(entries: Sequence[Pinned], models: Path, sources: Sources) -> N
     Raises:
         FetchError: a file is not available.
     """
-    missing = _missing(entries, models)
-    if not missing:
-        return
+    if _missing(entries, models):
+        _bring(entries, models, sources)
+    for entry in entries:
+        describe(models, entry)
+
+
+def _bring(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
     with sources.cache.locked(sources.deadline, sources.progress.note):
         missing = _missing(entries, models)  # a process that was waited for may have brought them
         wanted = {file.sha256: file for _, files in missing for file in files}
@@ -87,6 +91,7 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
             fetched = download(hub, path, file, folder, progress.arrived)
             progress.end(fetched=fetched)
         origin = {"repository": weights.repository, "commit": snapshot.commit}
+        describe(models, weights)
         (folder / SOURCE).write_text(json.dumps(origin) + "\n", encoding="utf-8")
     if record:
         manifest.record(weights.name, snapshot)

@@ -18,7 +18,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -64,6 +64,9 @@ class Weights:
     licence: str = ""
     profiles: tuple[str, ...] = ()
     """Profiles of the model repository that need it."""
+    recognizer: Mapping[str, str] = field(default_factory=dict)
+    """What the model that serves it reads: its ``family``, and names of its files by their role. Empty: the
+    model has settings for that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +197,7 @@ def _entry(name: str, entry: Mapping[str, Any], pin: Mapping[str, Any] | None) -
         "publisher": entry.get("publisher", ""),
         "licence": entry.get("licence", ""),
         "profiles": tuple(entry.get("profiles", ())),
+        "recognizer": {role: check_name(file) for role, file in entry.get("recognizer", {}).items()},
     }
     match entry.get("kind", "published"):
         case "published":

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from fetching.hub import matches
-from fetching.manifest import ROOT, Made, Pinned, PinnedFile
+from fetching.manifest import ROOT, Made, Pinned, PinnedFile, Weights
 
 RECORD = ".weights.json"
 """In an entry's folder: the checksum of each file, and its size and time when it was checked."""
@@ -18,6 +18,19 @@ NOTE = ".source.json"
 """In a made folder: its origin (``sha256``, ``adapter``), the program's version (``converter``), and
 checksums of its files (``files``).
 """
+
+DESCRIPTION = "recognizer.json"
+"""In the folder of an entry that has ``recognizer``: that, for the model that loads the folder."""
+
+
+def describe(models: Path, entry: Weights) -> None:
+    """Write what the entry says about its files beside them, unless it is there."""
+    file = models / entry.name / DESCRIPTION
+    text = json.dumps(dict(entry.recognizer)) + "\n"
+    if entry.recognizer and (not file.is_file() or file.read_text(encoding="utf-8") != text):
+        temporary = file.with_name(f".{DESCRIPTION}.new")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(file)
 
 
 class Placed:

@@ -11,6 +11,12 @@ import pytest
 import soundfile
 import soxr
 
+from parley.asr.attention.families import load_model
+from parley.asr.attention.families.moonshine import FILES
+from parley.asr.attention.model import ReadOptions
+from parley.asr.attention.pipeline import AttentionLimits, AttentionPipeline
+from parley.asr.attention.recordings import AttentionRecording, AttentionRecordingLimits, AttentionRounds
+from parley.asr.attention.worker import InlineReader, Reader
 from parley.asr.messages import (
     AsrOptions,
     OnsetEvent,
@@ -19,10 +25,6 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
-from parley.asr.moonshine import networks
-from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
-from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
-from parley.asr.moonshine.worker import InlineReader, Reader
 from parley.asr.pipeline.step import ChunkRequest
 from parley.canaries import ask_canaries
 from parley.engines.registry import RECOGNIZERS
@@ -34,10 +36,10 @@ from parley.vad.silero import FILE, SileroVad, bundled_folder
 from parley_client.stages import Transcriber, open_server
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
-WEIGHTS = MODELS_DIR / networks.DEFAULT
+WEIGHTS = MODELS_DIR / "moonshine-tiny-en"
 RECORDING = MODELS_DIR / "test-recordings" / "two_cities.wav"
 pytestmark = pytest.mark.skipif(
-    not all(path.is_file() for path in (RECORDING, *(WEIGHTS / name for name in networks.FILES))),
+    not all(path.is_file() for path in (RECORDING, *(WEIGHTS / name for name in FILES.values()))),
     reason="needs the weights of moonshine and test-recordings",
 )
 SAID = (
@@ -62,7 +64,7 @@ def speech():
 
 @pytest.fixture(scope="module")
 def reader():
-    return Reader.load(WEIGHTS, open_session)
+    return Reader(load_model(WEIGHTS, "moonshine", open_session))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def texts_of(events):
 
 
 def test_a_person_is_understood_while_speaking_and_in_the_end(reader, vad, speech):
-    rail = MoonshinePipeline(reader, InlineReader(reader), vad, MoonshineLimits())
+    rail = AttentionPipeline(reader, InlineReader(reader), vad, AttentionLimits(), model="moonshine")
     stream = rail.new_stream(AsrOptions(join_ms=8_000))
     call = np.concatenate([QUIET, speech, QUIET])
     events = []
@@ -102,8 +104,8 @@ def test_a_person_is_understood_while_speaking_and_in_the_end(reader, vad, speec
 
 
 def test_a_recording_has_segments_with_times(reader, vad, speech):
-    recording = MoonshineRecording(speech, TranscribeRequest(), reader, MoonshineRecordingLimits())
-    rounds = MoonshineRounds(reader, vad)
+    recording = AttentionRecording(speech, TranscribeRequest(), reader, AttentionRecordingLimits())
+    rounds = AttentionRounds(reader, vad)
     while not recording.done:
         rounds.run([recording])
         assert recording.error is None
@@ -117,19 +119,18 @@ def test_a_recording_has_segments_with_times(reader, vad, speech):
 
 
 def test_silence_and_noise_are_no_text(reader):
-    nothing = reader.phrases([], 1.0)
     noise = np.random.default_rng(0).normal(0, 30, 32_000).astype(np.int16)
     for audio in (np.zeros(0, np.int16), np.zeros(48_000, np.int16), noise):
-        assert reader.read(audio, nothing).text == ""
+        assert reader.read(audio, ReadOptions()).text == ""
 
 
 def test_a_name_that_is_expected_is_written_as_it_was_said(reader, speech):
     """Boosting a word that the model nearly wrote by itself changes it, and nothing else."""
     stretch = speech[int(4.7 * 16_000) : int(8.5 * 16_000)]
-    plain_text = reader.read(stretch, reader.phrases([], 1.0)).text
-    boosted = reader.read(stretch, reader.phrases(["age of Wisdom"], 2.0)).text
+    plain_text = reader.read(stretch, ReadOptions()).text
+    boosted = reader.read(stretch, reader.options("en", ["age of Wisdom"], 2.0)).text
     assert "age of Wisdom" in boosted
-    misled = reader.read(stretch, reader.phrases(["Ljubljana", "quarterly report"], 1.0)).text
+    misled = reader.read(stretch, reader.options("en", ["Ljubljana", "quarterly report"], 1.0)).text
     assert misled == plain_text
 
 

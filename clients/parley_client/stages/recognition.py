@@ -25,7 +25,7 @@ from parley.asr.messages import AsrOptions, AsrReply, SpeechStoppedEvent, Transc
 from parley.audio.buffer import AudioPiece
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.recognizer_feed import Mark, RecognizerFeed, retry_if_busy
-from parley.engines.registry import RECOGNIZERS
+from parley.engines.registry import recognizers_for
 from parley.errors import DeadlineExceededError, InvalidInputError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley.timeouts import with_timeout
@@ -64,8 +64,8 @@ class Recognition:
     Args:
         server: where the recogniser is.
         options: of the stream.
-        model: ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``; ``auto``: the first of
-            :data:`parley.engines.registry.RECOGNIZERS` that the server has.
+        model: ``parakeet_tdt``, ``nemotron_streaming``, ``moonshine`` or ``whisper``; ``auto``: the first of
+            :func:`parley.engines.registry.recognizers_for` that the server has.
         limits: of size and time.
         chunk_ms: audio of one request at least (milliseconds): more makes events later, and costs the server
             less. What was sent before :meth:`finalize` or :meth:`end` waits for nothing. 0: as the model
@@ -244,7 +244,7 @@ class Recognition:
         try:
             if self._name == AUTO:
                 self._name = await find_loaded(
-                    self._server.channel, tuple(RECOGNIZERS), self._limits.answer_s
+                    self._server.channel, recognizers_for(self._options.language), self._limits.answer_s
                 )
             self._model = ParakeetRecognizer(
                 self._port, uuid4().hex, model=self._name, timeout_s=self._limits.answer_s

@@ -19,13 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.engines.registry import ENGLISH
 from parley.inference import struct_tensor
 from parley.triton.grpc_client import GrpcModelClient
 from parley_client.channel import is_model_ready
 from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
 
-TRANSCRIBERS = ("parakeet_transcribe", "moonshine_transcribe")
-"""Models for recordings; a server has one of them."""
+TRANSCRIBERS = ("parakeet_transcribe", "moonshine_transcribe", "whisper_transcribe")
+"""Models for recordings, in the order of preference for English."""
+_MULTILINGUAL = "whisper_transcribe"
 _READY_S = 5.0
 MAX_SECONDS = 24 * 60
 """Longest recording that the server takes, as it is configured."""
@@ -48,7 +50,8 @@ class Transcriber(ClosedAtTheEnd):
 
     Args:
         server: where the model is.
-        model: its name; None: the one that the server has.
+        model: its name; None: the first that the server has, for other languages than English one that
+            understands them.
         timeout_s: longest wait for a whole transcript (seconds).
     """
 
@@ -58,9 +61,12 @@ class Transcriber(ClosedAtTheEnd):
         self._model = model
         self._timeout_s = timeout_s
 
-    async def model(self) -> str:
-        """The name of the model."""
-        return self._model or await find_loaded(self._server.channel, TRANSCRIBERS, self._timeout_s)
+    async def model(self, language: str = ENGLISH) -> str:
+        """The name of the model for a language."""
+        if self._model is not None:
+            return self._model
+        names = sorted(TRANSCRIBERS, key=lambda name: language != ENGLISH and name != _MULTILINGUAL)
+        return await find_loaded(self._server.channel, names, self._timeout_s)
 
     async def transcribe(
         self, audio: NDArray[np.int16], request: TranscribeRequest | None = None
@@ -79,9 +85,10 @@ class Transcriber(ClosedAtTheEnd):
             InferenceError: the model failed.
         """
         began_s = time.monotonic()
-        model = await self.model()
+        request = request or TranscribeRequest()
+        model = await self.model(request.language)
         left_s = max(0.001, self._timeout_s - (time.monotonic() - began_s))
-        message = struct_tensor(request or TranscribeRequest(), batched=True)
+        message = struct_tensor(request, batched=True)
         inputs = {"AUDIO": audio.reshape(1, -1), "REQUEST": message}
         return await request_reply(self._client, model, inputs, TranscribeReply, left_s)
 

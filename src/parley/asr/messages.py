@@ -30,6 +30,7 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     vad: VadOptions = VadOptions()
     language: str = "en"
+    """``auto``: as in :class:`TranscribeRequest`."""
     partial_interval_ms: int = 240
     """New audio between two partial transcripts. 0: finals only. A streaming model sends a partial
     after every chunk that changes the text, and heeds only the 0."""
@@ -148,6 +149,7 @@ class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Goes with a whole recording."""
 
     language: str = "en"
+    """``auto``: a model that understands several finds it out."""
     words: bool = True
     """Whether the reply carries word times and confidences."""
     phrases: list[str] = []
@@ -184,6 +186,8 @@ class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
     recording, the score is the mean over its parts."""
     duration_ms: int = 0
     """Length of the recording."""
+    language: str = ""
+    """The language that most of it was read in, from a model that understands several; else empty."""
     encoder_ms: float = 0.0
     decoder_ms: float = 0.0
     """Wall time of the shared (batched) model calls that served this recording."""

@@ -388,6 +388,8 @@ CANARIES: dict[str, CanaryCall] = {
     "moonshine_transcribe": _canary(
         "moonshine_transcribe", partial(_ask_transcriber, "moonshine_transcribe")
     ),
+    "whisper": _canary("whisper", partial(_ask_recognizer, "whisper")),
+    "whisper_transcribe": _canary("whisper_transcribe", partial(_ask_transcriber, "whisper_transcribe")),
     "espeak": _canary("espeak", _ask_espeak),
     "piper": _canary("piper", partial(_ask_silently, "piper")),
     "kokoro": _canary("kokoro", partial(_ask_silently, "kokoro")),
@@ -404,7 +406,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "parakeet_transcribe": ("parakeet_encoder", "parakeet_decoder"),
     "parakeet_ensemble": ("parakeet_features", "parakeet_encoder", "parakeet_decoder", "parakeet_text"),
     "parakeet_tdt": ("parakeet_encoder", "parakeet_decoder"),
-    "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine"),
+    "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper"),
 }
 """By model, those whose answers its own answer to its canary may wait for, whatever its settings are."""
 VAD_MODEL = "silero_vad"

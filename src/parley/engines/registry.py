@@ -69,8 +69,12 @@ RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "parakeet_tdt": ParakeetRecognizer,
     # Every pipeline is asked and answers in the same way: only the model's name differs.
     "moonshine": partial(ParakeetRecognizer, model="moonshine"),
+    "whisper": partial(ParakeetRecognizer, model="whisper"),
     "nemotron_streaming": partial(ParakeetRecognizer, model="nemotron_streaming"),
 }
+ENGLISH = "en"
+MULTILINGUAL_RECOGNIZERS = ("whisper",)
+"""Those of more than English, the first choice for other languages."""
 CHAT_MODELS: Mapping[str, MakeChatModel] = {
     "qwen3": _qwen3,
     REMOTE_CHAT: _openai_chat,
@@ -84,6 +88,14 @@ SYNTHESIZERS: Mapping[str, MakeSynthesizer] = {
 TURN_MODELS: Mapping[str, MakeTurnModel] = {
     "smart_turn": SmartTurnModel,
 }
+
+
+def recognizers_for(language: str) -> list[str]:
+    """Names of the recognisers that may understand a language, in the order of preference."""
+    if language == ENGLISH:
+        return list(RECOGNIZERS)
+    return sorted(RECOGNIZERS, key=lambda name: name not in MULTILINGUAL_RECOGNIZERS)
+
 
 MakerT = TypeVar("MakerT")
 

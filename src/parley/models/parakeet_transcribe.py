@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,10 +80,13 @@ class RecordingRequests:
         self._traces.follow(responder, "transcribe", request.traceparent, length)
 
 
-def read_limits(parameters: Parameters) -> TranscriptionLimits:
-    """What is accepted (parameters ``languages``, ``max_audio_ms`` and ``max_pending_ms``)."""
+def read_limits(parameters: Parameters, languages: Sequence[str] = ("en",)) -> TranscriptionLimits:
+    """What is accepted (parameters ``languages``, ``max_audio_ms`` and ``max_pending_ms``).
+
+    ``languages``: those of the model, where the parameter is not set.
+    """
     return TranscriptionLimits(
-        parameters.names("languages", "en"),
+        parameters.names("languages", ",".join(languages)),
         max_audio_ms=parameters.integer("max_audio_ms", 24 * 60_000, minimum=1_000),
         max_pending_ms=parameters.integer("max_pending_ms", 120 * 60_000, minimum=1_000),
     )

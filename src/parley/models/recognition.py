@@ -86,10 +86,13 @@ class RecognitionModel:
         parameters: Parameters,
         pipeline: RecognizerPipeline[Any],
         families: Sequence[Family] = (),
+        *,
+        languages: Sequence[str] = ("en",),
     ) -> None:
         """Serve ``pipeline`` with the parameters ``max_sessions``, ``languages`` and ``max_chunk_ms``.
 
-        The idle limit is that of the model's sequences. ``families`` are metrics of this model only.
+        The idle limit is that of the model's sequences. ``families`` are metrics of this model only;
+        ``languages`` are those of its weights, where the parameter is not set.
 
         Raises:
             ModelLoadingError: a setting has a value that it cannot have.
@@ -101,7 +104,7 @@ class RecognitionModel:
         self._service = RecognitionService(
             pipeline,
             SessionTable(parameters.integer("max_sessions", 64, minimum=1), idle_s),
-            languages=parameters.names("languages", "en"),
+            languages=parameters.names("languages", ",".join(languages)),
             max_chunk_ms=max_chunk_ms(parameters),
             begin_span=self._traces.begin,
         )

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from parley.audio.whisper_mel import SAMPLE_RATE
 from parley.errors import InvalidAudioError, OverloadedError, ParleyError, ShuttingDownError
 from parley.inference import Tensor, decode_request
 from parley.runtime.batching import Tensors, run_together
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
-from parley.turns.smart_turn import SAMPLE_RATE, SAMPLES, SmartTurn, TurnRequest
+from parley.turns.smart_turn import SAMPLES, SmartTurn, TurnRequest
 
 _CLOSE_S = 5.0
 _requests = msgspec.json.Decoder(TurnRequest)

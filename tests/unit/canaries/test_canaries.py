@@ -118,6 +118,8 @@ RIGHT = {
     "nemotron_streaming": [outputs(REPLY=AsrReply(stream_ms=32))],
     "moonshine": [outputs(REPLY=AsrReply(stream_ms=32))],
     "moonshine_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
+    "whisper": [outputs(REPLY=AsrReply(stream_ms=32))],
+    "whisper_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
     "espeak": spoken(0, 5, -3),
     "piper": [],
     "kokoro": [],
@@ -189,6 +191,8 @@ RECOGNISERS = (
     "nemotron_streaming",
     "moonshine",
     "moonshine_transcribe",
+    "whisper",
+    "whisper_transcribe",
 )
 
 
@@ -203,7 +207,7 @@ def test_a_recogniser_that_calls_silero_vad_needs_it(model):
     assert called_models(model, vad_callers={model}) == {"silero_vad", *called_models(model)}
 
 
-@pytest.mark.parametrize("model", ["parakeet_tdt", "nemotron_streaming", "moonshine"])
+@pytest.mark.parametrize("model", ["parakeet_tdt", "nemotron_streaming", "moonshine", "whisper"])
 def test_the_agent_needs_what_its_recogniser_needs(model):
     assert "silero_vad" not in called_models("voice_agent")
     assert "silero_vad" in called_models("voice_agent", vad_callers={model})

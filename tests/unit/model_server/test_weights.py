@@ -81,6 +81,7 @@ def test_missing_weights_that_must_be_converted_name_both_commands(root):
         "nemotron-speech-streaming-en-0.6b",
         "Qwen3-4B-AWQ",
         "moonshine-tiny-en",
+        "whisper-base",
         "qwen2.5-coder-0.5b-w8a8",
         "piper-joe",
         "kokoro-82m",

@@ -16,7 +16,8 @@ Lookahead: TypeAlias = Literal[80, 160, 560, 1120]
 class ParleySTTSettings(STTSettings):
     """What can be changed while the pipeline runs; the stream is then opened anew.
 
-    ``model`` is ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``; ``auto``: that of the server.
+    ``model`` is ``parakeet_tdt``, ``nemotron_streaming``, ``moonshine`` or ``whisper``; ``auto``: that
+    of the server.
 
     Parameters:
         phrases: names and words that are expected.

@@ -223,7 +223,7 @@ class RecordingRoute(StageRoute):
         async with self._gateway.spool.samples_of(audio) as samples:
             with slot.lease() as server:
                 async with Transcriber(server, timeout_s=self._settings.transcribe_s) as recordings:
-                    transaction.model = await recordings.model()
+                    transaction.model = await recordings.model(wanted.language)
                     return await recordings.transcribe(samples, with_trace(wanted))
 
     async def _decode(self, recording: SpooledFile, audio: SpooledFile, options: ListenOptions) -> None:

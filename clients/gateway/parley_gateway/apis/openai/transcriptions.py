@@ -39,10 +39,10 @@ class TranscriptionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """The fields of a request with a recording."""
 
     model: str
-    """`parakeet_transcribe` or `moonshine_transcribe`, or the name of a model of OpenAI for the server's
-    own."""
+    """`parakeet_transcribe`, `moonshine_transcribe` or `whisper_transcribe`, or the name of a model of OpenAI
+    for the server's own."""
     language: str | None = None
-    """The language of the speech, as in `en`."""
+    """The language of the speech, as in `en`; with `whisper_transcribe` also `auto`: it finds out."""
     languages: list[str] = []
     """The same as `language`: the first counts."""
     prompt: str | None = None
@@ -206,7 +206,7 @@ def _answer(reply: TranscribeReply, fields: TranscriptionFields) -> Response:
     seconds = reply.duration_ms / 1000
     body: dict[str, Any] = {"text": reply.text, "usage": {"type": "duration", "seconds": seconds}}
     if fields.response_format == "verbose_json":
-        body |= {"task": "transcribe", "language": _language(fields), "duration": seconds}
+        body |= {"task": "transcribe", "language": reply.language or _language(fields), "duration": seconds}
         granularities = fields.timestamp_granularities or ["segment"]
         if "word" in granularities:
             if reply.text and not reply.words:

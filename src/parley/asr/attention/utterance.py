@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.words import StablePrefix
-from parley.asr.messages import STREAM_ENDED, AsrEvent, AsrFallbackEvent, TranscriptEvent
-from parley.asr.moonshine.worker import (
+from parley.asr.attention.worker import (
     NO_TEXT,
     ReadRequest,
     RecognizedText,
@@ -19,6 +17,8 @@ from parley.asr.moonshine.worker import (
     confidence_of,
     text_of,
 )
+from parley.asr.decoding.words import StablePrefix
+from parley.asr.messages import STREAM_ENDED, AsrEvent, AsrFallbackEvent, TranscriptEvent
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.pipeline.turn_audio import JoinedTurn, TurnUtterance, split_text
 from parley.errors import ParleyError
@@ -44,7 +44,7 @@ class PartialText:
     """How many settled pieces come before it."""
 
 
-class MoonshineUtterance:
+class OpenUtterance:
     """What is known of it between two steps: at most a window of audio, and the texts of what was cut off."""
 
     def __init__(self, number: int, start: int, onset: int, window: Window) -> None:
@@ -76,7 +76,7 @@ class MoonshineUtterance:
         """The last reported partial text."""
         self.stable = StablePrefix()
 
-    def fork(self) -> MoonshineUtterance:
+    def fork(self) -> OpenUtterance:
         """Return an independent copy."""
         twin = copy.copy(self)
         twin._parts = list(self._parts)  # noqa: SLF001 - same class
@@ -185,9 +185,6 @@ def pieces(audio: NDArray[np.int16], window: Window) -> Iterator[tuple[int, int]
     yield start, len(audio)
 
 
-MODEL = "moonshine"
-
-
 class PendingText:
     """Looks after the readings that it is made of.
 
@@ -203,6 +200,8 @@ class PendingText:
         parts: Sequence[ReadRequest],
         joined: JoinedTurn | None,
         known: str,
+        *,
+        model: str,
     ) -> None:
         """Wait for a text.
 
@@ -212,12 +211,14 @@ class PendingText:
             parts: readings of its pieces, in order.
             joined: what was read in the place of its only piece.
             known: the last partial text.
+            model: name of the model that reads.
         """
         self.number = number
         self.joined = joined
         self._text_reader = text_reader
         self._parts = list(parts)
         self._known = known
+        self._model = model
         self._cut_off = False
         self._made_anew: set[int] = set()
         self.revised_texts: list[str] = []
@@ -251,7 +252,7 @@ class PendingText:
 
     def _ask_anew(self, at: int) -> ReadRequest:
         failed = self._parts[at]
-        self._parts[at] = self._text_reader.ask(failed.audio, failed.boosting, final=True, of=failed.of)
+        self._parts[at] = self._text_reader.ask(failed.audio, failed.options, final=True, of=failed.of)
         self._made_anew.add(at)
         return self._parts[at]
 
@@ -268,7 +269,9 @@ class PendingText:
 
     @property
     def _fallback(self) -> AsrFallbackEvent:
-        return AsrFallbackEvent(utterance=self.number, from_model=MODEL, to_model=MODEL, reason=STREAM_ENDED)
+        return AsrFallbackEvent(
+            utterance=self.number, from_model=self._model, to_model=self._model, reason=STREAM_ENDED
+        )
 
     def _event(
         self, texts: Sequence[RecognizedText], said_before: Callable[[JoinedTurn], Sequence[str]]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.attention.utterance import Window, pieces
+from parley.asr.attention.worker import Reader, RecognizedText, confidence_of, text_of
 from parley.asr.files.recording import SpeechSearch, search_together
 from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
-from parley.asr.moonshine.utterance import Window, pieces
-from parley.asr.moonshine.worker import Reader, RecognizedText, confidence_of, text_of
 from parley.asr.pipeline.segmentation import PER_MS, Detector
 from parley.errors import ParleyError
 from parley.protocol import VadOptions
@@ -22,7 +22,7 @@ _PAUSE_MS = 1_000
 
 
 @dataclass(frozen=True)
-class MoonshineRecordingLimits:
+class AttentionRecordingLimits:
     """How a recording is cut into what is read at once."""
 
     vad: VadOptions | None = field(default_factory=VadOptions)
@@ -32,7 +32,7 @@ class MoonshineRecordingLimits:
     """Audio before the onset that belongs to a stretch too."""
 
 
-class MoonshineRecording:
+class AttentionRecording:
     """A recording, and how far it has come."""
 
     def __init__(
@@ -40,7 +40,7 @@ class MoonshineRecording:
         audio: NDArray[np.int16],
         request: TranscribeRequest,
         reader: Reader,
-        limits: MoonshineRecordingLimits,
+        limits: AttentionRecordingLimits,
     ) -> None:
         """Begin.
 
@@ -52,8 +52,9 @@ class MoonshineRecording:
 
         Raises:
             InvalidMessageError: the phrases cannot be used.
+            UnsupportedLanguageError: the model does not understand the language.
         """
-        self.boosting = reader.phrases(request.phrases, request.phrase_weight)
+        self.reading = reader.options(request.language, request.phrases, request.phrase_weight)
         self.search = SpeechSearch(audio, limits.vad, limits.preroll_ms)
         self.samples = len(audio)
         self.error: ParleyError | None = None
@@ -78,7 +79,7 @@ class MoonshineRecording:
             self._pieces = deque(self._cut())
         if self._pieces:
             start, end = self._pieces[0]
-            self._read.append((start, end, reader.read(self.search.audio[start:end], self.boosting)))
+            self._read.append((start, end, reader.read(self.search.audio[start:end], self.reading)))
             self._pieces.popleft()
 
     def reply(self) -> TranscribeReply:
@@ -98,6 +99,7 @@ class MoonshineRecording:
                 if text.text
             ],
             duration_ms=self.samples // PER_MS,
+            language=_main_language(texts),
             encoder_ms=round(sum(text.encoder_ms for text in texts), 3),
             decoder_ms=round(sum(text.decoder_ms for text in texts), 3),
         )
@@ -124,7 +126,14 @@ class MoonshineRecording:
         return min(max(sample // PER_MS - self.search.lead_ms, 0), self.samples // PER_MS)
 
 
-class MoonshineRounds:
+def _main_language(texts: Sequence[RecognizedText]) -> str:
+    lengths: Counter[str] = Counter()
+    for text in texts:
+        lengths[text.language] += len(text.text)
+    return max(lengths, key=lambda language: lengths[language], default="")
+
+
+class AttentionRounds:
     """:class:`parley.asr.files.service.TranscriptionSteps` with the networks in this process."""
 
     def __init__(self, reader: Reader, detector: Detector) -> None:
@@ -132,7 +141,7 @@ class MoonshineRounds:
         self._reader = reader
         self._detector = detector
 
-    def run(self, recordings: Sequence[MoonshineRecording]) -> None:
+    def run(self, recordings: Sequence[AttentionRecording]) -> None:
         """Hear 10 s more of each recording, or read its next piece."""
         search_together(recordings, self._detector)
         for recording in recordings:

@@ -11,35 +11,25 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
-from parley.asr.moonshine.networks import (
-    DECODER,
-    ENCODER,
-    SHORTEST,
-    TOKENIZER,
-    Abandoned,
-    MoonshineNetwork,
-    Vocabulary,
-    read,
-    read_vocabulary,
-)
-from parley.asr.pipeline.segmentation import FULL_SCALE
+from parley.asr.attention.greedy import Abandoned
+from parley.asr.attention.model import AttentionModel, ReadOptions, TextLimits
+from parley.asr.decoding.boosting import compile_phrases
+from parley.asr.pipeline.segmentation import FULL_SCALE, PER_MS
 from parley.errors import (
     InferenceError,
     ModelUnavailableError,
     OverloadedError,
     ParleyError,
     ShuttingDownError,
+    UnsupportedLanguageError,
 )
 
-LEAST_CONFIDENCE = 0.45
-"""Texts below this confidence are dropped: of silence and noise the networks make "You" and the like."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,6 +42,8 @@ class RecognizedText:
     encoder_ms: float = 0.0
     decoder_ms: float = 0.0
     """What it took to read."""
+    language: str = ""
+    """Empty where there is no text."""
 
 
 NO_TEXT = RecognizedText("", 0.0)
@@ -70,48 +62,27 @@ def confidence_of(pieces: Sequence[RecognizedText]) -> float:
 
 
 class Reader:
-    """Reads one stretch at a time; any thread may use it."""
+    """Reads one stretch at a time; any thread may use it.
 
-    def __init__(
-        self, network: MoonshineNetwork, vocabulary: Vocabulary, *, least_confidence: float = LEAST_CONFIDENCE
-    ) -> None:
-        """Read with these networks.
+    Args:
+        model: reads.
+        limits: which texts are taken for speech; None: the model's own.
+    """
 
-        Args:
-            network: reads.
-            vocabulary: its tokens.
-            least_confidence: below it there is no text.
-        """
-        self._network = network
-        self._vocabulary = vocabulary
-        self._spelled = vocabulary.spelled
-        self._least_confidence = least_confidence
+    def __init__(self, model: AttentionModel, limits: TextLimits | None = None) -> None:
+        self._model = model
+        self._spelled = model.vocabulary.spelled
+        self._limits = limits or model.limits
 
-    @classmethod
-    def load(
-        cls,
-        folder: Path,
-        open_network: Callable[[Path], Any],
-        *,
-        least_confidence: float = LEAST_CONFIDENCE,
-    ) -> Self:
-        """Load the files of :mod:`parley.asr.moonshine.networks`.
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Of the model."""
+        return tuple(self._model.prompt.languages)
 
-        Args:
-            folder: has them.
-            open_network: makes a session of a file.
-            least_confidence: see the class.
-
-        Raises:
-            ModelLoadingError: they cannot be loaded, or do not go together.
-        """
-        vocabulary = read_vocabulary(folder / TOKENIZER)
-        network = MoonshineNetwork(
-            open_network(folder / ENCODER),
-            open_network(folder / DECODER),
-            tokens=len(vocabulary.pieces),
-        )
-        return cls(network, vocabulary, least_confidence=least_confidence)
+    @property
+    def longest_ms(self) -> int:
+        """The most audio that can be read at once."""
+        return self._model.longest // PER_MS
 
     def warm_up(self) -> None:
         """Read silence once, so that no caller waits for what only the first run does.
@@ -119,27 +90,30 @@ class Reader:
         Raises:
             InferenceError: the networks cannot run at all.
         """
-        self.read(np.zeros(16_000, np.int16), PhraseAutomaton.nothing())
+        self.read(np.zeros(16_000, np.int16), ReadOptions(self.languages[0]))
 
-    def phrases(self, phrases: list[str], weight: float) -> PhraseAutomaton:
-        """Phrases that are to be favoured.
+    def options(self, language: str, phrases: list[str], weight: float) -> ReadOptions:
+        """The options of a stream or a recording.
 
         Raises:
+            UnsupportedLanguageError: the model does not understand the language.
             InvalidMessageError: see :func:`parley.asr.decoding.boosting.compile_phrases`.
         """
-        return compile_phrases(phrases, weight, self._spelled, cased=True)
+        if language not in self._model.prompt.languages:
+            raise UnsupportedLanguageError(f"language {language!r} is not one of the model's")
+        return ReadOptions(language, compile_phrases(phrases, weight, self._spelled, cased=True))
 
     def read(
         self,
         audio: NDArray[np.int16],
-        boosting: PhraseAutomaton,
+        options: ReadOptions,
         unwanted: Callable[[], bool] = lambda: False,
     ) -> RecognizedText:
-        """Read a stretch of at most some seconds: i16 ``[n]``, 16 kHz mono.
+        """Read a stretch of at most :attr:`longest_ms`: i16 ``[n]``, 16 kHz mono.
 
         Args:
             audio: the stretch.
-            boosting: phrases that are favoured.
+            options: language and phrases.
             unwanted: asked again and again whether to go on.
 
         Raises:
@@ -147,14 +121,17 @@ class Reader:
             Abandoned: it was unwanted.
         """
         samples = audio.astype(np.float32) / FULL_SCALE
-        samples = np.pad(samples, (0, max(SHORTEST - len(samples), 0)))
-        tokens = read(self._network, samples, boosting, unwanted)
-        if not np.isfinite(tokens.confidence):
+        samples = np.pad(samples, (0, max(self._model.shortest - len(samples), 0)))
+        read = self._model.read(samples, options, unwanted)
+        confidence = read.tokens.confidence
+        if not np.isfinite(confidence):
             raise InferenceError("the decoder's scores are not finite")
-        text = self._vocabulary.text(tokens.ids)
-        if not any(map(str.isalnum, text)) or tokens.confidence < self._least_confidence:
-            return RecognizedText("", 0.0, tokens.encoder_ms, tokens.decoder_ms)
-        return RecognizedText(text, round(tokens.confidence, 4), tokens.encoder_ms, tokens.decoder_ms)
+        if problem := self._limits.problem(read):
+            _log.debug("%d ms have no text: %s", len(audio) // PER_MS, problem)
+            return RecognizedText("", 0.0, read.encoder_ms, read.decoder_ms)
+        return RecognizedText(
+            read.text, round(confidence, 4), read.encoder_ms, read.decoder_ms, read.language
+        )
 
 
 _MOST_FAILURES = 3
@@ -162,20 +139,19 @@ _MOST_FAILURES = 3
 loading them again can help."""
 _REMEMBERED = 64
 """Failed stretches that are remembered, to recognise one that is tried again."""
-_log = logging.getLogger(__name__)
 
 
 class TextReader(Protocol):
     """Reads audio for streams."""
 
     def ask(
-        self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable
+        self, audio: NDArray[np.int16], options: ReadOptions, *, final: bool, of: Hashable
     ) -> ReadRequest:
         """Have a stretch read.
 
         Args:
             audio: i16 ``[n]``, 16 kHz mono.
-            boosting: phrases that are favoured.
+            options: language and phrases.
             final: whether it comes before all that is not.
             of: the utterance that it is from; what cannot be read of one counts as one failure.
 
@@ -203,14 +179,14 @@ class ReadRequest:
     def __init__(
         self,
         audio: NDArray[np.int16],
-        boosting: PhraseAutomaton,
+        options: ReadOptions,
         *,
         final: bool,
         of: Hashable,
         clock: Callable[[], float],
     ) -> None:
         self.audio = audio
-        self.boosting = boosting
+        self.options = options
         self.final = final
         self.of = of
         self.future: Future[RecognizedText | None] = Future()
@@ -311,10 +287,10 @@ class ThreadedReader:
         self._thread.start()
 
     def ask(
-        self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable
+        self, audio: NDArray[np.int16], options: ReadOptions, *, final: bool, of: Hashable
     ) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
-        asked = ReadRequest(audio, boosting, final=final, of=of, clock=self._clock)
+        asked = ReadRequest(audio, options, final=final, of=of, clock=self._clock)
         with self._changed:
             if self._closing:
                 raise ShuttingDownError("nothing is read any more: the model is being unloaded")
@@ -363,7 +339,7 @@ class ThreadedReader:
 
     def _read(self, asked: ReadRequest) -> RecognizedText:
         try:
-            text = self._reader.read(asked.audio, asked.boosting, partial(self._unwanted, asked))
+            text = self._reader.read(asked.audio, asked.options, partial(self._unwanted, asked))
         except Abandoned:
             raise
         except Exception:
@@ -390,11 +366,11 @@ class InlineReader:
         self._reader = reader
 
     def ask(
-        self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable
+        self, audio: NDArray[np.int16], options: ReadOptions, *, final: bool, of: Hashable
     ) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
-        asked = ReadRequest(audio, boosting, final=final, of=of, clock=lambda: 0.0)
-        asked.resolve(lambda: self._reader.read(audio, boosting))
+        asked = ReadRequest(audio, options, final=final, of=of, clock=lambda: 0.0)
+        asked.resolve(lambda: self._reader.read(audio, options))
         return asked
 
     def check(self) -> None:

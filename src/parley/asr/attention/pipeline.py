@@ -1,4 +1,4 @@
-"""Recognition with Moonshine: voice activity in the step of all streams, transcription in a thread beside it.
+"""Streams: voice activity in the step of all streams, transcription in a thread beside it.
 
 A step never waits for a text: finished texts are returned, and the rest comes with a later piece of
 audio. So a long text of one stream does not delay the VAD of others.
@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
-from parley.asr.moonshine.utterance import EarlyText, MoonshineUtterance, PartialText, PendingText, Window
-from parley.asr.moonshine.worker import (
+from parley.asr.attention.model import ReadOptions
+from parley.asr.attention.utterance import EarlyText, OpenUtterance, PartialText, PendingText, Window
+from parley.asr.attention.worker import (
     Reader,
     ReadRequest,
     RecognizedText,
@@ -26,6 +25,7 @@ from parley.asr.moonshine.worker import (
     confidence_of,
     text_of,
 )
+from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
 from parley.asr.pipeline.segmentation import (
     PER_MS,
     Detector,
@@ -51,7 +51,7 @@ take a quarter of the time at most: under load there are fewer."""
 
 
 @dataclass(frozen=True)
-class MoonshineLimits:
+class AttentionLimits:
     """Limits of each stream."""
 
     window: Window = field(default_factory=Window)
@@ -67,19 +67,21 @@ class MoonshineLimits:
 class _Item:
     """A chunk on its way through the step."""
 
-    work: PendingChunk[MoonshineStream]
+    work: PendingChunk[AttentionStream]
     asked: list[ReadRequest] = field(default_factory=list)
 
 
-class MoonshinePipeline:
-    """:class:`parley.asr.pipeline.step.RecognizerPipeline` of ``moonshine``."""
+class AttentionPipeline:
+    """:class:`parley.asr.pipeline.step.RecognizerPipeline` of attention decoders."""
 
     def __init__(
         self,
         reader: Reader,
         text_reader: TextReader,
         detector: Detector,
-        limits: MoonshineLimits,
+        limits: AttentionLimits,
+        *,
+        model: str,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Serve streams.
@@ -89,19 +91,22 @@ class MoonshinePipeline:
             text_reader: transcribes for all streams.
             detector: the voice activity network.
             limits: of each stream.
+            model: name of the model, for events.
             clock: seconds, for timings.
         """
         self._reader = reader
         self._text_reader = text_reader
         self._detector = detector
         self._limits = limits
+        self._model = model
         self._clock = clock
 
-    def new_stream(self, options: AsrOptions) -> MoonshineStream:
+    def new_stream(self, options: AsrOptions) -> AttentionStream:
         """Begin a stream.
 
         Raises:
             InvalidMessageError: the options are out of range.
+            UnsupportedLanguageError: the model does not understand the language.
         """
         check_options(options)
         track = StreamSegmenter(
@@ -109,10 +114,10 @@ class MoonshinePipeline:
             preroll_ms=self._limits.preroll_ms,
             max_utterance_ms=self._limits.max_utterance_ms,
         )
-        boosting = self._reader.phrases(options.phrases, options.phrase_weight)
-        return MoonshineStream(track, options, boosting, longest_ms=self._limits.window.longest_ms)
+        reading = self._reader.options(options.language, options.phrases, options.phrase_weight)
+        return AttentionStream(track, options, reading, longest_ms=self._limits.window.longest_ms)
 
-    def release(self, stream: MoonshineStream) -> None:
+    def release(self, stream: AttentionStream) -> None:
         """Cancel the texts that the stream waits for."""
         if stream.utterance is not None:
             stream.utterance.drop()
@@ -120,8 +125,8 @@ class MoonshinePipeline:
             pending.drop()
 
     def step(
-        self, chunks: Sequence[ChunkRequest[MoonshineStream]]
-    ) -> list[ChunkResult[MoonshineStream] | ParleyError]:
+        self, chunks: Sequence[ChunkRequest[AttentionStream]]
+    ) -> list[ChunkResult[AttentionStream] | ParleyError]:
         """Serve all chunks together: one voice activity call.
 
         A chunk fails if voice activity could not be detected, if a text that is due could not be read, or if
@@ -134,7 +139,7 @@ class MoonshinePipeline:
         work, vad_ms = run_vad(chunks, self._detector, self._clock)
         return [self._serve(_Item(item), vad_ms, len(chunks)) for item in work]
 
-    def _serve(self, item: _Item, vad_ms: float, batch: int) -> ChunkResult[MoonshineStream] | ParleyError:
+    def _serve(self, item: _Item, vad_ms: float, batch: int) -> ChunkResult[AttentionStream] | ParleyError:
         if item.work.error is not None:
             return item.work.error
         stream = item.work.stream
@@ -168,7 +173,7 @@ class MoonshinePipeline:
             if isinstance(found, OnsetEvent | OnsetLostEvent):
                 stream.pending_events.append(found)
             elif isinstance(found, UtteranceBegan):
-                stream.utterance = MoonshineUtterance(
+                stream.utterance = OpenUtterance(
                     found.event.utterance, found.start, found.onset, self._limits.window
                 )
                 stream.pending_events.append(found.event)
@@ -180,12 +185,12 @@ class MoonshinePipeline:
                 self._end(item, stream.utterance, found)
                 stream.utterance = None
 
-    def _add(self, item: _Item, utterance: MoonshineUtterance, audio: UtteranceAudio) -> None:
+    def _add(self, item: _Item, utterance: OpenUtterance, audio: UtteranceAudio) -> None:
         utterance.push(audio.samples)
         if utterance.is_full:
             utterance.settled.append(self._ask(item, utterance.cut(), utterance.number, final=True))
 
-    def _end(self, item: _Item, utterance: MoonshineUtterance, ended: UtteranceEnded) -> None:
+    def _end(self, item: _Item, utterance: OpenUtterance, ended: UtteranceEnded) -> None:
         stream = item.work.stream
         utterance.forget_partial()
         utterance.forget_early(unless_ended_ms=ended.event.at_ms)
@@ -199,7 +204,12 @@ class MoonshinePipeline:
         else:
             asked = self._ask_whole(item, utterance, joined)
         pending = PendingText(
-            self._text_reader, utterance.number, [*utterance.settled, asked], joined, utterance.reported
+            self._text_reader,
+            utterance.number,
+            [*utterance.settled, asked],
+            joined,
+            utterance.reported,
+            model=self._model,
         )
         stream.pending_events += [ended.event, pending]
 
@@ -217,7 +227,7 @@ class MoonshinePipeline:
         elif stream.options.partial_interval_ms:
             self._ask_partial(item, utterance)
 
-    def _begin_final_text(self, item: _Item, utterance: MoonshineUtterance, end: int) -> EarlyText:
+    def _begin_final_text(self, item: _Item, utterance: OpenUtterance, end: int) -> EarlyText:
         """Have the final text made while the pause may still end."""
         stream, joined = item.work.stream, None
         piece = utterance.piece(end)
@@ -225,7 +235,7 @@ class MoonshinePipeline:
             joined = stream.turn.with_piece(piece).joined()
         return EarlyText(self._ask_whole(item, utterance, joined), joined, end)
 
-    def _ask_partial(self, item: _Item, utterance: MoonshineUtterance) -> None:
+    def _ask_partial(self, item: _Item, utterance: OpenUtterance) -> None:
         waited_ms = (utterance.position - utterance.asked_at) / PER_MS
         interval_ms = item.work.stream.options.partial_interval_ms
         if utterance.partial is not None or waited_ms < max(interval_ms, utterance.rest_ms):
@@ -237,9 +247,7 @@ class MoonshinePipeline:
             return  # a later one follows, or the final text
         utterance.partial = PartialText(asked, len(utterance.settled))
 
-    def _ask_whole(
-        self, item: _Item, utterance: MoonshineUtterance, joined: JoinedTurn | None
-    ) -> ReadRequest:
+    def _ask_whole(self, item: _Item, utterance: OpenUtterance, joined: JoinedTurn | None) -> ReadRequest:
         """Have an utterance read to its end, with those that it is joined to."""
         if joined is None:
             return self._ask(item, utterance.rest(), utterance.number, final=True)
@@ -247,11 +255,11 @@ class MoonshinePipeline:
 
     def _ask(self, item: _Item, audio: NDArray[np.int16], utterance: int, *, final: bool) -> ReadRequest:
         stream = item.work.stream
-        asked = self._text_reader.ask(audio, stream.boosting, final=final, of=(stream.identity, utterance))
+        asked = self._text_reader.ask(audio, stream.reading, final=final, of=(stream.identity, utterance))
         item.asked.append(asked)
         return asked
 
-    def _take_partial(self, stream: MoonshineStream) -> None:
+    def _take_partial(self, stream: AttentionStream) -> None:
         """Report the partial text that was asked for, if it is there and differs from the last."""
         utterance = stream.utterance
         if utterance is None or utterance.partial is None:
@@ -291,7 +299,7 @@ class MoonshinePipeline:
         )
 
 
-class MoonshineStream:
+class AttentionStream:
     """The state of a stream between two steps.
 
     Its memory is bounded by the window: of the utterance that is being spoken, of the turn so far, and of
@@ -299,22 +307,22 @@ class MoonshineStream:
     """
 
     def __init__(
-        self, track: StreamSegmenter, options: AsrOptions, boosting: PhraseAutomaton, *, longest_ms: int
+        self, track: StreamSegmenter, options: AsrOptions, reading: ReadOptions, *, longest_ms: int
     ) -> None:
         """Start silent.
 
         Args:
             track: cuts the audio into utterances.
             options: of the client.
-            boosting: phrases that are favoured.
+            reading: language and phrases.
             longest_ms: the most audio that is read at once.
         """
         self.identity = object()
         """The same for all copies, and for no other stream."""
         self.track = track
         self.options = options
-        self.boosting = boosting
-        self.utterance: MoonshineUtterance | None = None
+        self.reading = reading
+        self.utterance: OpenUtterance | None = None
         self.turn = TurnAudio(min(options.join_ms, longest_ms))
         """Earlier utterances of the turn, with which the next one is read."""
         self.pending_events: list[AsrEvent | PendingText] = []
@@ -322,7 +330,7 @@ class MoonshineStream:
         """Texts that the next reply reports."""
         self._said: dict[int, str] = {}  # the texts of the turn, by utterance
 
-    def fork(self) -> MoonshineStream:
+    def fork(self) -> AttentionStream:
         """Return an independent copy."""
         twin = copy.copy(self)
         twin.track = self.track.fork()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from asr_fakes import LoudnessModels
-from moonshine_fakes import MS, HeldReader, LengthNetwork, broken, new_reader
+from attention_fakes import MS, HeldReader, LengthNetwork, broken, new_reader
 
+from parley.asr.attention.pipeline import AttentionLimits, AttentionPipeline
+from parley.asr.attention.utterance import Window
+from parley.asr.attention.worker import InlineReader
 from parley.asr.messages import (
     AsrFallbackEvent,
     AsrOptions,
@@ -15,9 +18,6 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
-from parley.asr.moonshine.utterance import Window
-from parley.asr.moonshine.worker import InlineReader
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.errors import InferenceError, InvalidMessageError, ModelUnavailableError, OverloadedError
 
@@ -66,8 +66,12 @@ UTTERANCE = sound((640, False), (960, True), (640, False))
 
 def new_pipeline(text_reader=None, network=None, models=None, **limits):
     reader = new_reader(network)
-    return MoonshinePipeline(
-        reader, text_reader or InlineReader(reader), models or LoudnessModels(), MoonshineLimits(**limits)
+    return AttentionPipeline(
+        reader,
+        text_reader or InlineReader(reader),
+        models or LoudnessModels(),
+        AttentionLimits(**limits),
+        model="moonshine",
     )
 
 
@@ -212,13 +216,13 @@ def test_a_turn_that_is_too_long_is_read_from_a_later_piece_on():
 
 def test_a_text_that_could_not_be_read_fails_once_and_is_read_again(text_reader):
     call = Call(new_pipeline(text_reader), partial_interval_ms=0).send(UTTERANCE)
-    text_reader.reader._network.failure = broken()
+    text_reader.reader._model.network.failure = broken()
     text_reader.read()
     before = call.stream
     with pytest.raises(InferenceError):
         call.send(NOTHING)
     assert call.stream is before
-    text_reader.reader._network.failure = None
+    text_reader.reader._model.network.failure = None
     call.send(NOTHING)
     assert call.finals == []
     assert len(text_reader.read()) == 1
@@ -264,11 +268,11 @@ def test_all_readings_of_an_utterance_and_what_it_is_joined_to_are_of_one(text_r
 
 def test_a_partial_text_that_could_not_be_read_does_not_come_again(text_reader):
     call = Call(new_pipeline(text_reader), partial_interval_ms=240).send(sound((640, False), (640, True)))
-    text_reader.reader._network.failure = broken()
+    text_reader.reader._model.network.failure = broken()
     text_reader.read()
     with pytest.raises(InferenceError):
         call.send(NOTHING)
-    text_reader.reader._network.failure = None
+    text_reader.reader._model.network.failure = None
     call.send(sound((640, True)))
     text_reader.read()
     assert call.send(NOTHING).partials

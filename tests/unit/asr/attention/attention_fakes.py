@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.moonshine.networks import END, EncodedAudio, Vocabulary
-from parley.asr.moonshine.worker import Reader, ReadRequest
+from parley.asr.attention.families.moonshine import END, LONGEST, RULES, SHORTEST, START
+from parley.asr.attention.model import AttentionModel, FixedPrompt, ReadOptions, TextLimits
+from parley.asr.attention.network import EncodedAudio
+from parley.asr.attention.vocabulary import Vocabulary
+from parley.asr.attention.worker import Reader, ReadRequest
 from parley.errors import InferenceError, OverloadedError
 
 MS = 16
 WORDS = 2_000
-VOCABULARY = Vocabulary((b"<unk>", b"<s>", b"</s>", *(f"▁t{n}".encode() for n in range(WORDS))))
+NOTHING = ReadOptions()
+VOCABULARY = Vocabulary(
+    (b"<unk>", b"<s>", b"</s>", *(f"▁t{n}".encode() for n in range(WORDS))), frozenset(range(3))
+)
 
 
 class LengthNetwork:
@@ -28,14 +34,14 @@ class LengthNetwork:
             raise self.failure
         self.read.append(len(audio))
         sure = float(np.abs(audio).max() > 0.05)
-        return EncodedAudio(np.array([[[len(audio), sure]]], np.float32), np.ones((1, len(audio)), np.int64))
+        return EncodedAudio(np.array([[[len(audio), sure]]], np.float32))
 
-    def step(self, encoded, token, past):
+    def step(self, encoded, tokens, past):
         samples, sure = encoded.states[0, 0]
         scores = np.zeros(len(VOCABULARY.pieces), np.float32)
         chosen = END if past else 3 + int(samples) // (10 * MS)
         scores[chosen] = 20.0 if sure else 1.0
-        return scores, {"said": np.ones(1, np.float32)}
+        return np.tile(scores, (len(tokens), 1)), {"said": np.ones(1, np.float32)}
 
 
 class ScriptedNetwork:
@@ -47,16 +53,18 @@ class ScriptedNetwork:
         self.fed = []
 
     def encode(self, audio):
-        return EncodedAudio(np.zeros((1, 1, 1), np.float32), np.ones((1, len(audio)), np.int64))
+        return EncodedAudio(np.zeros((1, 1, 1), np.float32))
 
-    def step(self, _encoded, token, past):
-        self.fed.append(token)
+    def step(self, _encoded, tokens, past):
+        self.fed += tokens
         at = len(past) if past else 0
         scores = np.zeros(self.tokens, np.float32)
         said = self.script[at] if at < len(self.script) else {END: 9.0}
         for choice, score in (said if isinstance(said, dict) else {said: 9.0}).items():
             scores[choice] = score
-        return scores, {str(number): np.zeros(0, np.float32) for number in range(at + 1)}
+        return np.tile(scores, (len(tokens), 1)), {
+            str(number): np.zeros(0, np.float32) for number in range(at + 1)
+        }
 
 
 class HeldReader:
@@ -68,10 +76,10 @@ class HeldReader:
         self.room = 100
         self.failure = None
 
-    def ask(self, audio, boosting, *, final, of):
+    def ask(self, audio, options, *, final, of):
         if len(self.waiting) >= self.room:
             raise OverloadedError("no room")
-        asked = ReadRequest(audio, boosting, final=final, of=of, clock=lambda: 0.0)
+        asked = ReadRequest(audio, options, final=final, of=of, clock=lambda: 0.0)
         self.waiting.append(asked)
         return asked
 
@@ -80,7 +88,7 @@ class HeldReader:
         now, self.waiting = self.waiting[:count], self.waiting[len(self.waiting[:count]) :]
         wanted = [asked for asked in now if not asked.dropped]
         for asked in wanted:
-            asked.resolve(lambda asked=asked: self.reader.read(asked.audio, asked.boosting))
+            asked.resolve(lambda asked=asked: self.reader.read(asked.audio, asked.options))
         return wanted
 
     def check(self):
@@ -88,8 +96,21 @@ class HeldReader:
             raise self.failure
 
 
-def new_reader(network=None):
-    return Reader(network or LengthNetwork(), VOCABULARY)
+def new_model(network=None, **fields):
+    """A model of the family Moonshine."""
+    fixed = {
+        "vocabulary": VOCABULARY,
+        "prompt": FixedPrompt(START),
+        "rules": RULES,
+        "shortest": SHORTEST,
+        "longest": LONGEST,
+        "limits": TextLimits(least_confidence=0.45),
+    }
+    return AttentionModel(network or LengthNetwork(), **(fixed | fields))
+
+
+def new_reader(network=None, **fields):
+    return Reader(new_model(network, **fields))
 
 
 def broken():

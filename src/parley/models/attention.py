@@ -1,21 +1,25 @@
-"""What ``model.py`` of ``moonshine`` and ``moonshine_transcribe`` runs."""
+"""What ``model.py`` of ``moonshine``, ``whisper`` and their twins for recordings runs.
+
+Which family a model is of, and which languages it understands, is said by its weights.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.attention.families import load_model
+from parley.asr.attention.pipeline import AttentionLimits, AttentionPipeline
+from parley.asr.attention.recordings import AttentionRecording, AttentionRecordingLimits, AttentionRounds
+from parley.asr.attention.utterance import Window
+from parley.asr.attention.worker import Reader, ThreadedReader
 from parley.asr.files.service import TranscriptionService
 from parley.asr.messages import TranscribeRequest
-from parley.asr.moonshine import networks
-from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
-from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
-from parley.asr.moonshine.utterance import Window
-from parley.asr.moonshine.worker import LEAST_CONFIDENCE, Reader, ThreadedReader
 from parley.errors import ModelLoadingError
 from parley.models.parakeet_transcribe import RecordingRequests, read_limits, read_vad
 from parley.models.recognition import RecognitionModel, open_detector
@@ -25,6 +29,7 @@ from parley.runtime.weights import resolve_weights
 from parley.triton.model_client import InProcessBlockingClient
 from parley.triton.model_traces import ModelTraces
 
+DEFAULT = "moonshine-tiny-en"
 _CLOSE_S = 5.0
 
 
@@ -32,30 +37,34 @@ def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
     """The networks in this process, run once.
 
     Parameters of the model:
+        ``weights``: their folder.
+        ``family``: of a folder that does not say it (:mod:`parley.asr.attention.families`).
         ``device``, ``threads``: where they run; with one thread a text takes the least work.
-        ``least_confidence``: of a text, below which there is none.
+        ``least_confidence``: of a text, below which there is none; not set, it is the family's.
 
     Raises:
         ModelLoadingError: the weights are missing, or cannot be used.
     """
-    reader = Reader.load(
-        resolve_weights(parameters, networks.DEFAULT, networks.FILES),
+    model = load_model(
+        resolve_weights(parameters, DEFAULT),
+        parameters.text("family", "moonshine"),
         partial(open_configured, parameters=parameters, device_id=device_id),
-        least_confidence=parameters.number("least_confidence", LEAST_CONFIDENCE),
     )
+    least = parameters.number("least_confidence", model.limits.least_confidence)
+    reader = Reader(model, replace(model.limits, least_confidence=least))
     reader.warm_up()
     return reader
 
 
-def read_window(parameters: Parameters) -> Window:
+def read_window(parameters: Parameters, reader: Reader) -> Window:
     """How much is read at once (parameters ``window_ms`` and ``shortest_ms``).
 
     Raises:
-        ModelLoadingError: the one is longer than the other.
+        ModelLoadingError: the one is longer than the other, or than what the model can read.
     """
     defaults = Window()
     window = Window(
-        parameters.integer("window_ms", defaults.longest_ms, minimum=1_000, maximum=30_000),
+        parameters.integer("window_ms", defaults.longest_ms, minimum=1_000, maximum=reader.longest_ms),
         parameters.integer("shortest_ms", defaults.shortest_ms, minimum=500),
     )
     if window.shortest_ms >= window.longest_ms:
@@ -66,7 +75,7 @@ def read_window(parameters: Parameters) -> Window:
     return window
 
 
-class MoonshineModel:
+class AttentionRecognizer:
     """A recogniser in this process.
 
     Parameters of the model, besides those of :class:`parley.models.recognition.RecognitionModel`,
@@ -83,14 +92,14 @@ class MoonshineModel:
     """
 
     def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
-        defaults = MoonshineLimits()
-        limits = MoonshineLimits(
-            window=read_window(parameters),
+        reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
+        defaults = AttentionLimits()
+        limits = AttentionLimits(
+            window=read_window(parameters, reader),
             preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
             max_utterance_ms=parameters.integer("max_utterance_ms", defaults.max_utterance_ms, minimum=1_000),
             early_ms=parameters.integer("early_ms", defaults.early_ms),
         )
-        reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
         sessions = parameters.integer("max_sessions", 64, minimum=1)
         stall_s = parameters.integer("stall_ms", 20_000, minimum=1_000) / 1000
         timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
@@ -99,8 +108,8 @@ class MoonshineModel:
             reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
         )
         detector = open_detector(parameters, self._client, timeout_s=timeout_s)
-        pipeline = MoonshinePipeline(reader, self._reader, detector, limits)
-        self._model = RecognitionModel(pb_utils, args, parameters, pipeline)
+        pipeline = AttentionPipeline(reader, self._reader, detector, limits, model=parameters.model)
+        self._model = RecognitionModel(pb_utils, args, parameters, pipeline, languages=reader.languages)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""
@@ -113,7 +122,7 @@ class MoonshineModel:
         self._client.close()
 
 
-class MoonshineTranscription(RecordingRequests):
+class AttentionTranscription(RecordingRequests):
     """Whole recordings to texts: networks of its own, so that no conversation waits for a recording.
 
     Parameters of the model, besides those of :func:`load_reader` and :func:`read_window`, and those of
@@ -127,16 +136,16 @@ class MoonshineTranscription(RecordingRequests):
 
     def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
         reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
-        recording = MoonshineRecordingLimits(
-            read_vad(parameters), read_window(parameters), parameters.integer("preroll_ms", 320)
+        recording = AttentionRecordingLimits(
+            read_vad(parameters), read_window(parameters, reader), parameters.integer("preroll_ms", 320)
         )
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
-        limits = read_limits(parameters)
+        limits = read_limits(parameters, reader.languages)
         client = InProcessBlockingClient(pb_utils)
-        rounds = MoonshineRounds(reader, open_detector(parameters, client, timeout_s=timeout_s))
+        rounds = AttentionRounds(reader, open_detector(parameters, client, timeout_s=timeout_s))
 
-        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> MoonshineRecording:
-            return MoonshineRecording(audio, request, reader, recording)
+        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> AttentionRecording:
+            return AttentionRecording(audio, request, reader, recording)
 
         service = TranscriptionService(begin, rounds, limits)
         super().__init__(pb_utils, service, client, ModelTraces.open(parameters))

@@ -6,10 +6,9 @@ import threading
 
 import numpy as np
 import pytest
-from moonshine_fakes import LengthNetwork, broken, new_reader
+from attention_fakes import NOTHING, LengthNetwork, broken, new_reader
 
-from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.moonshine.worker import ThreadedReader
+from parley.asr.attention.worker import ThreadedReader
 from parley.errors import (
     InferenceError,
     ModelUnavailableError,
@@ -18,7 +17,6 @@ from parley.errors import (
     ShuttingDownError,
 )
 
-NOTHING = PhraseAutomaton.nothing()
 TIMEOUT_S = 10
 
 

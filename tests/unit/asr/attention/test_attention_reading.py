@@ -6,31 +6,34 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from attention_fakes import (
+    MS,
+    NOTHING,
+    LengthNetwork,
+    ScriptedNetwork,
+    new_reader,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moonshine_fakes import MS, VOCABULARY, LengthNetwork, ScriptedNetwork, new_reader
 
-from parley.asr.decoding.boosting import PhraseAutomaton, build, compile_phrases
-from parley.asr.moonshine.networks import (
-    DECODER,
-    ENCODER,
+from parley.asr.attention.families import load_model
+from parley.asr.attention.families.moonshine import (
     END,
+    FILES,
+    RULES,
     SHORTEST,
     START,
-    TOKENIZER,
-    Abandoned,
     MoonshineNetwork,
-    Vocabulary,
-    most_tokens,
-    read,
     read_vocabulary,
-    repeated,
 )
-from parley.asr.moonshine.utterance import Window, pieces, quietest
-from parley.asr.moonshine.worker import NO_TEXT, Reader, RecognizedText, confidence_of, text_of
+from parley.asr.attention.greedy import Abandoned, decode, repeated
+from parley.asr.attention.utterance import Window, pieces, quietest
+from parley.asr.attention.vocabulary import Vocabulary
+from parley.asr.attention.worker import NO_TEXT, Reader, RecognizedText, confidence_of, text_of
+from parley.asr.decoding.boosting import build, compile_phrases
 from parley.errors import InferenceError, ModelLoadingError
 
-NOTHING = PhraseAutomaton.nothing()
+TOKENIZER = FILES["tokenizer"]
 SECOND = np.zeros(16_000, np.float32)
 
 
@@ -70,7 +73,8 @@ def test_a_file_that_is_none_is_refused(tmp_path, content, problem):
 
 def test_a_text_has_single_spaces_and_whole_characters_only():
     vocabulary = Vocabulary(
-        (b"<unk>", b"<s>", b"</s>", "▁It".encode(), b"'s", "▁".encode(), b"\xc3", b"\xa9")
+        (b"<unk>", b"<s>", b"</s>", "▁It".encode(), b"'s", "▁".encode(), b"\xc3", b"\xa9"),
+        frozenset(range(3)),
     )
     assert vocabulary.text([START, 3, 4, 5, 5, 6, 7, END]) == "It's \N{LATIN SMALL LETTER E WITH ACUTE}"
     assert vocabulary.text([3, 6]) == "It"
@@ -98,7 +102,7 @@ class Session:
     def get_outputs(self):
         return self._outputs
 
-    def run(self, _names, feed):
+    def run(self, names, feed):
         self.fed.append(feed)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -106,6 +110,7 @@ class Session:
         return answer
 
 
+STATES = [Tensor("last_hidden_state", ["B", "T", "D"])]
 OWN, AUDIO = "0.decoder.key", "0.encoder.key"
 
 
@@ -135,15 +140,15 @@ def test_later_steps_keep_what_the_first_one_made_of_the_audio():
         [scores, keys(3, 4), keys(0, 0)],
     )
     states = np.ones((1, 7, 4), np.float32)
-    encoder = Session([], [], [[states]])
+    encoder = Session([], STATES, [[states]])
     network = MoonshineNetwork(encoder, session, tokens=5)
     encoded = network.encode(SECOND)
     assert encoder.fed[0]["input_values"].shape == encoder.fed[0]["attention_mask"].shape == (1, 16_000)
-    first, past = network.step(encoded, 1, None)
-    second, past = network.step(encoded, 4, past)
-    network.step(encoded, 3, past)
-    assert first.tolist() == [0, 1, 2, 3, 4]
-    assert second.tolist() == [1, 2, 3, 4, 5]
+    first, past = network.step(encoded, [1], None)
+    second, past = network.step(encoded, [4], past)
+    network.step(encoded, [3], past)
+    assert first.tolist() == [[0, 1, 2, 3, 4]]
+    assert second.tolist() == [[1, 2, 3, 4, 5]]
     assert [bool(feed["use_cache_branch"][0]) for feed in session.fed] == [False, True, True]
     assert [feed["input_ids"].tolist() for feed in session.fed] == [[[1]], [[4]], [[3]]]
     assert all(feed["encoder_attention_mask"].shape == (1, 16_000) for feed in session.fed)
@@ -154,42 +159,49 @@ def test_later_steps_keep_what_the_first_one_made_of_the_audio():
 
 @pytest.mark.parametrize("answer", [RuntimeError("out of memory"), [np.full((1, 2, 3), np.nan, np.float32)]])
 def test_an_encoder_that_fails_says_so(answer):
-    network = MoonshineNetwork(Session([], [], [answer]), decoder(), tokens=5)
+    network = MoonshineNetwork(Session([], STATES, [answer]), decoder(), tokens=5)
     with pytest.raises(InferenceError):
         network.encode(SECOND)
 
 
 def test_a_decoder_that_fails_says_so():
     network = MoonshineNetwork(
-        Session([], [], [[np.ones((1, 2, 3), np.float32)]]), decoder(RuntimeError("no")), tokens=5
+        Session([], STATES, [[np.ones((1, 2, 3), np.float32)]]), decoder(RuntimeError("no")), tokens=5
     )
     with pytest.raises(InferenceError, match="no"):
-        network.step(network.encode(SECOND), 1, None)
+        network.step(network.encode(SECOND), [1], None)
 
 
 @pytest.mark.parametrize("parts", [{"tokens": 6}, {"past": ()}, {"present": (OWN,)}])
 def test_networks_that_do_not_go_together_are_refused(parts):
     with pytest.raises(ModelLoadingError):
-        MoonshineNetwork(Session([], [], []), decoder(**parts), tokens=5)
+        MoonshineNetwork(Session([], STATES, []), decoder(**parts), tokens=5)
 
 
 def test_what_lies_in_the_folder_is_loaded(tmp_path):
     (tmp_path / TOKENIZER).write_bytes(tokenizer(b"<unk>", b"<s>", b"</s>", "▁Hi".encode(), b"."))
     scores = [np.eye(5, dtype=np.float32)[None, None, at] * 20 for at in (3, 4, END)]
     sessions = {
-        ENCODER: Session([], [], [[np.ones((1, 2, 3), np.float32)]]),
-        DECODER: decoder(*([score, keys(1, 0), keys(1, 0)] for score in scores)),
+        FILES["encoder"]: Session([], STATES, [[np.ones((1, 2, 3), np.float32)]]),
+        FILES["decoder"]: decoder(*([score, keys(1, 0), keys(1, 0)] for score in scores)),
     }
-    reader = Reader.load(tmp_path, lambda path: sessions[path.name])
+    for name in sessions:
+        (tmp_path / name).touch()
+    reader = Reader(load_model(tmp_path, "moonshine", lambda path: sessions[path.name]))
     assert reader.read(np.ones(16_000, np.int16), NOTHING).text == "Hi."
 
 
 # --- decoding -----------------------------------------------------------------------------
 
 
+def read(network, audio, boosting=NOTHING.boosting, unwanted=lambda: False):
+    encoded, limit = network.encode(audio), RULES.limit(len(audio))
+    return decode(network, encoded, [START], RULES, boosting, limit=limit, unwanted=unwanted)
+
+
 def test_a_text_ends_with_its_end():
     network = ScriptedNetwork(5, 6, 7)
-    tokens = read(network, SECOND, NOTHING)
+    tokens = read(network, SECOND)
     assert tokens.ids == [5, 6, 7]
     assert network.fed == [START, 5, 6, 7]
     sure = np.exp(9.0) / (np.exp(9.0) + 39)
@@ -198,8 +210,8 @@ def test_a_text_ends_with_its_end():
 
 def test_no_more_is_said_than_there_is_time_for():
     endless = ScriptedNetwork(*(3 + number % 37 for number in range(1_000)))
-    assert len(read(endless, SECOND, NOTHING).ids) == most_tokens(16_000) == 8
-    assert most_tokens(1_600) == 4
+    assert len(read(endless, SECOND).ids) == RULES.limit(16_000) == 8
+    assert RULES.limit(1_600) == 4
 
 
 @pytest.mark.parametrize(
@@ -224,7 +236,7 @@ def test_what_is_only_said_again_is_found(ids, again):
 
 def test_a_text_that_goes_in_circles_ends_where_it_begins_to():
     network = ScriptedNetwork(5, *[7, 8, 9] * 20)
-    tokens = read(network, np.zeros(16_000 * 9, np.float32), NOTHING)
+    tokens = read(network, np.zeros(16_000 * 9, np.float32))
     assert tokens.ids == [5, 7, 8, 9]
     assert len(network.fed) == 10
 
@@ -233,13 +245,13 @@ def test_a_text_that_is_not_wanted_is_not_read_on():
     answers = iter([False, False, True])
     network = ScriptedNetwork(5, 6, 7, 8)
     with pytest.raises(Abandoned):
-        read(network, SECOND, NOTHING, lambda: next(answers))
+        read(network, SECOND, unwanted=lambda: next(answers))
     assert len(network.fed) == 2
 
 
 def test_a_phrase_that_is_expected_wins_a_close_race():
     close = ({5: 4.0, 6: 4.5}, {7: 4.0, 8: 4.5})
-    assert read(ScriptedNetwork(*close), SECOND, NOTHING).ids == [6, 8]
+    assert read(ScriptedNetwork(*close), SECOND).ids == [6, 8]
     assert read(ScriptedNetwork(*close), SECOND, build([[5, 7]], 1.0)).ids == [5, 7]
     assert read(ScriptedNetwork(*close), SECOND, build([[5, 7]], 0.1)).ids == [6, 8]
 
@@ -290,7 +302,7 @@ def test_audio_that_is_too_short_for_the_network_is_made_longer():
 
 
 def test_scores_that_are_no_numbers_are_a_failure():
-    reader = Reader(ScriptedNetwork({5: np.nan}), VOCABULARY)
+    reader = new_reader(ScriptedNetwork({5: np.nan}))
     with pytest.raises(InferenceError, match="not finite"):
         reader.read(np.ones(16_000, np.int16), NOTHING)
 

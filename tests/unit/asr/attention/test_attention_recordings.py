@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from asr_fakes import LoudnessModels
-from moonshine_fakes import MS, LengthNetwork, broken, new_reader
+from attention_fakes import MS, LengthNetwork, broken, new_reader
 
+from parley.asr.attention.recordings import AttentionRecording, AttentionRecordingLimits, AttentionRounds
+from parley.asr.attention.utterance import Window
 from parley.asr.messages import TranscribeRequest
-from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
-from parley.asr.moonshine.utterance import Window
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 
@@ -40,7 +40,7 @@ def models():
 @pytest.fixture
 def finish(reader, models):
     def run(*recordings):
-        rounds = MoonshineRounds(reader, models)
+        rounds = AttentionRounds(reader, models)
         left, order = list(recordings), []
         while left:
             rounds.run(left)
@@ -52,8 +52,8 @@ def finish(reader, models):
 
 
 def new(reader, audio, *, vad=VAD, window=Window(3_000, 1_500), **request):  # noqa: B008 - frozen
-    return MoonshineRecording(
-        audio, TranscribeRequest(**request), reader, MoonshineRecordingLimits(vad, window)
+    return AttentionRecording(
+        audio, TranscribeRequest(**request), reader, AttentionRecordingLimits(vad, window)
     )
 
 

@@ -1,0 +1,76 @@
+"""Families of attention decoders. A folder of weights says which one it belongs to.
+
+``recognizer.json`` in the folder has ``family`` and, where they differ from the family's own, the names of
+its files: ``{"family": "whisper", "encoder": "onnx/encoder_model_quantized.onnx"}``. ``make fetch`` writes it
+from the manifest. Another model of a known family is another folder; a new family is a module here and a line
+in :data:`FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from parley.asr.attention.families import moonshine, whisper
+from parley.asr.attention.model import AttentionModel
+from parley.errors import ModelLoadingError, WeightsNotFoundError
+
+FILE = "recognizer.json"
+OpenNetwork: TypeAlias = Callable[[Path], Any]
+"""Makes a session of an ONNX file."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the models of a family are loaded."""
+
+    files: Mapping[str, str]
+    """Names of their files, by role."""
+    load: Callable[[Mapping[str, Path], OpenNetwork], AttentionModel]
+    """Makes a model of its files, by role."""
+
+
+FAMILIES: Mapping[str, Family] = {
+    "moonshine": Family(moonshine.FILES, moonshine.load),
+    "whisper": Family(whisper.FILES, whisper.load),
+}
+
+
+def load_model(folder: Path, family: str, open_network: OpenNetwork) -> AttentionModel:
+    """Load the model in a folder.
+
+    Args:
+        folder: has the weights.
+        family: of a folder without ``recognizer.json``.
+        open_network: makes a session of an ONNX file.
+
+    Raises:
+        WeightsNotFoundError: a file is missing.
+        ModelLoadingError: the family is not known, or a file cannot be used.
+    """
+    described = _read_description(folder / FILE)
+    name = described.pop("family", family)
+    if name not in FAMILIES:
+        raise ModelLoadingError(f"{folder} is of the family {name!r}; known are {', '.join(FAMILIES)}")
+    known = FAMILIES[name]
+    if unknown := sorted(described.keys() - known.files.keys()):
+        raise ModelLoadingError(
+            f"{folder / FILE} has {', '.join(unknown)}; the family {name} has {', '.join(known.files)}"
+        )
+    files = {role: folder / described.get(role, default) for role, default in known.files.items()}
+    if missing := [str(file.relative_to(folder)) for file in files.values() if not file.is_file()]:
+        raise WeightsNotFoundError(f"{folder} is without {', '.join(missing)}, which the family {name} needs")
+    return known.load(files, open_network)
+
+
+def _read_description(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ModelLoadingError(f"{file} cannot be read: {error}") from error

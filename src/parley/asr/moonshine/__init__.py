@@ -1,1 +1,0 @@
-"""Recognition by Moonshine: audio in, text with case and punctuation out, without times of words."""
