@@ -52,11 +52,13 @@ def main() -> None:
         "kokoro", {}, model_dir=ROOT / "model_repository/kokoro", environment=dict(os.environ)
     )
     models = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
-    network = load_network(models / "kokoro-82m", load_front_end(parameters), threads=os.cpu_count() or 1)
+    network = load_network(
+        models / "kokoro-82m", {"en": load_front_end(parameters)}, threads=os.cpu_count() or 1
+    )
     args.out.mkdir(parents=True, exist_ok=True)
     manifest = []
     for name, text in CONVERSATION.items():
-        sound = network.make(network.pronounce(text), args.voice, Stop())
+        sound = network.make(network.pronounce(text, "en"), args.voice, Stop())
         speech = soxr.resample(trim(sound.audio, network.sample_rate).audio, network.sample_rate, SAMPLE_RATE)
         speech *= 10 ** (LEVEL_DB / 20) / np.sqrt(np.square(speech).mean())
         edge = np.zeros(int(EDGE_S * SAMPLE_RATE), np.float32)

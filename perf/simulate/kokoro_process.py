@@ -30,11 +30,11 @@ def main() -> None:
     lines = msgspec.json.decode(sys.stdin.buffer.read(), type=list[tuple[str, str, float]])
     parameters = Parameters("kokoro", {}, model_dir=ROOT / "model_repository" / "kokoro")
     folder = resolve_weights(parameters, "kokoro-82m", [GRAPH])
-    network = load_network(folder, load_front_end(parameters), threads=os.cpu_count() or 1)
+    network = load_network(folder, {_LANGUAGE: load_front_end(parameters)}, threads=os.cpu_count() or 1)
     arrays: dict[str, NDArray[np.generic]] = {"rate": np.array(SAMPLE_RATE)}
     for number, (text, voice, rate) in enumerate(lines):
         network.check(voice, _LANGUAGE)
-        words = network.pronounce(text)
+        words = network.pronounce(text, _LANGUAGE)
         sound = network.at_speed(rate).make(words, voice, Stop())
         loudest = np.abs(sound.audio).max(initial=1e-9)
         arrays[f"audio{number}"] = np.asarray(sound.audio * (_LOUDEST / loudest), np.int16)

@@ -37,7 +37,9 @@ TEXT = "Your appointment is confirmed, and I have sent you a reminder."
 def kokoro():
     pronouncer = load_pronouncer(MODELS / "misaki-en", MODELS / "g2p-en")
     front_end = EnglishFrontEnd(TextNormalizer({}, tags=False), pronouncer)
-    synthesizer = ClauseSynthesizer(load_network(MODELS / "kokoro-82m", front_end, threads=1), name="kokoro")
+    synthesizer = ClauseSynthesizer(
+        load_network(MODELS / "kokoro-82m", {"en": front_end}, threads=1), name="kokoro"
+    )
     yield synthesizer
     synthesizer.close()
 

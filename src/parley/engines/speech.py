@@ -16,7 +16,7 @@ from parley.tts.kokoro import voices as kokoro_voices
 from parley.tts.messages import AbortSpeech, MoreText, SpeakRequest, SpeechChunk
 from parley.tts.piper import voices as piper_voices
 from parley.tts.t3.text import MULTILINGUAL
-from parley.tts.voice_routing import KnownVoice, find_route
+from parley.tts.voice_routing import KnownVoice, check_language, find_route
 
 _ABORT_TIMEOUT_S = 5.0
 _chunks = msgspec.json.Decoder(SpeechChunk)
@@ -45,7 +45,9 @@ class ModelSpeaker:
 
     def check_known(self, voice: str | None, language: str) -> bool:
         """See :class:`parley.engines.base.Synthesizer`."""
-        return find_route([(self._model.name, self)], voice, language).certain
+        route = find_route([(self._model.name, self)], voice, language)
+        check_language(self.known_voices or (), route.voice, language, self.languages)
+        return route.certain
 
     async def speak(
         self, request: SpeakRequest

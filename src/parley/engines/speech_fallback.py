@@ -295,7 +295,8 @@ class RoutedSynthesizer:
 
     def check_known(self, voice: str | None, language: str) -> bool:
         """See :class:`parley.engines.base.Synthesizer`."""
-        return find_route(self._lineup, voice, language).certain
+        route = find_route(self._lineup, voice, language)
+        return self._lineup[route.index][1].check_known(route.voice, language)
 
     async def check_voice(self, voice: str) -> None:
         """Ask the synthesizer that may have the voice; see :class:`parley.engines.base.Synthesizer`."""

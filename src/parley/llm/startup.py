@@ -5,7 +5,6 @@ from __future__ import annotations
 import locale
 import multiprocessing
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.inprocess import InProcessEngine, VllmEngine
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
+from parley.runtime.python import find_python
 from parley.runtime.weights import cache_dir
 
 START_TIMEOUT_S = 900.0
@@ -151,11 +151,7 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 def _name_python(environment: MutableMapping[str, str]) -> None:
     """Make ``sys.executable`` the Python whose packages this process uses."""
-    if Path(sys.executable or "").name.startswith("python"):
-        return
-    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    installed = Path(sys.prefix) / "bin" / name
-    python = str(installed) if installed.exists() else shutil.which(name, path=environment.get("PATH"))
-    if python:
+    python = find_python(environment)
+    if python and python != sys.executable:
         sys.executable = python
         multiprocessing.set_executable(python)

@@ -2,7 +2,8 @@
 
 The library's state is global: one process may use it from one thread at a time. espeak-ng is
 licensed under GPL-3.0-or-later, so it is an optional extra that only the process of the model
-``espeak`` loads. Interface: ``speak_lib.h`` of espeak-ng 1.52.
+``espeak`` and that of :mod:`parley.tts.espeak_phonemes.process` load. Interface: ``speak_lib.h`` of
+espeak-ng 1.52.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ _AUDIO_OUTPUT_SYNCHRONOUS = 2
 _CHARS_UTF8 = 1  # without the flags for SSML (0x10) and phonemes in [[ ]] (0x100): both are plain text
 _POSITION_CHARACTER = 1
 _PARAMETER_RATE = 1
+# IPA, with "^" between the letters of one sound.
+_PHONEMES_IPA, _PHONEMES_TIE = 0x02, 0x80
+_TIE = ord("^") << 8
 _EVENT_END_OF_LIST = 0
 _EVENT_WORD = 1
 
@@ -95,6 +99,12 @@ class EspeakLibrary:
             ctypes.c_void_p,
             ctypes.c_void_p,
         ]
+        self._library.espeak_TextToPhonemes.argtypes = [
+            ctypes.POINTER(ctypes.c_char_p),
+            ctypes.c_int,
+            ctypes.c_int,
+        ]
+        self._library.espeak_TextToPhonemes.restype = ctypes.c_char_p
         self.sample_rate: int = self._library.espeak_Initialize(_AUDIO_OUTPUT_SYNCHRONOUS, buffer_ms, data, 0)
         if self.sample_rate <= 0:
             raise ModelLoadingError(f"espeak-ng cannot be started with its data in {data.decode()}")
@@ -126,6 +136,16 @@ class EspeakLibrary:
             raise failure
         if status != 0:
             raise InferenceError(f"espeak-ng failed with status {status}")
+
+    def phonemes(self, text: str) -> str:
+        """How ``text`` is pronounced: words in IPA with single spaces, "^" between letters of one sound."""
+        raw = ctypes.c_char_p(text.encode())
+        clauses: list[str] = []
+        mode = _PHONEMES_IPA | _PHONEMES_TIE | _TIE
+        while raw.value is not None:  # each call reads a clause, and moves the pointer on
+            clause = self._library.espeak_TextToPhonemes(ctypes.byref(raw), _CHARS_UTF8, mode)
+            clauses.append(clause.decode())
+        return " ".join(" ".join(clauses).split())
 
     def close(self) -> None:
         """Free the library's memory."""

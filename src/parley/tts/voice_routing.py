@@ -101,6 +101,29 @@ def find_route(lineup: Lineup, voice: str | None, language: str | None) -> Route
     raise UnsupportedVoiceError(f"voice {voice!r}; possible are {', '.join(voice_names(lineup))}")
 
 
+def check_language(
+    voices: Sequence[KnownVoice], voice: str | None, language: str, languages: Sequence[str]
+) -> None:
+    """Return if a synthesizer speaks a language, with this voice if one is named.
+
+    Args:
+        voices: of the synthesizer.
+        voice: its own name for one of them, or None.
+        language: a dialect's language is enough.
+        languages: of the synthesizer.
+
+    Raises:
+        UnsupportedLanguageError: it does not.
+    """
+    if not speaks(languages, language):
+        raise UnsupportedLanguageError(f"no voice speaks {language!r}; only {', '.join(languages)}")
+    named = next((known for known in voices if known.name == voice), None)
+    if named is not None and not speaks(named.languages, language):
+        raise UnsupportedLanguageError(
+            f"voice {voice!r} does not speak {language!r}; only {', '.join(named.languages)}"
+        )
+
+
 def _candidates(lineup: Lineup, voice: str) -> tuple[list[int], str]:
     """Indices of the synthesizers that the name may refer to, and the name without a qualifier."""
     owner, _, own = voice.partition(SEPARATOR)

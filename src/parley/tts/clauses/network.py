@@ -138,8 +138,12 @@ class ClauseNetwork(Protocol):
         """
         ...
 
-    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
-        """The words of a text as they are spoken; may be none."""
+    def pronounce(self, text: str, language: str) -> Sequence[PronouncedWord]:
+        """The words of a text as they are spoken; may be none.
+
+        Raises:
+            InferenceError: it cannot be pronounced now.
+        """
         ...
 
     def speak(self, words: Sequence[PronouncedWord], request: SpeakRequest, stop: Stop) -> ClauseSound:

@@ -89,7 +89,7 @@ class ClauseUtterance:
         yield from self._chunks(resampled)
 
     def _pronounce(self, text: str) -> None:
-        words = self._network.pronounce(text) if is_speakable(text) else []
+        words = self._network.pronounce(text, self._request.language) if is_speakable(text) else []
         placed = [
             dataclasses.replace(word, start=word.start + self._offset, end=word.end + self._offset)
             for word in words

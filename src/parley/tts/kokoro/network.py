@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
+from parley.errors import InferenceError, ModelLoadingError, UnsupportedVoiceError
 from parley.runtime.onnx import open_session
 from parley.tts.clauses.network import FrontEnd, Stop, WholeSound
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
-from parley.tts.kokoro.voices import DEFAULT, KNOWN_VOICES, LANGUAGES, gain_db
+from parley.tts.kokoro.voices import KNOWN_VOICES, LANGUAGES, gain_db, voice_for
 from parley.tts.messages import SpeakRequest
-from parley.tts.voice_routing import speaks
+from parley.tts.voice_routing import check_language, primary_language
 
 PAD = 0
 """Before and after every clause."""
@@ -87,7 +87,7 @@ class KokoroNetwork:
     Args:
         session: of the graph, with the durations as its second output.
         styles: by voice, f32 ``[n, 256]``: a vector for each number of symbols.
-        front_end: pronounces texts.
+        front_ends: pronounce texts, by primary language.
         speed: 1.2 is a fifth faster than the voice's own.
     """
 
@@ -98,36 +98,36 @@ class KokoroNetwork:
         self,
         session: Any,
         styles: Mapping[str, NDArray[np.float32]],
-        front_end: FrontEnd,
+        front_ends: Mapping[str, FrontEnd],
         *,
         speed: float = 1.0,
     ) -> None:
         self._session = session
         self._speed = np.full(1, speed, np.float32)
         self._styles = styles
-        self._front_end = front_end
+        self._front_ends = front_ends
 
     def at_speed(self, speed: float) -> KokoroNetwork:
         """The same network, which speaks faster or slower."""
-        return KokoroNetwork(self._session, self._styles, self._front_end, speed=speed)
+        return KokoroNetwork(self._session, self._styles, self._front_ends, speed=speed)
 
     def check(self, voice: str | None, language: str) -> None:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
         if voice is not None and voice not in self._styles:
             raise UnsupportedVoiceError(f"no voice {voice!r}; there are {', '.join(self._styles)}")
-        if not speaks(LANGUAGES, language):
-            raise UnsupportedLanguageError(f"no voice speaks {language!r}; only {', '.join(LANGUAGES)}")
+        check_language(KNOWN_VOICES, voice, language, LANGUAGES)
 
-    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
+    def pronounce(self, text: str, language: str) -> Sequence[PronouncedWord]:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
-        return self._front_end.pronounce(text)
+        return self._front_ends[primary_language(language)].pronounce(text)
 
     def speak(self, words: Sequence[PronouncedWord], request: SpeakRequest, stop: Stop) -> WholeSound:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
-        made = self.make(words, request.voice, stop)
-        return WholeSound(made.audio, made.begins, gain_db=gain_db(request.voice), rate_hz=self.sample_rate)
+        voice = voice_for(request.voice, request.language)
+        made = self.make(words, voice, stop)
+        return WholeSound(made.audio, made.begins, gain_db=gain_db(voice), rate_hz=self.sample_rate)
 
-    def make(self, words: Sequence[PronouncedWord], voice: str | None, stop: Stop) -> MadeClause:
+    def make(self, words: Sequence[PronouncedWord], voice: str, stop: Stop) -> MadeClause:
         """The network's own output for a clause.
 
         Raises:
@@ -135,7 +135,7 @@ class KokoroNetwork:
             InferenceError: the network failed.
         """
         symbols, firsts = _symbols(words)
-        styles = self._styles[voice or DEFAULT]
+        styles = self._styles[voice]
         feeds = {
             "input_ids": np.array([[PAD, *symbols, PAD]], np.int64),
             "style": styles[min(len(symbols), len(styles) - 1)][None],
@@ -168,7 +168,7 @@ def _symbols(words: Sequence[PronouncedWord]) -> tuple[list[int], list[int]]:
     return symbols, firsts
 
 
-def load_network(folder: Path, front_end: FrontEnd, *, threads: int) -> KokoroNetwork:
+def load_network(folder: Path, front_ends: Mapping[str, FrontEnd], *, threads: int) -> KokoroNetwork:
     """Read the graph and the voices.
 
     Raises:
@@ -176,7 +176,7 @@ def load_network(folder: Path, front_end: FrontEnd, *, threads: int) -> KokoroNe
     """
     session = open_session(folder / GRAPH, threads=threads, more_outputs=[_DURATIONS])
     styles = {voice.name: _read_style(folder / VOICES / f"{voice.name}.bin") for voice in KNOWN_VOICES}
-    return KokoroNetwork(session, styles, front_end)
+    return KokoroNetwork(session, styles, front_ends)
 
 
 def _read_style(path: Path) -> NDArray[np.float32]:

@@ -1,17 +1,20 @@
-"""The voices of Kokoro: those of English speakers.
+"""The voices of Kokoro: those of speakers of English, Spanish and French.
 
-The checkpoint has 26 more, of speakers of Spanish, French, Hindi, Italian, Japanese, Portuguese and Chinese,
-whose languages cannot be pronounced here. Apart because the engines import it without onnxruntime.
+The checkpoint has 22 more, of speakers of Hindi, Italian, Japanese, Portuguese and Chinese, whose languages
+are not pronounced here. Apart because the engines import it without onnxruntime.
 """
 
 from __future__ import annotations
 
-from parley.tts.voice_routing import ENGLISH, Gender, KnownVoice
+from parley.tts.voice_routing import ENGLISH, Gender, KnownVoice, primary_language
 
-LANGUAGES = ENGLISH
-DEFAULT = "af_heart"
+LANGUAGES = (*ENGLISH, "es", "fr")
+DEFAULTS = {"en": "af_heart", "es": "ef_dora", "fr": "ff_siwis"}
+"""By primary language."""
+DEFAULT = DEFAULTS["en"]
 
-# What brings each voice to -19 LUFS, in decibels; measured over five sentences.
+# What brings each voice to -19 LUFS, in decibels; measured over five sentences, of the last four over one
+# or two.
 _GAINS_DB: dict[str, float] = {
     "af_heart": 3.3,
     "af_alloy": 2.0,
@@ -41,12 +44,19 @@ _GAINS_DB: dict[str, float] = {
     "bm_fable": 2.0,
     "bm_george": 2.2,
     "bm_lewis": 3.8,
+    "ef_dora": 4.4,
+    "em_alex": 3.9,
+    "em_santa": 3.8,
+    "ff_siwis": 0.7,
 }
 _SPEAKERS: dict[str, tuple[Gender, tuple[str, ...], str]] = {
     "af": ("female", ("en", "en-us"), "American"),
     "am": ("male", ("en", "en-us"), "American"),
     "bf": ("female", ("en", "en-gb"), "British speaker, American phonemes"),
     "bm": ("male", ("en", "en-gb"), "British speaker, American phonemes"),
+    "ef": ("female", ("es",), "Spanish"),
+    "em": ("male", ("es",), "Spanish"),
+    "ff": ("female", ("fr",), "French"),
 }
 
 
@@ -59,6 +69,11 @@ KNOWN_VOICES = tuple(_voice(name) for name in _GAINS_DB)
 """The first is the default."""
 
 
-def gain_db(voice: str | None) -> float:
+def voice_for(voice: str | None, language: str) -> str:
+    """The voice itself, or that of the language where none is asked for."""
+    return voice or DEFAULTS[primary_language(language)]
+
+
+def gain_db(voice: str) -> float:
     """The gain that brings a voice to the common loudness."""
-    return _GAINS_DB[voice or DEFAULT]
+    return _GAINS_DB[voice]

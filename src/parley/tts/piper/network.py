@@ -144,7 +144,7 @@ class PiperNetwork:
         if not speaks(LANGUAGES, language):
             raise UnsupportedLanguageError(f"no voice speaks {language!r}; only {', '.join(LANGUAGES)}")
 
-    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
+    def pronounce(self, text: str, language: str) -> Sequence[PronouncedWord]:  # noqa: ARG002 - it is English
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
         return self._front_end.pronounce(text)
 

@@ -39,7 +39,7 @@ class FakeNetwork:
         if language != "en":
             raise UnsupportedLanguageError(language)
 
-    def pronounce(self, text):
+    def pronounce(self, text, language):
         self.read.append(text)
         words = []
         for match in re.finditer(r"\S*[a-z]\S*", text, re.IGNORECASE):

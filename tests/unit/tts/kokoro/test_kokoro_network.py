@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguage
 from parley.tts.clauses.network import CEILING, Stop, StoppedError
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.kokoro.network import IDS, load_network
-from parley.tts.kokoro.voices import KNOWN_VOICES, gain_db
+from parley.tts.kokoro.voices import DEFAULT, DEFAULTS, KNOWN_VOICES, gain_db, voice_for
 from parley.tts.messages import SpeakRequest
 
 
@@ -38,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def network(folder):
-    return load_network(folder, FrontEnd(), threads=1)
+    return load_network(folder, {"en": FrontEnd()}, threads=1)
 
 
 def test_words_begin_where_their_first_sound_does(network):
@@ -59,27 +60,27 @@ def test_another_speed_is_that_of_a_copy(network):
 def test_the_style_is_that_of_the_voice_and_the_number_of_symbols(network):
     levels = [
         np.abs(network.make([word("h" * length)], voice, Stop()).audio).max()
-        for voice, length in (("af_heart", 2), ("af_heart", 5), ("af_heart", 50), ("bm_lewis", 2), (None, 2))
+        for voice, length in (("af_heart", 2), ("af_heart", 5), ("af_heart", 50), ("bm_lewis", 2))
     ]
-    np.testing.assert_allclose(levels, [0.102, 0.105, 0.109, 0.372, 0.102], atol=1e-3)
+    np.testing.assert_allclose(levels, [0.102, 0.105, 0.109, 0.372], atol=1e-3)
 
 
 def test_what_the_network_has_no_symbol_for_is_left_out(network):
-    plain, marked = (network.make([word(text)], None, Stop()).audio for text in ("hə", "h\u2603ə"))
+    plain, marked = (network.make([word(text)], DEFAULT, Stop()).audio for text in ("hə", "h\u2603ə"))
     np.testing.assert_array_equal(plain, marked)
 
 
 def test_a_clause_that_is_too_long_is_an_error_of_ours(network):
     with pytest.raises(InferenceError, match="at most 510"):
-        network.make([word("h" * 511)], None, Stop())
-    assert len(network.make([word("h" * 510)], None, Stop()).audio)
+        network.make([word("h" * 511)], DEFAULT, Stop())
+    assert len(network.make([word("h" * 510)], DEFAULT, Stop()).audio)
 
 
 def test_what_was_stopped_is_not_begun(network):
     stop = Stop()
     stop.request()
     with pytest.raises(StoppedError):
-        network.make([word("hə")], None, stop)
+        network.make([word("hə")], DEFAULT, stop)
 
 
 def test_it_is_heard_without_the_silence_and_at_the_level_of_its_voice(network):
@@ -104,13 +105,43 @@ def test_what_it_cannot_speak_is_refused(network):
 
 def test_voices_that_are_offered():
     names = [voice.name for voice in KNOWN_VOICES]
-    assert (names[0], len(names), len(set(names))) == ("af_heart", 28, 28)
+    assert (names[0], len(names), len(set(names))) == ("af_heart", 32, 32)
     assert KokoroSpeaker(None).voices == names
     for voice in KNOWN_VOICES:
         assert voice.gender == {"f": "female", "m": "male"}[voice.name[1]]
-        assert ("en-us" if voice.name[0] == "a" else "en-gb") in voice.languages
+        assert {"a": "en-us", "b": "en-gb", "e": "es", "f": "fr"}[voice.name[0]] in voice.languages
         assert -6 < gain_db(voice.name) < 9
-    assert gain_db(None) == gain_db("af_heart")
+
+
+def test_each_language_has_a_voice_of_its_own():
+    for language, voice in DEFAULTS.items():
+        assert voice_for(None, f"{language}-XX") == voice
+        assert any(known.name == voice and language in known.languages for known in KNOWN_VOICES)
+    assert voice_for("em_alex", "es") == "em_alex"
+
+
+def test_texts_are_pronounced_in_the_language_of_the_request(folder):
+    def saying(sound):
+        return SimpleNamespace(pronounce=lambda _: [word(sound)])
+
+    network = load_network(folder, {"en": saying("hə"), "es": saying("ola")}, threads=1)
+    assert [network.pronounce("x", language)[0].phonemes for language in ("en-GB", "es")] == ["hə", "ola"]
+    spanish, french = (
+        network.speak([word("h")], SpeakRequest(request_id="a", language=language), Stop())
+        for language in ("es", "fr")
+    )
+    assert len(spanish.make(Stop()))
+    assert len(french.make(Stop()))
+
+
+def test_a_voice_speaks_its_own_language_only(network):
+    network.check("ef_dora", "es-MX")
+    network.check(None, "fr")
+    with pytest.raises(UnsupportedLanguageError, match=r"'af_heart' does not speak 'es'; only en, en-us"):
+        network.check("af_heart", "es")
+    with pytest.raises(UnsupportedLanguageError, match="'ef_dora' does not speak 'en'"):
+        KokoroSpeaker(None).check_known("ef_dora", "en")
+    assert KokoroSpeaker(None).check_known("ef_dora", "es")
 
 
 def test_symbols_are_those_of_the_checkpoint():
@@ -129,11 +160,11 @@ def test_a_voice_that_is_not_there_or_broken_is_named(tmp_path, content):
     else:
         path.write_bytes(content)
     with pytest.raises(ModelLoadingError, match=r"am_puck\.bin"):
-        load_network(folder, FrontEnd(), threads=1)
+        load_network(folder, {"en": FrontEnd()}, threads=1)
 
 
 def test_a_graph_without_durations_is_refused(tmp_path):
     folder = write_weights(tmp_path / "kokoro")
     write_graph(folder / "kokoro-quantized.onnx", durations="others")
     with pytest.raises(ModelLoadingError, match="kokoro-quantized"):
-        load_network(folder, FrontEnd(), threads=1)
+        load_network(folder, {"en": FrontEnd()}, threads=1)

@@ -1,0 +1,113 @@
+"""Texts as words with phonemes, in the notation that Kokoro's voices of Spanish and French learned.
+
+That is espeak-ng's IPA, with one symbol for each affricate and diphthong of English origin. Words between two
+marks are pronounced together, so that French has its liaisons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from parley.tts.english.pronouncer import PronouncedWord
+
+VOICES: Mapping[str, str] = {"es": "roa/es", "fr": "roa/fr"}
+"""espeak-ng's voice by primary language."""
+TIE = "^"
+"""Joins the letters of one sound in what espeak-ng writes."""
+
+_WORD = re.compile(r"\S+")
+_CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
+_MARKS = {"«": "“", "»": "”", "-": "", "–": "—"}
+_KEPT = frozenset(';:,.!?—…"()“”')
+_ONE_SYMBOL = {
+    "a^ɪ": "I",
+    "a^ʊ": "W",
+    "d^z": "ʣ",
+    "d^ʒ": "ʤ",
+    "e^ɪ": "A",
+    "o^ʊ": "O",
+    "ə^ʊ": "Q",
+    "t^s": "ʦ",
+    "t^ʃ": "ʧ",
+    "ɔ^ɪ": "Y",
+}
+_OTHER_LANGUAGE = re.compile(r"\([a-z-]+\)")
+"""espeak-ng marks words that it pronounces in another language: ``(en)wˈiːk(es)``."""
+
+
+class Phonemes(Protocol):
+    """The part of :class:`.client.PhonemeProcess` that is used; tests have another."""
+
+    def phonemes(self, voice: str, text: str) -> str:
+        """See :meth:`.client.PhonemeProcess.phonemes`."""
+        ...
+
+
+class EspeakFrontEnd:
+    """Pronounces one language.
+
+    Args:
+        phonemes: asks espeak-ng.
+        language: primary language, one of :data:`VOICES`.
+    """
+
+    def __init__(self, phonemes: Phonemes, language: str) -> None:
+        self._phonemes = phonemes
+        self._voice = VOICES[language]
+
+    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
+        """The words of a text as they are spoken; figures are read by espeak-ng's rules.
+
+        Raises:
+            InferenceError: espeak-ng's process failed.
+        """
+        found: list[PronouncedWord] = []
+        for run in _runs(text):
+            sounds = self._sounds([word.text for word in run])
+            found += [replace(word, phonemes=sound) for word, sound in zip(run, sounds, strict=True) if sound]
+        return found
+
+    def _sounds(self, words: Sequence[str]) -> Sequence[str]:
+        """The phonemes of each word."""
+        together = self._say(" ".join(words)).split()
+        if len(together) == len(words):
+            return together
+        # espeak-ng reads figures as several words, and joins some small ones.
+        return [self._say(word) for word in words]
+
+    def _say(self, text: str) -> str:
+        said = _OTHER_LANGUAGE.sub("", self._phonemes.phonemes(self._voice, text))
+        for sound, symbol in _ONE_SYMBOL.items():
+            said = said.replace(sound, symbol)
+        return said.replace(TIE, "").replace("-", "")
+
+
+def _runs(text: str) -> Iterator[list[PronouncedWord]]:
+    """The words of a text without phonemes, as far as no mark parts them."""
+    run: list[PronouncedWord] = []
+    for match in _WORD.finditer(text):
+        core = _CORE.search(match[0])
+        if core is None:
+            if run and (marks := _marks(match[0])):
+                run[-1] = replace(run[-1], after=run[-1].after + marks)
+                yield run
+                run = []
+            continue
+        before, after = _marks(match[0][: core.start()]), _marks(match[0][core.end() :])
+        if before and run:
+            yield run
+            run = []
+        start = match.start() + core.start()
+        run.append(PronouncedWord(core[0], "", start, start + len(core[0]), before, after))
+        if after:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _marks(text: str) -> str:
+    return "".join(mark for mark in (_MARKS.get(one, one) for one in text) if mark in _KEPT)

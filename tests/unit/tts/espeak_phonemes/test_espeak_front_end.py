@@ -1,0 +1,75 @@
+"""Words, marks and sounds of Spanish and French texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.tts.espeak_phonemes.front_end import VOICES, EspeakFrontEnd
+from parley.tts.kokoro.voices import DEFAULTS, LANGUAGES
+
+
+class Sounds:
+    """Says what the test says; other texts sound as they are written."""
+
+    def __init__(self, **known):
+        self.known, self.asked = known, []
+
+    def phonemes(self, voice, text):
+        self.asked.append((voice, text))
+        return self.known.get(text, text)
+
+
+def pronounce(text, language="es", **known):
+    sounds = Sounds(**known)
+    return EspeakFrontEnd(sounds, language).pronounce(text), sounds.asked
+
+
+def test_words_between_marks_are_pronounced_together():
+    words, asked = pronounce("Hola, \u00bfc\u00f3mo est\u00e1s?")
+    assert asked == [("roa/es", "Hola"), ("roa/es", "c\u00f3mo est\u00e1s")]
+    assert [(word.text, word.before, word.after) for word in words] == [
+        ("Hola", "", ","),
+        ("c\u00f3mo", "", ""),
+        ("est\u00e1s", "", "?"),
+    ]
+
+
+def test_places_are_those_of_the_written_words():
+    text = "  \u00a1S\u00ed!  (\u00abno\u00bb) \u2014 bien."
+    words, _ = pronounce(text)
+    assert [text[word.start : word.end] for word in words] == ["S\u00ed", "no", "bien"]
+    assert [(word.before, word.after) for word in words] == [
+        ("", "!"),
+        ("(\u201c", "\u201d)"),
+        ("", "."),
+    ]
+
+
+def test_words_that_do_not_come_one_by_one_are_asked_for_alone():
+    words, asked = pronounce(
+        "a las 10:30", **{"a las 10:30": "a las dieth treinta", "10:30": "dieth treinta"}
+    )
+    assert [word.phonemes for word in words] == ["a", "las", "dieth treinta"]
+    assert [text for _, text in asked] == ["a las 10:30", "a", "las", "10:30"]
+
+
+@pytest.mark.parametrize(
+    ("said", "sounds"),
+    [
+        ("t^\u0283\u02c8iko", "\u02a7\u02c8iko"),
+        ("(en)w\u02c8i\u02d0k(es)", "w\u02c8i\u02d0k"),
+        ("f\u0251^\u0303", "f\u0251\u0303"),
+        ("", None),
+    ],
+)
+def test_sounds_are_written_in_the_voices_notation(said, sounds):
+    words, _ = pronounce("x", x=said)
+    assert [word.phonemes for word in words] == ([] if sounds is None else [sounds])
+
+
+def test_marks_alone_are_not_spoken():
+    assert pronounce(" ... \u2014 ! ")[0] == []
+
+
+def test_every_language_of_the_voices_is_pronounced():
+    assert {"en", *VOICES} == set(DEFAULTS) <= set(LANGUAGES)
