@@ -43,6 +43,7 @@
     ├── VoiceStoreError                  voice_store_failed   retryable
     │   └── VoiceStoreRefusedError       voice_store_refused
     └── ModelLoadingError                model_loading_failed
+        ├── UnsupportedVersionError      unsupported_version
         └── WeightsNotFoundError (FileNotFoundError)  weights_not_found
 
 *Retryable* means that the same request may succeed later without being changed.
@@ -341,6 +342,12 @@ class ModelLoadingError(ParleyError):
     """A model cannot start."""
 
     code = "model_loading_failed"
+
+
+class UnsupportedVersionError(ModelLoadingError):
+    """A package, the driver, the GPU or Triton is of a version that the model does not run on."""
+
+    code = "unsupported_version"
 
 
 class WeightsNotFoundError(ModelLoadingError, FileNotFoundError):

@@ -24,7 +24,10 @@ _STUB_FAILED = re.compile(r"^\"?Failed to preinitialize Python stub: (?P<error>.
 _PORT_TAKEN = re.compile(r"failed to start (?P<service>\w+) service: .*already in use")
 
 # The texts of these errors are for people; their traces are not.
-_EXPLAINED = re.compile(r"(?:ModelLoadingError|WeightsNotFoundError): (?P<text>.*?)\s*\n+At:\n.*", re.DOTALL)
+_EXPLAINED = re.compile(
+    r"(?:ModelLoadingError|UnsupportedVersionError|WeightsNotFoundError): (?P<text>.*?)\s*\n+At:\n.*",
+    re.DOTALL,
+)
 _ESCAPE = re.compile(r"\\(.)")
 _PLAIN = {"n": "\n", "t": "\t", "r": ""}
 _NOISE = (

@@ -17,6 +17,7 @@ from parley.llm.inprocess import InProcessEngine, VllmEngine
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
 from parley.runtime.python import find_python
+from parley.runtime.versions import check_gpus, check_torch, check_vllm
 from parley.runtime.weights import cache_dir
 
 START_TIMEOUT_S = 900.0
@@ -68,6 +69,7 @@ def start_engine(
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
+        UnsupportedVersionError: vLLM, or what it needs on a GPU, is of another version.
     """
     in_process = parameters.choice("engine", "async", ("inprocess", "async")) == "inprocess"
     arguments = parameters.version_dir / parameters.text("engine_args", "model.json")
@@ -76,6 +78,10 @@ def start_engine(
         threads=parameters.integer("threads", 0),
         cache_dir=cache_dir() / "vllm",
     )
+    check_vllm()
+    if not in_process:
+        check_torch()
+        check_gpus()
     # vLLM reads the environment while it is imported.
     from parley.llm.vllm_types import read_engine_args  # noqa: PLC0415
 

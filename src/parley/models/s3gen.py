@@ -17,6 +17,7 @@ from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
+from parley.runtime.versions import check_gpus, check_torch
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
@@ -318,8 +319,11 @@ def _check_buckets(buckets: Buckets, plan: Plan, limits: ServiceLimits, max_prom
 
 def _device(parameters: Parameters) -> torch.device:
     kind = parameters.choice("device", "cpu", ("cpu", "cuda"))
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ModelLoadingError("device is cuda, but torch finds no GPU")
+    if kind == "cuda":
+        check_torch()
+        check_gpus()
+        if not torch.cuda.is_available():
+            raise ModelLoadingError("device is cuda, but torch finds no GPU")
     return torch.device(kind)
 
 

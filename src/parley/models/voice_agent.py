@@ -37,6 +37,7 @@ from parley.protocol import ServerEvent
 from parley.runtime.drain import DRAIN_FILE_VARIABLE, follow_drain, server_start_ns
 from parley.runtime.gpu_memory import record_gpu_memory
 from parley.runtime.parameters import Parameters
+from parley.runtime.versions import check_triton
 from parley.tools.base import ServerTools
 from parley.tracing import open_tracing
 from parley.triton.model_client import make_model_client
@@ -99,6 +100,8 @@ class AgentService:
                 stop(max(_LAST_S, end - time.monotonic()))
 
     async def _open(self, parameters: Parameters) -> None:
+        if oldest := parameters.text("oldest_triton", ""):
+            check_triton(oldest)
         config = AgentConfig.from_parameters(parameters)
         self._client = make_model_client(self._pb, parameters)
         self._metrics = ModelMetrics(self._pb, parameters, FAMILIES)

@@ -12,6 +12,7 @@ from parley.errors import ModelLoadingError
 from parley.runtime.onnx_file import more_outputs_of
 from parley.runtime.parameters import Parameters
 from parley.runtime.process_end import DeviceErrors
+from parley.runtime.versions import check_gpus, check_onnx_runtime
 
 Device = Literal["cpu", "gpu"]
 _CPU = "CPUExecutionProvider"
@@ -46,6 +47,7 @@ def open_session(
 
     Raises:
         ModelLoadingError: the file cannot be loaded, its graph has no such values, or CUDA is missing.
+        UnsupportedVersionError: ONNX Runtime, the driver or the GPU is of a version that does not work.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -56,6 +58,8 @@ def open_session(
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     providers: list[Any] = [_CPU]
     if device == "gpu":
+        check_onnx_runtime()
+        check_gpus()
         if _CUDA not in onnxruntime.get_available_providers():
             raise ModelLoadingError(f"{path.name}: this ONNX Runtime has no CUDA; install onnxruntime-gpu")
         # The provider's library needs CUDA's and cuDNN's, which lie in packages of their own.

