@@ -9,9 +9,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError
-
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,
@@ -21,6 +18,7 @@ from parley.errors import (
 )
 from parley.llm.engine import PrioritizedRequest, Progress, Translation
 from parley.llm.engine_metrics import EngineMetrics
+from parley.llm.vllm_api import AsyncLLM, EngineDeadError
 from parley.llm.vllm_stats import make_stat_logger
 from parley.llm.vllm_types import REFUSALS, trace_headers
 

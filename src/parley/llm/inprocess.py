@@ -299,8 +299,7 @@ class VllmEngine(Generic[RequestT]):
         self, engine_args: Any, translation: Translation[RequestT], metrics: EngineMetrics | None = None
     ) -> None:
         # Importing vLLM takes seconds and needs a prepared environment.
-        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
-
+        from parley.llm.vllm_api import LLMEngine  # noqa: PLC0415
         from parley.llm.vllm_stats import make_stat_logger  # noqa: PLC0415
         from parley.llm.vllm_types import REFUSALS, trace_headers  # noqa: PLC0415
 

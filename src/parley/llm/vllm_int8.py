@@ -11,11 +11,14 @@ from __future__ import annotations
 import functools
 
 import torch
-import vllm._custom_ops as ops
-from vllm.model_executor.kernels.linear import register_linear_kernel
-from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUInt8ScaledMMLinearKernel
-from vllm.model_executor.layers.quantization.utils.w8a8_utils import convert_to_channelwise
-from vllm.platforms import PlatformEnum
+
+from parley.llm.vllm_api import (
+    CPUInt8ScaledMMLinearKernel,
+    PlatformEnum,
+    convert_to_channelwise,
+    onednn_scaled_int8_quant,
+    register_linear_kernel,
+)
 
 _FEW_ROWS = 4
 """Up to here the product of bfloat16 and int8 is quicker, and needs no rounding of the inputs."""
@@ -65,7 +68,7 @@ class Int8LinearWithoutVnni(CPUInt8ScaledMMLinearKernel):  # type: ignore[misc] 
         return shaped
 
     def _multiply_many(self, rows: torch.Tensor) -> torch.Tensor:
-        quantized, row_scale, _ = ops.onednn_scaled_int8_quant(rows, None, None, True)
+        quantized, row_scale, _ = onednn_scaled_int8_quant(rows, None, None, True)
         out = torch.ops.onednn.qlinear_pointwise(
             quantized.view(torch.uint8).bitwise_xor_(_SHIFT),
             1.0,

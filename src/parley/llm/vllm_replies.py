@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.parser import ParserManager
-
 from parley.errors import InvalidMessageError, ModelLoadingError
 from parley.llm.guidance import CACHED_TOOL_SETS, ToolSetCache, guidable, is_supported
 from parley.llm.prompt import described
 from parley.llm.replies import BadCall, ParsedCall, Piece, Reply, TextPiece
+from parley.llm.vllm_api import ChatCompletionRequest, get_parser
 from parley.protocol import Tool
 
 
@@ -48,13 +46,7 @@ class VllmFormat:
         self._offered = ToolSetCache(_guided if check else _described)
         self._supported = lru_cache(CACHED_TOOL_SETS)(self._is_supported)
         try:
-            parser = ParserManager.get_parser(
-                tool_parser,
-                reasoning_parser or None,
-                enable_auto_tools=True,
-                tool_strict_level="parameter" if check else "auto",
-                tokenizer=tokenizer,
-            )
+            parser = get_parser(tool_parser, reasoning_parser, strict=check is not None, tokenizer=tokenizer)
         except TypeError as error:
             raise ModelLoadingError(f"answers cannot be read: {error}") from error
         assert parser is not None  # there is a name

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from vllm.v1.metrics.loggers import PrometheusStatLogger
-
 from parley.llm.engine_metrics import EngineLoad, EngineMetrics
+from parley.llm.vllm_api import PrometheusStatLogger
 
 _log = logging.getLogger(__name__)
 

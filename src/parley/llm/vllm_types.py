@@ -9,16 +9,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
-import vllm.exceptions
-from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-from vllm.outputs import RequestOutput
-from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
-
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.engine import EngineRequest, EngineTimes, Progress
+from parley.llm.vllm_api import (
+    AsyncEngineArgs,
+    EngineArgs,
+    RequestOutput,
+    RequestOutputKind,
+    SamplingParams,
+    StructuredOutputsParams,
+    VLLMClientError,
+)
 
-# Before 0.32 vLLM refused what it cannot run with a plain ValueError.
-REFUSALS: tuple[type[Exception], ...] = (ValueError, getattr(vllm.exceptions, "VLLMClientError", ValueError))
+REFUSALS: tuple[type[Exception], ...] = (ValueError, VLLMClientError)
 """What vLLM raises for a request that it will never run."""
 _REASONS = ("stop", "length", "abort")
 

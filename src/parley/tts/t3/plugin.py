@@ -13,7 +13,7 @@ _MODELS = {
 
 def register() -> None:
     """Register the models by name; vLLM imports them when it loads one."""
-    from vllm import ModelRegistry  # noqa: PLC0415 - only inside vLLM's processes
+    from parley.llm.vllm_api import ModelRegistry  # noqa: PLC0415 - only inside vLLM's processes
 
     known = ModelRegistry.get_supported_archs()
     for name, model in _MODELS.items():

@@ -16,18 +16,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from vllm.compilation.decorators import support_torch_compile
-from vllm.config import CacheConfig, VllmConfig
-from vllm.model_executor.layers.attention import Attention
-from vllm.model_executor.layers.layernorm import RMSNorm
-from vllm.model_executor.layers.linear import QKVParallelLinear, RowParallelLinear
-from vllm.model_executor.layers.logits_processor import LogitsProcessor
-from vllm.model_executor.layers.rotary_embedding import get_rope
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-from vllm.model_executor.models.gpt2 import GPT2Model
-from vllm.model_executor.models.interfaces import SupportsMRoPE
-from vllm.model_executor.models.llama import LlamaMLP
 
+from parley.llm.vllm_api import (
+    Attention,
+    CacheConfig,
+    GPT2Model,
+    LlamaMLP,
+    LogitsLayer,
+    ParallelLMHead,
+    QKVParallelLinear,
+    RMSNorm,
+    RowParallelLinear,
+    SupportsMRoPE,
+    VllmConfig,
+    get_rope,
+    support_torch_compile,
+)
 from parley.tts.t3.request import (
     CONTEXT_BITS,
     MAX_CONTEXT,
@@ -162,7 +166,7 @@ class ChatterboxT3(nn.Module, SupportsMRoPE):  # type: ignore[misc]
         self.tfmr = _Transformer(vllm_config=vllm_config, prefix=f"{prefix}.tfmr" if prefix else "tfmr")
         self.speech_emb = nn.Embedding(self._vocabulary, self._width)
         self.speech_head = ParallelLMHead(self._vocabulary, self._width, prefix="speech_head")
-        self.logits_processor = LogitsProcessor(self._vocabulary)
+        self.logits_processor = LogitsLayer(self._vocabulary)
 
     def get_mrope_input_positions(
         self, input_tokens: list[int], mm_features: list[Any]
@@ -236,7 +240,7 @@ class ChatterboxT3Turbo(nn.Module):
         vocabulary = config.t3_speech_vocabulary
         self.tfmr = GPT2Model(vllm_config=vllm_config, prefix=f"{prefix}.tfmr" if prefix else "tfmr")
         self.speech_head = ParallelLMHead(vocabulary, config.hidden_size, bias=True, prefix="speech_head")
-        self.logits_processor = LogitsProcessor(vocabulary)
+        self.logits_processor = LogitsLayer(vocabulary)
 
     def embed_input_ids(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
         """Embeddings of generated tokens, [N, width]."""
