@@ -15,6 +15,7 @@ from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.startup import start_engine
+from parley.llm.vllm_api import ModelRunner, choose_runner
 from parley.models.vllm_model import Surroundings
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
@@ -26,14 +27,8 @@ from parley.tts.t3.messages import AbortTokens, SpeechTokensRequest, T3Request
 from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TokenGeneration, TokenVoice
 from parley.tts.t3.service import SpeechTokenService, TokenUtterance
 
-ENGINE_SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {
-        "skip_tokenizer_init": True,
-        "enable_prompt_embeds": True,
-        "logits_processors": ["parley.tts.t3.vllm_sampling:SpeechTokenSampler"],
-        # Sampling looks at the tokens before: no step may begin before the last one is known.
-        "async_scheduling": False,
-    }
+_SAMPLERS: Mapping[ModelRunner, str] = MappingProxyType(
+    {"v1": "SpeechTokenSampler", "v2": "SpeechTokenSlotSampler"}
 )
 
 
@@ -52,6 +47,7 @@ def load_service(
         ``checkpoint``: its T3 file, if it has more than one.
         ``prompt_device``: where prompts are computed, for example ``cuda``.
         ``max_requests``: requests running or waiting before more are refused.
+        ``model_runner``: vLLM's runner, ``v1`` or ``v2``, to which it moves.
 
     ``died`` is called with the reason when the engine can never answer again. ``metrics`` get its
     figures.
@@ -63,14 +59,13 @@ def load_service(
     checkpoint = find_checkpoint(folder, parameters.text("checkpoint", ""))
     shape = read_shape(checkpoint)
     max_requests = parameters.integer("max_requests", 64, minimum=1)
-    # vLLM's newer runner hides the ids of a prompt of embeddings from the model, which carry
-    # the request's settings (parley.tts.t3.request).
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    runner: ModelRunner = "v2" if parameters.choice("model_runner", "v1", ("v1", "v2")) == "v2" else "v1"
+    choose_runner(runner, os.environ)
     started = start_engine(
         parameters,
         engine_folder(checkpoint, shape, cache_dir() / "t3"),
-        lambda: _translation(shape),
-        fixed=ENGINE_SETTINGS,
+        lambda: _translation(shape, runner),
+        fixed=engine_settings(runner),
         died=died,
         metrics=metrics,
     )
@@ -103,12 +98,23 @@ async def load_speech_token_model(
     return SpeechTokenHandler(service, surroundings.traces), engine
 
 
-def _translation(shape: T3Shape) -> Translation[TokenGeneration]:
+def engine_settings(runner: ModelRunner) -> dict[str, Any]:
+    """Arguments of the engine that T3 needs."""
+    return {
+        "skip_tokenizer_init": True,
+        "enable_prompt_embeds": True,
+        "logits_processors": [f"parley.tts.t3.vllm_sampling:{_SAMPLERS[runner]}"],
+        # Sampling looks at the tokens before: no step may begin before the last one is known.
+        "async_scheduling": False,
+    }
+
+
+def _translation(shape: T3Shape, runner: ModelRunner) -> Translation[TokenGeneration]:
     from parley.tts.t3 import plugin  # noqa: PLC0415 - imports vLLM
     from parley.tts.t3.vllm_sampling import SpeechTranslation  # noqa: PLC0415 - imports vLLM
 
     plugin.register()
-    return SpeechTranslation(guided=shape.guided)
+    return SpeechTranslation(guided=shape.guided, runner=runner)
 
 
 class SpeechTokenHandler(StructHandler[T3Request]):

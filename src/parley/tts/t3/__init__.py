@@ -9,7 +9,7 @@ Multilingual), guidance ``c + w (c - u)`` on the logits with an unconditional ha
 embeddings are zero and whose text positions stay, repetition penalty over the start token and
 everything generated, temperature, min_p, top_p; for Turbo temperature, top_k, top_p and then the
 repetition penalty over the generated tokens (the start token before there are any). Not reproduced:
-the random numbers themselves (for a seed see :mod:`parley.tts.t3.vllm_sampling`), and the monitor of
+the random numbers themselves (for a seed see :mod:`parley.tts.t3.sampling`), and the monitor of
 attention and repetitions with which the original forces or forbids the end of Multilingual speech,
 because vLLM's attention kernels do not expose their weights. Marks sampled in the middle of speech
 stay in the model's context and are not sent; the original also drops everything before a second

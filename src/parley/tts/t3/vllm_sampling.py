@@ -1,33 +1,31 @@
-"""Requests for speech tokens in vLLM's terms, and the sampling that vLLM cannot do. Imports vLLM.
-
-Two kinds of requests need sampling of their own:
-
-* those with a seed. vLLM's random generator for such a request has a state that depends on how the
-  prompt was cut into pieces, and on a CPU its engine dies when such a prompt is cut at all. Here
-  the noise of a token depends on the seed and the token's number alone, and the best token after
-  noise is a sample from the distribution (Gumbel's trick).
-* those to Turbo, which was published with the repetition penalty after the selection of likely
-  tokens, where vLLM has it before.
-"""
+"""Requests for speech tokens in vLLM's terms, and what samples them in its two runners. Imports vLLM."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from vllm.config import VllmConfig
-from vllm.outputs import RequestOutput
-from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from parley.llm.engine import Progress
+from parley.llm.vllm_api import (
+    BatchLogitsProcessor,
+    BatchUpdate,
+    LogitsContext,
+    LogitsProcRequestState,
+    ModelRunner,
+    MoveDirectionality,
+    RequestOutput,
+    RequestOutputKind,
+    SamplingParams,
+    SlotLogitsProcessor,
+    VllmConfig,
+    embedded_prompt,
+)
 from parley.llm.vllm_types import read_output
-from parley.tts.t3.request import END_OF_SPEECH, SAMPLING_KEY, START_OF_SPEECH, TokenGeneration
+from parley.tts.t3.request import END_OF_SPEECH, SAMPLING_KEY, TokenGeneration, TokenSampling
+from parley.tts.t3.sampling import SamplingRow, mark_tokens, score_tokens
 
 
 class SpeechTranslation:
@@ -36,20 +34,16 @@ class SpeechTranslation:
     ``guided`` is False for Turbo, which samples in an order of its own.
     """
 
-    def __init__(self, *, guided: bool) -> None:
+    def __init__(self, *, guided: bool, runner: ModelRunner) -> None:
         self._guided = guided
+        self._runner = runner
 
     def prompt(self, request: TokenGeneration) -> Any:
         """The prompt as embeddings; its ids carry settings to the model."""
-        prompt = request.prompt
-        return {
-            "prompt_embeds": prompt.embeddings,
-            "prompt_token_ids": prompt.ids,
-            "prompt_is_token_ids": [False] * len(prompt.ids),
-        }
+        return embedded_prompt(request.prompt.embeddings, request.prompt.ids, self._runner)
 
     def sampling(self, request: TokenGeneration) -> Any:
-        """``SamplingParams`` for vLLM's own sampler or for :class:`SpeechTokenSampler`."""
+        """``SamplingParams`` for vLLM's own sampler or for :mod:`parley.tts.t3.sampling`."""
         values = dataclasses.asdict(request.sampling)
         seed, temperature = request.sampling.seed, request.sampling.temperature
         common: dict[str, Any] = {
@@ -70,28 +64,15 @@ class SpeechTranslation:
         return dataclasses.replace(read_output(output), token_ids=tuple(output.outputs[0].token_ids))
 
 
-@dataclass
-class _Row:
-    """One request; the fields but the last are those of ``TokenSampling``."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    repetition_penalty: float
-    seed: int | None
-    generated: list[int]
-    """The engine's own list, which grows with each token."""
-
-
-class SpeechTokenSampler(LogitsProcessor):  # type: ignore[misc]
-    """Changes the logits of the requests that need sampling of their own."""
+class SpeechTokenSampler(BatchLogitsProcessor):  # type: ignore[misc]
+    """Changes the logits of the requests that need sampling of their own, in the runner V1."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         del is_pin_memory
-        self._turbo = "ChatterboxT3Turbo" in vllm_config.model_config.architectures
+        self._turbo = _is_turbo(vllm_config)
         self._device = device
-        self._rows: dict[int, _Row] = {}
+        # By the place in the batch. The lists are the engine's own, and grow with each token.
+        self._rows: dict[int, tuple[TokenSampling, list[int]]] = {}
 
     def is_argmax_invariant(self) -> bool:
         """False: penalties and noise change the best token."""
@@ -103,15 +84,16 @@ class SpeechTokenSampler(LogitsProcessor):  # type: ignore[misc]
             return
         for index in batch_update.removed:
             self._rows.pop(index, None)
-        for index, sampling, _, generated in batch_update.added:
-            self._put(index, _row(sampling, generated))
+        for index, params, _, generated in batch_update.added:
+            sampling = _read_sampling(params)
+            self._put(index, None if sampling is None else (sampling, generated))
         for source, target, direction in batch_update.moved:
             moved, other = self._rows.pop(source, None), self._rows.pop(target, None)
             self._put(target, moved)
             if direction is MoveDirectionality.SWAP:
                 self._put(source, other)
 
-    def _put(self, index: int, row: _Row | None) -> None:
+    def _put(self, index: int, row: tuple[TokenSampling, list[int]] | None) -> None:
         if row is None:
             self._rows.pop(index, None)
         else:
@@ -121,67 +103,71 @@ class SpeechTokenSampler(LogitsProcessor):  # type: ignore[misc]
         """Change the logits of this step, [requests, vocabulary], in place."""
         if not self._rows:
             return logits
-        rows = list(self._rows.values())
+        rows = [SamplingRow(sampling, len(generated)) for sampling, generated in self._rows.values()]
+        longest = max(row.generated for row in rows)
+        ids = [generated + [0] * (longest - len(generated)) for _, generated in self._rows.values()]
+        seen = mark_tokens(
+            torch.tensor(ids, dtype=torch.long, device=self._device).reshape(len(rows), longest),
+            torch.tensor([row.generated for row in rows], device=self._device),
+            logits.shape[1],
+        )
         places = torch.tensor(list(self._rows), device=self._device)
-        logits[places] = self._scores(logits[places], rows)
+        logits[places] = score_tokens(logits[places], rows, seen, turbo=self._turbo)
         return logits
 
-    def _scores(self, scores: Tensor, rows: list[_Row]) -> Tensor:
-        def column(*values: float) -> Tensor:
-            return torch.tensor(values, dtype=scores.dtype, device=self._device).unsqueeze(-1)
 
-        penalty = column(*(row.repetition_penalty for row in rows))
-        # Greedy requests exclude nothing: their best token stays the same.
-        warm = column(*(row.temperature or 1.0 for row in rows))
-        if not self._turbo:
-            scores = _penalise(scores, [{START_OF_SPEECH, *row.generated} for row in rows], penalty)
-        out = _excluded(
-            scores / warm,
-            top_k=[row.top_k if row.temperature else 0 for row in rows],
-            top_p=column(*(row.top_p if row.temperature else 1.0 for row in rows)),
-            min_p=column(*(row.min_p if row.temperature else 0.0 for row in rows)),
+class SpeechTokenSlotSampler(SlotLogitsProcessor):  # type: ignore[misc]
+    """The same in the runner V2, which keeps each request in a slot, with its tokens on the device."""
+
+    def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
+        if vllm_config.speculative_config is not None:
+            raise ValueError("T3 works without speculative decoding")  # it has several rows for a request
+        self._turbo = _is_turbo(vllm_config)
+        self._state = req_states
+        self._samplings: dict[int, TokenSampling] = {}
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        """Take over a request's settings; returns whether its logits are to be changed."""
+        sampling = _read_sampling(sampling_params)
+        if sampling is None:
+            self._samplings.pop(req_idx, None)  # of the slot's request before
+            return False
+        self._samplings[req_idx] = sampling
+        return True
+
+    def apply(self, logits: Tensor, ctx: LogitsContext) -> Tensor:
+        """Change the logits of this step, float32 [requests, vocabulary], in place."""
+        slots = [int(slot) for slot in ctx.idx_mapping_np]
+        places = [place for place, slot in enumerate(slots) if slot in self._samplings]
+        if not places:
+            return logits
+        slots = [slots[place] for place in places]
+        begins = [int(self._state.prompt_len.np[slot]) for slot in slots]
+        # A prompt that has more pieces to come has a row too, which is not used.
+        counts = [
+            max(0, int(ctx.seq_lens_upper_bound_np[place]) - begin)
+            for place, begin in zip(places, begins, strict=True)
+        ]
+        device = logits.device
+        slot_index = torch.tensor(slots, device=device).unsqueeze(-1)
+        # Columns of the tokens after each prompt; those behind a row's count do not matter.
+        columns = torch.tensor(begins, device=device).unsqueeze(-1) + torch.arange(max(counts), device=device)
+        tokens = self._state.all_token_ids.gpu
+        seen = mark_tokens(
+            tokens[slot_index, columns.clamp(max=tokens.shape[1] - 1)],
+            torch.tensor(counts, device=device),
+            logits.shape[1],
         )
-        scores = scores.masked_fill(out, -torch.inf)
-        if self._turbo:
-            scores = _penalise(scores, [set(row.generated) or {START_OF_SPEECH} for row in rows], penalty)
-        for number, row in enumerate(rows):
-            if row.seed is not None and row.temperature:
-                noise = torch.from_numpy(gumbel_noise(row.seed, len(row.generated), scores.shape[1]))
-                scores[number] = scores[number] / row.temperature + noise.to(self._device)
-        return scores
+        rows = [SamplingRow(self._samplings[slot], count) for slot, count in zip(slots, counts, strict=True)]
+        index = torch.tensor(places, device=device)
+        logits[index] = score_tokens(logits[index], rows, seen, turbo=self._turbo)
+        return logits
 
 
-def gumbel_noise(seed: int, step: int, size: int) -> NDArray[np.float32]:
-    """Noise for token number ``step``, float32 [size], from Philox with the seed as its key."""
-    numbers = np.random.Generator(np.random.Philox(key=seed, counter=[0, step, 0, 0]))
-    noise: NDArray[np.float32] = -np.log(numbers.standard_exponential(size, np.float32))
-    return noise
+def _is_turbo(vllm_config: VllmConfig) -> bool:
+    return "ChatterboxT3Turbo" in vllm_config.model_config.architectures
 
 
-def _row(sampling: SamplingParams, generated: list[int]) -> _Row | None:
-    settings: dict[str, Any] | None = (sampling.extra_args or {}).get(SAMPLING_KEY)
-    return None if settings is None else _Row(generated=generated, **settings)
-
-
-def _penalise(scores: Tensor, seen: list[set[int]], penalty: Tensor) -> Tensor:
-    """Make each row's tokens of ``seen`` less likely."""
-    longest = max(map(len, seen))
-    padded = [[*tokens, *[next(iter(tokens))] * (longest - len(tokens))] for tokens in seen]
-    index = torch.tensor(padded, device=scores.device)
-    found = scores.gather(1, index)
-    return scores.scatter(1, index, torch.where(found < 0, found * penalty, found / penalty))
-
-
-def _excluded(scores: Tensor, *, top_k: list[int], top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Excluded tokens, [rows, vocabulary]: by min_p, then top_k, then top_p of the rest."""
-    probabilities = scores.softmax(-1)
-    out = probabilities < min_p * probabilities.amax(-1, keepdim=True)
-    values, order = scores.masked_fill(out, -torch.inf).sort(descending=True)
-    last = torch.tensor([min(k or values.shape[1], values.shape[1]) - 1 for k in top_k], device=scores.device)
-    # Tokens as likely as the last one within top_k stay.
-    values = values.masked_fill(values < values.gather(1, last.unsqueeze(-1)), -torch.inf)
-    # A token goes if it and all less likely ones add up to at most 1 - top_p.
-    tail = values.softmax(-1).flip(-1).cumsum(-1).flip(-1)
-    excluded = (tail <= 1 - top_p) | values.isinf()
-    excluded[:, 0] = False
-    return excluded.scatter(1, order, excluded)
+def _read_sampling(params: SamplingParams) -> TokenSampling | None:
+    settings: dict[str, Any] | None = (params.extra_args or {}).get(SAMPLING_KEY)
+    return None if settings is None else TokenSampling(**settings)
