@@ -351,6 +351,25 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
     """
     uv = Uv(root)
     uv.prepare()
+    for name in _lock_options():
+        print(f"resolving {name}.in", file=sys.stderr)
+        resolve_lock(uv, root, name, locks_folder(root) / f"{name}.txt", upgrade=upgrade)
+
+
+def resolve_lock(uv: Uv, root: Path, name: str, output: Path, *, upgrade: bool = False) -> None:
+    """Resolve one ``.in`` file; versions that ``output`` has stay, unless ``upgrade`` is asked for.
+
+    Raises:
+        SetupError: the resolution failed.
+    """
+    folder = locks_folder(root)
+    options = (*_lock_options()[name], *(["--upgrade"] if upgrade else []))
+    files = (f"{name}.in", "--output-file", output.name if output.parent == folder else str(output))
+    uv.run("pip", "compile", *files, *options, sources="main", folder=folder)
+
+
+def _lock_options() -> dict[str, tuple[str, ...]]:
+    """Options of ``uv pip compile`` for each lock."""
     without = "--excludes=excludes.txt"
     wheels = (without, "--only-binary=:all:", "--override=overrides.txt")  # numpy 1, for Triton
     serving = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_35")
@@ -366,30 +385,29 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
     # The main index only: a mirror with some of a version's files would make a lock with some of
     # its hashes. One package of NeMo's exists as source only.
     torch_libraries = ("--excludes=torch-excludes.txt", "--only-binary=:all:")
-    for name, extra in (
-        ("serve", wheels),
-        ("dev", wheels),
-        ("talk", wheels),
-        ("export", (without,)),
-        ("chatterbox", ("--no-deps",)),
-        ("networks", ("--no-deps", "--only-binary=:all:")),
-        ("peers", wheels[:2]),
-        ("kernels", wheels[1:2]),
-        ("torch-cuda", torch_libraries),
-        ("frameworks", (without,)),
-        ("load", wheels[:2]),
-        ("deploy", wheels[:2]),
-        ("phoenix", wheels[:2]),
-        ("perf-analyzer", ("--no-deps", "--only-binary=:all:")),
-        ("gateway", wheels),
+    extras: dict[str, tuple[str, ...]] = {
+        "serve": wheels,
+        "dev": wheels,
+        "talk": wheels,
+        "export": (without,),
+        "chatterbox": ("--no-deps",),
+        "networks": ("--no-deps", "--only-binary=:all:"),
+        "peers": wheels[:2],
+        "kernels": wheels[1:2],
+        "torch-cuda": torch_libraries,
+        "frameworks": (without,),
+        "load": wheels[:2],
+        "deploy": wheels[:2],
+        "phoenix": wheels[:2],
+        "perf-analyzer": ("--no-deps", "--only-binary=:all:"),
+        "gateway": wheels,
         # It is in the locks of all images, in different versions.
-        ("project", (*wheels, "--no-emit-package=packaging")),
-        ("packing", wheels[1:2]),
-        ("images", ()),
-        ("serve-gpu", ("--only-binary=:all:", "--override=overrides-gpu.txt")),
-    ):
-        print(f"resolving {name}.in", file=sys.stderr)
-        platform = on_gpu if name == "serve-gpu" else serving
-        options = (*platform, *common, *extra, *(["--upgrade"] if upgrade else []))
-        files = (f"{name}.in", "--output-file", f"{name}.txt")
-        uv.run("pip", "compile", *files, *options, sources="main", folder=locks_folder(root))
+        "project": (*wheels, "--no-emit-package=packaging"),
+        "packing": wheels[1:2],
+        "images": (),
+        "serve-gpu": ("--only-binary=:all:", "--override=overrides-gpu.txt"),
+    }
+    return {
+        name: (*(on_gpu if name == "serve-gpu" else serving), *common, *extra)
+        for name, extra in extras.items()
+    }
