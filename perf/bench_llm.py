@@ -26,11 +26,11 @@ from open_llm.cases import Case, load, load_questions
 
 from parley.agent.config import AgentConfig
 from parley.chat import ChatMessage
-from parley.launcher.models import read_parameters
 from parley.llm.engine import Engine, EngineRequest
 from parley.llm.messages import Completed, GenerateRequest, Sampling, TextDelta
 from parley.llm.service import ChatService
 from parley.models.qwen3 import load_chat_service
+from parley.runtime.repository import read_parameters
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 PROMPT, MORE = 400, 30

@@ -30,11 +30,11 @@ from open_llm.cases import Case, Verdict, load, load_questions
 from parley.agent.config import AgentConfig
 from parley.chat import ChatMessage, ToolCall
 from parley.errors import InvalidModelOutputError
-from parley.launcher.models import read_parameters
 from parley.llm.messages import Completed, GenerateRequest, TextDelta, ToolCalled
 from parley.llm.service import ChatService
 from parley.models.qwen3 import load_chat_service
 from parley.runtime.parameters import Parameters
+from parley.runtime.repository import read_parameters
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 PROFILE = "open"

@@ -21,8 +21,9 @@ from tritonclient.utils import InferenceServerException
 
 from parley.errors import ParleyError
 from parley.launcher import ServerOptions
-from parley.launcher.models import leave_out_absent, model_folders, model_names, read_parameters
+from parley.launcher.models import leave_out_absent, model_folders, model_names
 from parley.launcher.options import ROOT, TINY_PROFILE
+from parley.runtime.repository import read_parameters
 from parley_client.cli.output import until_closed
 from parley_client.cli.own_server import project_profiles, running_server
 from parley_client.cli.view import make_console

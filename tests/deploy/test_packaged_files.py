@@ -92,6 +92,18 @@ def test_every_class_of_gpus_has_a_memory_plan():
     assert worker["gpu"]["properties"]["class"]["enum"] == ["none", *GPUS]
 
 
+def test_what_models_compile_can_be_kept_for_new_pods():
+    def cache(values):
+        pod = render(SETS[values]).pod("worker")
+        (volume,) = [one for one in pod["volumes"] if one["name"] == "cache"]
+        (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "cache"]
+        assert mount["mountPath"] == "/var/cache/parley"
+        return volume
+
+    assert cache("gpu-cache-claim")["persistentVolumeClaim"] == {"claimName": "parley-cache"}
+    assert "emptyDir" in cache("single-gpu")
+
+
 @pytest.mark.parametrize(("values", "name"), [("single-gpu", "L4"), ("gpu-T4", "T4"), ("gpu-H200", "H200")])
 def test_a_memory_plan_reaches_the_models(values, name):
     rendered = render(SETS[values])

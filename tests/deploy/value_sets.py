@@ -37,6 +37,7 @@ def _varied():
     )
     yield "gpu-ipv6", merge(gpu, {"worker": {"listenAddress": "::"}})
     yield "gpu-own-command", merge(gpu, {"worker": {"models": [], "command": ["/start", "--all"]}})
+    yield "gpu-cache-claim", merge(gpu, {"worker": {"cacheClaim": "parley-cache"}})
     # A slice of 40 GB, with the plan for 24.
     mig = {"class": "L4", "selectNodes": False, "resource": "nvidia.com/mig-3g.40gb"}
     yield "mig", merge(gpu, {"worker": {"gpu": mig}})

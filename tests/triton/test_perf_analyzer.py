@@ -12,8 +12,9 @@ from perf_analyzer.models import DRIVES
 from perf_analyzer.runner import Runner, provide_program
 
 from parley.canaries import CANARIES
-from parley.launcher.models import read_config, read_parameters
+from parley.launcher.models import read_config
 from parley.launcher.options import ROOT, TINY_PROFILE
+from parley.runtime.repository import read_parameters
 
 REPOSITORY = ROOT / "model_repository"
 LIMIT_S = 60

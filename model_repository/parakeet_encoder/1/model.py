@@ -12,10 +12,12 @@ from parley.models.parakeet_encoder import EncoderBuckets, EncoderService
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.absent_weights import loads_without_weights
 from parley.triton.observability import log_to_triton
 from parley.triton.responses import serve_tensors
 
 
+@loads_without_weights(pb_utils)
 class TritonPythonModel:
     """Encodes stretches of speech."""
 

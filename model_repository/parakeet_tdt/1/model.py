@@ -13,10 +13,12 @@ from parley.asr.offline.stream import StreamLimits
 from parley.models.recognition import RecognitionModel, open_detector
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.absent_weights import loads_without_weights
 from parley.triton.model_client import InProcessBlockingClient
 from parley.triton.observability import log_to_triton
 
 
+@loads_without_weights(pb_utils)
 class TritonPythonModel:
     """Holds all streams and serves those that have audio, together."""
 

@@ -10,11 +10,13 @@ from parley.models.silero_vad import VadService
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.absent_weights import loads_without_weights
 from parley.triton.observability import log_to_triton
 from parley.triton.responses import serve_tensors
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 
+@loads_without_weights(pb_utils)
 class TritonPythonModel:
     """Scores windows of many streams, which bring their own state."""
 

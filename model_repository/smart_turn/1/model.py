@@ -10,12 +10,14 @@ from parley.models.smart_turn import SmartTurnRequests, SmartTurnService
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.absent_weights import loads_without_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.observability import log_to_triton
 from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 
+@loads_without_weights(pb_utils)
 class TritonPythonModel:
     """Scores the pauses of many conversations; it remembers nothing between two requests."""
 

@@ -10,9 +10,11 @@ import triton_python_backend_utils as pb_utils
 from parley.models.t3 import load_speech_token_model
 from parley.models.vllm_model import VllmModel
 from parley.runtime.parameters import Parameters
+from parley.triton.absent_weights import loads_without_weights
 from parley.triton.observability import log_to_triton
 
 
+@loads_without_weights(pb_utils)
 class TritonPythonModel:
     """Triton's entry point; see :mod:`parley.tts.t3` for what it runs."""
 

@@ -12,6 +12,7 @@ from parley.engines.base import Continuation, RemoteChat
 from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
+from parley.runtime.repository import GPU_PROFILE, find_absent_weights
 from parley.turns.settings import EAGERNESSES, Eagerness
 
 NO_TURN_MODEL = "none"
@@ -78,8 +79,10 @@ class AgentConfig:
     tts_fallback: tuple[str, ...] = ()
     """Synthesizers that speak the rest of an answer, in this order, when one fails or is late; and all of it,
     with their voices, where the server has loaded none of ``tts``."""
-    absent_models: frozenset[str] = frozenset()
-    """Synthesizers that the server has not loaded; they are left out if it has loaded any other one."""
+    absent_models: Mapping[str, str] = field(default_factory=dict)
+    """Why by model it cannot be used. Synthesizers are left out if the server has loaded any other one;
+    without the recogniser or the language model sessions are refused.
+    """
     turn: str = "smart_turn"
     """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
     eagerness: Eagerness = "off"
@@ -154,13 +157,14 @@ class AgentConfig:
         waits = default.deadlines
         tts = parameters.names("tts", "") or default.tts
         tts_fallback = parameters.names("tts_fallback", "")
+        asr, llm = parameters.text("asr", default.asr), parameters.text("llm", default.llm)
         return cls(
-            asr=parameters.text("asr", default.asr),
-            llm=parameters.text("llm", default.llm),
+            asr=asr,
+            llm=llm,
             remote_chat=_remote_chat(parameters),
             tts=tts,
             tts_fallback=tts_fallback,
-            absent_models=_absent(parameters, (*tts, *tts_fallback)),
+            absent_models=_find_absent(parameters, (asr, llm), (*tts, *tts_fallback)),
             turn=parameters.text("turn", default.turn),
             eagerness=_eagerness(parameters, default.eagerness),
             system_prompt=parameters.text("system_prompt", default.system_prompt),
@@ -235,10 +239,12 @@ def parse_fillers(text: str) -> dict[str, tuple[str, ...]]:
     return fillers
 
 
-def _absent(parameters: Parameters, names: Sequence[str]) -> frozenset[str]:
-    """Models that are not loaded, if the launcher has listed the loaded ones."""
-    loaded = parameters.environment.get(LOADED_MODELS_VARIABLE)
-    return frozenset(names) - frozenset(loaded.split(",")) if loaded else frozenset()
+def _find_absent(parameters: Parameters, engines: Sequence[str], tts: Sequence[str]) -> dict[str, str]:
+    """Why by model it cannot be used: the launcher has listed the loaded ones, else those without weights."""
+    if loaded := parameters.environment.get(LOADED_MODELS_VARIABLE):
+        return dict.fromkeys(sorted(set(tts) - set(loaded.split(","))), "it is not loaded")
+    profile = parameters.text("profile", GPU_PROFILE)
+    return find_absent_weights(parameters.repository, profile, (*engines, *tts), parameters.environment)
 
 
 def _phrase(parameters: Parameters, name: str, default: str) -> str:

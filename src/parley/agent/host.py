@@ -21,6 +21,7 @@ from parley.errors import (
     SessionNotFoundError,
     ShuttingDownError,
     TooManySessionsError,
+    WeightsNotFoundError,
 )
 from parley.protocol import CANARY_PREFIX, Closed, ErrorEvent, Start, decode_start
 from parley.timeouts import best_effort
@@ -39,6 +40,7 @@ _MAX_CANARIES = 8
 _OUTCOMES: dict[type[ParleyError], SessionOutcome] = {
     TooManySessionsError: "full",
     ShuttingDownError: "stopping",
+    WeightsNotFoundError: "failed",
     ParleyError: "failed",
 }
 _log = logging.getLogger(__name__)
@@ -207,6 +209,9 @@ class Host:
             raise TooManySessionsError(
                 f"all {limit} sessions are in use", retry_after_s=None if is_canary else wait_s
             )
+        for model in (self._config.asr, self._config.llm):
+            if model in self._config.absent_models:
+                raise WeightsNotFoundError(f"{model} has no weights on this server, whose log has the remedy")
         start = decode_start(message) if message else Start()
         check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
         if start.resume is not None:

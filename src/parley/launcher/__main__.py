@@ -15,6 +15,9 @@ from types import FrameType
 from parley.launcher.models import bring_weights
 from parley.launcher.options import (
     DEFAULT_PROFILE,
+    GPU_PROFILE,
+    GPU_READY_TIMEOUT_S,
+    READY_TIMEOUT_S,
     ROOT,
     Endpoints,
     LauncherError,
@@ -93,7 +96,12 @@ def parser() -> argparse.ArgumentParser:
         help="demand certificates of clients that this authority has signed (mutual TLS); that of the server "
         "has to be signed by it too",
     )
-    add("--ready-timeout", type=float, default=defaults.ready_timeout_s, metavar="SECONDS")
+    add(
+        "--ready-timeout",
+        type=float,
+        metavar="SECONDS",
+        help=f"limit of a start (default: {READY_TIMEOUT_S:g}, for the profile gpu {GPU_READY_TIMEOUT_S:g})",
+    )
     add("--exit-timeout", type=int, default=defaults.exit_timeout_s, metavar="SECONDS")
     add(
         "--no-fetch",
@@ -134,6 +142,9 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
         )
     usual = ServerOptions()
     otherwise = (0, 0, 0) if arguments.any_port else (usual.grpc_port, usual.http_port, usual.metrics_port)
+    ready_timeout_s = arguments.ready_timeout
+    if ready_timeout_s is None:
+        ready_timeout_s = GPU_READY_TIMEOUT_S if arguments.profile == GPU_PROFILE else READY_TIMEOUT_S
     grpc_port, http_port, metrics_port = (
         default if port is None else port for port, default in zip(given, otherwise, strict=True)
     )
@@ -147,7 +158,7 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
         metrics_port=metrics_port,
         grpc_address=arguments.grpc_address.strip("[]"),
         http_address=arguments.http_address.strip("[]"),
-        ready_timeout_s=arguments.ready_timeout,
+        ready_timeout_s=ready_timeout_s,
         exit_timeout_s=arguments.exit_timeout,
         triton=arguments.triton,
         tls=tls,

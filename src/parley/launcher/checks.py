@@ -16,12 +16,11 @@ from parley.launcher.models import (
     find_vad_callers,
     model_folders,
     model_names,
-    read_config_file,
-    read_parameters,
 )
 from parley.launcher.options import LauncherSettingsError, ServerOptions, ToolsFileError
 from parley.logs import read_log_format
 from parley.runtime.parameters import Parameters
+from parley.runtime.repository import read_config_file, read_parameters
 
 _AGENT = "voice_agent"
 

@@ -37,6 +37,16 @@ NO_KEY = "locked:has-no-key=none"
 read it: so it is one that no client can send. A name with a colon ends at the colon in HTTP/1, and gRPC
 refuses a request with such a name before it looks at anything else."""
 
+CACHES = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}
+"""Folders of what is compiled at a start, by variable: the next start finds it there. By default some of them
+are folders for temporary files, which go with the server."""
+
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 LIBPYTHON = f"libpython{PYTHON}.so.1.0"
 
@@ -133,9 +143,8 @@ def build_environment(
         environment.pop(variable, None)
     if options.tls is not None:
         environment |= options.tls.own_options().environment()
-    environment.setdefault("VLLM_CACHE_ROOT", str(options.cache_dir / "vllm"))
-    # By default in the folder for temporary files, which goes with the server.
-    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(options.cache_dir / "torchinductor"))
+    for variable, name in CACHES.items():
+        environment.setdefault(variable, str(options.cache_dir / name))
     environment.setdefault(DRAIN_FILE_VARIABLE, str(options.state_dir.resolve() / DRAIN_FILE))
     # On few cores the models' own thread pools only fight each other. This one is numpy's; those of
     # onnxruntime and vLLM are each model's own parameter `threads`.

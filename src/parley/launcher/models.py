@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from parley.canaries import VAD_MODEL
@@ -25,7 +24,7 @@ from parley.launcher.options import (
     SetupIncompleteError,
     StartInterruptedError,
 )
-from parley.runtime.parameters import Parameters
+from parley.runtime.repository import config_path, read_config_file, read_parameters
 from parley.runtime.weights import check_weights
 
 CONTROL_REPOSITORY = Path(__file__).parent / "repository"
@@ -40,13 +39,6 @@ PROGRAM = ROOT / "scripts/fetch_models"
 _INTERRUPTED = 130
 _GRACE_S = 10.0
 """For the program's own children to end."""
-
-
-def config_path(folder: Path, profile: str) -> Path:
-    """Path of a model's configuration in a profile; absent if the profile lacks the model."""
-    if profile == GPU_PROFILE:
-        return folder / "config.pbtxt"
-    return folder / "configs" / f"{profile}.pbtxt"
 
 
 def list_profiles(repository: Path) -> list[str]:
@@ -158,18 +150,6 @@ def count_instances(folder: Path, profile: str) -> int:
     return sum(max(1, group.count) for group in config.instance_group) or 1
 
 
-def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) -> Parameters | None:
-    """A model's settings in a profile; None if there is no such model, or Triton will refuse it.
-
-    ``environment`` overrides them, as it does for the model itself.
-    """
-    config = read_config(folder, profile) if config_path(folder, profile).exists() else None
-    if config is None:
-        return None
-    values = {key: parameter.string_value for key, parameter in config.parameters.items()}
-    return Parameters(folder.name, values, model_dir=folder, environment=environment)
-
-
 def find_vad_callers(options: ServerOptions, inherited: Mapping[str, str]) -> frozenset[str]:
     """Names of the models to load that call ``silero_vad``, because their parameter ``vad`` names it."""
     environment = {**inherited, **options.environment}
@@ -189,14 +169,6 @@ def read_config(folder: Path, profile: str) -> Any:
     """
     path = config_path(folder, profile)
     return read_config_file(path if path.exists() else folder / "config.pbtxt")
-
-
-def read_config_file(path: Path) -> Any:
-    """A configuration (``ModelConfig``); None if there is none, or Triton will refuse it."""
-    try:
-        return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
-    except (FileNotFoundError, text_format.ParseError):
-        return None
 
 
 def compile_entry_points(options: ServerOptions) -> None:

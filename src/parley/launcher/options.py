@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import psutil
 
 import parley
+from parley.runtime import repository
 
 if TYPE_CHECKING:
     from parley.launcher.tls import ServerTls
 
 ROOT = Path(parley.__file__).resolve().parents[2]
 """The checkout: ``scripts/serve`` and the tests work on it."""
-GPU_PROFILE = "gpu"
+GPU_PROFILE = repository.GPU_PROFILE
 """The profile whose configurations are each model's ``config.pbtxt``."""
 TINY_PROFILE = "tiny"
 """The profile whose weights are part of the project: tests and measurements run on it."""
@@ -27,6 +28,11 @@ OPEN_PROFILE = "open"
 """Real models for a CPU, downloaded once."""
 DEFAULT_PROFILE = OPEN_PROFILE
 """The profile of ``scripts/serve`` and ``make serve``."""
+
+
+READY_TIMEOUT_S = 300.0
+GPU_READY_TIMEOUT_S = 900.0
+"""The same for the profile gpu, whose first start compiles and captures: what a model on vLLM may take."""
 
 
 class LauncherError(RuntimeError):
@@ -93,7 +99,7 @@ class ServerOptions:
     state_dir: Path = ROOT / ".server" / "default"
     """Log, backend links and lock; never shared by two servers."""
     cache_dir: Path = ROOT / ".cache"
-    """Survives restarts (vLLM's model registry)."""
+    """Survives restarts (what was compiled, vLLM's model registry)."""
     grpc_port: int = 8001
     """0: any free port; so for the other two."""
     http_port: int = 8000
@@ -103,7 +109,7 @@ class ServerOptions:
     """Also the address of the metrics."""
     tls: ServerTls | None = None
     """Of gRPC; None: none. The other two ports have none, so that of HTTP then has nothing but health."""
-    ready_timeout_s: float = 300.0
+    ready_timeout_s: float = READY_TIMEOUT_S
     """From the start to the canary's answer."""
     exit_timeout_s: int = 20
     """Time for models to end their sessions before the server is killed."""

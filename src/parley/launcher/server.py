@@ -74,7 +74,7 @@ Canary = Callable[[ServerAddress, Collection[str], float], list[str]]
 POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
 REPEAT_S = 30.0
-"""Between two equal lines about a server that does not answer yet."""
+"""Between two lines about a server that is still loading, and two equal ones that it does not answer yet."""
 WRECK_EXIT_S = 5.0
 """Time for models to end when no request is under way and the server cannot end by itself."""
 KILL_S = 5.0
@@ -365,9 +365,14 @@ class EmbeddedServer:
 
     def _wait_until_ready(self) -> None:
         """Follow the log until Triton serves, then let the canary decide."""
-        end = time.monotonic() + self._options.ready_timeout_s
+        began = time.monotonic()
+        end = began + self._options.ready_timeout_s
+        report_at = began + REPEAT_S
         while not self._log.serving:
             self._check_start(end)
+            if time.monotonic() >= report_at:
+                report_at += REPEAT_S
+                self._report_loading(began)
             time.sleep(POLL_S)
         reported, reported_at = "", 0.0
         while True:
@@ -387,6 +392,15 @@ class EmbeddedServer:
         self._check_start(end)
         self._settled = self._launched
         self._on_progress("; ".join(seen) if seen else "no loaded model has a canary")
+
+    def _report_loading(self, began: float) -> None:
+        """Say what a long start waits for."""
+        if missing := self._not_loaded():
+            passed, limit = time.monotonic() - began, self._options.ready_timeout_s
+            self._on_progress(f"still loading {', '.join(missing)} ({passed:.0f} of at most {limit:g} s)")
+
+    def _not_loaded(self) -> list[str]:
+        return sorted(set(self._log.loading) - set(self._log.loaded) - {CONTROL_MODEL})
 
     def _check_start(self, end: float) -> None:
         """Read the log; raise if waiting any longer is pointless."""
@@ -415,7 +429,7 @@ class EmbeddedServer:
 
     def _describe_timeout(self, reason: str, *, is_late: bool) -> str:
         """Why the start failed; ``is_late``: more time might help."""
-        missing = sorted(set(self._log.loading) - set(self._log.loaded))
+        missing = self._not_loaded()
         return (
             f"The server was not ready after {self._options.ready_timeout_s:g} s: {reason.rstrip('.')}."
             + (f" Not loaded: {', '.join(missing)}." if missing else "")

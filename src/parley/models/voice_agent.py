@@ -103,6 +103,9 @@ class AgentService:
         if oldest := parameters.text("oldest_triton", ""):
             check_triton(oldest)
         config = AgentConfig.from_parameters(parameters)
+        for model in (config.asr, config.llm):
+            if reason := config.absent_models.get(model):
+                _log.error("sessions are refused, because %s cannot be used: %s", model, reason)
         self._client = make_model_client(self._pb, parameters)
         self._metrics = ModelMetrics(self._pb, parameters, FAMILIES)
         recorder = self._metrics.recorder
@@ -334,7 +337,7 @@ def make_synthesizer(
     return RoutedSynthesizer([(name, with_fallback(name)) for name in names], metrics.on_first_audio)
 
 
-def _present(names: Sequence[str], absent: frozenset[str]) -> tuple[str, ...]:
+def _present(names: Sequence[str], absent: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in absent)
 
 

@@ -290,6 +290,19 @@ async def test_a_message_that_fails_unexpectedly_does_not_end_the_session(monkey
     await call.end()
 
 
+@pytest.mark.parametrize("model", ["asr", "llm"])
+async def test_without_an_engine_that_it_needs_the_agent_says_so(model):
+    config = AgentConfig()
+    name = getattr(config, model)
+    call = FakeCall(AgentConfig(absent_models={name: "/secret/weights does not exist", "kokoro": "too"}))
+    await call.start(microphone=False)
+    assert (call.outlet.codes, call.outlet.reason) == (["weights_not_found"], "failed")
+    assert (
+        call.outlet.of(ErrorEvent)[0].message
+        == f"{name} has no weights on this server, whose log has the remedy"
+    )
+
+
 async def test_too_many_sessions():
     call = FakeCall(AgentConfig(max_sessions=1))
     await call.start()

@@ -9,13 +9,14 @@ import pytest
 
 from parley.launcher.__main__ import invitation, parser, read_options
 from parley.launcher.command import (
+    CACHES,
     NO_KEY,
     assemble_backend,
     build_command,
     build_environment,
     find_installation,
 )
-from parley.launcher.options import Endpoints, ServerOptions, SetupIncompleteError, join_address
+from parley.launcher.options import ROOT, Endpoints, ServerOptions, SetupIncompleteError, join_address
 from parley.triton.model_control import CONTROL_MODEL
 
 
@@ -144,6 +145,19 @@ def test_the_callers_environment_wins_over_defaults(installation):
     assert build_environment(installation, ServerOptions(), {})["LC_ALL"] == "C.UTF-8"
 
 
+def test_what_is_compiled_survives_a_restart(installation, tmp_path):
+    found = build_environment(installation, ServerOptions(cache_dir=tmp_path), {"CUDA_CACHE_PATH": "/mine"})
+    expected = {variable: str(tmp_path / folder) for variable, folder in CACHES.items()}
+    assert {variable: found[variable] for variable in CACHES} == expected | {"CUDA_CACHE_PATH": "/mine"}
+
+
+def test_the_image_for_gpus_keeps_it_in_the_same_folders():
+    containerfile = (ROOT / "build/images/worker-gpu.Containerfile").read_text()
+    for variable, folder in CACHES.items():
+        assert f" {variable}=/var/cache/parley/{folder}" in containerfile
+    assert "ln -s /var/cache/parley /opt/parley/.cache" in containerfile
+
+
 def test_only_the_operator_overrules_a_models_own_threads(installation):
     found = build_environment(installation, ServerOptions(), {})
     assert "OMP_NUM_THREADS" not in found
@@ -151,6 +165,20 @@ def test_only_the_operator_overrules_a_models_own_threads(installation):
     found = build_environment(installation, ServerOptions(), {"OMP_NUM_THREADS": "8"})
     assert found["OMP_NUM_THREADS"] == "8"
     assert "OPENBLAS_NUM_THREADS" not in found
+
+
+@pytest.mark.parametrize(
+    ("line", "limit_s"), [("", 300), ("--profile gpu", 900), ("--profile gpu --ready-timeout 5", 5)]
+)
+def test_a_start_on_a_gpu_has_time_to_compile(line, limit_s):
+    assert read_options(parser().parse_args(line.split())).ready_timeout_s == limit_s
+
+
+def test_the_embedded_triton_says_its_version(installation):
+    inherited = {"TRITON_SERVER_VERSION": "2.75.0"}
+    assert build_environment(installation, ServerOptions(), inherited)["TRITON_SERVER_VERSION"] == "2.51.0"
+    other = dataclasses.replace(installation, is_isolated=False)
+    assert build_environment(other, ServerOptions(), inherited)["TRITON_SERVER_VERSION"] == "2.75.0"
 
 
 def test_the_command_line_becomes_options():

@@ -23,7 +23,6 @@ from parley.launcher.models import (
     model_folders,
     model_names,
     read_config,
-    read_parameters,
 )
 from parley.launcher.options import (
     GPU_PROFILE,
@@ -37,6 +36,7 @@ from parley.launcher.options import (
     choose_ports,
 )
 from parley.launcher.processes import StateLock, session_members
+from parley.runtime.repository import read_parameters
 
 DYING_LAUNCHER = """
 import pathlib, subprocess, sys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import threading
 import time
@@ -235,6 +236,14 @@ def test_a_model_that_does_not_load_is_named(make):
 def test_a_model_that_loads_for_ever_is_named(make):
     with pytest.raises(NotReadyError, match=r"still loading\. Not loaded: echo\."):
         make("hangs", ready_timeout_s=1.0).start()
+
+
+def test_a_long_start_says_what_it_waits_for(make, monkeypatch):
+    monkeypatch.setattr("parley.launcher.server.REPEAT_S", 0.2)
+    said = []
+    with pytest.raises(NotReadyError):
+        make("hangs", ready_timeout_s=2.0, on_progress=said.append).start()
+    assert any(re.fullmatch(r"still loading echo \(\d+ of at most 2 s\)", line) for line in said)
 
 
 def test_a_server_that_dies_shows_its_last_words(make):

@@ -13,10 +13,11 @@ from perf_analyzer.runner import Runner, explain
 from tritonclient.utils import triton_to_np_dtype
 
 from parley.asr.messages import AsrRequest, TranscribeRequest
-from parley.launcher.models import read_config, read_parameters
+from parley.launcher.models import read_config
 from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE
 from parley.llm.messages import LlmRequest
 from parley.protocol import Start, decode_message
+from parley.runtime.repository import read_parameters
 from parley.tts.messages import SpeechRequest
 from parley.tts.s3gen.messages import S3GenRequest
 from parley.tts.t3.messages import T3Request

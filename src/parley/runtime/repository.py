@@ -1,0 +1,60 @@
+"""The model repository's configurations, by profile, and which models lack their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from parley.errors import WeightsNotFoundError
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import check_weights
+
+GPU_PROFILE = "gpu"
+"""The profile whose configurations are each model's ``config.pbtxt``."""
+
+
+def config_path(folder: Path, profile: str) -> Path:
+    """Path of a model's configuration in a profile; absent if the profile lacks the model."""
+    if profile == GPU_PROFILE:
+        return folder / "config.pbtxt"
+    return folder / "configs" / f"{profile}.pbtxt"
+
+
+def read_config_file(path: Path) -> Any:
+    """A configuration (``ModelConfig``); None if there is none, or Triton will refuse it."""
+    try:
+        return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
+    except (FileNotFoundError, text_format.ParseError):
+        return None
+
+
+def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) -> Parameters | None:
+    """A model's settings in a profile; None if there is no such model, or Triton will refuse it.
+
+    ``environment`` overrides them, as it does for the model itself.
+    """
+    config = read_config_file(config_path(folder, profile))
+    if config is None:
+        return None
+    values = {key: parameter.string_value for key, parameter in config.parameters.items()}
+    return Parameters(folder.name, values, model_dir=folder, environment=environment)
+
+
+def find_absent_weights(
+    repository: Path, profile: str, models: Iterable[str], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The reason by model for those of ``models`` whose settings name weights that are not there."""
+    absent: dict[str, str] = {}
+    for model in models:
+        parameters = read_parameters(repository / model, profile, environment)
+        if parameters is None or not parameters.text("weights", ""):
+            continue
+        try:
+            check_weights(parameters)
+        except WeightsNotFoundError as error:
+            absent[model] = str(error)
+    return absent
