@@ -138,7 +138,7 @@ def train(
 def system_prompt() -> str:
     """That of the agent in profile open."""
     from parley.agent.config import AgentConfig
-    from parley.launcher.models import read_parameters
+    from parley.runtime.repository import read_parameters
 
     parameters = read_parameters(ROOT / "model_repository" / "voice_agent", "open", {})
     assert parameters is not None

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fetching import manifest
 from fetching.cache import VARIABLE, Cache, alone_in
 from fetching.hub import Hub, HubUnreachableError, download, fill, length, part_of, resolve_path
-from fetching.manifest import ROOT, FetchError, HubPlace, Made, Pinned, PinnedFile, Published, Weights
+from fetching.manifest import (
+    ROOT,
+    FetchError,
+    HubPlace,
+    Made,
+    Pinned,
+    PinnedFile,
+    Published,
+    Snapshot,
+    Weights,
+)
 from fetching.packages import Destination, Packages, extract
-from fetching.placed import INCLUDED, Placed, describe, is_made
+from fetching.placed import INCLUDED, NOTE, Placed, describe, digest_of, is_made, read_origin, write_origin
 from fetching.progress import Progress, size_text
 
-SOURCE = ".source.json"
-"""In the folder of a published entry: its repository and commit."""
 _MARGIN = 64 << 20
 _PACKAGE_ROOM = 128 << 20
 """For one package while it is read: the largest has 89 MB."""
@@ -78,29 +85,49 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
     With ``record`` the newest version is taken, and pinned in the lock.
 
     Raises:
-        FetchError: a file is not available.
+        FetchError: a file is not available, or the hub has another one for the commit that is there.
     """
     pinned = None if record else weights.pinned
     folder = models / weights.name
     with alone_in(folder, hub.deadline, progress.note):
         snapshot = pinned or hub.snapshot(weights)
+        _compare(weights.name, snapshot, read_origin(folder))
         _check_free(folder, sum(_missing_bytes(folder / file.name, file.size) for file in snapshot.files))
         for file in snapshot.files:
             progress.begin(file.name, file.size)
             path = resolve_path(weights.repository, snapshot.commit, file.name)
             fetched = download(hub, path, file, folder, progress.arrived)
             progress.end(fetched=fetched)
-        origin = {"repository": weights.repository, "commit": snapshot.commit}
+        # For small files the hub has git's checksums only.
+        digests = (file.sha256 or digest_of(folder / file.name) for file in snapshot.files)
+        files = (replace(file, sha256=digest) for file, digest in zip(snapshot.files, digests, strict=True))
+        snapshot = replace(snapshot, files=tuple(files))
         describe(models, weights)
-        (folder / SOURCE).write_text(json.dumps(origin) + "\n", encoding="utf-8")
+        write_origin(folder, weights.repository, snapshot)
     if record:
         manifest.record(weights.name, snapshot)
     return folder
 
 
 def is_fetched(weights: Published, models: Path) -> bool:
-    """Whether all files of an entry have arrived some time: the hub need not be asked."""
-    return (models / weights.name / SOURCE).is_file()
+    """Whether all files of an entry have arrived some time, of the commit in the lock if it has one."""
+    origin = read_origin(models / weights.name)
+    return origin is not None and (weights.pinned is None or weights.pinned.commit == origin.commit)
+
+
+def _compare(name: str, snapshot: Snapshot, there: Snapshot | None) -> None:
+    """Refuse another content for a commit that has been downloaded before."""
+    if there is None or there.commit != snapshot.commit:
+        return
+    known = {file.name: file for file in there.files}
+    for file in snapshot.files:
+        before = known.get(file.name, file)
+        changed = None not in (before.sha256, file.sha256) and before.sha256 != file.sha256
+        if changed or before.size != file.size:
+            raise FetchError(
+                f"{file.name} of {name} is not what came before for commit {snapshot.commit}: the hub or the "
+                f"way to it is not to be trusted (models/{name}/{NOTE} has the checksums)"
+            )
 
 
 def _missing_bytes(target: Path, size: int) -> int:

@@ -50,7 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             for entry in entries.values():
                 print(f"{entry.name:{width}}  {entry.about}")
             return 0
-        _fetch_all(entries, args)
+        try:
+            _fetch_all(entries, args)
+        except FetchError:
+            _name_missing(entries, args)
+            raise
     except FetchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -87,6 +91,8 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--record",
+        "--lock",
+        dest="record",
         action="store_true",
         help=f"take the newest version, and pin it with its checksums in {manifest.LOCK.name}",
     )
@@ -148,6 +154,18 @@ def _fetch_all(entries: dict[str, Weights], args: argparse.Namespace) -> None:
                 fetch_published(hub, entry, args.into, progress, record=args.record)
         if entry.name in args.names:
             print(f"{entry.name} is in {args.into / entry.name}", file=sys.stderr)
+
+
+def _name_missing(entries: dict[str, Weights], args: argparse.Namespace) -> None:
+    """Say which of the wanted weights are not here."""
+    states = [
+        state_of(entry, entries, args.into, anew=False)
+        for entry in _chosen(entries, args.names, args.profile)
+        if not _comes_by_itself(entry)
+    ]
+    for state in states:
+        if not state.there:
+            print(f"missing: {state.name} ({state.about}): {state.state}", file=sys.stderr)
 
 
 def _comes_by_itself(entry: Weights) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from fetching.hub import matches
-from fetching.manifest import ROOT, Made, Pinned, PinnedFile, Weights
+from fetching.manifest import ROOT, Made, Pinned, PinnedFile, RemoteFile, Snapshot, Weights
 
 RECORD = ".weights.json"
 """In an entry's folder: the checksum of each file, and its size and time when it was checked."""
@@ -16,7 +17,8 @@ INCLUDED = ROOT / "models"
 """Folder of included entries; it does not depend on where all others are."""
 NOTE = ".source.json"
 """In a made folder: its origin (``sha256``, ``adapter``), the program's version (``converter``), and
-checksums of its files (``files``).
+checksums of its files (``files``). In a published one: ``repository``, ``commit``, and sizes and checksums of
+its files.
 """
 
 DESCRIPTION = "recognizer.json"
@@ -82,6 +84,32 @@ class Placed:
                 return
 
 
+def write_origin(folder: Path, repository: str, snapshot: Snapshot) -> None:
+    """Note what has come into the folder of a published entry."""
+    note = {"repository": repository, **asdict(snapshot)}
+    (folder / NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+
+
+def read_origin(folder: Path) -> Snapshot | None:
+    """What has come into the folder of a published entry; no files in a note without checksums."""
+    try:
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        return Snapshot(note["commit"], tuple(RemoteFile(**file) for file in note.get("files", ())))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def wrong_files(folder: Path, snapshot: Snapshot, *, anew: bool) -> list[str]:
+    """Names of the files that are absent or have another size; ``anew``: or another content."""
+    return [
+        file.name
+        for file in snapshot.files
+        if not (folder / file.name).is_file()
+        or (folder / file.name).stat().st_size != file.size
+        or (anew and not matches(folder / file.name, file))
+    ]
+
+
 def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) -> bool:
     """Whether an entry's folder was made of the very file that the manifest names.
 
@@ -104,9 +132,10 @@ def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) ->
 
 
 def _are(folder: Path, files: dict[str, str]) -> bool:
-    return all(_digest(folder / name) == known for name, known in files.items())
+    return all(digest_of(folder / name) == known for name, known in files.items())
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fetching.hub import PART
 from fetching.manifest import ROOT, Included, Installed, Made, Pinned, Published, Weights
-from fetching.placed import INCLUDED, Placed, is_made
+from fetching.placed import INCLUDED, Placed, is_made, read_origin, wrong_files
 from fetching.progress import size_text
 
 
@@ -65,8 +66,8 @@ def state_of(entry: Weights, entries: dict[str, Weights], models: Path, *, anew:
             good = "part of the project" if folder.is_dir() else ""
             return _state(entry, _size(folder), folder, good, f"absent: git checkout -- models/{entry.name}")
         case Published():
-            good = "there, not verified" if folder.is_dir() and any(folder.iterdir()) else ""
-            return _state(entry, _size(folder), folder, good, f"absent: make fetch MODEL={entry.name}")
+            good, otherwise = _published(entry, folder, anew=anew)
+            return _state(entry, _size(folder), folder, good, otherwise)
     raise TypeError(type(entry))
 
 
@@ -101,6 +102,25 @@ def show(states: Sequence[State], *, as_json: bool) -> None:
         f"{size_text(sum(state.on_disk for state in states))} on the disk; "
         + (f"{lacking} of {len(states)} not there" if lacking else "all there")
     )
+
+
+def _published(entry: Published, folder: Path, *, anew: bool) -> tuple[str, str]:
+    """The state of a published entry in words, and where that is empty what is wrong."""
+    names = [path.name for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    if not names:
+        return "", f"absent: make fetch MODEL={entry.name}"
+    if any(name.endswith(PART) for name in names):
+        return "", f"incomplete: make fetch MODEL={entry.name}"
+    there = read_origin(folder)
+    if entry.pinned is not None:
+        if there is not None and there.commit != entry.pinned.commit:
+            return "", f"of commit {there.commit}, not {entry.pinned.commit} as in the lock"
+        there = entry.pinned
+    if there is None or not there.files:
+        return "there, not verified", ""
+    if wrong := wrong_files(folder, there, anew=anew):
+        return "", f"wrong: {', '.join(wrong)}"
+    return ("verified" if anew else "there") + ("" if entry.pinned is None else ", as in the lock"), ""
 
 
 def _state(entry: Weights, size: int, where: Path | None, good: str, otherwise: str) -> State:

@@ -17,10 +17,10 @@ from perf_analyzer.runner import Runner, provide_program
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.errors import InvalidAudioError, InvalidMessageError, ParleyError, UnsupportedLanguageError
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
-from parley.launcher.models import read_parameters
 from parley.launcher.options import ROOT, TINY_PROFILE, ServerOptions
 from parley.launcher.processes import find_stubs
 from parley.launcher.server import EmbeddedServer
+from parley.runtime.repository import read_parameters
 from parley.triton.grpc_client import LoopbackClient
 
 ENSEMBLE = "parakeet_ensemble"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import fcntl
+import hashlib
 import io
 import json
 import shutil
@@ -86,7 +87,12 @@ def test_all_files_that_are_wanted_come_whole(person):
     assert not (folder / "README.md").exists()
     assert person.leftovers() == []
     assert person.notes == []
-    assert json.loads((folder / ".source.json").read_text()) == {"repository": REPOSITORY, "commit": COMMIT}
+    note = json.loads((folder / ".source.json").read_text())
+    assert (note["repository"], note["commit"]) == (REPOSITORY, COMMIT)
+    assert {file["name"]: (file["size"], file["sha256"]) for file in note["files"]} == {
+        name: (len(FILES[name]), hashlib.sha256(FILES[name]).hexdigest())
+        for name in ("encoder-model.onnx", "sub/vocab.txt")
+    }
 
 
 def test_what_is_there_is_not_fetched_again(person):
@@ -329,13 +335,72 @@ class TestCommand:
         assert run("tiny", "--record") == 0
         pinned = json.loads(run.lock.read_text())["tiny"]
         assert pinned["commit"] == COMMIT
-        assert {file["name"]: file["size"] for file in pinned["files"]} == {
-            "encoder-model.onnx": len(BIG),
-            "sub/vocab.txt": 8,
+        assert {file["name"]: (file["size"], file["sha256"]) for file in pinned["files"]} == {
+            name: (len(FILES[name]), hashlib.sha256(FILES[name]).hexdigest())
+            for name in ("encoder-model.onnx", "sub/vocab.txt")
         }
         remote.files["encoder-model.onnx"] = bytes(len(BIG))
         (run.models / "tiny/encoder-model.onnx").unlink()
         assert run("tiny") == 1
+
+    def test_a_small_file_is_checked_against_the_lock_too(self, run, remote, capsys):
+        assert run("tiny", "--lock") == 0
+        remote.files["sub/vocab.txt"] = b"b 0\na 1\n"  # as long, and announced with git's checksum only
+        (run.models / "tiny/sub/vocab.txt").unlink()
+        assert run("tiny") == 1
+        assert "sub/vocab.txt has a wrong checksum, twice" in capsys.readouterr().err
+
+    def test_without_a_lock_a_commit_stays_what_it_was(self, run, remote, capsys):
+        assert run("tiny") == 0
+        remote.files["encoder-model.onnx"] = bytes(len(BIG))
+        assert run("tiny") == 1
+        assert (
+            "encoder-model.onnx of tiny is not what came before for commit c0ffee" in capsys.readouterr().err
+        )
+        assert whole(run.models / "tiny")
+
+    def test_the_state_is_by_the_lock_and_on_demand_by_every_byte(self, run, capsys):
+        def state(*more):
+            run("tiny", "--status", "--json", *more)
+            return json.loads(capsys.readouterr().out)["state"]
+
+        assert run("tiny") == 0
+        assert (state(), state("--verify")) == ("there", "verified")
+        assert run("tiny", "--lock") == 0
+        assert state("--verify") == "verified, as in the lock"
+        file = run.models / "tiny/encoder-model.onnx"
+        file.write_bytes(bytes(len(BIG)))
+        assert (state(), state("--verify")) == ("there, as in the lock", "wrong: encoder-model.onnx")
+        note = run.models / "tiny/.source.json"
+        note.write_text(note.read_text().replace(COMMIT, "0ther"))
+        assert state() == f"of commit 0ther, not {COMMIT} as in the lock"
+
+    def test_another_commit_than_the_locks_is_fetched_again(self, run, remote):
+        assert run("tiny", "--lock") == 0
+        note = run.models / "tiny/.source.json"
+        note.write_text(note.read_text().replace(COMMIT, "0ther"))
+        run.entries.write_text(run.entries.read_text() + 'profiles = ["gpu"]\n')
+        remote.requests.clear()
+        assert run("--profile", "gpu") == 0
+        assert f'"{COMMIT}"' in note.read_text()
+
+    def test_weights_that_did_not_come_are_named(self, run, remote, capsys):
+        run.entries.write_text(
+            run.entries.read_text()
+            + f"""profiles = ["gpu"]
+[weights."other"]
+repository = "{REPOSITORY}"
+include = ["*.onnx"]
+about = "another model"
+profiles = ["gpu"]
+"""
+        )
+        remote.faults = [breaks_after(9), status(404)]
+        assert run("--profile", "gpu") == 1
+        lines = capsys.readouterr().err.splitlines()
+        assert "missing: other (another model): absent: make fetch MODEL=other" in lines
+        assert lines[-1].startswith("error: ")
+        assert "missing: tiny (a model): incomplete: make fetch MODEL=tiny" in lines
 
     def test_an_unknown_name_is_wrong_usage(self, run, capsys):
         with pytest.raises(SystemExit) as caught:
