@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 BASE = "localhost/parley-base:bookworm"
 TAG = "test"
 USER = 10001
-_READY_S = 300.0
+_READY_S = 900.0
 # The default of podman raises limits, which a machine without CAP_SYS_RESOURCE may not.
 _CONFIG = """\
 [containers]

@@ -32,7 +32,6 @@ objects = [one for path, text in files.items() if path.endswith(".yaml") for one
 print(json.dumps(objects))
 """
 _MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's own name for it
-_STARTED_S = 300.0
 
 
 def render(name, values):
@@ -151,8 +150,9 @@ class Pod:
         return json.loads(self._podman("inspect", self._container))[0]
 
     def wait_until_started(self):
-        """Run the startup probe until it succeeds, and then the readiness probe once."""
-        end = time.monotonic() + _STARTED_S
+        """Run the startup probe, as long as a kubelet does, until it succeeds; then the readiness probe."""
+        probe = self.container["startupProbe"]
+        end = time.monotonic() + probe["periodSeconds"] * probe["failureThreshold"]
         while not self._probe("startupProbe"):
             assert self.inspect()["State"]["Running"], self._run("podman", "logs", self._container).stdout[
                 -3000:
