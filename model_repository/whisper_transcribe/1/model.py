@@ -8,9 +8,11 @@ import triton_python_backend_utils as pb_utils
 
 from parley.models.attention import AttentionTranscription
 from parley.runtime.parameters import Parameters
+from parley.triton.absent_weights import loads_without_weights
 from parley.triton.observability import log_to_triton
 
 
+@loads_without_weights(pb_utils)
 class TritonPythonModel:
     """Triton's entry point."""
 

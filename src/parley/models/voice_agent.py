@@ -58,6 +58,8 @@ class AgentService:
     """Runs all conversations of one model instance on an event loop of its own."""
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        if oldest := parameters.text("oldest_triton", ""):
+            check_triton(oldest, parameters.environment)
         self._pb = pb_utils
         self._model = parameters.model
         self._loop = LoopThread("conversations")
@@ -100,8 +102,6 @@ class AgentService:
                 stop(max(_LAST_S, end - time.monotonic()))
 
     async def _open(self, parameters: Parameters) -> None:
-        if oldest := parameters.text("oldest_triton", ""):
-            check_triton(oldest)
         config = AgentConfig.from_parameters(parameters)
         for model in (config.asr, config.llm):
             if reason := config.absent_models.get(model):

@@ -98,3 +98,17 @@ def test_without_the_launcher_models_without_weights_are_absent(tmp_path):
     absent = AgentConfig.from_parameters(parameters).absent_models
     assert absent.keys() == {"parakeet_tdt", "kokoro"}
     assert "make fetch MODEL=parakeet-tdt-0.6b-v2" in absent["parakeet_tdt"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "file", "oldest"),
+    [
+        ("gpu", "config.pbtxt", "2.71.0"),
+        ("open", "configs/open.pbtxt", ""),
+        ("tiny", "configs/tiny.pbtxt", ""),
+    ],
+)
+def test_a_profile_knows_its_name_and_only_that_for_gpus_needs_a_new_triton(profile, file, oldest):
+    config = text_format.Parse((FOLDER / file).read_text(), ModelConfig())
+    assert config.parameters["profile"].string_value == profile
+    assert config.parameters["oldest_triton"].string_value == oldest

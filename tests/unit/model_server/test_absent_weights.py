@@ -1,6 +1,7 @@
 """A model without weights in a server that the launcher has not started."""
 
 import json
+from pathlib import Path
 
 import pytest
 from fake_pb_utils import Request
@@ -8,6 +9,7 @@ from fake_pb_utils import Request
 from parley.errors import WeightsNotFoundError
 from parley.triton.absent_weights import loads_without_weights
 
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
 REFUSED = "weights_not_found: kokoro has no weights on this server, whose log has the remedy"
 
 
@@ -67,3 +69,14 @@ def test_under_the_launcher_the_error_remains_one(make, monkeypatch):
     monkeypatch.setenv("PARLEY_LOADED_MODELS", "kokoro")
     with pytest.raises(WeightsNotFoundError, match="/secret"):
         make(weights=False).initialize(arguments(decoupled=False))
+
+
+def test_every_model_with_weights_of_its_own_can_load_without_them():
+    folders = [path.parents[1] for path in REPOSITORY.glob("*/1/model.py")]
+    named = [folder for folder in folders if 'key: "weights"' in (folder / "config.pbtxt").read_text()]
+    assert named
+    for folder in named:
+        assert (
+            "@loads_without_weights(pb_utils)\nclass TritonPythonModel:"
+            in (folder / "1/model.py").read_text()
+        )

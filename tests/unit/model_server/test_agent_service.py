@@ -14,7 +14,7 @@ from parley.agent.metrics import TTS_FALLBACKS, UNMEASURED, AgentMetrics
 from parley.asr.messages import AsrOptions
 from parley.chat import ChatMessage
 from parley.engines.openai_chat import OpenAiChatModel
-from parley.errors import InferenceError, ModelLoadingError
+from parley.errors import InferenceError, ModelLoadingError, UnsupportedVersionError
 from parley.llm.messages import GenerateRequest
 from parley.metrics import MetricsRecorder
 from parley.models.voice_agent import AgentService, make_engines
@@ -211,3 +211,10 @@ async def test_a_drain_file_of_the_container_before_drains_nothing(tmp_path, mon
         assert drained.is_set() != accepts
     finally:
         service.close()
+
+
+def test_an_old_triton_is_refused_for_the_profile_that_says_so():
+    values = {"oldest_triton": "2.71.0"}
+    parameters = Parameters("voice_agent", values, environment={"TRITON_SERVER_VERSION": "2.51.0"})
+    with pytest.raises(UnsupportedVersionError, match=r"Triton is 2\.51\.0; 2\.71\.0 or later"):
+        AgentService(SimpleNamespace(), parameters)
