@@ -19,10 +19,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpu_check.findings import Findings, Settings
 from gpu_check.timing import memory_used_mib, once, seconds
 from parley.models.s3gen import Loaded, prepare_s3gen
+from parley.runtime.cuda_graphs import CudaCapture
 from parley.runtime.parameters import Parameters
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import FlowRow, batch_rows
-from parley.tts.s3gen.graphs import CudaCapture, FlowGraphs
+from parley.tts.s3gen.graphs import FlowGraphs
 from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.service import S3GenService
 from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job, blank_row

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.batching import parse_sizes
+from parley.runtime.cuda_graphs import CudaCapture
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
 from parley.runtime.versions import check_gpus, check_torch
@@ -25,7 +26,6 @@ from parley.triton.responses import Responder, receive_requests
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
-from parley.tts.s3gen.graphs import CudaCapture
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
 from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.scheduling import DEFAULT_CHUNKS, ChunkSchedule, S3GenLimits

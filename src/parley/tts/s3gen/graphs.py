@@ -14,11 +14,10 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
 
-import torch
 from torch import Tensor
 
+from parley.runtime.cuda_graphs import Capture
 from parley.tts.s3gen.flow import Flow, FlowBatch
 from parley.tts.s3gen.state import PastBatch
 
@@ -27,35 +26,6 @@ _log = logging.getLogger(__name__)
 Size = tuple[int, int, int, int, bool]
 _OWN_MEMORY = "step_keys"
 """By far the largest input. All batches that have a graph have it at the same address: it is not copied."""
-
-
-class Capture(Protocol):
-    """Records what a function does on the device."""
-
-    def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-        """Run the function; the first of the results repeats it, and the second is where its result is."""
-        ...
-
-
-class CudaCapture:
-    """CUDA's graphs, which share one pool of memory."""
-
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-    def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-        """See :class:`Capture`."""
-        # Before a capture, libraries choose their algorithms and initialise themselves.
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            run()
-            run()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            result = run()
-        return graph.replay, result
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from parley.errors import InferenceError, ParleyError
 from parley.runtime.batching import round_up
+from parley.runtime.cuda_graphs import Capture
 from parley.runtime.process_end import DeviceErrors
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets, FlowRow, batch_rows
-from parley.tts.s3gen.graphs import Capture, FlowGraphs
+from parley.tts.s3gen.graphs import FlowGraphs
 from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.scheduling import S3GenLimits
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, PastBatch, Workspace

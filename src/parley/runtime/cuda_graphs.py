@@ -1,0 +1,54 @@
+"""CUDA graphs: operations of a device that are recorded once and started together.
+
+With small batches most of a network's time on a GPU goes into starting its kernels. A graph starts them all
+at once, always on the same memory and for the same sizes. The thread that serves captures its graphs when
+the model is loaded, and never while it serves.
+
+Apart because importing it needs ``torch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Capture(Protocol):
+    """Records what a function does on the device."""
+
+    def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+        """Run the function; the first of the results repeats it, and the second is where its result is."""
+        ...
+
+
+class CudaCapture:
+    """CUDA's graphs, which share one pool of memory."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+        """See :class:`Capture`."""
+        # Before a capture, libraries choose their algorithms and initialise themselves.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            run()
+            run()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = run()
+        return graph.replay, result
+
+
+class Repetition:
+    """A device without graphs: the function itself runs again, operation by operation."""
+
+    def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+        """See :class:`Capture`."""
+        result = run()
+        return lambda: result.copy_(run()), result
