@@ -20,11 +20,24 @@ import torch
 from bench_tts import random_networks
 from google.protobuf import text_format
 from gpu_check.language import QWEN3_4B, t3_shapes
-from gpu_check.recognition import encoder_sizes
 from torch import nn
 from tritonclient.grpc import model_config_pb2
 
+from parley.asr.device.loading import PRECISIONS
+from parley.asr.device.memory import (
+    NEMOTRON_DECODER,
+    NEMOTRON_ENCODER,
+    PARAKEET_DECODER,
+    PARAKEET_ENCODER,
+    RecognizerMemory,
+    decoder_memory,
+    encoder_memory,
+    streaming_memory,
+)
+from parley.asr.device.offline import RunSizes
+from parley.asr.device.streaming import LEFT
 from parley.models.s3gen import s3gen_sizes
+from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_plan import GpuPlan, read_plans
 from parley.runtime.parameters import Parameters
 from parley.tts.s3gen.checkpoint import Networks
@@ -39,23 +52,22 @@ _MB = 1e6
 _CONTEXT = 450 * _MB
 """CUDA's context and the kernels of the libraries, of each process."""
 _WORKSPACES = {
-    "nemotron_streaming": 1_000 * _MB,
-    "parakeet_encoder": 1_500 * _MB,
-    "parakeet_decoder": 300 * _MB,
+    "nemotron_streaming": 300 * _MB,
+    "parakeet_encoder": 300 * _MB,
+    "parakeet_decoder": 100 * _MB,
     "qwen3": 1_200 * _MB,
     "t3": 800 * _MB,
     "s3gen": 1_400 * _MB,
 }
-"""Activations, graphs and what allocators hold in reserve."""
+"""Activations, graphs and what allocators hold in reserve; of recognisers graphs and the reserve."""
 _HALF = 2
 _SINGLE = 4
+_FRAME_MS = 10
 _AWQ_GROUP = 128
 _SESSION_TOKENS = 2_048
 """Of the language model's cache, for one session."""
 _SPEECH_TOKENS = 200
 """Of T3's cache for one session: half a request of 400 positions, for half of the sessions speak at once."""
-_STREAM = 24 * (70 * 1_024 + 1_024 * 8) * _HALF
-"""A stream's cache in Nemotron's encoder."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +102,16 @@ def count_sessions(plan: GpuPlan) -> int:
 
 def needs(plan: GpuPlan) -> dict[str, Need]:
     """What each model of a plan needs on its GPU."""
-    sessions = count_sessions(plan)
     found = {
-        "nemotron_streaming": Need(_CONTEXT, _HALF * _nemotron(), sessions * _STREAM, 0),
-        "parakeet_encoder": Need(_CONTEXT, _HALF * _parakeet()[0], 0, 0),
-        "parakeet_decoder": Need(_CONTEXT, _HALF * _parakeet()[1], 0, 0),
+        "nemotron_streaming": _recognizer(_nemotron(plan), "nemotron_streaming"),
+        "parakeet_encoder": _recognizer(_parakeet_encoder(plan), "parakeet_encoder"),
+        "parakeet_decoder": _recognizer(_parakeet_decoder(plan), "parakeet_decoder"),
         "qwen3": Need(_CONTEXT, _qwen3_awq(), _cache("qwen3", plan), 0),
         "t3": Need(_t3_contexts(plan), _HALF * _t3(), _cache("t3", plan), 0),
         "s3gen": _s3gen(plan),
     }
     return {
-        model: Need(need.contexts, need.weights, need.caches, _WORKSPACES[model])
+        model: Need(need.contexts, need.weights, need.caches, need.workspace or _WORKSPACES[model])
         for model, need in found.items()
         if model not in plan.without
     }
@@ -149,37 +160,44 @@ def _count(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _build_nemotron() -> nn.Module:
-    from transformers import NemotronAsrStreamingConfig, NemotronAsrStreamingForRNNT  # noqa: PLC0415 - slow
-
-    return NemotronAsrStreamingForRNNT(NemotronAsrStreamingConfig(encoder_config=_encoder()))
-
-
-def _build_parakeet() -> nn.Module:
-    from transformers import ParakeetForTDT, ParakeetTDTConfig  # noqa: PLC0415 - slow
-
-    return ParakeetForTDT(ParakeetTDTConfig(encoder_config=_encoder()))
-
-
 def _build_qwen3() -> nn.Module:
     from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: PLC0415 - slow
 
     return Qwen3ForCausalLM(Qwen3Config(**QWEN3_4B))
 
 
-def _encoder() -> dict[str, int]:
-    return encoder_sizes()
+def _recognizer(memory: RecognizerMemory, model: str) -> Need:
+    return Need(_CONTEXT, memory.weights, memory.pool, memory.workspace + _WORKSPACES[model])
 
 
-def _nemotron() -> int:
-    return _count(_on_meta(_build_nemotron))
+def _nemotron(plan: GpuPlan) -> RecognizerMemory:
+    settings = read_settings("nemotron_streaming", plan)
+    look_aheads = settings.text("lookaheads_ms", "").split(",")
+    return streaming_memory(
+        NEMOTRON_ENCODER,
+        NEMOTRON_DECODER,
+        chunks=[int(milliseconds) // _FRAME_MS for milliseconds in look_aheads],
+        slots=2 * settings.integer("max_sessions", 0),
+        left=LEFT,
+        row_sizes=parse_sizes(settings.text("row_buckets", ""), "row_buckets"),
+        dtype=PRECISIONS[settings.text("precision", "")],
+    )
 
 
-def _parakeet() -> tuple[int, int]:
-    """Parameters of the encoder, and of decoder and joint network."""
-    network = _on_meta(_build_parakeet)
-    encoder = _count(network.encoder)
-    return encoder, _count(network) - encoder
+def _parakeet_encoder(plan: GpuPlan) -> RecognizerMemory:
+    settings = read_settings("parakeet_encoder", plan)
+    frames, rows = (parse_sizes(settings.text(name, ""), name) for name in ("frame_buckets", "row_buckets"))
+    runs = RunSizes(frames, rows, settings.integer("max_run_frames", 0))
+    return encoder_memory(PARAKEET_ENCODER, runs, dtype=PRECISIONS[settings.text("precision", "")])
+
+
+def _parakeet_decoder(plan: GpuPlan) -> RecognizerMemory:
+    settings = read_settings("parakeet_decoder", plan)
+    rows, frames = (
+        parse_sizes(settings.text("row_buckets", ""), "row_buckets"),
+        settings.integer("piece_frames", 0),
+    )
+    return decoder_memory(PARAKEET_DECODER, RunSizes((frames,), rows, rows[-1] * frames))
 
 
 def _qwen3_awq() -> float:

@@ -1,27 +1,48 @@
-"""What recognition needs on a GPU: the kernel, log-mel features, and encoders of the real size in torch."""
+"""What recognition needs on a GPU: the kernel, log-mel features, and Parley's networks at their real size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from gpu_check.findings import Findings, Settings, SkippedError
+from gpu_check.findings import Findings, Settings
 from gpu_check.timing import forget_memory, memory_mib, once, seconds
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.decoding.topk import top_k
 from parley.asr.decoding.topk_torch import plain_top_k
+from parley.asr.device.fastconformer import SUBSAMPLING, EncoderSizes, FastConformer
+from parley.asr.device.features import DeviceLogMel
+from parley.asr.device.memory import (
+    NEMOTRON_DECODER,
+    NEMOTRON_ENCODER,
+    PARAKEET_DECODER,
+    PARAKEET_ENCODER,
+    RecognizerMemory,
+    TransducerSizes,
+    decoder_memory,
+    encoder_memory,
+    streaming_memory,
+)
+from parley.asr.device.offline import DeviceEncoder, DeviceGreedyRows, RunSizes
+from parley.asr.device.streaming import LEFT, StreamChunks, StreamingDevice, StreamingNetworks
+from parley.asr.device.transducer import Transducer
+from parley.asr.device.weights import ENCODER
 from parley.asr.features.log_mel import LogMel
+from parley.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 
 _ROWS = (4, 64, 512)
 _CLASSES = 1_030
 _STREAMS = (1, 8, 32, 64, 128)
-_UTTERANCES = (1, 4, 16, 32)
-_LEFT = 70
-"""Encoder frames of 80 ms that a stream keeps."""
+_UTTERANCES = (1, 4, 16)
+_SECONDS = (4, 16)
+_CHUNK = 16
+"""Feature frames: 160 ms."""
+_MIB = 1 << 20
 
 
 def check_kernels(settings: Settings, findings: Findings) -> None:
@@ -46,169 +67,229 @@ def check_kernels(settings: Settings, findings: Findings) -> None:
 
 
 def _check_features(settings: Settings, findings: Findings) -> None:
-    from parley.asr.features.log_mel_torch import TorchLogMel  # noqa: PLC0415 - needs torch
+    mel = LogMel(ParakeetConfig())
+    on_device = DeviceLogMel(mel, settings.device)
+    frames = 200
+    audio = _noise(64, mel.samples(frames))
 
-    config = ParakeetConfig()
-    audio = (0.1 * np.random.default_rng(1).standard_normal((64, 32_000))).astype(np.float32)
-    plain, on_device = LogMel(config), TorchLogMel(config, str(settings.device))
-    expected, found = plain.frames(audio[:4]), on_device.frames(audio[:4])
-    error = float(np.abs(expected - found).max())
+    def found() -> Tensor:
+        return on_device(*_whole(audio, frames, settings.device))
+
+    samples = audio[:4].astype(np.float32) / np.float32(32_768)
+    expected = mel.frames(samples[:, 1:] - mel.preemphasis * samples[:, :-1])
+    error = float(np.abs(expected.transpose(0, 2, 1) - found()[:4].cpu().numpy()).max())
     findings.check("log-mel features in torch", error < 1e-3, f"largest difference {error:.1g}")
-    for name, log_mel in (("numpy", plain), ("torch", on_device)):
-        taken = seconds(lambda: log_mel.frames(audio), settings.device, rounds=5)  # noqa: B023
-        findings.measure(f"log-mel of 64 x 2 s, {name}, with both copies", 1_000 * taken, "ms")
-
-
-@dataclass(frozen=True)
-class _Encoder:
-    """A network of transformers with random weights."""
-
-    network: Any
-    device: torch.device
-    kind: torch.dtype
-    bands: int
-
-    def features(self, rows: int, frames: int) -> torch.Tensor:
-        return torch.randn(rows, frames, self.bands, device=self.device, dtype=self.kind)
-
-
-def check_parakeet(settings: Settings, findings: Findings) -> None:
-    """The encoder of Parakeet TDT 0.6B over whole utterances."""
-    try:
-        from transformers import ParakeetEncoder, ParakeetEncoderConfig  # noqa: PLC0415
-    except ImportError as error:
-        raise SkippedError(f"transformers has no Parakeet: {error}") from error
-
-    config = ParakeetEncoderConfig(**encoder_sizes(small=settings.small), subsampling_factor=8)
-    for kind in _kinds(settings):
-        forget_memory(settings.device)
-        encoder = _build(settings, ParakeetEncoder, config, kind)
-        name = str(kind).removeprefix("torch.")
-        if kind is torch.float32:
-            count = sum(p.numel() for p in encoder.network.parameters())
-            findings.measure("parameters of the encoder", count / 1e6, "million")
-        for seconds_long in (4, 16):
-            for rows in _UTTERANCES[:2] if settings.small else _UTTERANCES:
-                if settings.seconds_left <= 0:
-                    findings.skipped = "no time left"
-                    return
-                features = encoder.features(rows, 100 * seconds_long)
-                run = _inference(lambda: encoder.network(features).last_hidden_state)  # noqa: B023
-                label = f"{name}, {rows} x {seconds_long} s"
-                _measure(settings, findings, label, run, audio_s=rows * seconds_long)
-        findings.measure(f"{name}: memory", memory_mib(settings.device), "MiB")
+    taken = seconds(lambda: mel.frames(audio.astype(np.float32)), settings.device, rounds=5)
+    findings.measure("log-mel of 64 x 2 s, numpy", 1_000 * taken, "ms")
+    taken = seconds(found, settings.device, rounds=5)
+    findings.measure("log-mel of 64 x 2 s, torch, with the copy of the audio", 1_000 * taken, "ms")
 
 
 def check_nemotron(settings: Settings, findings: Findings) -> None:
-    """One step of 160 ms of the streaming encoder for many streams, whose caches are full."""
-    try:
-        from transformers import (  # noqa: PLC0415
-            NemotronAsrStreamingEncoder,
-            NemotronAsrStreamingEncoderConfig,
-        )
-    except ImportError as error:
-        raise SkippedError(f"transformers has no Nemotron: {error}") from error
-
-    config = NemotronAsrStreamingEncoderConfig(
-        **encoder_sizes(small=settings.small), sliding_window=_LEFT + 1
-    )
-    for kind in _kinds(settings):
+    """Steps of 160 ms of many streams whose caches are full: features, encoder and greedy decoding."""
+    sizes, decoder = _shrunk(settings, NEMOTRON_ENCODER, NEMOTRON_DECODER)
+    streams = _STREAMS[:2] if settings.small else _STREAMS
+    for dtype in _dtypes(settings):
         forget_memory(settings.device)
-        encoder = _build(settings, NemotronAsrStreamingEncoder, config, kind)
-        name = str(kind).removeprefix("torch.")
-        for rows in _STREAMS[:2] if settings.small else _STREAMS:
+        name = str(dtype).removeprefix("torch.")
+        networks = _streaming_networks(settings, sizes, decoder, dtype)
+
+        def device(capture: Capture) -> StreamingDevice:
+            return StreamingDevice(
+                networks,  # noqa: B023 - called at once
+                chunks=[_CHUNK],
+                rows=2 * streams[-1],
+                capture=capture,
+                sizes=streams,
+            )
+
+        graphs: list[StreamingDevice] = []
+        taken = once(lambda: graphs.append(device(_capture(settings))), settings.device)  # noqa: B023
+        findings.measure(f"{name}: load, with {len(streams)} sizes", taken, "s")
+        _check_graphs(findings, name, graphs[0], device(Repetition()))
+        for rows in streams:
             if settings.seconds_left <= 0:
                 findings.skipped = "no time left"
                 return
-            run = _streaming_step(encoder, rows)
-            _measure(settings, findings, f"{name}, {rows} streams", run, audio_s=0.16 * rows)
-        findings.measure(f"{name}: memory", memory_mib(settings.device), "MiB")
+            step = _step(rows)
+
+            def run() -> object:
+                return graphs[0].run(_CHUNK, step)  # noqa: B023 - called at once
+
+            taken = seconds(run, settings.device)
+            findings.measure(f"{name}, {rows} streams", 1_000 * taken, "ms")
+            audio_s = rows * _CHUNK / 100
+            findings.measure(f"{name}, {rows} streams: seconds of audio in a second", audio_s / taken, "")
+        computed = streaming_memory(
+            sizes,
+            decoder,
+            chunks=[_CHUNK],
+            slots=streams[-1],
+            left=LEFT,
+            row_sizes=streams,
+            dtype=dtype,
+        )
+        _compare_memory(settings, findings, name, computed)
 
 
-def _streaming_step(encoder: _Encoder, rows: int) -> Callable[[], torch.Tensor]:
-    """A step with the keys and values of the 70 frames before it."""
-    features = encoder.features(rows, 16)
-    before = encoder.network(
-        encoder.features(rows, 8 * _LEFT), use_cache=True, num_lookahead_tokens=1, output_attention_mask=False
-    )
-    known = [(layer.keys.clone(), layer.values.clone()) for layer in before.past_key_values.layers]
-    seen = [layer.cumulative_length for layer in before.past_key_values.layers]
-    convolutions = [(layer, layer.cache.clone()) for layer in before.padding_cache.layers.values()]
-
-    def run() -> torch.Tensor:
-        for convolution, frames in convolutions:
-            convolution.cache.copy_(frames)
-        for layer, (keys, values), length in zip(before.past_key_values.layers, known, seen, strict=True):
-            layer.keys, layer.values, layer.cumulative_length = keys, values, length
-        out: torch.Tensor = encoder.network(
-            features,
-            use_cache=True,
-            past_key_values=before.past_key_values,
-            padding_cache=before.padding_cache,
-            num_lookahead_tokens=1,
-            output_attention_mask=False,
-        ).last_hidden_state
-        return out
-
-    return _inference(run)
-
-
-def _inference(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    def without_gradients() -> torch.Tensor:
-        with torch.inference_mode():
-            return run()
-
-    return without_gradients
-
-
-def _measure(
-    settings: Settings, findings: Findings, label: str, run: Callable[[], torch.Tensor], *, audio_s: float
+def _check_graphs(
+    findings: Findings, name: str, graphs: StreamingDevice, operations: StreamingDevice
 ) -> None:
-    findings.measure(f"{label}, first", once(run, settings.device), "s")
-    plain = seconds(run, settings.device)
-    findings.measure(f"{label}, operation by operation", 1_000 * plain, "ms")
-    expected = run()
-    if not bool(torch.isfinite(expected).all()):
-        findings.check(f"{label}: finite", passed=False)
-    if settings.device.type != "cuda":
-        findings.measure(f"{label}: seconds of audio in a second", audio_s / plain, "")
-        return
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            result = run()
-    except Exception as error:  # noqa: BLE001 - said in the findings
-        findings.check(f"{label}: can be captured", passed=False, detail=str(error).splitlines()[0][:120])
-        torch.cuda.synchronize()
-        return
-    taken = seconds(graph.replay, settings.device)
-    findings.measure(f"{label}, graph", 1_000 * taken, "ms")
-    findings.measure(f"{label}: seconds of audio in a second", audio_s / taken, "")
-    difference = float((result.float() - expected.float()).abs().max() / expected.float().abs().max())
-    limit = 0.02 if result.dtype is torch.bfloat16 else 1e-3
-    findings.check(f"{label}: a graph computes the same", difference < limit, f"{difference:.2g}")
+    """Both get the same audio, until their caches are full. All rows of a pool begin as its initial one."""
+    difference = 0.0
+    same = True
+    for index in range(2 * LEFT * SUBSAMPLING // _CHUNK):
+        step = _step(4, index)
+        for own, other in zip(
+            graphs.run(_CHUNK, step, encoded=True), operations.run(_CHUNK, step, encoded=True), strict=True
+        ):
+            if isinstance(own, Exception) or isinstance(other, Exception):
+                findings.check(f"{name}: finite", passed=False, detail=str(own))
+                return
+            scale = float(np.abs(other.encoded).max())
+            difference = max(difference, float(np.abs(own.encoded - other.encoded).max()) / scale)
+            same = same and own.tokens.ids.tolist() == other.tokens.ids.tolist()
+    limit = 0.02 if name == "bfloat16" else 1e-3
+    findings.check(f"{name}: a graph computes the same", difference < limit, f"{difference:.2g}")
+    findings.measure(f"{name}: all tokens are the same with and without graphs", float(same), "")
 
 
-def _kinds(settings: Settings) -> tuple[torch.dtype, ...]:
+def check_parakeet(settings: Settings, findings: Findings) -> None:
+    """Whole utterances: features to encoded frames, and these to tokens."""
+    sizes, decoder = _shrunk(settings, PARAKEET_ENCODER, PARAKEET_DECODER)
+    utterances = _UTTERANCES[:2] if settings.small else _UTTERANCES
+    frames = tuple(100 * length for length in _SECONDS)
+    runs = RunSizes(frames, utterances, frames[-1] * utterances[-1])
+    pieces = RunSizes((frames[-1] // SUBSAMPLING + 1,), utterances, 1 << 30)
+    weights = _random_weights(sizes, decoder)
+    for dtype in _dtypes(settings):
+        forget_memory(settings.device)
+        name = str(dtype).removeprefix("torch.")
+        network = FastConformer.of(weights, sizes, dtype, settings.device)
+        if dtype is torch.float32:
+            count = sum(parameter.numel() for parameter in network.parameters())
+            findings.measure("parameters of the encoder", count / 1e6, "million")
+        encoder = DeviceEncoder(network, runs, _capture(settings))
+        rows_of = DeviceGreedyRows(
+            Transducer(
+                weights, blank=decoder.tokens, durations=range(decoder.durations), device=settings.device
+            ),
+            max_symbols=10,
+            sizes=pieces,
+            capture=_capture(settings),
+        )
+        for length in _SECONDS:
+            for rows in utterances:
+                if settings.seconds_left <= 0:
+                    findings.skipped = "no time left"
+                    return
+                _measure_utterances(
+                    settings, findings, f"{name}, {rows} x {length} s", (encoder, rows_of), (rows, length)
+                )
+        parts = encoder_memory(sizes, runs, dtype=dtype), decoder_memory(decoder, pieces)
+        _compare_memory(settings, findings, name, *parts)
+
+
+def _measure_utterances(
+    settings: Settings,
+    findings: Findings,
+    label: str,
+    networks: tuple[DeviceEncoder, DeviceGreedyRows],
+    shape: tuple[int, int],
+) -> None:
+    (encoder, decoder), (rows, length) = networks, shape
+    features = (
+        np.random.default_rng(0)
+        .standard_normal((rows, PARAKEET_ENCODER.bands, 100 * length))
+        .astype(np.float32)
+    )
+    lengths = np.full(rows, 100 * length)
+    encoded, counts = encoder.encode(features, lengths)
+    findings.check(f"{label}: finite", bool(np.isfinite(encoded).all()))
+    taken = seconds(lambda: encoder.encode(features, lengths), settings.device)
+    findings.measure(f"{label}, encoder", 1_000 * taken, "ms")
+    findings.measure(f"{label}: seconds of audio in a second", rows * length / taken, "")
+    state = decoder.initial(rows)
+    taken = seconds(lambda: decoder.decode(encoded, counts, state, None), settings.device)
+    findings.measure(f"{label}, greedy decoding", 1_000 * taken, "ms")
+
+
+def _compare_memory(settings: Settings, findings: Findings, name: str, *parts: RecognizerMemory) -> None:
+    computed = sum(part.total for part in parts) / _MIB
+    findings.measure(f"{name}: memory as computed", computed, "MiB")
+    measured = memory_mib(settings.device)
+    findings.measure(f"{name}: memory", measured, "MiB")
+    if settings.device.type == "cuda":
+        fits = measured < 1.1 * computed
+        findings.check(f"{name}: memory is not above what was computed", fits, f"{measured:.0f} MiB")
+
+
+def _step(rows: int, seed: int = 0) -> StreamChunks:
+    """A chunk of noise of some streams, in rows of their own."""
+    audio = _noise(rows, LogMel(ParakeetConfig()).samples(_CHUNK), seed)
+    every = np.arange(rows)
+    return StreamChunks(audio, np.full(rows, audio.shape[1]), np.full(rows, _CHUNK), every, every)
+
+
+def _noise(rows: int, samples: int, seed: int = 0) -> NDArray[np.int16]:
+    rng = np.random.default_rng(seed)
+    return (3_000 * rng.standard_normal((rows, samples))).clip(-32_768, 32_767).astype(np.int16)
+
+
+def _whole(audio: NDArray[np.int16], frames: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    rows, samples = audio.shape
+    return (
+        torch.from_numpy(audio).to(device),
+        torch.full((rows,), samples, device=device),
+        torch.full((rows,), frames, device=device),
+    )
+
+
+def _capture(settings: Settings) -> Capture:
+    return CudaCapture() if settings.device.type == "cuda" else Repetition()
+
+
+def _dtypes(settings: Settings) -> tuple[torch.dtype, ...]:
     return (torch.float32, torch.bfloat16) if settings.device.type == "cuda" else (torch.float32,)
 
 
-def encoder_sizes(*, small: bool = False) -> dict[str, int]:
-    """The encoder of both recognisers, as transformers names its sizes."""
-    width = 64 if small else 1_024
-    return {
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 8,
-        "subsampling_conv_channels": 256 // (1_024 // width),
-        "num_mel_bins": 128,
-    }
+def _shrunk(
+    settings: Settings, encoder: EncoderSizes, decoder: TransducerSizes
+) -> tuple[EncoderSizes, TransducerSizes]:
+    """The published sizes; without a GPU narrow ones of as many layers."""
+    if not settings.small:
+        return encoder, decoder
+    return (
+        replace(encoder, width=64, inner=256, channels=16),
+        replace(decoder, width=32, joint=32, inputs=64),
+    )
 
 
-def _build(settings: Settings, kind_of_network: Any, config: Any, kind: torch.dtype) -> _Encoder:
+def _streaming_networks(
+    settings: Settings, sizes: EncoderSizes, decoder: TransducerSizes, dtype: torch.dtype
+) -> StreamingNetworks:
+    weights = _random_weights(sizes, decoder)
+    return StreamingNetworks(
+        FastConformer.of(weights, sizes, dtype, settings.device),
+        Transducer(weights, blank=decoder.tokens, durations=(), device=settings.device),
+        LogMel(ParakeetConfig(features_size=sizes.bands, normalize="NA")),
+        10,
+    )
+
+
+def _random_weights(encoder: EncoderSizes, decoder: TransducerSizes) -> Mapping[str, Tensor]:
+    """As torch initialises networks."""
     torch.manual_seed(0)
-    config._attn_implementation = "sdpa"  # noqa: SLF001 - as transformers itself sets it
-    with torch.device(settings.device):
-        network = kind_of_network(config).eval().requires_grad_(False).to(kind)
-    return _Encoder(network, settings.device, kind, config.num_mel_bins)
+    weights = {f"{ENCODER}{name}": tensor for name, tensor in FastConformer(encoder).state_dict().items()}
+    width, classes = decoder.width, decoder.tokens + 1 + decoder.durations
+    lstm = torch.nn.LSTM(width, width, decoder.layers)
+    weights |= {f"decoder.prediction.dec_rnn.lstm.{name}": own for name, own in lstm.state_dict().items()}
+    weights["decoder.prediction.embed.weight"] = torch.randn(decoder.tokens + 1, width)
+    for name, inputs, outputs in (
+        ("enc", decoder.inputs, decoder.joint),
+        ("pred", width, decoder.joint),
+        ("joint_net.2", decoder.joint, classes),
+    ):
+        linear = torch.nn.Linear(inputs, outputs)
+        weights |= {f"joint.{name}.{own}": tensor.detach() for own, tensor in linear.state_dict().items()}
+    return weights

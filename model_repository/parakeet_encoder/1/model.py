@@ -6,12 +6,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.asr import checkpoint
-from parley.asr.offline.networks import OnnxEncoder
-from parley.models.parakeet_encoder import EncoderBuckets, EncoderService
-from parley.runtime.onnx import open_configured
+from parley.models.parakeet_encoder import open_encoder
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import resolve_weights
 from parley.triton.absent_weights import loads_without_weights
 from parley.triton.observability import log_to_triton
 from parley.triton.responses import serve_tensors
@@ -24,13 +20,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the network."""
         log_to_triton(pb_utils, args["model_name"])
-        parameters = Parameters.from_args(args)
-        export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
-        session = open_configured(export.encoder, parameters, device_id=int(args["model_instance_device_id"]))
-        self._service = EncoderService(
-            OnnxEncoder(session), export.config.features_size, EncoderBuckets.of(parameters)
-        )
-        self._service.warm_up()
+        self._service = open_encoder(Parameters.from_args(args), int(args["model_instance_device_id"]))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer all requests with one run."""

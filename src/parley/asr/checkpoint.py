@@ -22,6 +22,8 @@ DECODER_FILE = "decoder_joint-model.onnx"
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "config.json"
 FILES = (ENCODER_FILE, DECODER_FILE, VOCABULARY_FILE, CONFIG_FILE)
+DESCRIPTION = (VOCABULARY_FILE, CONFIG_FILE)
+"""Files that describe an export; its weights may be in several forms."""
 DEFAULT = "tiny-parakeet-tdt"
 """Folder of the export that the project ships."""
 BLANK = "<blk>"

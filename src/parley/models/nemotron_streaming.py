@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.checkpoint import ParakeetConfig
+from parley.asr.checkpoint import DESCRIPTION, Checkpoint
 from parley.asr.decoding.batch import make_decoder
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrFallbackEvent, TranscribeReply, TranscribeRequest
@@ -23,7 +24,7 @@ from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CacheAwareEncoder, StreamingExport, choose, with_keys
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
-from parley.asr.streaming.recognizer import StreamingRecognizer
+from parley.asr.streaming.recognizer import Recognizer, StreamingRecognizer
 from parley.errors import ModelLoadingError, ParleyError, ShuttingDownError
 from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct
 from parley.metrics import Family
@@ -71,7 +72,6 @@ def load_recognizer(
     open_session: SessionOpener,
     *,
     keeps_keys: bool = True,
-    mel: LogMel | None = None,
     slots: int,
     audio: int,
     beam_size: int | None = None,
@@ -84,7 +84,6 @@ def load_recognizer(
         open_session: opens an ONNX file.
         keeps_keys: whether attention computes keys and values of new frames only
             (:func:`parley.asr.streaming.encoder.with_keys`).
-        mel: the front end; None: numpy's.
         slots: utterances at once.
         audio: samples that may come for an utterance in one step.
         beam_size: decode by beam search; None: greedily.
@@ -114,11 +113,73 @@ def load_recognizer(
     recognizer = StreamingRecognizer(
         encoders,
         make_decoder(export.checkpoint, joint, beam_size=beam_size),
-        mel or LogMel(export.checkpoint.config),
+        LogMel(export.checkpoint.config),
         slots=slots,
         audio=audio,
     )
     return recognizer, chunks
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What recognises."""
+
+    checkpoint: Checkpoint
+    recognizer: Recognizer
+    chunks: dict[int, int]
+    """Feature frames of a chunk by look-ahead (milliseconds)."""
+
+
+class EngineOpener(Protocol):
+    """Loads an export as a model's parameters say."""
+
+    def __call__(
+        self, parameters: Parameters, device_id: int, *, look_aheads_ms: Sequence[int], slots: int, audio: int
+    ) -> Engine:
+        """Load; the arguments are those of :func:`load_recognizer`, and the number of the GPU."""
+        ...
+
+
+def _open_onnx(
+    parameters: Parameters, device_id: int, *, look_aheads_ms: Sequence[int], slots: int, audio: int
+) -> Engine:
+    """Networks on ONNX Runtime; caches, features and decoding in numpy."""
+    folder = resolve_weights(parameters, streaming_checkpoint.DEFAULT, streaming_checkpoint.FILES)
+    export = streaming_checkpoint.load(folder)
+    recognizer, chunks = load_recognizer(
+        export,
+        look_aheads_ms,
+        partial(open_configured, parameters=parameters, device_id=device_id),
+        keeps_keys=parameters.choice("device", "cpu", ("cpu", "gpu")) == "cpu",
+        slots=slots,
+        audio=audio,
+        beam_size=beam_size(parameters),
+    )
+    return Engine(export.checkpoint, recognizer, chunks)
+
+
+def _open_torch(
+    parameters: Parameters, device_id: int, *, look_aheads_ms: Sequence[int], slots: int, audio: int
+) -> Engine:
+    """Everything on a torch device."""
+    # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
+    from parley.asr.device.loading import load_streaming  # noqa: PLC0415
+    from parley.models.torch_device import device_settings  # noqa: PLC0415
+
+    folder = resolve_weights(parameters, streaming_checkpoint.DEFAULT, DESCRIPTION)
+    export = streaming_checkpoint.load(folder, DESCRIPTION)
+    recognizer, chunks = load_streaming(
+        export,
+        look_aheads_ms,
+        device_settings(parameters, device_id),
+        slots=slots,
+        audio=audio,
+        beam_size=beam_size(parameters),
+    )
+    return Engine(export.checkpoint, recognizer, chunks)
+
+
+_ENGINES: Mapping[str, EngineOpener] = {"onnx": _open_onnx, "torch": _open_torch}
 
 
 class StreamingModel:
@@ -140,16 +201,18 @@ class StreamingModel:
         ``finals_wait_ms``: how long a step waits for it, which holds up all streams; after that it
             comes with a later piece of audio.
         ``vad``, ``timeout_s``: see :func:`parley.models.recognition.open_detector`.
+        ``engine``: ``onnx``, or ``torch`` with features, caches and greedy decoding on the device.
         ``device``, ``threads``: where the networks run.
-        ``frontend``: ``numpy`` or ``torch``; torch runs on the same device as the networks.
+        ``precision``: of torch's encoder, ``float32``, ``bfloat16`` or ``float16``.
+        ``row_buckets``: rising numbers of rows to which torch's steps are padded.
+        ``graphs``: whether torch's steps are CUDA graphs (default: on a GPU).
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
     """
 
     def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
-        folder = resolve_weights(parameters, streaming_checkpoint.DEFAULT, streaming_checkpoint.FILES)
-        export = streaming_checkpoint.load(folder)
+        open_engine = _ENGINES[parameters.choice("engine", "onnx", tuple(_ENGINES))]
         defaults = StreamingLimits()
         limits = StreamingLimits(
             preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
@@ -159,19 +222,16 @@ class StreamingModel:
         )
         look_aheads = _look_aheads(parameters)
         longest_ms = max_chunk_ms(parameters) + limits.preroll_ms + MAX_MIN_SPEECH_MS + _WINDOW_MS
-        device_id = int(args["model_instance_device_id"])
-        recognizer, chunks = load_recognizer(
-            export,
-            look_aheads,
-            partial(open_configured, parameters=parameters, device_id=device_id),
-            keeps_keys=parameters.choice("device", "cpu", ("cpu", "gpu")) == "cpu",
-            mel=_front_end(export.checkpoint.config, parameters, device_id),
+        engine = open_engine(
+            parameters,
+            int(args["model_instance_device_id"]),
+            look_aheads_ms=look_aheads,
             slots=parameters.integer(
                 "slots", 2 * parameters.integer("max_sessions", 64, minimum=1), minimum=1
             ),
             audio=longest_ms * PER_MS,
-            beam_size=beam_size(parameters),
         )
+        chunks = engine.chunks
         default_ms = parameters.integer("default_lookahead_ms", look_aheads[0])
         if default_ms not in chunks:
             raise ModelLoadingError(
@@ -184,8 +244,8 @@ class StreamingModel:
             make_model_client(pb_utils, parameters), timeout_s=policy.deadline_s
         )
         pipeline = StreamingPipeline(
-            export.checkpoint,
-            recognizer,
+            engine.checkpoint,
+            engine.recognizer,
             open_detector(
                 parameters, self._client, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1)
             ),
@@ -210,16 +270,6 @@ class StreamingModel:
         self._model.metrics.recorder.count(
             ASR_FALLBACKS, from_model=event.from_model, to_model=event.to_model, reason=event.reason
         )
-
-
-def _front_end(config: ParakeetConfig, parameters: Parameters, device_id: int) -> LogMel:
-    if parameters.choice("frontend", "numpy", ("numpy", "torch")) == "numpy":
-        return LogMel(config)
-    # Imported only where it is wanted: it takes seconds and hundreds of megabytes.
-    from parley.asr.features.log_mel_torch import TorchLogMel  # noqa: PLC0415
-
-    on_gpu = parameters.choice("device", "cpu", ("cpu", "gpu")) == "gpu"
-    return TorchLogMel(config, f"cuda:{device_id}" if on_gpu else "cpu")
 
 
 def _look_aheads(parameters: Parameters) -> list[int]:

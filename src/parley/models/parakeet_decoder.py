@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.batch import RowDecoder, Rows, pack, unpack
+from parley.asr import checkpoint
+from parley.asr.decoding.batch import RowDecoder, Rows, make_decoder, pack, unpack
 from parley.asr.decoding.hypotheses import Reading
-from parley.asr.offline.networks import NO_SCORE, read_phrases
+from parley.asr.offline.networks import NO_SCORE, OnnxJoint, read_phrases
 from parley.errors import InvalidInputError, ParleyError
 from parley.inference import Tensor
 from parley.runtime.batching import (
@@ -23,9 +24,12 @@ from parley.runtime.batching import (
     stack_rows,
     widen,
 )
+from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
 
 BEAM_SIZE = 4
+_PIECE_FRAMES = 256
 
 
 def beam_size(parameters: Parameters) -> int | None:
@@ -151,3 +155,56 @@ def _token_outputs(readings: Sequence[Reading], final: NDArray[np.bool_]) -> dic
         "ALTERNATIVES": alternatives,
         "SCORES": scores,
     }
+
+
+class DecoderOpener(Protocol):
+    """Loads a decoder as a model's parameters say."""
+
+    def __call__(self, parameters: Parameters, device_id: int) -> RowDecoder:
+        """Load; ``device_id`` is the number of the GPU."""
+        ...
+
+
+def open_decoder(parameters: Parameters, device_id: int) -> DecoderService:
+    """The service that the parameter ``engine`` names, ready to serve.
+
+    Parameters of the model:
+        ``engine``: ``onnx``, or ``torch``, whose greedy decoding stays on the device.
+        ``decoding``, ``beam_size``: see :func:`beam_size`.
+        ``piece_frames``: for torch, encoder frames that are decoded at once; what is longer takes several.
+        Others: those of :func:`parley.runtime.onnx.open_configured` or
+            :func:`parley.models.torch_device.device_settings`.
+
+    Raises:
+        ModelLoadingError: the weights or a setting are not usable.
+    """
+    service = DecoderService(
+        _ENGINES[parameters.choice("engine", "onnx", tuple(_ENGINES))](parameters, device_id)
+    )
+    service.warm_up()
+    return service
+
+
+def _open_onnx(parameters: Parameters, device_id: int) -> RowDecoder:
+    export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
+    session = open_configured(export.decoder, parameters, device_id=device_id)
+    return make_decoder(export, OnnxJoint(session), beam_size=beam_size(parameters))
+
+
+def _open_torch(parameters: Parameters, device_id: int) -> RowDecoder:
+    # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
+    from parley.asr.device.loading import load_decoder  # noqa: PLC0415
+    from parley.models.torch_device import device_settings  # noqa: PLC0415
+
+    export = checkpoint.load(
+        resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.DESCRIPTION), checkpoint.DESCRIPTION
+    )
+    return load_decoder(
+        export,
+        device_settings(parameters, device_id),
+        piece_frames=parameters.integer("piece_frames", _PIECE_FRAMES, minimum=1),
+        beam_size=beam_size(parameters),
+    )
+
+
+_ENGINES: Mapping[str, DecoderOpener] = {"onnx": _open_onnx, "torch": _open_torch}

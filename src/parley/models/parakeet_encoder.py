@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.offline.networks import OnnxEncoder
+from parley.asr import checkpoint
+from parley.asr.offline.networks import OfflineEncoder, OnnxEncoder
 from parley.errors import InvalidInputError, ParleyError
 from parley.runtime.batching import (
     Tensors,
@@ -23,9 +25,13 @@ from parley.runtime.batching import (
     stack_rows,
     widen,
 )
+from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
 
 _WARM_UP_FRAMES = 1000
+_FRAME_SIZES = (200, 400, 800, 1400, 2000, 3000)
+_MOST_FRAMES = 32_000
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class EncoderService:
     ``ENCODED_LENGTH`` i64 ``[B, 1]`` frames.
     """
 
-    def __init__(self, encoder: OnnxEncoder, bands: int, buckets: EncoderBuckets | None = None) -> None:
+    def __init__(self, encoder: OfflineEncoder, bands: int, buckets: EncoderBuckets | None = None) -> None:
         self._encoder = encoder
         self._bands = bands
         self._buckets = buckets or EncoderBuckets()
@@ -134,3 +140,57 @@ class EncoderService:
             {"ENCODED": outputs[:, :, : own.max()], "ENCODED_LENGTH": own[:, None]}
             for outputs, own in zip(split_rows(encoded, rows), split_rows(lengths, rows), strict=True)
         ]
+
+
+class EncoderOpener(Protocol):
+    """Loads an encoder as a model's parameters say."""
+
+    def __call__(self, parameters: Parameters, device_id: int) -> EncoderService:
+        """Load; ``device_id`` is the number of the GPU."""
+        ...
+
+
+def open_encoder(parameters: Parameters, device_id: int) -> EncoderService:
+    """The service that the parameter ``engine`` names, ready to serve.
+
+    Parameters of the model:
+        ``engine``: ``onnx``, or ``torch`` with every size of a run captured when it is loaded.
+        ``frame_buckets``, ``row_buckets``: see :class:`EncoderBuckets`. For torch no run is larger.
+        ``max_run_frames``: for torch, most feature frames of a run, rows times their padded length.
+        Others: those of :func:`parley.runtime.onnx.open_configured` or
+            :func:`parley.models.torch_device.device_settings`.
+
+    Raises:
+        ModelLoadingError: the weights or a setting are not usable.
+    """
+    service = _ENGINES[parameters.choice("engine", "onnx", tuple(_ENGINES))](parameters, device_id)
+    service.warm_up()
+    return service
+
+
+def _open_onnx(parameters: Parameters, device_id: int) -> EncoderService:
+    export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
+    session = open_configured(export.encoder, parameters, device_id=device_id)
+    return EncoderService(OnnxEncoder(session), export.config.features_size, EncoderBuckets.of(parameters))
+
+
+def _open_torch(parameters: Parameters, device_id: int) -> EncoderService:
+    # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
+    from parley.asr.device.loading import load_encoder  # noqa: PLC0415
+    from parley.asr.device.offline import RunSizes  # noqa: PLC0415
+    from parley.models.torch_device import device_settings  # noqa: PLC0415
+
+    export = checkpoint.load(
+        resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.DESCRIPTION), checkpoint.DESCRIPTION
+    )
+    settings = device_settings(parameters, device_id)
+    sizes = RunSizes(
+        EncoderBuckets.of(parameters).frames or _FRAME_SIZES,
+        settings.row_sizes,
+        parameters.integer("max_run_frames", _MOST_FRAMES, minimum=1),
+    )
+    # It pads by itself.
+    return EncoderService(load_encoder(export, settings, sizes), export.config.features_size)
+
+
+_ENGINES: Mapping[str, EncoderOpener] = {"onnx": _open_onnx, "torch": _open_torch}

@@ -9,7 +9,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from parley.errors import ModelLoadingError
 
@@ -18,11 +22,20 @@ _VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 _GRAPH = 7
 _NODE, _GRAPH_NAME, _INITIALIZER, _INPUT, _OUTPUT = 1, 2, 5, 11, 12
 _NODE_INPUT, _NODE_OUTPUT, _NODE_KIND, _NODE_ATTRIBUTE = 1, 2, 4, 5
-_ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TYPE = 1, 3, 20
+_ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_TYPE = 1, 3, 5, 20
 _INT = 2
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_RAW = 1, 2, 8, 9
+_TENSOR_FLOATS, _TENSOR_ELSEWHERE = 4, 13
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _VALUE_NAME = 1
 _ELEMENTS = {"f32": 1, "i64": 7}
+_DTYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype("<f4"),
+    6: np.dtype("<i4"),
+    7: np.dtype("<i8"),
+    10: np.dtype("<f2"),
+}
+"""Of tensors that can be read, by their number in onnx.proto."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,35 @@ class OnnxModel:
         except (IndexError, ValueError) as error:
             raise ModelLoadingError(f"this is not an ONNX model: {error}") from error
 
+    def tensors(self, folder: Path) -> dict[str, NDArray[Any]]:
+        """The weights and constants by name, as far as their elements are of a type that numpy has.
+
+        Args:
+            folder: of the file; weights that lie in another file are read there, when they are looked at.
+
+        Raises:
+            ModelLoadingError: a weight lies in a file that is missing or too short.
+        """
+        found: dict[str, NDArray[Any]] = {}
+        for name, raw in self._initializers.items():
+            (field,) = _fields(raw, 0, len(raw))
+            tensor = _read_tensor(raw, field, folder)
+            if tensor is not None:
+                found[name] = tensor
+        for node in self.nodes:
+            if node.kind != "Constant":
+                continue
+            for attribute in _fields(node.rest, 0, len(node.rest)):
+                if attribute.number != _NODE_ATTRIBUTE:
+                    continue
+                for field in _fields(node.rest, attribute.begin, attribute.end):
+                    if field.number != _ATTRIBUTE_TENSOR:
+                        continue
+                    tensor = _read_tensor(node.rest, field, folder)
+                    if tensor is not None:
+                        found[node.outputs[0]] = tensor
+        return found
+
     def add_vector(self, name: str, values: Sequence[int]) -> None:
         """Add a constant: i64 ``[n]``."""
         fields = (
@@ -164,6 +206,43 @@ def _read_node(data: bytes, field: _Field) -> Node:
     )
     (kind,) = names[_NODE_KIND]
     return Node(kind, tuple(names[_NODE_INPUT]), tuple(names[_NODE_OUTPUT]), rest)
+
+
+def _read_tensor(data: bytes, message: _Field, folder: Path) -> NDArray[Any] | None:
+    """A ``TensorProto``; None if its elements are of another type than :data:`_DTYPES` has."""
+    shape: list[int] = []
+    dtype: np.dtype[Any] | None = None
+    raw = b""
+    elsewhere: dict[str, str] = {}
+    for field in _fields(data, message.begin, message.end):
+        if field.number == _TENSOR_DIMS:
+            shape += _numbers(data, field)
+        elif field.number == _TENSOR_TYPE:
+            dtype = _DTYPES.get(_varint(data, field.begin)[0])
+        elif field.number in (_TENSOR_RAW, _TENSOR_FLOATS):
+            raw += data[field.begin : field.end]
+        elif field.number == _TENSOR_ELSEWHERE:
+            entry = _texts(data, field, (_ENTRY_KEY, _ENTRY_VALUE))
+            elsewhere[entry[_ENTRY_KEY][0]] = entry[_ENTRY_VALUE][0]
+    if dtype is None:
+        return None
+    try:
+        if elsewhere:
+            path, offset = folder / elsewhere["location"], int(elsewhere.get("offset", "0"))
+            return np.memmap(path, dtype, "r", offset, tuple(shape))
+        return np.frombuffer(raw, dtype).reshape(shape)
+    except (OSError, ValueError) as error:
+        raise ModelLoadingError(f"a weight of the ONNX model cannot be read: {error}") from error
+
+
+def _numbers(data: bytes, field: _Field) -> list[int]:
+    """Whole numbers, one in a field or, packed, several."""
+    found: list[int] = []
+    at = field.begin
+    while at < field.end:
+        number, at = _varint(data, at)
+        found.append(number)
+    return found
 
 
 def more_outputs_of(names: Sequence[str]) -> bytes:

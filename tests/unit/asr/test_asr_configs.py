@@ -33,10 +33,34 @@ def test_profiles_differ_only_in_device_and_weights_and_the_window_that_these_al
         config.ClearField("instance_group")
         # The tiny profile's weights come with the project, so no model of it is left out for want of them.
         # Shapes are prepared on a GPU only.
-        buckets = ("frame_buckets", "row_buckets")
-        for setting in ("weights", "device", "threads", "window_ms", "optional", *buckets):
+        sizes = ("frame_buckets", "row_buckets", "max_run_frames", "piece_frames", "memory_plan")
+        for setting in (
+            "weights",
+            "device",
+            "engine",
+            "precision",
+            "threads",
+            "window_ms",
+            "optional",
+            *sizes,
+        ):
             config.parameters.pop(setting, None)
     assert gpu == tiny
+
+
+@pytest.mark.parametrize("model", ["nemotron_streaming", "parakeet_encoder", "parakeet_decoder"])
+def test_the_gpu_profile_runs_on_torch(model):
+    gpu = read(REPOSITORY / model / "config.pbtxt").parameters
+    tiny = read(REPOSITORY / model / "configs/tiny.pbtxt").parameters
+    assert (gpu["engine"].string_value, gpu["device"].string_value) == ("torch", "gpu")
+    assert "engine" not in tiny
+
+
+@pytest.mark.parametrize("user", ["parakeet_tdt", "parakeet_transcribe"])
+def test_no_window_is_longer_than_what_the_encoder_prepares_for(user):
+    encoder = read(REPOSITORY / "parakeet_encoder/config.pbtxt").parameters
+    longest_ms = 10 * int(encoder["frame_buckets"].string_value.split(",")[-1])
+    assert int(read(REPOSITORY / user / "config.pbtxt").parameters["window_ms"].string_value) <= longest_ms
 
 
 def test_the_gpu_profile_takes_the_published_weights():

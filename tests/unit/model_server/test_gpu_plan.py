@@ -8,6 +8,13 @@ from types import SimpleNamespace
 import memory_plans as sums
 import pytest
 
+from parley.asr.device.memory import (
+    NEMOTRON_DECODER,
+    NEMOTRON_ENCODER,
+    PARAKEET_DECODER,
+    PARAKEET_ENCODER,
+    encoder_parameters,
+)
 from parley.errors import ModelLoadingError
 from parley.runtime import gpu_memory
 from parley.runtime.gpu_plan import Gpu, choose_plan, find_gpu, find_plan, planned_settings, read_plans
@@ -168,8 +175,8 @@ def test_every_session_may_speak_at_once():
 def test_parameters_are_those_of_the_published_models():
     """By the cards of the models: 4.0 billion for Qwen3-4B, 0.6 for Parakeet and Nemotron."""
     assert sums._count(sums._on_meta(sums._build_qwen3)) == pytest.approx(4.02e9, rel=0.01)
-    assert sum(sums._parakeet()) == pytest.approx(0.62e9, rel=0.03)
-    assert sums._nemotron() == pytest.approx(0.62e9, rel=0.03)
+    for encoder, decoder in ((NEMOTRON_ENCODER, NEMOTRON_DECODER), (PARAKEET_ENCODER, PARAKEET_DECODER)):
+        assert encoder_parameters(encoder) + decoder.parameters == pytest.approx(0.62e9, rel=0.03)
     assert sums._qwen3_awq() == pytest.approx(2.67e9, rel=0.01)
 
 
@@ -186,3 +193,9 @@ def test_the_sum_for_s3gen_is_about_what_was_measured():
     )
     assert one.weights + one.caches + sums._WORKSPACES["s3gen"] == pytest.approx(4.0e9, rel=0.15)
     assert 0.115e9 <= (more.caches - one.caches) / 10 <= 0.2e9
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_session_has_a_place_in_the_recogniser(name):
+    sessions = sums.read_settings("nemotron_streaming", PLANS[name]).integer("max_sessions", 0)
+    assert sessions == sums.count_sessions(PLANS[name])

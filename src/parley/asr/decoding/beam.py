@@ -18,8 +18,9 @@ do not is kept, up to ``max_tail`` tokens, so that memory does not grow with the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,40 @@ from parley.asr.decoding.hypotheses import (
     read_piece,
 )
 from parley.asr.decoding.topk import logsumexp, top_k
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The best tokens after each of ``n`` hypotheses."""
+
+    scores: NDArray[np.float64]
+    """``[n, W]``: log probabilities with boosting, the best first."""
+    labels: NDArray[np.int64]
+    """``[n, W]``: tokens or the blank."""
+    durations: NDArray[np.float32] | NDArray[np.float64]
+    """``[n, durations]``: log probabilities of the durations."""
+    confidences: Callable[[NDArray[np.int64]], NDArray[np.float32]]
+    """How sure the network is after some of the hypotheses: f32 ``[m]`` for i64 ``[m]``."""
+    hidden: NDArray[np.float32]
+    """``[layers, n, width]``: the state if a token is taken."""
+    cell: NDArray[np.float32]
+    """``[layers, n, width]``."""
+
+
+@runtime_checkable
+class Expanding(Protocol):
+    """A network that finds the best tokens where it runs, instead of giving away the scores of all."""
+
+    def expand(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+        width: int,
+    ) -> Expansion:
+        """Find the ``width`` best after what :meth:`parley.asr.decoding.greedy.JointNetwork.step` takes."""
+        ...
 
 
 class BeamDecoder:
@@ -164,8 +199,8 @@ class _Extensions:
     """``[n, W]``: tokens or the blank."""
     steps: NDArray[np.int64]
     """``[n, W]``: frames to advance by."""
-    token_scores: NDArray[np.float32]
-    """``[n, tokens + 1]``: what the network said."""
+    confidences: Callable[[NDArray[np.int64]], NDArray[np.float32]]
+    """See :class:`Expansion`."""
     hidden: NDArray[np.float32]
     """``[n, layers, width]``: the state if a token is taken."""
     cell: NDArray[np.float32]
@@ -253,44 +288,62 @@ class BeamSearch:
     def _extensions(self, row: NDArray[np.int64], place: NDArray[np.int64]) -> _Extensions:
         """Run the network for ``n`` hypotheses."""
         blank, durations = self._settings.blank, self._settings.durations
-        logits, hidden, cell = self._network.step(
+        width = min(self._settings.beam_size, blank + 1)
+        inputs = (
             self._frames[row, self._at[row, place]],
             self._targets[row, place],
             np.ascontiguousarray(self._hidden[row, place].transpose(1, 0, 2)),
             np.ascontiguousarray(self._cell[row, place].transpose(1, 0, 2)),
         )
+        if self._forest is None and isinstance(self._network, Expanding):
+            found = self._network.expand(*inputs, width)
+        else:
+            found = self._expand(row, place, inputs, width)
+        if durations:
+            scores, labels, steps = self._with_durations(found)
+        else:
+            scores, labels, steps = found.scores, found.labels, np.zeros_like(found.labels)
+        steps = np.where((labels == blank) & (steps == 0), 1, steps)
+        hidden, cell = found.hidden.transpose(1, 0, 2), found.cell.transpose(1, 0, 2)
+        return _Extensions(scores, labels, steps, found.confidences, hidden, cell)
+
+    def _expand(
+        self,
+        row: NDArray[np.int64],
+        place: NDArray[np.int64],
+        inputs: tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]],
+        width: int,
+    ) -> Expansion:
+        """The ``width`` best of all scores, with the bonus of phrases."""
+        blank, durations = self._settings.blank, self._settings.durations
+        logits, hidden, cell = self._network.step(*inputs)
         check_scores(logits, blank, len(durations))
-        token_scores = logits[:, : blank + 1]
+        token_scores, duration_scores = np.split(logits, [blank + 1], axis=1)
         bonus = None
         if self._forest is not None:
             bonus = np.zeros_like(token_scores)
             earned = self._forest.scores(row, self._phrase[row, place])
             bonus[:, :blank] = share(token_scores[:, :blank], earned)
-        width = min(self._settings.beam_size, blank + 1)
         scores, labels = top_k(token_scores, width, bonus)
         if durations:
-            scores, labels, steps = self._with_durations(scores, labels, logits[:, blank + 1 :])
-        else:
-            steps = np.zeros_like(labels)
-        steps = np.where((labels == blank) & (steps == 0), 1, steps)
-        return _Extensions(
-            scores, labels, steps, token_scores, hidden.transpose(1, 0, 2), cell.transpose(1, 0, 2)
-        )
+            duration_scores = duration_scores - logsumexp(duration_scores)
+
+        def confidences(source: NDArray[np.int64]) -> NDArray[np.float32]:
+            return tsallis_confidence(token_scores[source])
+
+        return Expansion(scores, labels, duration_scores, confidences, hidden, cell)
 
     def _with_durations(
-        self,
-        scores: NDArray[np.float64],
-        labels: NDArray[np.int64],
-        duration_scores: NDArray[np.float32],
+        self, found: Expansion
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
         """The best pairs of the best labels with all durations: all ``[n, W]``."""
-        pairs = scores[:, :, None] + (duration_scores - logsumexp(duration_scores))[:, None, :]
+        pairs = found.scores[:, :, None] + found.durations[:, None, :]
         flat = pairs.reshape(len(pairs), -1)
         best = np.argsort(-flat, axis=1, kind="stable")[:, : self._settings.beam_size]
         label, duration = np.divmod(best, pairs.shape[2])
         return (
             np.take_along_axis(flat, best, axis=1),
-            np.take_along_axis(labels, label, axis=1),
+            np.take_along_axis(found.labels, label, axis=1),
             np.array(self._settings.durations, np.int64)[duration],
         )
 
@@ -346,7 +399,7 @@ class BeamSearch:
             return
         if self._forest is not None:
             self._phrase[where] = self._forest.advance(where[0], self._phrase[where], label)
-        confidences = tsallis_confidence(extensions.token_scores[source])
+        confidences = extensions.confidences(source)
         self._nodes[where] = self._tree.add(self._nodes[where], label, self._at[where], duration, confidences)
         self._targets[where] = label
         self._hidden[where] = extensions.hidden[source]

@@ -25,7 +25,7 @@ from parley.errors import InferenceError
 
 CONFIDENCE_ALPHA = 0.33
 """Order of the Tsallis entropy, as in NeMo's recommended confidence settings."""
-_AHEAD = 8
+FRAMES_AHEAD = 8
 """Frames that a transducer without durations is asked about at once: most have nothing but a blank, and
 after a blank it says the same as before."""
 
@@ -98,6 +98,22 @@ class Tokens:
     """Frames that each token said it lasts; 0 from a transducer without durations."""
     confidences: NDArray[np.float32]
     """0-1."""
+
+    @classmethod
+    def none(cls) -> Tokens:
+        """No tokens."""
+        numbers = np.zeros(0, np.int32)
+        return cls(numbers, numbers, numbers, np.zeros(0, np.float32))
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Tokens]) -> Tokens:
+        """The tokens of several pieces, in order."""
+        columns = zip(*(vars(piece).values() for piece in [cls.none(), *pieces]), strict=True)
+        return cls(*(np.concatenate(column) for column in columns))
+
+    def moved(self, frames: int) -> Tokens:
+        """The same tokens, shifted by encoder frames."""
+        return Tokens(self.ids, self.frames + np.int32(frames), self.durations, self.confidences)
 
 
 def tsallis_confidence(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -202,7 +218,7 @@ class TransducerDecoder:
                 transducer.
         """
         rows = len(lengths)
-        ahead = 1 if len(self._durations) else _AHEAD
+        ahead = 1 if len(self._durations) else FRAMES_AHEAD
         by_frame = np.ascontiguousarray(encoded.transpose(0, 2, 1))
         targets = state.targets.copy()
         # The network's first axis are the layers.

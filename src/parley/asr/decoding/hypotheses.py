@@ -153,8 +153,7 @@ class Reading:
         """All tokens of the best reading that were not settled by earlier pieces."""
         if not self.nbest:
             return self.settled
-        pairs = zip(vars(self.settled).values(), vars(self.nbest[0].tokens).values(), strict=True)
-        return Tokens(*(np.concatenate(pair) for pair in pairs))
+        return Tokens.joined([self.settled, self.nbest[0].tokens])
 
 
 @dataclass(frozen=True)

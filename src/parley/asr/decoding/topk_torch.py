@@ -8,8 +8,19 @@ Triton's language, and plain torch elsewhere. It is what
 from __future__ import annotations
 
 import importlib.util
+from typing import Protocol
 
 import torch
+
+
+class TopK(Protocol):
+    """Finds the best classes, as :func:`top_k`."""
+
+    def __call__(
+        self, scores: torch.Tensor, k: int, bonus: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :func:`top_k`."""
+        ...
 
 
 def top_k(

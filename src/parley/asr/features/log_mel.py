@@ -9,7 +9,7 @@ https://github.com/NVIDIA/NeMo/blob/main/nemo/collections/asr/parts/preprocessin
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,10 @@ LOG_GUARD = np.float32(2**-24)
 """Added to every band's energy before the logarithm."""
 SILENCE = np.log(LOG_GUARD)
 """What digital silence is in every band."""
-_STD_GUARD = np.float32(1e-5)
+STD_GUARD = np.float32(1e-5)
+"""Added to every band's deviation before the division by it."""
+
+Count = TypeVar("Count", int, NDArray[np.int64])
 
 
 def normalize(frames: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -37,7 +40,7 @@ def normalize(frames: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.zeros_like(frames)
     mean = frames.mean(axis=1, keepdims=True)
     deviation = frames.std(axis=1, ddof=1, keepdims=True)
-    return np.asarray((frames - mean) / (deviation + _STD_GUARD), np.float32)
+    return np.asarray((frames - mean) / (deviation + STD_GUARD), np.float32)
 
 
 class LogMel:
@@ -74,6 +77,10 @@ class LogMel:
         mel = power.reshape(-1, power.shape[-1]) @ self.filters.T
         frames = np.log(mel + LOG_GUARD).reshape(*rows, count, self.bands)
         return np.ascontiguousarray(frames.swapaxes(-1, -2), np.float32)
+
+    def samples(self, frames: int) -> int:
+        """Samples of which that many frames are made, with the one before the first."""
+        return (frames - 1) * self.hop + self.n_fft + 1
 
     def normalized(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
         """The encoder's input: f32 ``[bands, n]``."""
@@ -148,7 +155,7 @@ class BatchedLogMel:
             frames: frames that are asked for at once, at most.
         """
         self._mel = mel
-        longest = self._samples(frames)
+        longest = mel.samples(frames)
         self._rings = AudioRings(slots, capacity=audio + longest, longest=longest, lead=mel.n_fft // 2 + 1)
 
     def begin(self, slot: int) -> None:
@@ -163,8 +170,8 @@ class BatchedLogMel:
         """Samples of an utterance that its first ``frames`` frames need while it goes on."""
         return (frames - 1) * self._mel.hop + self._mel.n_fft // 2
 
-    def total(self, samples: int) -> int:
-        """Frames of an utterance that has ended."""
+    def total(self, samples: Count) -> Count:
+        """Frames of an utterance that has ended, or of several: i64 ``[B]``."""
         return samples // self._mel.hop
 
     def frames(
@@ -188,22 +195,38 @@ class BatchedLogMel:
             f32 ``[B, bands, count]``, not normalised.
         """
         mel = self._mel
-        begin = first * mel.hop - mel.n_fft // 2
-        # One sample more at the front, for the pre-emphasis of the first.
-        audio = self._rings.read(slots, begin - 1, self._samples(count)).astype(np.float32) / FULL_SCALE
-        emphasized = audio[:, 1:] - mel.preemphasis * audio[:, :-1]
+        audio, real_samples, real_frames = self.stretch(slots, first, count, written, ended)
+        samples = audio.astype(np.float32) / FULL_SCALE
+        emphasized = samples[:, 1:] - mel.preemphasis * samples[:, :-1]
         rows = np.flatnonzero(ended)
         if len(rows):
-            beyond = np.arange(emphasized.shape[1]) >= (written - begin)[rows, None]
+            beyond = np.arange(emphasized.shape[1]) >= real_samples[rows, None]
             emphasized[rows] = np.where(beyond, np.float32(0), emphasized[rows])
         frames = mel.frames(emphasized)
         if len(rows):
-            silent = np.arange(count) >= (written // mel.hop - first)[rows, None]
+            silent = np.arange(count) >= real_frames[rows, None]
             frames[rows] = np.where(silent[:, None, :], SILENCE, frames[rows])
         return frames
 
-    def _samples(self, frames: int) -> int:
-        return (frames - 1) * self._mel.hop + self._mel.n_fft + 1
+    def stretch(
+        self,
+        slots: NDArray[np.int64],
+        first: NDArray[np.int64],
+        count: int,
+        written: NDArray[np.int64],
+        ended: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.int16], NDArray[np.int64], NDArray[np.int64]]:
+        """The audio of :meth:`frames`, whose arguments these are.
+
+        Returns:
+            i16 ``[B, samples]``, from one sample before the first frame's on, for its pre-emphasis; and, each
+            i64 ``[B]``, after how many samples (without that one) and after how many frames silence begins.
+        """
+        begin = first * self._mel.hop - self._mel.n_fft // 2
+        audio = self._rings.read(slots, begin - 1, self._mel.samples(count))
+        real_samples = np.where(ended, written - begin, audio.shape[1])
+        real_frames = np.where(ended, self.total(written) - first, count)
+        return audio, real_samples, real_frames
 
 
 class AudioRings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,18 @@ from parley.errors import InferenceError, InvalidInputError
 from parley.inference import BlockingModelClient, ModelRequest, ModelResponse, Tensor
 
 
-class OnnxEncoder:
+class OfflineEncoder(Protocol):
     """The acoustic encoder: features in, one vector per 80 ms out."""
+
+    def encode(
+        self, features: NDArray[np.float32], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See :meth:`OnnxEncoder.encode`."""
+        ...
+
+
+class OnnxEncoder:
+    """:class:`OfflineEncoder` on ONNX Runtime."""
 
     def __init__(self, session: Any) -> None:
         """Use a session of ``encoder-model.onnx``."""

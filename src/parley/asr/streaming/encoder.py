@@ -254,14 +254,18 @@ class StreamingExport:
         return (look_ahead + 1) * self.checkpoint.config.frame_ms
 
 
-def load(folder: Path) -> StreamingExport:
+def load(folder: Path, files: Sequence[str] = FILES) -> StreamingExport:
     """Read what describes an export.
+
+    Args:
+        folder: the export.
+        files: what must be there.
 
     Raises:
         WeightsNotFoundError: a file of the export is missing.
         ModelLoadingError: a file cannot be understood, or describes another kind of model.
     """
-    common = checkpoint.load(folder, FILES)
+    common = checkpoint.load(folder, files)
     try:
         config = msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=_Config)
     except msgspec.MsgspecError as error:
@@ -271,19 +275,15 @@ def load(folder: Path) -> StreamingExport:
     return StreamingExport(common, config.streaming)
 
 
-def choose(export: StreamingExport, wanted_ms: Sequence[int]) -> dict[int, Path]:
-    """The encoders for some look-aheads.
+def chosen_look_aheads(export: StreamingExport, wanted_ms: Sequence[int]) -> list[int]:
+    """Some look-aheads in encoder frames.
 
     Args:
         export: the export.
         wanted_ms: what clients may choose (milliseconds of audio).
 
-    Returns:
-        Their files by look-ahead in encoder frames.
-
     Raises:
-        ModelLoadingError: the export has no encoder for one of them.
-        WeightsNotFoundError: an encoder's file is missing.
+        ModelLoadingError: the model was not exported for one of them.
     """
     there = {export.look_ahead_ms(look_ahead): look_ahead for look_ahead in export.streaming.look_aheads}
     if missing := [wanted for wanted in wanted_ms if wanted not in there]:
@@ -291,7 +291,17 @@ def choose(export: StreamingExport, wanted_ms: Sequence[int]) -> dict[int, Path]
             f"{export.checkpoint.folder} has no encoder for {', '.join(map(str, missing))} ms; "
             f"it has those for {', '.join(map(str, there))} ms"
         )
-    files = {there[wanted]: export.encoder(there[wanted]) for wanted in wanted_ms}
+    return [there[wanted] for wanted in wanted_ms]
+
+
+def choose(export: StreamingExport, wanted_ms: Sequence[int]) -> dict[int, Path]:
+    """The encoders for some look-aheads, as files by look-ahead in encoder frames.
+
+    Raises:
+        ModelLoadingError: see :func:`chosen_look_aheads`.
+        WeightsNotFoundError: an encoder's file is missing.
+    """
+    files = {look_ahead: export.encoder(look_ahead) for look_ahead in chosen_look_aheads(export, wanted_ms)}
     for path in files.values():
         if not path.is_file():
             raise WeightsNotFoundError(f"{path} does not exist")

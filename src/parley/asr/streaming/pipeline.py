@@ -34,7 +34,7 @@ from parley.asr.pipeline.step import (
 )
 from parley.asr.pipeline.turn_audio import JoinedTurn, TurnAudio
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscript, wait_for
-from parley.asr.streaming.recognizer import StreamingRecognizer
+from parley.asr.streaming.recognizer import Recognizer
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InvalidMessageError, OverloadedError, ParleyError
 from parley.protocol import Word
@@ -74,7 +74,7 @@ class StreamingPipeline:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        recognizer: StreamingRecognizer,
+        recognizer: Recognizer,
         detector: Detector,
         final_transcriber: FinalTranscriber,
         *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,53 @@ from parley.errors import InferenceError, ModelLoadingError, ParleyError
 _HISTORY = "history"
 
 
+class StepResult(Protocol):
+    """What became of the utterances of a step."""
+
+    utterances: Sequence[StreamingUtterance]
+    """Those that had a chunk."""
+    encoder_ms: float
+    """Time of all calls (milliseconds), the front end's included."""
+    decoder_ms: float
+
+    def keep(self, slots: Sequence[int]) -> None:
+        """Keep the new state of these slots, as far as they were part of the step."""
+        ...
+
+
+class Recognizer(Protocol):
+    """Owns the slots: what is remembered of every utterance."""
+
+    @property
+    def free(self) -> int:
+        """Utterances that could begin now."""
+        ...
+
+    def acquire(self) -> int:
+        """Take a slot for a new utterance.
+
+        Raises:
+            OverloadedError: all slots are taken.
+        """
+        ...
+
+    def release(self, slot: int) -> None:
+        """Give a slot back."""
+        ...
+
+    def write(self, utterance: StreamingUtterance, samples: NDArray[np.int16]) -> None:
+        """Give the front end an utterance's next audio: i16 ``[n]``."""
+        ...
+
+    def recognize(self, utterances: Sequence[StreamingUtterance]) -> StepResult:
+        """Recognise every chunk that is complete.
+
+        An utterance that cannot be recognised gets its ``failure`` set. The slots change only when
+        the result is kept.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class _Piece:
     """An encoded chunk of one row."""
@@ -29,7 +77,7 @@ class _Piece:
 
 
 class StreamingRecognizer:
-    """Owns the slots: what encoder, decoder and front end remember of every utterance."""
+    """:class:`Recognizer` with caches in arrays, for encoders whose caches come and go with every call."""
 
     def __init__(
         self,
@@ -96,27 +144,12 @@ class StreamingRecognizer:
             self._front.write(utterance.slot, utterance.written, samples)
 
     def recognize(self, utterances: Sequence[StreamingUtterance]) -> RecognizedStep:
-        """Recognise every chunk that is complete.
-
-        An utterance that cannot be recognised gets its ``failure`` set. The slots change only when
-        the result is kept.
-        """
-        ready = [utterance for utterance in utterances if self._ready(utterance)]
+        """See :meth:`Recognizer.recognize`."""
+        ready = [utterance for utterance in utterances if is_ready(utterance, self._front)]
         rounds = RecognizedStep(self._arrays, ready)
-        while chosen := [row for row, utterance in enumerate(ready) if self._ready(utterance)]:
+        while chosen := [row for row, utterance in enumerate(ready) if is_ready(utterance, self._front)]:
             self._round(rounds, np.array(chosen))
         return rounds
-
-    def _ready(self, utterance: StreamingUtterance) -> bool:
-        """Whether there is a chunk to recognise: a full one, or what is left at the end.
-
-        After the end comes one chunk of silence, for words are written some time after they are said.
-        """
-        if utterance.slot is None or utterance.failure is not None:
-            return False
-        if utterance.ended:
-            return utterance.frame < self._front.total(utterance.written) + utterance.chunk
-        return utterance.written >= self._front.needed(utterance.frame + utterance.chunk)
 
     def _round(self, rounds: RecognizedStep, chosen: NDArray[np.int64]) -> None:
         """One chunk of each chosen row: an encoder call for each look-ahead, then one decoder call."""
@@ -194,8 +227,20 @@ class StreamingRecognizer:
         return list(pieces)
 
 
+def is_ready(utterance: StreamingUtterance, front: BatchedLogMel) -> bool:
+    """Whether there is a chunk to recognise: a full one, or what is left at the end.
+
+    After the end comes one chunk of silence, for words are written some time after they are said.
+    """
+    if utterance.slot is None or utterance.failure is not None:
+        return False
+    if utterance.ended:
+        return utterance.frame < front.total(utterance.written) + utterance.chunk
+    return utterance.written >= front.needed(utterance.frame + utterance.chunk)
+
+
 class RecognizedStep:
-    """What became of the utterances of a step; :meth:`keep` makes it last."""
+    """:class:`StepResult` of :class:`StreamingRecognizer`: copies of the slots' rows."""
 
     def __init__(self, arrays: SlotArrays, utterances: Sequence[StreamingUtterance]) -> None:
         """Gather the rows of ``utterances``, all of which have slots."""

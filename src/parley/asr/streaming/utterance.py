@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -113,8 +112,8 @@ class StreamingUtterance:
         """
         self._news = self._news or bool(reading.nbest) or bool(len(reading.settled.ids))
         if len(reading.settled.ids):
-            self._tokens.append(_moved(reading.settled, self._encoded))
-        self._open = [Hypothesis(_moved(one.tokens, self._encoded), one.score) for one in reading.nbest]
+            self._tokens.append(reading.settled.moved(self._encoded))
+        self._open = [Hypothesis(one.tokens.moved(self._encoded), one.score) for one in reading.nbest]
         self._encoded += encoded
         self.frame += self.chunk
 
@@ -145,7 +144,7 @@ class StreamingUtterance:
     def tokens(self) -> Tokens:
         """All tokens of the best reading so far; frames count from the beginning."""
         settled = self._settled()
-        return _joined([settled, self._open[0].tokens]) if self._open else settled
+        return Tokens.joined([settled, self._open[0].tokens]) if self._open else settled
 
     def readings(self) -> list[tuple[list[int], float]]:
         """All readings that are still possible, best first: token ids and score; none of greedy decoding."""
@@ -154,19 +153,5 @@ class StreamingUtterance:
 
     def _settled(self) -> Tokens:
         if len(self._tokens) != 1:
-            self._tokens = [_joined(self._tokens)]
+            self._tokens = [Tokens.joined(self._tokens)]
         return self._tokens[0]
-
-
-def _moved(tokens: Tokens, frames: int) -> Tokens:
-    """The same tokens, shifted by encoder frames."""
-    return Tokens(tokens.ids, tokens.frames + np.int32(frames), tokens.durations, tokens.confidences)
-
-
-def _joined(pieces: Sequence[Tokens]) -> Tokens:
-    return Tokens(
-        np.concatenate([np.zeros(0, np.int32), *(piece.ids for piece in pieces)]),
-        np.concatenate([np.zeros(0, np.int32), *(piece.frames for piece in pieces)]),
-        np.concatenate([np.zeros(0, np.int32), *(piece.durations for piece in pieces)]),
-        np.concatenate([np.zeros(0, np.float32), *(piece.confidences for piece in pieces)]),
-    )

@@ -1,0 +1,1 @@
+"""Recognition whose networks, caches, features and decoding stay on a torch device."""

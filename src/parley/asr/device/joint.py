@@ -1,0 +1,125 @@
+"""The prediction and joint networks on a device, for decoding on the host: beams and expected phrases."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from parley.asr.decoding.beam import Expansion
+from parley.asr.decoding.topk_torch import TopK, top_k
+from parley.asr.device.transducer import Transducer, tsallis_confidence
+from parley.errors import InferenceError
+from parley.runtime.process_end import DeviceErrors
+
+
+class DeviceJoint:
+    """:class:`parley.asr.decoding.greedy.JointNetwork` on a torch device.
+
+    Each call copies its inputs to the device and its results back, and runs operation by operation. With
+    :meth:`expand` these are the best classes only, and not the scores of all.
+
+    Args:
+        network: on the device.
+        best: finds the best classes.
+    """
+
+    def __init__(self, network: Transducer, best: TopK = top_k) -> None:
+        self._network = network
+        self._best = best
+        self._errors = DeviceErrors("the joint network")
+        self.inputs = network.inputs
+        self.layers = network.layers
+        self.width = network.width
+
+    def step(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """See :meth:`parley.asr.decoding.greedy.JointNetwork.step`; raises as :meth:`scan`."""
+        scores, hidden, cell = self.scan(frames[:, None], targets, hidden, cell)
+        return scores[:, 0], hidden, cell
+
+    def scan(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """See :meth:`parley.asr.decoding.greedy.JointNetwork.scan`.
+
+        Raises:
+            InferenceError: the device failed.
+        """
+        try:
+            scores, *states = (part.cpu().numpy() for part in self._score(frames, targets, hidden, cell))
+        except RuntimeError as error:
+            raise self._failed(len(targets), error) from error
+        self._errors.worked()
+        return scores, states[0], states[1]
+
+    def expand(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+        width: int,
+    ) -> Expansion:
+        """See :meth:`parley.asr.decoding.beam.Expanding.expand`.
+
+        Raises:
+            InferenceError: the device failed, or scores are not finite.
+        """
+        blank = self._network.blank
+        try:
+            with torch.inference_mode():
+                scores, *states = self._score(frames[:, None], targets, hidden, cell)
+                scores = scores[:, 0]
+                finite = scores.isfinite().all()
+                tokens = scores[:, : blank + 1]
+                values, labels = self._best(tokens, width)
+                parts = (
+                    values.double(),
+                    labels,
+                    scores[:, blank + 1 :].log_softmax(-1),
+                    tsallis_confidence(tokens),
+                    *states,
+                )
+                best, ids, durations, confidences, *after = (part.cpu().numpy() for part in parts)
+                usable = bool(finite)
+        except RuntimeError as error:
+            raise self._failed(len(targets), error) from error
+        self._errors.worked()
+        if not usable:
+            raise InferenceError("the joint network's scores are not finite")
+        return Expansion(best, ids, durations, confidences.__getitem__, *after)
+
+    @torch.inference_mode()
+    def _score(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, and the states with layers first, on the device."""
+        network = self._network
+
+        def put(values: NDArray[np.generic]) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(network.device)
+
+        predicted, hidden_after, cell_after = network.predict(
+            put(targets).long(), put(hidden).transpose(0, 1), put(cell).transpose(0, 1)
+        )
+        scores = network.score(network.project(put(frames)), predicted)
+        return scores, hidden_after.transpose(0, 1), cell_after.transpose(0, 1)
+
+    def _failed(self, rows: int, error: RuntimeError) -> InferenceError:
+        self._errors.failed(error)
+        return InferenceError(f"the joint network failed on {rows} rows: {error}")

@@ -1,0 +1,12 @@
+"""Torch with one thread: several would wait for each other where tests run side by side."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
