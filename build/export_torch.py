@@ -1,0 +1,148 @@
+"""Write the weights of an ONNX export for recognition on torch: one file, with the precision of the device.
+
+    .venv/bin/python build/export_torch.py models/nemotron-speech-streaming-en-0.6b --precision bfloat16
+
+writes models/nemotron-speech-streaming-en-0.6b-torch with ``model.safetensors``, ``vocab.txt`` and
+``config.json``, which is all that the models need whose parameter ``engine`` is ``torch``. They can read the
+ONNX files as well; this is half as large. Prediction and joint network stay in single precision.
+
+The network is compared with the export on noise first, and nothing is written if they differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from parley.asr import checkpoint
+from parley.asr.checkpoint import CONFIG_FILE, DESCRIPTION, FILES
+from parley.asr.device.fastconformer import HISTORY, EncoderPool, EncoderSizes, FastConformer
+from parley.asr.device.loading import PRECISIONS
+from parley.asr.device.weights import ENCODER, WEIGHTS_FILE, read_weights
+from parley.asr.features.log_mel import SILENCE
+from parley.asr.offline.networks import OnnxEncoder
+from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.encoder import CacheAwareEncoder
+from parley.errors import ParleyError
+from parley.runtime.onnx import open_session
+
+LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
+"""Mean difference from the export, as a share of the mean size of its values."""
+_FRAMES = 400
+_CPU = torch.device("cpu")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 the file was written, 1 it was not, 2 wrong usage."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("export", type=Path, metavar="FOLDER", help="in single precision")
+    parser.add_argument("--precision", choices=sorted(PRECISIONS), default="bfloat16", help="of the encoder")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="default: the export's name with -torch")
+    args = parser.parse_args(argv)
+    into = args.into or args.export.with_name(f"{args.export.name}-torch")
+    try:
+        difference = export(args.export, into, PRECISIONS[args.precision])
+    except (ParleyError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    limit = LIMITS[PRECISIONS[args.precision]]
+    if difference > limit:
+        print(
+            f"error: the encoder differs by {difference:.2g} from the export; at most {limit} is allowed",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"{into / WEIGHTS_FILE}: the encoder differs by {difference:.2g} from the export")
+    return 0
+
+
+def export(folder: Path, into: Path, dtype: torch.dtype) -> float:
+    """Write the files unless they would differ too much; the difference.
+
+    Raises:
+        ParleyError: the export cannot be read.
+    """
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    difference, weights = (_streaming if "streaming" in config else _offline)(folder, dtype)
+    if difference <= LIMITS[dtype]:
+        into.mkdir(parents=True, exist_ok=True)
+        stored = {
+            name: tensor.to(dtype if name.startswith(f"{ENCODER}layers.") else torch.float32).contiguous()
+            for name, tensor in weights.items()
+        }
+        save_file(stored, into / WEIGHTS_FILE)
+        for name in DESCRIPTION:
+            if into != folder:
+                shutil.copyfile(folder / name, into / name)
+    return difference
+
+
+def _offline(folder: Path, dtype: torch.dtype) -> tuple[float, dict[str, torch.Tensor]]:
+    export = checkpoint.load(folder, FILES)
+    weights = read_weights(folder, export.encoder, export.decoder)
+    network = _network(weights, export.config.features_size, dtype, causal=False)
+    features = np.random.default_rng(0).standard_normal((1, export.config.features_size, _FRAMES))
+    lengths = np.array([_FRAMES])
+    expected, _ = OnnxEncoder(open_session(export.encoder)).encode(features.astype(np.float32), lengths)
+    with torch.inference_mode():
+        found, _ = network(
+            torch.from_numpy(features).float().transpose(1, 2),
+            torch.from_numpy(lengths),
+            network.positions(0, network.sizes.subsampled(_FRAMES)),
+        )
+    return _difference(found.float().numpy().transpose(0, 2, 1), expected), weights
+
+
+def _streaming(folder: Path, dtype: torch.dtype) -> tuple[float, dict[str, torch.Tensor]]:
+    export = streaming_checkpoint.load(folder)
+    look_ahead = export.streaming.look_aheads[0]
+    common, path = export.checkpoint, export.encoder(look_ahead)
+    weights = read_weights(folder, path, common.decoder)
+    bands = common.config.features_size
+    network = _network(weights, bands, dtype, causal=True)
+    channel = export.streaming.cache_last_channel
+    onnx = CacheAwareEncoder(
+        open_session(path), lookahead=look_ahead, channel=channel, time=export.streaming.cache_last_time
+    )
+    pool = EncoderPool.allocate(
+        network.sizes, rows=1, left=channel[1], silence=float(SILENCE), dtype=dtype, device=_CPU
+    )
+    row, positions = torch.zeros(1, dtype=torch.int64), network.positions(channel[1], look_ahead + 1)
+    caches = {name: values[None] for name, values in onnx.initial.items()}
+    history = np.full((1, bands, HISTORY), SILENCE, np.float32)
+    rng = np.random.default_rng(0)
+    found, expected = [], []
+    for _ in range(_FRAMES // onnx.chunk):
+        chunk = rng.normal(-9.0, 4.0, (1, bands, onnx.chunk)).astype(np.float32)
+        seen = np.concatenate([history, chunk], axis=2)
+        history = seen[:, :, -HISTORY:]
+        encoded, _, caches = onnx.encode(seen, caches)
+        expected.append(encoded)
+        with torch.inference_mode():
+            own = network.step(torch.from_numpy(chunk.transpose(0, 2, 1)), pool, row, row, positions)
+        found.append(own.float().numpy().transpose(0, 2, 1))
+    return _difference(np.concatenate(found, axis=2), np.concatenate(expected, axis=2)), weights
+
+
+def _network(
+    weights: dict[str, torch.Tensor], bands: int, dtype: torch.dtype, *, causal: bool
+) -> FastConformer:
+    return FastConformer.of(weights, EncoderSizes.of(weights, bands=bands, causal=causal), dtype, _CPU)
+
+
+def _difference(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(found - expected).mean() / np.abs(expected).mean())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
