@@ -242,3 +242,24 @@ async def test_a_beam_is_searched_where_it_is_told_to(tmp_path, clips, key):
         (final,) = [event for event in events if isinstance(event, TranscriptEvent) and event.is_final]
         assert len(final.alternatives) == 3
         assert final.alternatives[0].text == final.text
+
+
+async def test_torch_hears_the_same_inside_the_server(tmp_path, clips, local, key):
+    """The engine of the gpu profile, on a CPU: the same steps and sizes, operation by operation."""
+    settings = {
+        "PARLEY_NEMOTRON_STREAMING_ENGINE": "torch",
+        "PARLEY_NEMOTRON_STREAMING_LOOKAHEADS_MS": "160",
+        "PARLEY_NEMOTRON_STREAMING_ROW_BUCKETS": "1,4",
+    }
+    chosen = sorted(clips, key=lambda clip: len(clip.audio))[-3:]
+    with serve(tmp_path, ("silero_vad", MODEL), **{FINALS: "own"}, **settings) as running:
+        port = LoopbackClient(running.endpoints.grpc, max_calls=16)
+        try:
+            heard = await asyncio.gather(
+                *(hear(port, f"{key}-{n}", clip.audio, 1280, model=MODEL) for n, clip in enumerate(chosen))
+            )
+        finally:
+            await port.close()
+    for clip, events in zip(chosen, heard, strict=True):
+        assert final_text(events)
+        assert simple(events) == simple(hear_locally(local, clip.audio, 1280))
