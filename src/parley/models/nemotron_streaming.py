@@ -164,18 +164,20 @@ def _open_torch(
     """Everything on a torch device."""
     # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
     from parley.asr.device.loading import load_streaming  # noqa: PLC0415
-    from parley.models.torch_device import device_settings  # noqa: PLC0415
+    from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
 
     folder = resolve_weights(parameters, streaming_checkpoint.DEFAULT, DESCRIPTION)
     export = streaming_checkpoint.load(folder, DESCRIPTION)
-    recognizer, chunks = load_streaming(
-        export,
-        look_aheads_ms,
-        device_settings(parameters, device_id),
-        slots=slots,
-        audio=audio,
-        beam_size=beam_size(parameters),
-    )
+    settings = device_settings(parameters, device_id)
+    with loading(settings):
+        recognizer, chunks = load_streaming(
+            export,
+            look_aheads_ms,
+            settings,
+            slots=slots,
+            audio=audio,
+            beam_size=beam_size(parameters),
+        )
     return Engine(export.checkpoint, recognizer, chunks)
 
 

@@ -194,17 +194,19 @@ def _open_onnx(parameters: Parameters, device_id: int) -> RowDecoder:
 def _open_torch(parameters: Parameters, device_id: int) -> RowDecoder:
     # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
     from parley.asr.device.loading import load_decoder  # noqa: PLC0415
-    from parley.models.torch_device import device_settings  # noqa: PLC0415
+    from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
 
     export = checkpoint.load(
         resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.DESCRIPTION), checkpoint.DESCRIPTION
     )
-    return load_decoder(
-        export,
-        device_settings(parameters, device_id),
-        piece_frames=parameters.integer("piece_frames", _PIECE_FRAMES, minimum=1),
-        beam_size=beam_size(parameters),
-    )
+    settings = device_settings(parameters, device_id)
+    with loading(settings):
+        return load_decoder(
+            export,
+            settings,
+            piece_frames=parameters.integer("piece_frames", _PIECE_FRAMES, minimum=1),
+            beam_size=beam_size(parameters),
+        )
 
 
 _ENGINES: Mapping[str, DecoderOpener] = {"onnx": _open_onnx, "torch": _open_torch}

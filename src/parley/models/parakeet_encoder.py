@@ -178,7 +178,7 @@ def _open_torch(parameters: Parameters, device_id: int) -> EncoderService:
     # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
     from parley.asr.device.loading import load_encoder  # noqa: PLC0415
     from parley.asr.device.offline import RunSizes  # noqa: PLC0415
-    from parley.models.torch_device import device_settings  # noqa: PLC0415
+    from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
 
     export = checkpoint.load(
         resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.DESCRIPTION), checkpoint.DESCRIPTION
@@ -189,8 +189,9 @@ def _open_torch(parameters: Parameters, device_id: int) -> EncoderService:
         settings.row_sizes,
         parameters.integer("max_run_frames", _MOST_FRAMES, minimum=1),
     )
-    # It pads by itself.
-    return EncoderService(load_encoder(export, settings, sizes), export.config.features_size)
+    with loading(settings):
+        # It pads by itself.
+        return EncoderService(load_encoder(export, settings, sizes), export.config.features_size)
 
 
 _ENGINES: Mapping[str, EncoderOpener] = {"onnx": _open_onnx, "torch": _open_torch}

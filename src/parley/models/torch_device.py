@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
 from parley.asr.device.loading import PRECISIONS, DeviceSettings, choose_device
 from parley.asr.device.streaming import ROW_SIZES
 from parley.errors import ModelLoadingError
 from parley.runtime.batching import parse_sizes
+from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
 
 
@@ -35,3 +38,8 @@ def device_settings(parameters: Parameters, device_id: int) -> DeviceSettings:
         parse_sizes(parameters.text("row_buckets", ""), "row_buckets") or ROW_SIZES,
         graphs,
     )
+
+
+def loading(settings: DeviceSettings) -> AbstractContextManager[None]:
+    """The right to take memory of the device, which models that measure the GPU need alone."""
+    return loading_on_gpu(alone=False) if settings.device.type == "cuda" else nullcontext()
