@@ -107,6 +107,7 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
         taken = once(lambda: graphs.append(device(_capture(settings))), settings.device)  # noqa: B023
         findings.measure(f"{name}: load, with {len(streams)} sizes", taken, "s")
         _check_graphs(findings, name, graphs[0], device(Repetition()))
+        forget_memory(settings.device)
         for rows in streams:
             if settings.seconds_left <= 0:
                 findings.skipped = "no time left"
@@ -135,14 +136,16 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
 def _check_graphs(
     findings: Findings, name: str, graphs: StreamingDevice, operations: StreamingDevice
 ) -> None:
-    """Both get the same audio, until their caches are full. All rows of a pool begin as its initial one."""
+    """Both get the same audio, until their caches are full."""
     difference = 0.0
     same = True
     for index in range(2 * LEFT * SUBSAMPLING // _CHUNK):
         step = _step(4, index)
-        for own, other in zip(
-            graphs.run(_CHUNK, step, encoded=True), operations.run(_CHUNK, step, encoded=True), strict=True
-        ):
+        if index == 0:
+            # Preparing the sizes has left traces in rows that no stream has yet.
+            step = replace(step, sources=np.full(4, graphs.initial_row))
+        outputs = (device.run(_CHUNK, step, encoded=True) for device in (graphs, operations))
+        for own, other in zip(*outputs, strict=True):
             if isinstance(own, Exception) or isinstance(other, Exception):
                 findings.check(f"{name}: finite", passed=False, detail=str(own))
                 return
