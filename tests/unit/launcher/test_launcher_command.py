@@ -73,6 +73,9 @@ def test_administration_is_locked_and_no_key_is_in_the_command_line(installation
     assert command(installation) == command(installation), "nothing in it is drawn by chance"
     name = NO_KEY.partition("=")[0]
     assert ":" in name, "neither HTTP/1 nor HTTP/2 has such a header"
+    # For servers that are started by hand.
+    (grpc,) = [lock for lock in locks if lock.startswith("--grpc")]
+    assert f"`{grpc}`" in (ROOT / "docs/security.md").read_text()
 
 
 def test_extra_flags_come_last_so_that_they_win(installation):

@@ -71,7 +71,13 @@ def test_an_operator_can_try_any_version(install, caplog):
     install(vllm="0.34.0")
     check_vllm({"PARLEY_ANY_VERSION": "true"})
     assert "vLLM is 0.34.0" in caplog.text
+
+
+def test_without_a_package_what_can_be_imported_is_tried(install, monkeypatch, caplog):
     install()
+    check_vllm({})
+    assert "vLLM's version is unknown" in caplog.text
+    monkeypatch.setattr(versions, "find_spec", lambda _: None)
     with pytest.raises(UnsupportedVersionError, match="vLLM is not installed"):
         check_vllm({"PARLEY_ANY_VERSION": "true"})
 
