@@ -275,3 +275,27 @@ async def test_the_decoder_searches_with_a_beam_where_it_is_told_to(tmp_path, po
         await own_port.close()
     assert pieces == whole
     assert whole != greedy
+
+
+async def test_networks_on_torch_hear_the_same_inside_the_server(tmp_path, clips, key):
+    """The engine of the gpu profile, on a CPU: the same runs and sizes, operation by operation."""
+    settings = {
+        "PARLEY_PARAKEET_ENCODER_ENGINE": "torch",
+        "PARLEY_PARAKEET_ENCODER_FRAME_BUCKETS": "400,2000",
+        "PARLEY_PARAKEET_ENCODER_ROW_BUCKETS": "1,2",
+        "PARLEY_PARAKEET_ENCODER_MAX_RUN_FRAMES": "2000",
+        "PARLEY_PARAKEET_DECODER_ENGINE": "torch",
+        "PARLEY_PARAKEET_DECODER_ROW_BUCKETS": "1,2",
+        "PARLEY_PARAKEET_DECODER_PIECE_FRAMES": "20",
+    }
+    chosen = clips[:2]
+    with serve(tmp_path, MODELS, **settings) as server:
+        port = LoopbackClient(server.endpoints.grpc)
+        try:
+            heard = await asyncio.gather(
+                *(hear(port, f"{key}-{n}", clip.audio, 4_000) for n, clip in enumerate(chosen))
+            )
+        finally:
+            await port.close()
+    for clip, events in zip(chosen, heard, strict=True):
+        assert simple(events) == simple(hear_locally(clip.audio, 4_000))
