@@ -20,6 +20,7 @@ from parley.agent.dtmf import DtmfBuffer
 from parley.agent.endpointer import Endpointer, UserTurn
 from parley.agent.generation import warm_up
 from parley.agent.interruptions import InterruptionDetector
+from parley.agent.languages import localize
 from parley.agent.metrics import SessionMetrics
 from parley.agent.ports import Engines
 from parley.agent.response import LlmResponse, SystemPrompt
@@ -93,11 +94,12 @@ class Conversation:
         self._metrics = metrics
         self._name = name
         self._engines = engines
+        language = primary_language(start.language)
+        self._language = language
+        config = localize(config, language)
         self._config = config
         self._emit = emit
         self._begin_turn = begin_turn
-        language = primary_language(start.language)
-        self._language = language
         self._start = start
         prompt, tools = self._prompt_prefix(start)
         self._history = History(prompt, config.prompt_tokens, tools)

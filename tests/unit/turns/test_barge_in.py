@@ -156,7 +156,18 @@ def test_a_language_without_lists_goes_by_words_alone():
     assert policy.on_final("mhm", 0.9, 0.5) == InterruptSpeech("words")
 
 
-@pytest.mark.parametrize("language", ["en", "de"])
+@pytest.mark.parametrize(
+    ("language", "agreeing", "stopping"),
+    [("es", "Sí, claro.", "¡Espera un momento!"), ("fr", "Oui, d'accord.", "Arrêtez, ça suffit.")],
+)
+def test_other_languages_have_words_of_their_own(language, agreeing, stopping):
+    words = interruption_words(language)
+    assert words.is_backchannel(words_of(agreeing))
+    assert not words.is_command(words_of(agreeing))
+    assert words.is_command(words_of(stopping))
+
+
+@pytest.mark.parametrize("language", ["en", "de", "es", "fr"])
 def test_no_phrase_is_both(language):
     words = interruption_words(language)
     assert words.backchannels

@@ -180,11 +180,51 @@ def test_finished_sentences_of_the_domain_are_not_taken_for_unfinished(monkeypat
     assert sum(intent != "phone_number" for intent, _ in unfinished) < 0.01 * len(said)
 
 
+@pytest.mark.parametrize(
+    ("language", "text", "kind", "finished"),
+    [
+        ("es", "Quiero reservar una mesa para", "preposition", False),
+        ("es", "Quiero ir al cine porque", "conjunction", False),
+        ("es", "Hola, pon un temporizador de diez", "digits", False),
+        ("es", "Mi correo es juan punto garcía arroba", "email", False),
+        ("es", "Mi teléfono es seis uno dos", "digits", False),
+        ("es", "¿Me puedes", "opening", False),
+        ("es", "Sí.", "phrase", True),
+        ("es", "¿Qué hora es?", "question", True),
+        ("fr", "Je voudrais réserver une table pour", "preposition", False),
+        ("fr", "Je veux aller au cinéma parce que", "conjunction", False),
+        ("fr", "Mets un minuteur de dix", "digits", False),
+        ("fr", "Bonjour, c'est pour le", "determiner", False),
+        ("fr", "Mon numéro de téléphone est zéro six", "digits", False),
+        ("fr", "Je m'appelle", "opening", False),
+        ("fr", "Non merci.", "phrase", True),
+        ("fr", "Combien ça coûte ?", "question", True),
+    ],
+)
+def test_other_languages_have_cues_of_their_own(language, text, kind, finished):
+    cue = find_cue(text, language)
+    assert cue is not None
+    assert (cue.kind, cue.finished) == (kind, finished)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("es", "Quiero una pizza."),
+        ("es", "La reunión es mañana"),
+        ("fr", "Je veux une pizza."),
+        ("fr", "Il fait beau"),
+    ],
+)
+def test_a_whole_sentence_has_no_cue(language, text):
+    assert find_cue(text, language) is None
+
+
 def test_a_language_without_a_list_has_no_cues():
     assert find_cue("set a timer for", "xx") is None
 
 
-@given(st.text(), st.sampled_from(["en", "xx"]))
+@given(st.text(), st.sampled_from(["en", "es", "fr", "xx"]))
 def test_any_text_can_be_looked_at(text, language):
     find_cue(text, language)
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from parley.asr.itn.english.addresses import write_addresses
 from parley.asr.itn.english.numbers import write_digits, write_spelling
+from parley.asr.itn.spoken_digits import FORMS, rules_of
 from parley.asr.itn.tokens import tokens_of
 
 _MOST_WORDS = 200
@@ -38,6 +39,7 @@ class InverseNormalizer(Protocol):
 # Addresses first: they have digits and spelled letters of their own.
 _RULES: dict[str, Sequence[Callable[[str], str]]] = {
     "en": (write_addresses, write_spelling, write_digits),
+    **{language: rules_of(language) for language in FORMS},
 }
 
 

@@ -1,0 +1,56 @@
+"""What the agent says and asks of the language model in the language of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from parley.agent.config import AgentConfig
+
+NAMES: Mapping[str, str] = {
+    "da": "Danish",
+    "de": "German",
+    "es": "Spanish",
+    "fr": "French",
+    "it": "Italian",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "sv": "Swedish",
+}
+"""By primary language, as language models know them."""
+_APOLOGIES: Mapping[str, Mapping[str, str]] = {
+    "es": {
+        "apology": "Lo siento, tengo un problema. Repítalo, por favor.",
+        "acted_apology": "Lo siento, tuve un problema antes de responder. Quizás lo que pidió ya esté hecho.",
+        "deaf_apology": "Lo siento, ahora mismo no le oigo.",
+    },
+    "fr": {
+        "apology": "Désolé, j'ai un problème. Répétez, s'il vous plaît.",
+        "acted_apology": "Désolé, j'ai eu un problème avant de répondre. C'est peut-être déjà fait.",
+        "deaf_apology": "Désolé, je ne vous entends pas pour le moment.",
+    },
+}
+_DEFAULTS = AgentConfig()
+
+
+def localize(config: AgentConfig, language: str) -> AgentConfig:
+    """The settings of a session in a language.
+
+    Apologies that the operator has not set are those of the language, if there are any; the server's prompt
+    asks for answers in it. A session's own prompt has to say that itself.
+
+    Args:
+        config: of the server.
+        language: primary language ("en").
+    """
+    translated: dict[str, Any] = {
+        name: text
+        for name, text in _APOLOGIES.get(language, {}).items()
+        if getattr(config, name) == getattr(_DEFAULTS, name)
+    }
+    if language in NAMES:
+        name = NAMES[language]
+        translated["system_prompt"] = f"{config.system_prompt} The user speaks {name}: answer in {name}."
+    return replace(config, **translated)
