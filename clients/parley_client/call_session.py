@@ -319,7 +319,7 @@ class CallSession:
         except SlowConsumerError:
             raise
         except ParleyError as error:
-            now, others = _now(), max(1, self._servers.count - 1)
+            now, others = _now(), max(1, self._servers.others)
             self._next_try_s = now + self._stay.on_failure(error, others, now)
 
     async def _recover(self) -> None:

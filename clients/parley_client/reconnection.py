@@ -41,7 +41,12 @@ class Reconnect(Protocol):
 
     @property
     def count(self) -> int:
-        """How many servers are asked before one is asked again, at least 1."""
+        """How many servers a call without one asks before it asks one again, at least 1."""
+        ...
+
+    @property
+    def others(self) -> int:
+        """How many servers there are beside the call's own."""
         ...
 
     async def next_stream(self, request: MoveRequest) -> CallStream:

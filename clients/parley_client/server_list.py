@@ -46,6 +46,11 @@ class ServerList:
         """See :class:`parley_client.reconnection.Reconnect`."""
         return max(_BEHIND_NAMES, len(self._servers)) if self._names_many else len(self._servers)
 
+    @property
+    def others(self) -> int:
+        """See :class:`parley_client.reconnection.Reconnect`."""
+        return self.count - 1
+
     async def open(self, index: int, call_id: str, timeout_s: float) -> CallStream:
         """A stream to the server at ``index``, from which the call goes on.
 

@@ -51,6 +51,12 @@ class CallServers:
         """See :class:`parley_client.reconnection.Reconnect`."""
         return max(1, sum(server.is_ready for server in self._servers.all))
 
+    @property
+    def others(self) -> int:
+        """See :class:`parley_client.reconnection.Reconnect`."""
+        # One that drains is not ready, and may be the call's own or not.
+        return sum(server.is_ready and server is not self._current for server in self._servers.all)
+
     async def open(self, lease: Lease, call_id: str, timeout_s: float) -> CallStream:
         """A stream to the leased server, which is the call's until :meth:`release`.
 

@@ -4,11 +4,12 @@ import json
 
 from fake_agent import FakeStream, polite
 from listening_gateway import closed, receive, until
-from resuming_agent import Session, frame, serve_session
+from resuming_agent import Session, frame, send_away, serve_session
 
 from parley import protocol
 from parley.errors import ModelUnavailableError, TooManySessionsError, UnsupportedVoiceError
 from parley_client.errors import ConnectError
+from parley_gateway.servers.load import ServerReport
 
 GONE = ModelUnavailableError("Socket closed")
 
@@ -122,6 +123,37 @@ async def test_a_server_that_refuses_a_call_that_moves_is_not_asked_again_at_onc
     }
     assert moves['parley_gateway_moves_total{outcome="moved",reason="lost"}'] == 1
     assert moves['parley_gateway_moves_total{outcome="failed",reason="lost"}'] >= 1
+
+
+async def test_a_call_that_leaves_a_server_asks_every_other_one(gateway):
+    agents = [Agent() for _ in range(3)]
+    refused = []
+
+    def serve(agent):
+        async def refuse_once(stream):
+            first = await stream.frames.get()
+            if protocol.decode_message(first.message).resume is not None and not refused:
+                refused.append(agent)
+                stream.say(protocol.ErrorEvent.of(TooManySessionsError("full", retry_after_s=60.0)))
+                stream.hang_up("failed")
+                return
+            stream.frames.put_nowait(first)
+            await agent(stream)
+
+        return refuse_once
+
+    one = await gateway(*map(serve, agents), servers={"load_s": 0.01})
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        (number,) = (number for number, agent in enumerate(agents) if agent.sessions)
+        used = one.gateway.servers.all[number]
+        one.pool.metrics[used.address] = ServerReport(1, draining=True)
+        await until(lambda: used.is_draining)
+        send_away(agents[number].sessions[0].stream)
+        await until(lambda: sum(len(agent.sessions) for agent in agents) == 2)
+        await socket.send(frame(1) + frame(0))
+        await receive(socket, "response_done")
+    assert refused
 
 
 async def test_a_call_does_not_wait_for_full_servers_when_its_own_is_back(gateway):
