@@ -1,12 +1,13 @@
 """A wall clock that can be set for some processes.
 
-The kernel has one wall clock: setting it would harm everything else on the machine. A monotonic clock does
-not jump, so only the other is changed.
+The kernel has one wall clock, which time namespaces leave out: setting it would harm everything else on the
+machine. A monotonic clock does not jump, so only the other is changed.
 
 Why not libfaketime: version 0.9.10, that of Debian 12 and Ubuntu 24.04, lets ``clock_nanosleep`` with a
-monotonic deadline, and so CPython's ``time.sleep``, fail with EINVAL, translates the deadlines of
-``sem_timedwait`` wrongly where the clock is given as a difference, and those of ``pthread_mutex_timedlock``,
-by which Triton's Python backend waits, not at all.
+monotonic deadline, and so CPython's ``time.sleep``, fail with EINVAL, and does not know futexes, by which
+gRPC waits. No version up to 0.9.12 translates the deadlines of ``sem_timedwait`` where the clock is given as
+a difference, or those of ``pthread_mutex_timedlock``, by which Triton's Python backend waits, or lets a wait
+that has begun follow a jump; 0.9.12 waits on after a futex was woken.
 """
 
 from __future__ import annotations
@@ -71,5 +72,9 @@ class Clock:
             mapped[:] = _SECONDS.pack(seconds)
 
     def rules(self, pid: int) -> bool:
-        """Whether a process has this clock."""
+        """Whether a process has this clock.
+
+        Raises:
+            OSError: it has ended.
+        """
         return str(self._library) in Path(f"/proc/{pid}/maps").read_text()

@@ -111,6 +111,11 @@ class Gateway:
             environment=self._environment,
         )
 
+    @property
+    def pid(self) -> int:
+        """Of its process; 0: it does not run."""
+        return self._program.pid
+
     async def stop(self, within_s: float) -> None:
         """End it politely (SIGTERM): it waits for its calls for ``listen.drain_s``.
 

@@ -32,6 +32,7 @@ from chaos.faults import (
     AGENT,
     CertificateRenewed,
     ClockJump,
+    FaultError,
     GatewayKilled,
     ModelSignal,
     OutOfMemory,
@@ -379,13 +380,58 @@ def test_a_flood_that_was_too_small_proves_nothing():
     assert len(Flood(10_000, 70.0, {"closed": 1}).find_problems()) == 2
 
 
-CLOCKED = """
-import multiprocessing, sys, threading, time
-semaphore, monotonic = multiprocessing.Semaphore(0), time.monotonic()
+WAITS = """
+import ctypes, multiprocessing, struct, sys, threading, time
+
+C = ctypes.CDLL(None)  # with what is preloaded
+WAIT_BITSET_PRIVATE_REALTIME, ALL, SYS_FUTEX = 9 | 128 | 256, 0xFFFFFFFF, 202
+
+def make():
+    return ctypes.create_string_buffer(64)
+
+def condition(deadline):
+    changed, lock = make(), make()
+    C.pthread_mutex_lock(lock)
+    while C.pthread_cond_timedwait(changed, lock, deadline) == 0:
+        pass
+
+def mutex(deadline):
+    lock, held, done = make(), threading.Event(), threading.Event()
+    def hold():
+        C.pthread_mutex_lock(lock)
+        held.set()
+        done.wait()
+    threading.Thread(target=hold).start()
+    held.wait()
+    assert C.pthread_mutex_timedlock(lock, deadline)
+    done.set()
+
+def futex(deadline):
+    word, until = make(), ctypes.addressof(deadline)
+    arguments = SYS_FUTEX, ctypes.addressof(word), WAIT_BITSET_PRIVATE_REALTIME, 0, until, 0, ALL
+    assert C.syscall(*map(ctypes.c_long, arguments))
+
+def sleep(deadline):
+    C.clock_nanosleep(time.CLOCK_REALTIME, 1, deadline, None)
+
+def semaphore(deadline):
+    assert C.sem_timedwait(make(), deadline)
+
+def wait(kind, seconds):
+    at = time.time_ns() + round(seconds * 1e9)
+    globals()[kind](ctypes.create_string_buffer(struct.pack("=qq", *divmod(at, 10**9)), 16))
+"""
+"""Waits until a time of the wall clock, in C, as Triton and gRPC do."""
+KINDS = ("condition", "futex", "mutex", "semaphore", "sleep")
+CLOCKED = f"""
+{WAITS}
+monotonic = time.monotonic()
 for line in sys.stdin:
     time.sleep(0.001)
-    assert not semaphore.acquire(timeout=0.001)  # sem_timedwait, until a time of the wall clock
+    assert not multiprocessing.Semaphore(0).acquire(timeout=0.001)
     assert not threading.Event().wait(0.001)
+    for kind in {KINDS}:
+        wait(kind, 0.001)
     print(time.time(), time.monotonic() - monotonic, flush=True)
 """
 
@@ -423,11 +469,11 @@ def test_a_wall_clock_jumps_under_a_process_and_its_waits_end(tmp_path):
 
 
 @needs_compiler
-def test_a_jump_passes_the_deadline_of_a_semaphore(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_jump_passes_the_deadline_of_a_wait(tmp_path, kind):
     clock, hours = Clock(tmp_path), 0
     process = subprocess.Popen(
-        [sys.executable, "-c", "import multiprocessing; multiprocessing.Semaphore(0).acquire(timeout=1_800)"],
-        env={**os.environ, **clock.environment},
+        [sys.executable, "-c", f"{WAITS}\nwait({kind!r}, 1_800)"], env={**os.environ, **clock.environment}
     )
     while process.poll() is None:  # the first jumps may come before the wait
         hours += 1
@@ -435,6 +481,28 @@ def test_a_jump_passes_the_deadline_of_a_semaphore(tmp_path):
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
     assert process.returncode == 0
+
+
+async def test_a_clock_that_is_told_once_a_second_is_read_until_it_has_jumped():
+    hour = {A: 3_601.0, GATEWAY_1: 3_600.0}
+    told = [dict.fromkeys(hour, 0.0), {A: 3_601.0, GATEWAY_1: 1.0}, hour, {}]
+
+    async def read_clocks():
+        return told.pop(0)
+
+    jump = ClockJump(3_600)
+    deployment = SimpleNamespace(
+        clock=SimpleNamespace(set=lambda _: None), find_unclocked=list, read_clocks=read_clocks
+    )
+    await jump.inject(deployment)
+    assert await jump.check(deployment) == []
+    assert told == [{}]
+
+
+async def test_a_clock_that_a_process_does_not_have_proves_nothing():
+    deployment = SimpleNamespace(clock=SimpleNamespace(), find_unclocked=lambda: ["tritonserver"])
+    with pytest.raises(FaultError, match="tritonserver"):
+        await ClockJump(3_600).inject(deployment)
 
 
 def test_a_server_writes_its_own_time_into_its_log(monkeypatch):
