@@ -4,10 +4,13 @@ A model that has completed nothing for a while gets its canary. A canary that is
 counts against the model only if neither its processes nor those of the models that it calls have used a
 processor, or waited for one, meanwhile: a process that hangs does neither, and one that is busy on a slow or
 crowded machine does. A process with an event loop also touches a heartbeat file.
+
+A wall clock that is set back makes a server hang that shows none of this at first (:class:`WallClock`).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -116,6 +119,35 @@ def ask_canary(
     except Exception as error:  # noqa: BLE001 - whatever it is, the model did not answer well
         return CanaryOutcome(model, str(error) or type(error).__name__)
     return CanaryOutcome(model)
+
+
+class WallClock:
+    """Notices that the wall clock was set back.
+
+    gRPC as Triton 24.10 has it waits for its next timer until a time of the wall clock (grpc/grpc#32176). It
+    goes on waiting for as long as the clock was set back, unless an earlier timer comes; streams of responses
+    that need later timers hang meanwhile. Requests with one response are answered.
+
+    Args:
+        wall: reads it (seconds).
+        steady: reads a clock that is never set (seconds).
+    """
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._ahead_s = -math.inf
+
+    def set_back_s(self) -> float:
+        """By how many seconds it was set back, at least, since the last call; 0: it was not."""
+        before = self._steady()
+        wall = self._wall()
+        after = self._steady()  # later by as long as this thread had to wait in between
+        back_s = self._ahead_s - (wall - before)
+        self._ahead_s = wall - after
+        return max(0.0, back_s)
 
 
 @dataclass

@@ -18,7 +18,14 @@ from google.protobuf import json_format
 
 from parley.canaries import CanaryCall, ServerAddress
 from parley.launcher.control import ControlError, ModelControl, occupy_dead_slots
-from parley.launcher.restarts import DIED, NOT_RESTORED, STOPPED, UNRESPONSIVE, SupervisorLimits
+from parley.launcher.restarts import (
+    DIED,
+    NOT_RESTORED,
+    SET_BACK,
+    STOPPED,
+    UNRESPONSIVE,
+    SupervisorLimits,
+)
 
 _PROCESS_REASONS = (DIED, STOPPED, UNRESPONSIVE)
 _FIRST_CANARY_S = 8.0
@@ -169,7 +176,7 @@ class ModelReloader:
         """Set every counter to zero: one that first appears with a restart shows no increase."""
         control = self._server.control
         names = [(model, reason) for model in models for reason in _PROCESS_REASONS]
-        names += [("", reason) for reason in (*_PROCESS_REASONS, NOT_RESTORED)]
+        names += [("", reason) for reason in (*_PROCESS_REASONS, SET_BACK, NOT_RESTORED)]
         try:
             for model, reason in names:
                 control.count(model, reason, 0)

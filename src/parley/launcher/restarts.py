@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 DIED = "died"
 """A process ended."""
@@ -15,6 +16,8 @@ STOPPED = "stopped"
 """A process was stopped by a signal (SIGSTOP), and killed for it."""
 UNRESPONSIVE = "unresponsive"
 """A model did not answer its canary, or the server did not answer at all."""
+SET_BACK = "clock_set_back"
+"""The wall clock was set back, and Triton's gRPC may hang for as long."""
 NOT_RESTORED = "model_not_restored"
 """A server was replaced because one of its models could not be."""
 
@@ -37,6 +40,8 @@ class SupervisorLimits:
     """Longest time without a completed request for a model whose process uses its processor."""
     reload_canary_s: float = 20.0
     """Deadline of the canary of a model that was just loaded."""
+    set_back_s: float = 10.0
+    """When the wall clock is set back by more at once, there is a new server: waiting would take longer."""
     server_failures: int = 3
     """A server that does not answer this many requests in a row is unresponsive."""
     waits_s: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 20.0)
@@ -95,12 +100,14 @@ class RestartRecord:
     restarts: dict[str, int] = field(default_factory=dict)
     """By reason."""
     last: Restart | None = None
+    _noticed_s: float = 0.0
+    """When the last one was noticed, by a clock that is never set; not written."""
 
     def on_failure(self, reason: str, detail: str) -> None:
         """A restart begins."""
         self.state = "restarting"
         self.restarts[reason] = self.restarts.get(reason, 0) + 1
-        self.last = Restart(reason, detail, time.time())
+        self.last, self._noticed_s = Restart(reason, detail, time.time()), time.monotonic()
 
     def on_restored(self) -> float:
         """The restart is complete; returns the seconds since the failure was noticed."""
@@ -108,7 +115,7 @@ class RestartRecord:
         if self.last is None:
             return 0.0
         self.last.answered = time.time()
-        return self.last.answered - self.last.noticed
+        return time.monotonic() - self._noticed_s
 
 
 def write_record(path: Path, server: RestartRecord, models: Mapping[str, RestartRecord]) -> None:
@@ -118,9 +125,13 @@ def write_record(path: Path, server: RestartRecord, models: Mapping[str, Restart
         OSError: it cannot be written; what was there before still is.
     """
     content = {
-        "server": asdict(server),
-        "models": {name: asdict(record) for name, record in sorted(models.items())},
+        "server": _to_json(server),
+        "models": {name: _to_json(record) for name, record in sorted(models.items())},
     }
     draft = path.with_suffix(".new")
     draft.write_text(json.dumps(content, indent=2) + "\n")
     draft.replace(path)
+
+
+def _to_json(record: RestartRecord) -> dict[str, Any]:
+    return {name: value for name, value in asdict(record).items() if not name.startswith("_")}

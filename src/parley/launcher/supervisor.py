@@ -2,8 +2,8 @@
 
 A model's process that ends, is stopped, or does not answer its canary is replaced by loading that model alone
 again; of a model whose instances are groups of their own, only the failed instance. A model that fails too
-often within a window, and a server that ends or does not answer, cost a new server. A server that fails too
-often is given up.
+often within a window, and a server that ends, does not answer, or whose clock is set back, cost a new server.
+A server that fails too often is given up.
 
 What Triton 24.10 does of itself: a request to a dead process gets an error after a second, one after the
 other; the responses of a decoupled request that was under way never come, and its caller waits for its own
@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from parley.canaries import CanaryCall, ServerAddress
-from parley.launcher.liveness import CanaryOutcome, Heartbeats, Liveness, ask_canary, read_counts
+from parley.launcher.liveness import (
+    CanaryOutcome,
+    Heartbeats,
+    Liveness,
+    WallClock,
+    ask_canary,
+    read_counts,
+)
 from parley.launcher.models import renew_instances, renew_model
 from parley.launcher.options import LauncherError, RestartLimitError, StartInterruptedError
 from parley.launcher.processes import Stub, child_state, find_stubs, kill_process
@@ -32,6 +39,7 @@ from parley.launcher.reloading import Failure, LoadDone, ModelReloader, Supervis
 from parley.launcher.restarts import (
     DIED,
     NOT_RESTORED,
+    SET_BACK,
     STOPPED,
     UNRESPONSIVE,
     Attempts,
@@ -109,6 +117,7 @@ class Supervisor:
         load_s: seconds that a model may take to load.
         called: by model, those on which its canary may wait.
         counts: reads from the server's address what its models have completed.
+        clock: notices that the wall clock was set back.
     """
 
     def __init__(
@@ -122,6 +131,7 @@ class Supervisor:
         load_s: float,
         called: Callable[[str], Collection[str]],
         counts: Callable[[ServerAddress], Mapping[str, tuple[int, ...]]] = read_counts,
+        clock: WallClock | None = None,
     ) -> None:
         self._server = server
         self._canaries = canaries
@@ -137,6 +147,7 @@ class Supervisor:
         self._results: queue.SimpleQueue[LoadDone | _CountsRead | _CanaryDone] = queue.SimpleQueue()
         self._generation = 0
         self._read_server_counts = counts
+        self._wall_clock = clock or WallClock()
         self._heartbeats: Heartbeats
         self._silences = 0
         self._stopped_since: float | None = None
@@ -220,6 +231,10 @@ class Supervisor:
                 )
         if self._silences >= self._limits.server_failures:
             raise _ServerNeededError(UNRESPONSIVE, f"tritonserver did not answer {self._silences} times")
+        if (back_s := self._wall_clock.set_back_s()) > self._limits.set_back_s:
+            raise _ServerNeededError(
+                SET_BACK, f"the clock was set back by {back_s:.0f} s, for which tritonserver may hang"
+            )
 
     # --- models -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""When the silence of an event loop is too long."""
+"""When the silence of an event loop is too long, and when the wall clock was set back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 
 from parley.launcher import liveness
-from parley.launcher.liveness import Heartbeats
+from parley.launcher.liveness import Heartbeats, WallClock
 from parley.triton.request_loop import heartbeat_path
 
 PID = 7
@@ -67,3 +67,20 @@ def test_a_new_process_with_the_number_of_an_old_one_begins_anew(process):
     assert process.silent_from(0, 7) is None
     process.heartbeats.forget(PID)
     assert process.silent_from(7, 14) is None
+
+
+@pytest.mark.parametrize(
+    ("readings", "back_s"),
+    [
+        ([(10, 10), (11, 11)], 0),
+        ([(10, 10), (4_610, 11)], 0),
+        ([(4_610, 10), (1_011, 11)], 3_600),
+        ([(10, 10), (12, 12, 40), (41, 41)], 0),  # the thread had to wait after it had read the wall clock
+        ([(10, 10), (40, 12, 40), (41, 41)], 0),  # and before
+    ],
+)
+def test_a_wall_clock_that_is_set_back_is_noticed(readings, back_s):
+    walls = iter([wall for wall, *_ in readings])
+    steady = iter([at for _, *around in readings for at in (around[0], around[-1])])
+    clock = WallClock(lambda: next(walls), lambda: next(steady))
+    assert max(clock.set_back_s() for _ in readings) == back_s

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,12 +17,12 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from parley.canaries import CanaryError, CanaryLateError
-from parley.launcher import liveness
+from parley.launcher import liveness, restarts
 from parley.launcher.control import ControlError
 from parley.launcher.models import read_config, renew_instances, renew_model
 from parley.launcher.options import NotReadyError, RestartLimitError, ServerOptions
 from parley.launcher.processes import STUB
-from parley.launcher.restarts import Attempts, SupervisorLimits
+from parley.launcher.restarts import Attempts, RestartRecord, SupervisorLimits
 from parley.launcher.supervisor import Supervisor
 from parley.triton.model_control import CONTROL_MODEL
 from parley.triton.request_loop import heartbeat_path
@@ -144,6 +145,19 @@ class FakeCounts:
         return dict(self.numbers)
 
 
+class FakeClock:
+    """A wall clock that can be set."""
+
+    def __init__(self):
+        self.ahead_s = 3_600.0
+        """Of a monotonic one."""
+        self.reads = 0
+
+    def read(self):
+        self.reads += 1
+        return time.monotonic() + self.ahead_s
+
+
 class Case:
     """One supervisor with its server."""
 
@@ -151,6 +165,7 @@ class Case:
         self.server = FakeServer(tmp_path / "repository", models)
         self.counts = FakeCounts()
         self.said = []
+        self.clock = FakeClock()
         self.path = tmp_path / "supervisor.json"
         self.supervisor = Supervisor(
             self.server,
@@ -161,6 +176,7 @@ class Case:
             load_s=5,
             called=lambda model: called.get(model, set()),
             counts=self.counts.read,
+            clock=liveness.WallClock(self.clock.read),
         )
         self.supervisor.start()
 
@@ -288,7 +304,9 @@ def test_a_model_that_does_not_answer_after_its_load_is_loaded_again(make):
 def test_every_counter_is_there_before_anything_is_counted(make):
     case = make(models=("echo", "agent"))
     begun = {(model, reason) for model in ("echo", "agent") for reason in ("died", "stopped", "unresponsive")}
-    begun |= {("", reason) for reason in ("died", "stopped", "unresponsive", "model_not_restored")}
+    begun |= {
+        ("", reason) for reason in ("died", "stopped", "unresponsive", "clock_set_back", "model_not_restored")
+    }
     case.until(lambda: set(case.server.begun) == begun)
     assert case.server.counted == []
     case.server.begun.clear()
@@ -400,6 +418,34 @@ def test_a_server_that_does_not_give_its_counts_is_replaced(make):
     case.counts.answers = True
     case.until(lambda: case.record()["server"]["state"] == "serving")
     assert "unresponsive" in case.record()["server"]["restarts"]
+
+
+def test_a_server_whose_clock_was_set_back_is_replaced(make):
+    case = make()
+    case.until(lambda: case.clock.reads > 1)
+    case.clock.ahead_s = 0.0
+    case.until(lambda: case.server.restarted == 1)
+    case.until(lambda: case.record()["server"]["state"] == "serving")
+    assert case.record()["server"]["restarts"] == {"clock_set_back": 1}
+    assert case.said[0].startswith("the clock was set back by 3600 s")
+    assert case.server.loads == []
+
+
+def test_a_clock_that_is_set_forward_or_by_little_changes_nothing(make):
+    case = make()
+    for ahead_s in (7_200.0, 7_191.0):
+        case.clock.ahead_s, reads = ahead_s, case.clock.reads
+        case.until(lambda reads=reads: case.clock.reads > reads + 1)
+    assert case.server.restarted == 0
+
+
+def test_a_restart_takes_as_long_as_it_takes_though_the_clock_is_set_meanwhile(monkeypatch):
+    record, wall = RestartRecord(), [7_200.0]
+    monkeypatch.setattr(restarts, "time", SimpleNamespace(time=lambda: wall[0], monotonic=time.monotonic))
+    record.on_failure("died", "process 1 died")
+    wall[0] = 3_600.0
+    assert 0 <= record.on_restored() < 60
+    assert record.last.answered == 3_600.0
 
 
 def test_a_quiet_model_that_fails_its_canary_twice_is_replaced(make):
