@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,10 +25,11 @@ from livekit.agents.metrics import LLMMetrics, STTMetrics, TTSMetrics
 from livekit.agents.stt import SpeechEventType
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.plugins import parley
+from livekit.plugins.parley import speech_stream
 from livekit_call import calling
 from recordings import RATE, recording
 
-from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent, Word
 from parley.chat import ToolCall
 from parley.llm.messages import Completed, TextDelta, ToolCalled
 from parley.tts.messages import SpeechChunk, WordMark
@@ -355,6 +357,29 @@ async def test_a_stream_that_breaks_is_opened_again(fake):
     assert failure.recoverable
     assert isinstance(failure.error, APIConnectionError)
     assert len(starts(fake)) == 2
+
+
+async def test_words_are_where_they_were_said_though_the_clock_is_set(fake, monkeypatch):
+    set_by_s = [0.0]
+    clock = SimpleNamespace(time=lambda: time.time() + set_by_s[0], monotonic=time.monotonic)
+    monkeypatch.setattr(speech_stream, "time", clock)
+    word = Word(text="here", start_ms=0, end_ms=9, confidence=1.0)
+    fake.hear = lambda _: [
+        SpeechStartedEvent(utterance=1, at_ms=0),
+        SpeechStoppedEvent(utterance=1, at_ms=9, detected_at_ms=9),
+        TranscriptEvent(utterance=1, text="here", is_final=True, words=[word]),
+    ]
+    async with parley.STT(server=fake.address) as stt, stt.stream(conn_options=QUICKLY) as stream:
+        push(stream, bytes(3_200))
+        await events_until(stream, SpeechEventType.END_OF_SPEECH)
+        set_by_s[0] = 3_600.0
+        stt.update_options(language="en")  # with the next audio there is another stream of the server's
+        push(stream, bytes(3_200))
+        await until(lambda: len(starts(fake)) == 2)
+        stream.end_input()
+        texts = [event async for event in stream if event.type is SpeechEventType.FINAL_TRANSCRIPT]
+    assert texts
+    assert all(0 <= text.alternatives[0].start_time < 600 for text in texts)
 
 
 @pytest.mark.parametrize("stopped", [[], [SpeechStoppedEvent(utterance=1, at_ms=9, detected_at_ms=9)]])

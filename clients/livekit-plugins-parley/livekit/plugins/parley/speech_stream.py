@@ -40,10 +40,10 @@ class SpeechStream(stt.RecognizeStream):
         self._changed = True
 
     async def _run(self) -> None:
-        began = time.time()
+        began = time.monotonic()
         offset_s = self.start_time_offset
         try:
-            while not await self._listen(offset_s + time.time() - began):
+            while not await self._listen(offset_s + time.monotonic() - began):
                 pass
         except ParleyError as error:
             raise api_error(error, request_id=self._request_id) from error
