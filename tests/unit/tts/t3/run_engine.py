@@ -162,7 +162,7 @@ def run_with_abort(aborted, other):
 cases = [utterance(number) for number in range(UTTERANCES)]
 requests = [request for request, _, _ in cases]
 expected = {request.request_id: tokens for request, tokens, _ in cases}
-longest = max(requests, key=lambda request: len(expected[request.request_id]))
+longest = max(requests[1:], key=lambda request: len(expected[request.request_id]))
 print(
     json.dumps(
         {
