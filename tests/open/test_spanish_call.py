@@ -15,6 +15,7 @@ from word_errors import word_errors
 from parley.asr.attention.families import load_model
 from parley.asr.attention.model import DETECT
 from parley.asr.attention.worker import Reader
+from parley.asr.messages import TranscribeRequest
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.protocol import ResponseText, Transcript, TurnMetrics
@@ -25,6 +26,7 @@ from parley.tts.espeak_phonemes.front_end import VOICES, EspeakFrontEnd
 from parley.tts.kokoro.network import SAMPLE_RATE, load_network
 from parley.tts.kokoro.voices import DEFAULTS
 from parley_client import AgentAudio, connect
+from parley_client.stages import Transcriber, open_server
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
 NEEDED = ("whisper-base", "kokoro-82m", "misaki-en", "g2p-en", "qwen2.5-coder-0.5b-w8a8")
@@ -50,7 +52,7 @@ PATIENCE = {
     "PARLEY_VOICE_AGENT_TTS_DEADLINE_S": "120",
     "PARLEY_VOICE_AGENT_TTS_FIRST_AUDIO_S": "120",
 }
-MODELS = ("whisper", "qwen3", "kokoro", "espeak", "smart_turn", "voice_agent")
+MODELS = ("whisper", "whisper_transcribe", "qwen3", "kokoro", "espeak", "smart_turn", "voice_agent")
 ANSWER_S = 240.0
 
 
@@ -107,7 +109,10 @@ def test_the_language_of_a_recording_is_found_out(reader, recordings):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def call(tmp_path_factory, recordings):
-    """The events of a call in which one question is asked in Spanish, and the answer's audio."""
+    """A call in which one question is asked in Spanish: its events, the answer's audio, and a transcript.
+
+    The transcript is that of the question as a recording, from the model that clients choose.
+    """
     options = ServerOptions(
         profile=OPEN_PROFILE,
         load_models=MODELS,
@@ -131,19 +136,29 @@ async def call(tmp_path_factory, recordings):
                         audio.append(event.samples)
                     elif isinstance(event, TurnMetrics):
                         break
-    return events, np.concatenate([np.zeros(0, np.int16), *audio]).astype(np.float32) / 32_768
+        async with open_server(server.endpoints.grpc) as stages, Transcriber(stages) as transcriber:
+            request = TranscribeRequest(language=DETECT)
+            transcript = await transcriber.transcribe(recordings[QUESTION], request)
+    return events, np.concatenate([np.zeros(0, np.int16), *audio]).astype(np.float32) / 32_768, transcript
 
 
 def test_the_question_is_understood_in_spanish(call):
-    events, _ = call
+    events, _, _ = call
     heard = " ".join(event.text for event in events if isinstance(event, Transcript) and event.is_final)
     assert errors(QUESTION, heard) <= 0.2, heard
 
 
 def test_the_answer_is_spanish_and_said_by_a_spanish_voice(call, reader):
-    events, audio = call
+    events, audio, _ = call
     answer = "".join(event.text for event in events if isinstance(event, ResponseText))
     assert "par\u00eds" in answer.lower().replace("paris", "par\u00eds")
     heard = reader.read(at_16_khz(audio, 24_000), reader.options(DETECT, [], 1.0))
     assert heard.language == "es"
     assert errors(answer, heard.text) <= 0.35, (answer, heard)
+
+
+def test_a_recording_is_transcribed_in_the_language_that_it_is_in(call):
+    _, _, transcript = call
+    assert transcript.language == "es"
+    assert errors(QUESTION, transcript.text) <= 0.2, transcript
+    assert [segment.text for segment in transcript.segments] == [transcript.text]
