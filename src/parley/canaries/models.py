@@ -14,9 +14,11 @@ from parley.canaries.connection import CanaryConnection, ServerAddress
 from parley.chat import ChatMessage
 from parley.errors import (
     DeadlineExceededError,
+    InvalidInputError,
     NotPermittedError,
     OverloadedError,
     ParleyError,
+    ReferenceAudioError,
     TooManySessionsError,
 )
 from parley.inference import (
@@ -34,7 +36,7 @@ from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, Start,
 from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance
 from parley.tts.t3.messages import SpeechSampling, SpeechTokensEvent, SpeechTokensRequest, TokensCompleted
-from parley.tts.voices.messages import ListVoices, VoicesReply
+from parley.tts.voices.messages import EnrollVoice, ListVoices, VoicesReply
 
 CanaryCall: TypeAlias = Callable[[ServerAddress, float], str]
 """Takes an address and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
@@ -315,6 +317,27 @@ def _ask_voice_enrollment(server: CanaryConnection) -> None:
         return
 
 
+def _ask_voice_reference(model: str, server: CanaryConnection) -> None:
+    """100 ms of silence, which no voice can be made of: its refusal is the answer."""
+    message = EnrollVoice(name="canary", consent="There is no speaker.", sample_rate=16_000)
+    inputs = {"REQUEST": struct_tensor(message), "AUDIO": np.zeros(3_200, np.uint8)}
+    _require_refusal(server, ModelRequest(model, inputs, ()), ReferenceAudioError)
+
+
+def _ask_voice_conditionals(server: CanaryConnection) -> None:
+    """A recording of one sample, which is too short: making a voice would take seconds."""
+    inputs = dict.fromkeys(("AUDIO_24K", "AUDIO_16K"), np.zeros(1, np.float32))
+    _require_refusal(server, ModelRequest("voice_conditionals", inputs, ()), InvalidInputError)
+
+
+def _require_refusal(server: CanaryConnection, request: ModelRequest, kind: type[ParleyError]) -> None:
+    try:
+        server.infer(request)
+    except kind:
+        return
+    raise CanaryError("it took what it has to refuse")
+
+
 # --- the agent ----------------------------------------------------------------------------
 
 
@@ -397,6 +420,9 @@ CANARIES: dict[str, CanaryCall] = {
     "t3": _canary("t3", _ask_t3),
     "s3gen": _canary("s3gen", _ask_s3gen),
     "voice_enrollment": _canary("voice_enrollment", _ask_voice_enrollment),
+    "voice_reference": _canary("voice_reference", partial(_ask_voice_reference, "voice_reference")),
+    "voice_conditionals": _canary("voice_conditionals", _ask_voice_conditionals),
+    "voice_ensemble": _canary("voice_ensemble", partial(_ask_voice_reference, "voice_ensemble")),
     "chatterbox": _canary("chatterbox", partial(_ask_silently, "chatterbox")),
     "voice_agent": _canary("voice_agent", _ask_voice_agent, "voice_agent opened and closed a session"),
 }
@@ -406,6 +432,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "parakeet_transcribe": ("parakeet_encoder", "parakeet_decoder"),
     "parakeet_ensemble": ("parakeet_features", "parakeet_encoder", "parakeet_decoder", "parakeet_text"),
     "parakeet_tdt": ("parakeet_encoder", "parakeet_decoder"),
+    "voice_ensemble": ("voice_reference", "voice_conditionals"),
     "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper"),
 }
 """By model, those whose answers its own answer to its canary may wait for, whatever its settings are."""

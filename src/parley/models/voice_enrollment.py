@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -55,11 +56,7 @@ class EnrollmentModel:
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         torch.set_num_threads(parameters.integer("threads", 1, minimum=1))
         weights = resolve_weights(parameters, "chatterbox")
-        maker = VoiceMaker(
-            checkpoint.load(weights),
-            _variant(parameters, weights),
-            prompt_s=parameters.number("prompt_s", PROMPT_S, minimum=1.0),
-        )
+        maker = open_maker(parameters, weights)
         detect = silero(open_session(bundled_folder() / FILE))
         store, policy = open_store(parameters, weights), _policy(parameters)
         self._executor = ThreadPoolExecutor(1, "enrollment")
@@ -87,6 +84,19 @@ class EnrollmentModel:
         responder.answer({"REPLY": struct_tensor(reply)})
 
 
+def open_maker(parameters: Parameters, weights: Path) -> VoiceMaker:
+    """What makes voices with ``weights``, by the parameters ``variant`` and ``prompt_s``.
+
+    Raises:
+        ModelLoadingError: a setting or the weights are not usable.
+    """
+    return VoiceMaker(
+        checkpoint.load(weights),
+        _variant(parameters, weights),
+        prompt_s=parameters.number("prompt_s", PROMPT_S, minimum=1.0),
+    )
+
+
 def _variant(parameters: Parameters, weights: Any) -> Variant:
     chosen = parameters.choice("variant", "", get_args(Variant))
     return chosen or read_shape(find_checkpoint(weights)).variant  # type: ignore[return-value]
@@ -99,18 +109,27 @@ def _policy(parameters: Parameters) -> Policy:
             f"permit of model {parameters.model} has {', '.join(sorted(unknown))}; "
             f"possible are {', '.join(_OPERATIONS)}"
         )
-    default = EnrollmentLimits()
     return Policy(
         permitted=permitted,
         require_consent=parameters.boolean("require_consent", default=True),
         max_waiting=parameters.integer("max_waiting", 8, minimum=1),
         timeout_s=parameters.number("timeout_s", 60.0, minimum=0.1),
-        limits=EnrollmentLimits(
-            min_speech_s=parameters.number("min_speech_s", default.min_speech_s, minimum=1.0),
-            max_s=parameters.number("max_audio_s", default.max_s, minimum=1.0),
-            max_bytes=parameters.integer("max_bytes", default.max_bytes, minimum=1_000),
-            min_level_db=parameters.number("min_level_db", default.min_level_db, minimum=-100.0),
-            max_clipped=parameters.number("max_clipped", default.max_clipped),
-            min_snr_db=parameters.number("min_snr_db", default.min_snr_db),
-        ),
+        limits=read_limits(parameters),
+    )
+
+
+def read_limits(parameters: Parameters) -> EnrollmentLimits:
+    """What recordings have to be.
+
+    Raises:
+        ModelLoadingError: a setting is not usable.
+    """
+    default = EnrollmentLimits()
+    return EnrollmentLimits(
+        min_speech_s=parameters.number("min_speech_s", default.min_speech_s, minimum=1.0),
+        max_s=parameters.number("max_audio_s", default.max_s, minimum=1.0),
+        max_bytes=parameters.integer("max_bytes", default.max_bytes, minimum=1_000),
+        min_level_db=parameters.number("min_level_db", default.min_level_db, minimum=-100.0),
+        max_clipped=parameters.number("max_clipped", default.max_clipped),
+        min_snr_db=parameters.number("min_snr_db", default.min_snr_db),
     )

@@ -324,38 +324,43 @@ def test_a_missing_package_names_the_command(monkeypatch):
 
 def test_models_on_request_are_loaded_only_where_they_are_named():
     every = ServerOptions()
-    steps = ("parakeet_features", "parakeet_text", "parakeet_ensemble")
+    steps = (
+        *("parakeet_features", "parakeet_text", "parakeet_ensemble"),
+        *("voice_reference", "voice_conditionals", "voice_ensemble"),
+    )
     assert set(steps) <= set(model_names(every))
     assert not set(steps) & {folder.name for folder in model_folders(every)}
     named = ServerOptions(load_models=steps)
     assert {folder.name for folder in model_folders(named)} == set(steps)
 
 
+@pytest.mark.parametrize("name", ["parakeet_ensemble", "voice_ensemble"])
 @pytest.mark.parametrize("profile", [TINY_PROFILE, GPU_PROFILE])
-def test_an_ensemble_has_no_process(profile):
-    folder = ROOT / "model_repository" / "parakeet_ensemble"
+def test_an_ensemble_has_no_process(profile, name):
+    folder = ROOT / "model_repository" / name
     assert count_instances(folder, profile) == 0
     config = read_config(folder, profile)
     steps = {step.model_name for step in config.ensemble_scheduling.step}
-    assert steps == set(called_models("parakeet_ensemble"))
+    assert steps == set(called_models(name))
 
 
+@pytest.mark.parametrize("name", ["parakeet_ensemble", "voice_ensemble"])
 @pytest.mark.parametrize("profile", [TINY_PROFILE, GPU_PROFILE])
-def test_the_steps_of_an_ensemble_fit_together(profile):
+def test_the_steps_of_an_ensemble_fit_together(profile, name):
     """Triton checks it at the start only."""
     repository = ROOT / "model_repository"
-    config = read_config(repository / "parakeet_ensemble", profile)
+    config = read_config(repository / name, profile)
     known = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.input}
     for step in config.ensemble_scheduling.step:
         model = read_config(repository / step.model_name, profile)
         inputs = {tensor.name: tensor for tensor in model.input}
         needed = {name for name, tensor in inputs.items() if not tensor.optional}
         assert needed <= set(step.input_map) <= set(inputs)
-        for name, source in step.input_map.items():
+        for key, source in step.input_map.items():
             kind, dims = known[source]
-            assert kind == inputs[name].data_type
-            assert len(dims) == len(inputs[name].dims)
+            assert kind == inputs[key].data_type
+            assert len(dims) == len(inputs[key].dims)
         outputs = {tensor.name: tensor for tensor in model.output}
-        for name, target in step.output_map.items():
-            known[target] = outputs[name].data_type, list(outputs[name].dims)
+        for key, target in step.output_map.items():
+            known[target] = outputs[key].data_type, list(outputs[key].dims)
     assert {tensor.name for tensor in config.output} <= set(known)

@@ -41,6 +41,8 @@ MESSAGES = {
     "piper": SpeechRequest,
     "kokoro": SpeechRequest,
     "voice_enrollment": VoicesRequest,
+    "voice_reference": VoicesRequest,
+    "voice_ensemble": VoicesRequest,
 }
 
 

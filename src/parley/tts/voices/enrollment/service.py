@@ -208,7 +208,7 @@ class EnrollmentService:
             return [await self._enroll(message, audio)]
 
     async def _enroll(self, message: EnrollVoice, audio: bytes) -> VoiceSummary:
-        details = self._details(message)
+        details = make_details(message, require_consent=self._policy.require_consent)
         if message.replace and "delete" not in self._policy.permitted:
             raise NotPermittedError("this server does not permit that voices are replaced")
         voice_id = None if message.voice_id is None else check_voice_id(message.voice_id)
@@ -217,35 +217,57 @@ class EnrollmentService:
         await self._store.put(voice, replace=message.replace)
         return await self._store.describe(voice.voice_id)
 
-    def _details(self, message: EnrollVoice) -> VoiceDetails:
-        if not message.name.strip():
-            raise InvalidMessageError("the voice has no name")
-        if self._policy.require_consent and not message.consent.strip():
-            raise ConsentMissingError(
-                "the speaker's consent is missing: send it in words, for example "
-                "'I agree that my voice is used for this service. Anna Smith, 2 May 2025'"
-            )
-        details = VoiceDetails(
-            name=message.name.strip(),
-            languages=message.languages,
-            description=message.description.strip(),
-            consent=message.consent.strip(),
-        )
-        check_details(details)
-        return details
-
     def _make(self, message: EnrollVoice, details: VoiceDetails, voice_id: str | None, audio: bytes) -> Voice:
-        limits = self._policy.limits
-        samples, rate = read_recording(
-            audio, message.sample_rate, max_bytes=limits.max_bytes, max_s=limits.max_s
-        )
-        recording = ReferenceRecording.of(samples, rate)
-        found = examine(samples, recording.audio_16k, rate, self._detect, limits)
+        recording, warnings = read_reference(audio, message.sample_rate, self._detect, self._policy.limits)
         if voice_id is None:
             content = sha256(recording.audio_24k.tobytes() + self._maker.signature.encode()).hexdigest()
             voice_id = f"{slug(details.name)}-{content[:_RECORDING_DIGITS]}"
-        details = msgspec.structs.replace(details, warnings=list(found.warnings))
+        details = msgspec.structs.replace(details, warnings=warnings)
         return self._maker.make(recording, voice_id, details)
+
+
+def make_details(message: EnrollVoice, *, require_consent: bool) -> VoiceDetails:
+    """What a message says about a voice.
+
+    Raises:
+        InvalidMessageError: the voice has no name, or its description is too long.
+        ConsentMissingError: the speaker's consent is missing.
+    """
+    if not message.name.strip():
+        raise InvalidMessageError("the voice has no name")
+    if require_consent and not message.consent.strip():
+        raise ConsentMissingError(
+            "the speaker's consent is missing: send it in words, for example "
+            "'I agree that my voice is used for this service. Anna Smith, 2 May 2025'"
+        )
+    details = VoiceDetails(
+        name=message.name.strip(),
+        languages=message.languages,
+        description=message.description.strip(),
+        consent=message.consent.strip(),
+    )
+    check_details(details)
+    return details
+
+
+def read_reference(
+    audio: bytes, sample_rate: int | None, detect: Detect, limits: EnrollmentLimits
+) -> tuple[ReferenceRecording, list[str]]:
+    """A recording that is suitable for a voice, and the warnings about it.
+
+    Args:
+        audio: a file, or PCM16 of ``sample_rate``; see :func:`read_recording`.
+        sample_rate: hertz; None: a file.
+        detect: detects speech.
+        limits: requirements.
+
+    Raises:
+        ReferenceAudioError: it cannot be read, or a subclass: it is unsuitable.
+        UnsupportedSampleRateError: its rate is out of range.
+    """
+    samples, rate = read_recording(audio, sample_rate, max_bytes=limits.max_bytes, max_s=limits.max_s)
+    recording = ReferenceRecording.of(samples, rate)
+    return recording, list(examine(samples, recording.audio_16k, rate, detect, limits).warnings)
 
 
 def slug(name: str) -> str:

@@ -1,0 +1,25 @@
+"""The last step of ``voice_ensemble``; see :mod:`parley.tts.voices.enrollment.ensemble`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.models.voice_ensemble import load_conditionals
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import log_to_triton
+from parley.triton.responses import serve_tensors
+
+
+class TritonPythonModel:
+    """Makes what the synthesizer needs of a speaker."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the networks."""
+        log_to_triton(pb_utils, args["model_name"])
+        self._service = load_conditionals(Parameters.from_args(args))
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer all requests."""
+        return serve_tensors(pb_utils, requests, self._service.serve)

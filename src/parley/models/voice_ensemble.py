@@ -1,0 +1,43 @@
+"""The Python steps of the ensemble ``voice_ensemble``: ``voice_reference`` and ``voice_conditionals``."""
+
+from __future__ import annotations
+
+import torch
+
+from parley.models.voice_enrollment import open_maker, read_limits
+from parley.runtime.onnx import open_session
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.tts.voices.enrollment.ensemble import Conditionals, ReferenceChecks
+from parley.tts.voices.enrollment.recordings import silero
+from parley.vad.silero import FILE, bundled_folder
+
+
+def load_checks(parameters: Parameters) -> ReferenceChecks:
+    """What ``voice_reference`` runs.
+
+    Parameters of the model: ``require_consent``, ``min_speech_s``, ``max_audio_s``, ``max_bytes``,
+    ``min_level_db``, ``max_clipped`` and ``min_snr_db``, as in ``voice_enrollment``.
+
+    Raises:
+        ModelLoadingError: a setting is not usable.
+    """
+    return ReferenceChecks(
+        silero(open_session(bundled_folder() / FILE)),
+        read_limits(parameters),
+        require_consent=parameters.boolean("require_consent", default=True),
+    )
+
+
+def load_conditionals(parameters: Parameters) -> Conditionals:
+    """What ``voice_conditionals`` runs.
+
+    Parameters of the model: ``weights``, ``variant``, ``prompt_s``, ``threads`` and ``max_audio_s``, as in
+    ``voice_enrollment``.
+
+    Raises:
+        ModelLoadingError: a setting or the weights are not usable.
+    """
+    torch.set_num_threads(parameters.integer("threads", 1, minimum=1))
+    weights = resolve_weights(parameters, "chatterbox")
+    return Conditionals(open_maker(parameters, weights), read_limits(parameters))
