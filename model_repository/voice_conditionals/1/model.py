@@ -8,10 +8,12 @@ import triton_python_backend_utils as pb_utils
 
 from parley.models.voice_ensemble import load_conditionals
 from parley.runtime.parameters import Parameters
+from parley.triton.absent_weights import loads_without_weights
 from parley.triton.observability import log_to_triton
 from parley.triton.responses import serve_tensors
 
 
+@loads_without_weights(pb_utils)
 class TritonPythonModel:
     """Makes what the synthesizer needs of a speaker."""
 

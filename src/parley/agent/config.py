@@ -11,6 +11,7 @@ from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import Continuation, RemoteChat
 from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
+from parley.runtime.gpu_plan import find_plan
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 from parley.runtime.repository import GPU_PROFILE, find_absent_weights
 from parley.turns.settings import EAGERNESSES, Eagerness
@@ -244,7 +245,12 @@ def _find_absent(parameters: Parameters, engines: Sequence[str], tts: Sequence[s
     if loaded := parameters.environment.get(LOADED_MODELS_VARIABLE):
         return dict.fromkeys(sorted(set(tts) - set(loaded.split(","))), "it is not loaded")
     profile = parameters.text("profile", GPU_PROFILE)
-    return find_absent_weights(parameters.repository, profile, (*engines, *tts), parameters.environment)
+    absent = find_absent_weights(parameters.repository, profile, (*engines, *tts), parameters.environment)
+    plan = find_plan(parameters.environment) if profile == GPU_PROFILE else None
+    if plan is not None:
+        reason = f"a GPU of the class {plan.name} has no memory for it"
+        absent |= {model: reason for model in (*engines, *tts) if model in plan.without}
+    return absent
 
 
 def _phrase(parameters: Parameters, name: str, default: str) -> str:

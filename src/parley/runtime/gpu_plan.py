@@ -25,6 +25,10 @@ _NONE = "none"
 _GIB = 1 << 30
 
 
+class NotPlannedError(ModelLoadingError):
+    """The memory plan of this machine's GPU has no memory for a model."""
+
+
 @dataclass(frozen=True)
 class GpuPlan:
     """How the memory of one class of GPUs is divided."""
@@ -105,13 +109,14 @@ def planned_settings(model: str, environment: Mapping[str, str] = os.environ) ->
     """A model's settings in the plan of this machine's GPU.
 
     Raises:
-        ModelLoadingError: the plan has no memory for the model, or there is no such class.
+        NotPlannedError: the plan has no memory for the model.
+        ModelLoadingError: there is no such class.
     """
     plan = find_plan(environment)
     if plan is None:
         return {}
     if model in plan.without:
-        raise ModelLoadingError(
+        raise NotPlannedError(
             f"a GPU of the class {plan.name} has no memory for {model} beside the other models; "
             f"{GPU_CLASS_VARIABLE}={_NONE} loads it nevertheless"
         )

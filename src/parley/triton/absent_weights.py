@@ -1,6 +1,6 @@
-"""Models whose weights are not there, in a server that was started without the launcher.
+"""Models whose weights are not there, or for which the GPU has no memory, in a server without the launcher.
 
-The launcher loads what has weights. A plain ``tritonserver --model-repository=model_repository`` loads every
+The launcher leaves such models out. A plain ``tritonserver --model-repository=model_repository`` loads every
 model, and ends when one of them fails: so such a model loads, and refuses its requests with the reason.
 """
 
@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from parley.errors import WeightsNotFoundError
+from parley.errors import ParleyError, WeightsNotFoundError
+from parley.runtime.gpu_plan import NotPlannedError
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE
 from parley.triton.responses import Responder, make_error
 
@@ -23,8 +24,8 @@ _log = logging.getLogger(__name__)
 def loads_without_weights(pb_utils: Any) -> Callable[[ModelT], ModelT]:
     """A decorator of ``TritonPythonModel``, whose ``initialize`` may raise :class:`WeightsNotFoundError`.
 
-    Under the launcher that error remains one: the launcher leaves optional models out, and reports the
-    others.
+    :class:`parley.runtime.gpu_plan.NotPlannedError` counts as such. Under the launcher it remains an error:
+    the launcher leaves optional models out, and reports the others.
     """
 
     def decorate(model: ModelT) -> ModelT:
@@ -35,11 +36,11 @@ def loads_without_weights(pb_utils: Any) -> Callable[[ModelT], ModelT]:
             self._refusal = None
             try:
                 initialize(self, args)
-            except WeightsNotFoundError as error:
+            except (WeightsNotFoundError, NotPlannedError) as error:
                 if LOADED_MODELS_VARIABLE in os.environ:
                     raise
-                _log.warning("loaded without weights, every request is refused: %s", error)
-                self._refusal = _Refusal(pb_utils, args)
+                _log.warning("loaded without its networks, every request is refused: %s", error)
+                self._refusal = _Refusal(pb_utils, args, error)
 
         def execute_or_refuse(self: Any, requests: list[Any]) -> Any:
             return execute(self, requests) if self._refusal is None else self._refusal.execute(requests)
@@ -59,10 +60,13 @@ def loads_without_weights(pb_utils: Any) -> Callable[[ModelT], ModelT]:
 class _Refusal:
     """Answers every request of a model with one error."""
 
-    def __init__(self, pb_utils: Any, args: dict[str, str]) -> None:
+    def __init__(self, pb_utils: Any, args: dict[str, str], error: ParleyError) -> None:
         self._pb = pb_utils
         model = args["model_name"]
-        self._error = WeightsNotFoundError(f"{model} has no weights on this server, whose log has the remedy")
+        self._error = error
+        if isinstance(error, WeightsNotFoundError):  # which names folders
+            text = f"{model} has no weights on this server, whose log has the remedy"
+            self._error = WeightsNotFoundError(text)
         policy = json.loads(args["model_config"]).get("model_transaction_policy", {})
         self._is_decoupled = bool(policy.get("decoupled"))
 

@@ -100,6 +100,17 @@ def test_without_the_launcher_models_without_weights_are_absent(tmp_path):
     assert "make fetch MODEL=parakeet-tdt-0.6b-v2" in absent["parakeet_tdt"]
 
 
+def test_without_the_launcher_models_without_memory_are_absent(tmp_path):
+    config = text_format.Parse((FOLDER / "config.pbtxt").read_text(), ModelConfig())
+    values = {name: value.string_value for name, value in config.parameters.items()}
+    for name in ("chatterbox", "Qwen3-4B-AWQ"):
+        (tmp_path / name).mkdir()
+    environment = {"PARLEY_MODELS_DIR": str(tmp_path), "PARLEY_GPU_CLASS": "T4"}
+    parameters = Parameters("voice_agent", values, model_dir=FOLDER, environment=environment)
+    absent = AgentConfig.from_parameters(parameters).absent_models
+    assert absent["chatterbox"] == "a GPU of the class T4 has no memory for it"
+
+
 @pytest.mark.parametrize(
     ("profile", "file", "oldest"),
     [

@@ -7,7 +7,7 @@ import pytest
 from parley.launcher import gpu as launcher_gpu
 from parley.launcher.checks import check_agent_models
 from parley.launcher.gpu import describe_foreign_memory, find_foreign_memory, find_server_plan, follow_plan
-from parley.launcher.models import model_names
+from parley.launcher.models import model_folders
 from parley.launcher.options import LauncherSettingsError, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.runtime.gpu_plan import Gpu
@@ -24,7 +24,8 @@ def test_only_the_profile_for_gpus_has_a_plan():
 
 def test_models_without_memory_are_left_out_and_every_process_gets_the_class():
     options, line = follow_plan(GPU, find_server_plan(GPU, T4))
-    assert set(model_names(GPU)) - set(options.load_models) == {"chatterbox", "s3gen", "t3"}
+    usual = {folder.name for folder in model_folders(GPU)}
+    assert usual - set(options.load_models) == {"chatterbox", "s3gen", "t3"}
     assert line == (
         "memory plan T4: 2 sessions for each instance of voice_agent; "
         "left out, no memory for them: chatterbox, s3gen, t3"

@@ -7,6 +7,7 @@ import pytest
 from fake_pb_utils import Request
 
 from parley.errors import WeightsNotFoundError
+from parley.runtime.parameters import Parameters
 from parley.triton.absent_weights import loads_without_weights
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
@@ -69,6 +70,23 @@ def test_under_the_launcher_the_error_remains_one(make, monkeypatch):
     monkeypatch.setenv("PARLEY_LOADED_MODELS", "kokoro")
     with pytest.raises(WeightsNotFoundError, match="/secret"):
         make(weights=False).initialize(arguments(decoupled=False))
+
+
+def test_a_model_for_which_the_gpu_has_no_memory_loads_and_refuses_requests_too(pb_utils):
+    @loads_without_weights(pb_utils)
+    class TritonPythonModel:
+        def initialize(self, args):
+            Parameters.from_args(args, environment={"PARLEY_GPU_CLASS": "T4"})
+
+        def execute(self, requests):
+            raise AssertionError
+
+    config = {"parameters": {"memory_plan": {"string_value": "true"}}}
+    args = {"model_name": "t3", "model_config": json.dumps(config)}
+    model = TritonPythonModel()
+    model.initialize({**args, "model_repository": "/t3", "model_version": "1"})
+    (response,) = model.execute([Request()])
+    assert "a GPU of the class T4 has no memory for t3" in response.error().message()
 
 
 def test_every_model_with_weights_of_its_own_can_load_without_them():

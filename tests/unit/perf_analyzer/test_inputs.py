@@ -33,6 +33,8 @@ MESSAGES = {
     "parakeet_tdt": AsrRequest,
     "nemotron_streaming": AsrRequest,
     "moonshine": AsrRequest,
+    "whisper": AsrRequest,
+    "whisper_transcribe": TranscribeRequest,
     "qwen3": LlmRequest,
     "t3": T3Request,
     "s3gen": S3GenRequest,
