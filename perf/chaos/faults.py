@@ -392,8 +392,7 @@ class CertificateRenewed(Fault):
 class ClockJump(Fault):
     """The wall clock of server ``a`` and ``gateway-1`` jumps, and back.
 
-    So it is set back once in either case, after which Triton's gRPC may have to be started again
-    (docs/recovery.md).
+    So it is set back once in either case, for which the server is started again (docs/recovery.md).
 
     Args:
         seconds: How far; below 0: back first.
@@ -412,6 +411,8 @@ class ClockJump(Fault):
         )
         self._seconds = seconds
         self._jumps: dict[str, float] = {}
+        self._pid = 0
+        self._problems: list[str] = []
 
     async def inject(self, deployment: Deployment) -> None:
         """Set it."""
@@ -419,7 +420,7 @@ class ClockJump(Fault):
             raise FaultError("there is no clock that can be set")
         if unclocked := deployment.find_unclocked():
             raise FaultError(f"these have the machine's clock: {'; '.join(unclocked)}")
-        before = await deployment.read_clocks()
+        before, self._pid = await deployment.read_clocks(), deployment.a.pid
         deployment.clock.set(self._seconds)
         end = time.monotonic() + _SEEN_S
         while True:
@@ -431,13 +432,16 @@ class ClockJump(Fault):
 
     async def end(self, deployment: Deployment) -> None:
         """Set it back."""
+        if self._seconds > 0 and deployment.a.pid != self._pid:
+            self._problems.append("the server was replaced although its clock was only set forward")
         if deployment.clock is not None:
             deployment.clock.set(0)
 
     async def check(self, deployment: Deployment) -> list[str]:
-        """It has jumped."""
-        del deployment
-        return self._find_other_jumps()
+        """It has jumped, and only to be set back has cost a new server."""
+        if deployment.a.pid == self._pid:
+            self._problems.append("the server was not replaced although its clock was set back")
+        return self._problems + self._find_other_jumps()
 
     def _find_other_jumps(self) -> list[str]:
         return [

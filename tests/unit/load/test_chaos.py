@@ -492,9 +492,14 @@ async def test_a_clock_that_is_told_once_a_second_is_read_until_it_has_jumped():
 
     jump = ClockJump(3_600)
     deployment = SimpleNamespace(
-        clock=SimpleNamespace(set=lambda _: None), find_unclocked=list, read_clocks=read_clocks
+        clock=SimpleNamespace(set=lambda _: None),
+        find_unclocked=list,
+        read_clocks=read_clocks,
+        a=SimpleNamespace(pid=1),
     )
     await jump.inject(deployment)
+    await jump.end(deployment)
+    deployment.a.pid = 2
     assert await jump.check(deployment) == []
     assert told == [{}]
 
@@ -588,7 +593,15 @@ async def test_a_fault_that_changed_nothing_is_a_problem():
 
     jump = ClockJump(-3_600)
     jump._jumps = {A: -3_598.0, GATEWAY_1: 2.0}
-    assert await jump.check(SimpleNamespace()) == ["the clock of gateway-1 jumped by 2 s"]
+    jump._pid = 1
+    replaced = SimpleNamespace(a=SimpleNamespace(pid=2), clock=None)
+    assert await jump.check(replaced) == ["the clock of gateway-1 jumped by 2 s"]
+    forward = ClockJump(3_600)
+    forward._pid = 1
+    await forward.end(replaced)
+    assert len(await forward.check(replaced)) == 1
+    forward._pid = 2
+    assert len(await forward.check(replaced)) == 2
 
     files = SimpleNamespace(shown_certificate=shown, certificate=SimpleNamespace(read_text=lambda: "new\n"))
     assert await CertificateRenewed().check(files) == ["the old certificate is still shown"]
