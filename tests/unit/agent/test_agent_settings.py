@@ -92,7 +92,7 @@ def test_without_the_launcher_models_without_weights_are_absent(tmp_path):
     config = text_format.Parse((FOLDER / "config.pbtxt").read_text(), ModelConfig())
     values = {name: value.string_value for name, value in config.parameters.items()}
     tts = {"PARLEY_VOICE_AGENT_TTS": "kokoro,espeak", "PARLEY_VOICE_AGENT_TTS_FALLBACK": "espeak"}
-    environment = {"PARLEY_MODELS_DIR": str(tmp_path), **tts}
+    environment = {"PARLEY_MODELS_DIR": str(tmp_path), "PARLEY_VOICE_AGENT_ASR": "parakeet_tdt", **tts}
     (tmp_path / "Qwen3-4B-AWQ").mkdir()
     parameters = Parameters("voice_agent", values, model_dir=FOLDER, environment=environment)
     absent = AgentConfig.from_parameters(parameters).absent_models
