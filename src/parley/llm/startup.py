@@ -33,6 +33,8 @@ _DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # Clients' tools become grammars. vLLM would keep 512 MB of them.
     "VLLM_XGRAMMAR_CACHE_MB": "128",
+    # oneDNN makes a primitive for every number of tokens in a step. It would keep 1,024 of them, 0.3 MB each.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
 }
 _VNNI = {"avx512_vnni", "avx_vnni"}
 

@@ -169,6 +169,7 @@ def test_settings_before_the_import(interpreter, tmp_path):
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["VLLM_CACHE_ROOT"] == str(tmp_path)
     assert environment["VLLM_XGRAMMAR_CACHE_MB"] == "128"
+    assert environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"
     assert locale.setlocale(locale.LC_CTYPE) == "C.UTF-8"
 
 
