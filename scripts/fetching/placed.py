@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def describe(models: Path, entry: Weights) -> None:
     file = models / entry.name / DESCRIPTION
     text = json.dumps(dict(entry.recognizer)) + "\n"
     if entry.recognizer and (not file.is_file() or file.read_text(encoding="utf-8") != text):
-        temporary = file.with_name(f".{DESCRIPTION}.new")
+        temporary = file.with_name(f".{DESCRIPTION}.{os.getpid()}.new")  # another process may write it too
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(file)
 

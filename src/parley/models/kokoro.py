@@ -11,7 +11,7 @@ from parley.tts.clauses.synthesizer import ClauseSynthesizer
 from parley.tts.english.pronouncer import load_front_end
 from parley.tts.espeak_phonemes.client import PhonemeProcess
 from parley.tts.espeak_phonemes.front_end import VOICES, EspeakFrontEnd
-from parley.tts.kokoro.network import GRAPH, load_network
+from parley.tts.kokoro.network import FILES, load_network
 
 
 class KokoroModel(SpeechModel):
@@ -29,7 +29,7 @@ class KokoroModel(SpeechModel):
     """
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
-        folder = resolve_weights(parameters, "kokoro-82m", [GRAPH])
+        folder = resolve_weights(parameters, "kokoro-82m", FILES)
         self._phonemes = PhonemeProcess()
         front_ends = {language: EspeakFrontEnd(self._phonemes, language) for language in VOICES}
         network = load_network(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -46,7 +47,7 @@ class PhonemeProcess:
             process = self._process or self._start()
             try:
                 return self._ask(process, json.dumps([voice, text]))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, subprocess.TimeoutExpired) as error:
                 self._end()
                 raise InferenceError(f"espeak-ng's process failed: {error}") from error
 
@@ -82,7 +83,9 @@ class PhonemeProcess:
         if process is None:
             return
         process.kill()
-        process.wait(_END_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                pipe.close()
+                with contextlib.suppress(OSError):  # a text that could not be written is tried once more
+                    pipe.close()

@@ -34,8 +34,8 @@ _ONE_SYMBOL = {
     "t^ʃ": "ʧ",
     "ɔ^ɪ": "Y",
 }
-_OTHER_LANGUAGE = re.compile(r"\([a-z-]+\)")
-"""espeak-ng marks words that it pronounces in another language: ``(en)wˈiːk(es)``."""
+_OTHER_LANGUAGE = re.compile(r"\([a-z^-]+\)")
+"""espeak-ng marks words that it pronounces in another language, with ties: ``(^e^n)wˈiːk(^f^r)``."""
 
 
 class Phonemes(Protocol):

@@ -62,6 +62,8 @@ IDS = {symbol: first + place for first, symbols in _SYMBOLS for place, symbol in
 GRAPH = "kokoro-quantized.onnx"
 VOICES = "voices"
 """The folder of the style vectors: one file for each voice, ``<name>.bin``."""
+FILES = (GRAPH, *(f"{VOICES}/{voice.name}.bin" for voice in KNOWN_VOICES))
+"""All that :func:`load_network` reads. Weights that were brought by an earlier version lack later voices."""
 SAMPLE_RATE = 24_000
 
 _STYLE = 256

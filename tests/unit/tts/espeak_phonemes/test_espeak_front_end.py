@@ -57,7 +57,7 @@ def test_words_that_do_not_come_one_by_one_are_asked_for_alone():
     ("said", "sounds"),
     [
         ("t^\u0283\u02c8iko", "\u02a7\u02c8iko"),
-        ("(en)w\u02c8i\u02d0k(es)", "w\u02c8i\u02d0k"),
+        ("(^e^n)w\u02c8i\u02d0k(^f^r)", "w\u02c8i\u02d0k"),
         ("f\u0251^\u0303", "f\u0251\u0303"),
         ("", None),
     ],

@@ -15,10 +15,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kokoro_weights import FRAME, write_graph, write_weights
 
 from parley.engines.speech import KokoroSpeaker
-from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
+from parley.errors import (
+    InferenceError,
+    ModelLoadingError,
+    UnsupportedLanguageError,
+    UnsupportedVoiceError,
+    WeightsNotFoundError,
+)
+from parley.models.kokoro import KokoroModel
+from parley.runtime.parameters import Parameters
 from parley.tts.clauses.network import CEILING, Stop, StoppedError
 from parley.tts.english.pronouncer import PronouncedWord
-from parley.tts.kokoro.network import IDS, load_network
+from parley.tts.kokoro.network import FILES, IDS, load_network
 from parley.tts.kokoro.voices import DEFAULT, DEFAULTS, KNOWN_VOICES, gain_db, voice_for
 from parley.tts.messages import SpeakRequest
 
@@ -168,3 +176,14 @@ def test_a_graph_without_durations_is_refused(tmp_path):
     write_graph(folder / "kokoro-quantized.onnx", durations="others")
     with pytest.raises(ModelLoadingError, match="kokoro-quantized"):
         load_network(folder, {"en": FrontEnd()}, threads=1)
+
+
+def test_weights_that_were_brought_before_a_voice_came_name_it_and_the_command(tmp_path):
+    folder = tmp_path / "models" / "kokoro-82m"
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    (folder / "voices" / "ef_dora.bin").unlink()
+    parameters = Parameters("kokoro", {}, model_dir=tmp_path / "model_repository" / "kokoro", environment={})
+    with pytest.raises(WeightsNotFoundError, match=r"without voices/ef_dora\.bin; .*MODEL=kokoro-82m"):
+        KokoroModel(None, parameters)
