@@ -78,7 +78,8 @@ def write_addresses(text: str, forms: SpokenForms) -> str:
             continue
         first, name = _name_before(tokens, at, forms)
         end, host = _host_after(tokens, at + 1, forms)
-        if name and "." in host:
+        is_apart = not found or first >= found[-1].end  # "a arroba b punto c arroba d punto e": no word twice
+        if name and "." in host and is_apart and "@" not in name + host:
             found.append(Replacement(first, end, f"{name}@{host}"))
     return replace(text, tokens, found) if found else text
 
@@ -110,7 +111,7 @@ def _name_before(tokens: Sequence[Token], at: int, forms: SpokenForms) -> tuple[
             name, first = joint + name, first - 1
         else:
             return first, name
-    return first, name
+    return at, ""
 
 
 def _host_after(tokens: Sequence[Token], at: int, forms: SpokenForms) -> tuple[int, str]:
