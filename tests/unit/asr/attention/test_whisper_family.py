@@ -171,6 +171,7 @@ def test_a_folder_says_its_family_and_files(write):
         ({"family": "none"}, ModelLoadingError, "known are moonshine, whisper"),
         ({"family": "whisper", "vocoder": "x"}, ModelLoadingError, "has vocoder"),
         ({"family": "whisper", "encoder": "x.onnx"}, WeightsNotFoundError, r"without x\.onnx"),
+        ({"family": "whisper", "encoder": "/no/x.onnx"}, WeightsNotFoundError, r"without /no/x\.onnx"),
     ],
 )
 def test_a_folder_that_says_something_else_is_refused(write, described, error, problem):

@@ -61,8 +61,9 @@ def load_model(folder: Path, family: str, open_network: OpenNetwork) -> Attentio
         raise ModelLoadingError(
             f"{folder / FILE} has {', '.join(unknown)}; the family {name} has {', '.join(known.files)}"
         )
-    files = {role: folder / described.get(role, default) for role, default in known.files.items()}
-    if missing := [str(file.relative_to(folder)) for file in files.values() if not file.is_file()]:
+    names = {role: described.get(role, default) for role, default in known.files.items()}
+    files = {role: folder / name for role, name in names.items()}
+    if missing := [names[role] for role, file in files.items() if not file.is_file()]:
         raise WeightsNotFoundError(f"{folder} is without {', '.join(missing)}, which the family {name} needs")
     return known.load(files, open_network)
 
