@@ -127,8 +127,8 @@ def find_gpu(environment: Mapping[str, str] = os.environ) -> Gpu | None:
     """The GPU that CUDA's first device is; None: NVML is not installed, or there is no driver.
 
     Raises:
-        ModelLoadingError: ``CUDA_VISIBLE_DEVICES`` names a slice of a GPU, whose size NVML does not give by
-            this name.
+        ModelLoadingError: CUDA's first device is a slice of a GPU (MIG), whose size NVML does not give for
+            what ``CUDA_VISIBLE_DEVICES`` names.
     """
     from parley.runtime.gpu_memory import open_nvml  # noqa: PLC0415 - imports NVML, which few models need
 
@@ -147,10 +147,24 @@ def find_gpu(environment: Mapping[str, str] = os.environ) -> Gpu | None:
             if first.isdecimal()
             else nvml.nvmlDeviceGetHandleByUUID(first)
         )
+        if _is_divided(nvml, device):
+            raise ModelLoadingError(
+                f"GPU {first} is divided (MIG), and CUDA offers a part of it; name the class whose memory "
+                f"that part has in {GPU_CLASS_VARIABLE}"
+            )
         memory, name = nvml.nvmlDeviceGetMemoryInfo(device), nvml.nvmlDeviceGetName(device)
     except nvml.NVMLError:
         return None
     return Gpu(name, memory.total, memory.used)
+
+
+def _is_divided(nvml: Any, device: Any) -> bool:
+    """Whether CUDA offers slices of a GPU only; its memory by NVML is that of the whole."""
+    try:
+        mode, _ = nvml.nvmlDeviceGetMigMode(device)
+    except nvml.NVMLError:  # of a kind that cannot be divided
+        return False
+    return bool(mode == nvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _read(plan: Mapping[str, Any]) -> GpuPlan:

@@ -25,13 +25,16 @@ PLANS = {plan.name: plan for plan in read_plans()}
 
 
 class FakeNvml:
-    """A machine with GPUs of these sizes (GiB)."""
+    """A machine with GPUs of these sizes (GiB); ``divided`` have slices, without any no GPU can."""
+
+    NVML_DEVICE_MIG_ENABLE = 1
 
     class NVMLError(Exception):
         pass
 
-    def __init__(self, *sizes):
+    def __init__(self, *sizes, divided=()):
         self._sizes = sizes
+        self._divided = divided
 
     def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802 - NVML's name
         if index >= len(self._sizes):
@@ -40,6 +43,11 @@ class FakeNvml:
 
     def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
         return int(uuid.removeprefix("GPU-"))
+
+    def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
+        if handle == 0 and not self._divided:
+            raise self.NVMLError("not supported")
+        return [int(handle in self._divided), 0]
 
     def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
         return SimpleNamespace(total=int(self._sizes[handle] * GIB), used=handle)
@@ -50,8 +58,9 @@ class FakeNvml:
 
 @pytest.fixture
 def machine(monkeypatch):
-    def install(*sizes):
-        monkeypatch.setattr(gpu_memory, "open_nvml", lambda: FakeNvml(*sizes) if sizes else None)
+    def install(*sizes, divided=()):
+        nvml = FakeNvml(*sizes, divided=divided) if sizes else None
+        monkeypatch.setattr(gpu_memory, "open_nvml", lambda: nvml)
 
     return install
 
@@ -106,6 +115,15 @@ def test_the_first_visible_gpu_counts(machine):
     assert find_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1"}) == Gpu("GPU 1", 80 * GIB, 1)
     with pytest.raises(ModelLoadingError, match="a part of a GPU; name the class"):
         find_gpu({"CUDA_VISIBLE_DEVICES": "MIG-1"})
+
+
+@pytest.mark.parametrize("visible", [{}, {"CUDA_VISIBLE_DEVICES": "GPU-0"}])
+def test_the_whole_memory_of_a_divided_gpu_does_not_count(machine, visible):
+    machine(80, 80, divided=(0,))
+    with pytest.raises(ModelLoadingError, match=r"GPU (0|GPU-0) is divided \(MIG\).*in PARLEY_GPU_CLASS"):
+        find_plan(visible)
+    assert find_plan({**visible, "PARLEY_GPU_CLASS": "L4"}) is PLANS["L4"]
+    assert find_plan({"CUDA_VISIBLE_DEVICES": "1"}) is PLANS["H100"]
 
 
 def load(model, environment, **values):
