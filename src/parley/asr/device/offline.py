@@ -31,7 +31,7 @@ from parley.asr.device.transducer import (
     is_left,
     read_tokens,
 )
-from parley.errors import InferenceError, ParleyError
+from parley.errors import InferenceError, InvalidInputError, ParleyError
 from parley.runtime.batching import round_up
 from parley.runtime.cuda_graphs import Capture
 from parley.runtime.process_end import DeviceErrors
@@ -64,10 +64,10 @@ class RunSizes:
         """Rows of these lengths in runs: which rows, and the rows and frames of the run.
 
         Raises:
-            InferenceError: a row is longer than the longest size.
+            InvalidInputError: a row is longer than the longest size.
         """
         if len(lengths) and lengths.max() > self.frames[-1]:
-            raise InferenceError(
+            raise InvalidInputError(
                 f"a row has {lengths.max()} frames; at most {self.frames[-1]} are prepared for"
             )
         found: list[tuple[list[int], int, int]] = []
@@ -108,7 +108,12 @@ class DeviceEncoder:
     def encode(
         self, features: NDArray[np.float32], lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """See :meth:`parley.asr.offline.networks.OnnxEncoder.encode`."""
+        """See :meth:`parley.asr.offline.networks.OnnxEncoder.encode`.
+
+        Raises:
+            InvalidInputError: a row is longer than the longest size.
+            InferenceError: the device failed, or what was encoded is not finite.
+        """
         sizes = self._network.sizes
         counts = np.array([sizes.subsampled(int(length)) for length in lengths], np.int64)
         encoded = np.zeros((len(lengths), sizes.width, counts.max(initial=0)), np.float32)

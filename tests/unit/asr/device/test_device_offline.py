@@ -13,7 +13,7 @@ from parley.asr.device.loading import DeviceSettings, load_decoder, load_encoder
 from parley.asr.device.offline import RunSizes
 from parley.asr.features.log_mel import LogMel
 from parley.asr.offline.networks import OnnxEncoder, OnnxJoint
-from parley.errors import InferenceError
+from parley.errors import InferenceError, InvalidInputError
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session
 
@@ -111,7 +111,7 @@ def test_beams_are_those_of_onnx(export, onnx, batch):
 
 
 def test_what_is_longer_than_what_was_prepared_is_refused(encoder):
-    with pytest.raises(InferenceError, match="a row has 601 frames; at most 600 are prepared for"):
+    with pytest.raises(InvalidInputError, match="a row has 601 frames; at most 600 are prepared for"):
         encoder.encode(np.zeros((1, 80, 601), np.float32), np.array([601]))
 
 
