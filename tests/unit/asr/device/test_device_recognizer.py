@@ -20,7 +20,7 @@ from parley.asr.device import memory, streaming
 from parley.asr.device.loading import DeviceSettings, choose_device, load_streaming
 from parley.asr.device.offline import RunSizes
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.errors import InferenceError, ModelLoadingError, OverloadedError
+from parley.errors import InferenceError, ModelLoadingError, OverloadedError, UnsupportedVersionError
 from parley.launcher.options import ROOT
 from parley.models.nemotron_streaming import load_recognizer
 from parley.runtime.onnx import open_session
@@ -207,6 +207,13 @@ def test_what_is_not_there_is_refused(export):
     if not torch.cuda.is_available():
         with pytest.raises(ModelLoadingError, match="torch finds no GPU 0"):
             choose_device("gpu", 0)
+
+
+def test_versions_are_checked_before_a_gpu_is_looked_for(monkeypatch):
+    monkeypatch.setattr("parley.runtime.versions.installed_version", lambda *_: "2.10.0")
+    with pytest.raises(UnsupportedVersionError, match=r"PyTorch is 2\.10\.0"):
+        choose_device("gpu", 0)
+    assert choose_device("cpu", 0) == torch.device("cpu")
 
 
 def test_memory_is_what_is_computed(export, recognizer):
