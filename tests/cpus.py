@@ -159,7 +159,8 @@ def main() -> int:
             print(f"error: {'; '.join(wrong)}", file=sys.stderr, flush=True)
             failed.append(processor.name)
             continue
-        command = [sys.executable, "-m", "pytest", "-q", *tests]
+        workers = str(min(os.cpu_count() or 1, 4))
+        command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *tests]
         if subprocess.run(command, env=environment, check=False).returncode:
             failed.append(processor.name)
     if failed:
