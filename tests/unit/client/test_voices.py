@@ -135,8 +135,8 @@ async def test_recorded_voices_and_those_of_other_synthesizers_are_listed_togeth
     assert await run(triton) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed[1:3]] == ["anna-1234", "af_heart"]
-    assert printed[1 + 1 + 28] == ""
-    assert printed[1 + 1 + 28 + 1].startswith("sample used: ")
+    assert printed[1 + 1 + 32] == ""
+    assert printed[1 + 1 + 32 + 1].startswith("sample used: ")
     assert printed[2].rstrip().endswith("kokoro, female, American")
 
 

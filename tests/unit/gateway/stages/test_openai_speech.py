@@ -224,7 +224,7 @@ async def test_voices_of_all_synthesizers_are_listed(gateway):
     assert body["object"] == "list"
     listed = body["data"]
     voices = {one["id"]: one for one in listed}
-    assert (listed[0]["id"], len(voices)) == ("af_heart", 32)
+    assert (listed[0]["id"], len(voices)) == ("af_heart", 36)
     assert [voice["id"] for voice in listed[-4:]] == ["man-1", "man-2", "woman-1", "woman-2"]
     assert {voice["object"] for voice in listed} == {"audio.voice"}
     george, woman = voices["bm_george"], voices["woman-1"]
