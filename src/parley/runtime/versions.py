@@ -32,6 +32,8 @@ OLDEST_ONNX_RUNTIME = "1.28"
 """The first whose ``preload_dlls`` finds the libraries of CUDA 13 where their packages have them."""
 OLDEST_DRIVER = "580"
 OLDEST_CAPABILITY = "7.5"
+_OLDEST_CUDA = 13_000
+"""CUDA 13.0 as NVML and CUDA write it."""
 
 Version = tuple[int, ...]
 _NUMBERS = re.compile(r"\d+(\.\d+)*")
@@ -122,12 +124,21 @@ def check_gpus(environment: Mapping[str, str] = os.environ, nvml: Any = None) ->
     except nvml.NVMLError as error:
         _log.warning("the driver and the GPUs could not be read: %s", error)
         return
-    _check_oldest("NVIDIA's driver", driver, OLDEST_DRIVER, "CUDA 13", environment)
+    if not _offers_cuda(nvml):
+        _check_oldest("NVIDIA's driver", driver, OLDEST_DRIVER, "CUDA 13", environment)
     if capabilities and max(capabilities) < parse_version(OLDEST_CAPABILITY):
         best = ".".join(map(str, max(capabilities)))
         _refuse(
             f"the compute capability of the GPU is {best}; CUDA 13 needs {OLDEST_CAPABILITY}", environment
         )
+
+
+def _offers_cuda(nvml: Any) -> bool:
+    """Whether CUDA's own library is new enough: forward compatibility puts one before an older driver."""
+    try:
+        return bool(nvml.nvmlSystemGetCudaDriverVersion_v2() >= _OLDEST_CUDA)
+    except nvml.NVMLError:  # no library is found
+        return False
 
 
 def check_triton(oldest: str, environment: Mapping[str, str] = os.environ) -> None:

@@ -108,9 +108,15 @@ class FakeNvml:
 
     NVMLError = RuntimeError
 
-    def __init__(self, driver, *capabilities):
+    def __init__(self, driver, *capabilities, cuda=None):
         self.driver = driver
         self.capabilities = capabilities
+        self.cuda = cuda
+
+    def nvmlSystemGetCudaDriverVersion_v2(self):  # noqa: N802
+        if self.cuda is None:
+            raise RuntimeError("library not found")
+        return self.cuda
 
     def nvmlSystemGetDriverVersion(self):  # noqa: N802 - its name
         return self.driver
@@ -140,6 +146,12 @@ def test_an_old_driver_or_gpu_is_refused():
         UnsupportedVersionError, match=r"compute capability of the GPU is 7\.0; CUDA 13 needs 7\.5"
     ):
         check_gpus({}, FakeNvml("580.65", (7, 0), (6, 1)))
+
+
+def test_an_old_driver_with_the_library_of_a_newer_one_is_accepted():
+    check_gpus({}, FakeNvml("570.172.08", (9, 0), cuda=13_000))
+    with pytest.raises(UnsupportedVersionError, match=r"driver is 570\.172\.08"):
+        check_gpus({}, FakeNvml("570.172.08", (9, 0), cuda=12_080))
 
 
 def test_what_nvml_cannot_say_is_only_logged(monkeypatch, caplog):
