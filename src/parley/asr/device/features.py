@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from parley.asr.features.log_mel import LOG_GUARD, SILENCE, STD_GUARD, LogMel
+from parley.asr.features.log_mel import LOG_GUARD, SILENCE, LogMel
 from parley.asr.pipeline.segmentation import FULL_SCALE
 
 
@@ -49,20 +49,3 @@ class DeviceLogMel:
         frames = torch.log(power @ self._filters + float(LOG_GUARD))
         spoken = torch.arange(frames.shape[1], device=audio.device) < real_frames[:, None]
         return torch.where(spoken[:, :, None], frames, float(SILENCE))
-
-
-def normalize(features: Tensor, lengths: Tensor) -> Tensor:
-    """Give every band mean 0 and standard deviation 1 over a row's real frames; others become zeros.
-
-    A single frame has no deviation: it becomes zeros.
-
-    Args:
-        features: f32 ``[B, T, bands]``.
-        lengths: i64 ``[B]``, real frames.
-    """
-    inside = (torch.arange(features.shape[1], device=features.device) < lengths[:, None])[:, :, None]
-    counts = lengths[:, None, None].float()
-    mean = (features * inside).sum(1, keepdim=True) / counts
-    centred = (features - mean) * inside
-    deviation = (centred.square().sum(1, keepdim=True) / (counts - 1).clamp(min=1)).sqrt()
-    return torch.where(counts > 1, centred / (deviation + float(STD_GUARD)), 0.0)
