@@ -107,6 +107,9 @@ async def collector(tmp_path_factory):
                     await caller.until("connected")
                     await ask_for_the_weather(caller)
                     await interrupt_a_story(caller)
+                    last = [event for event in caller.of("transcript") if event["is_final"]][-1]
+                    if "story" in last["text"]:  # the word that interrupted it may have no final text yet
+                        await caller.until("transcript", caller.events.index(last) + 1, is_final=True)
                     await caller.send("control", action="hangup")
                     await caller.until("closed")
                 # Every process sends its spans by itself.
