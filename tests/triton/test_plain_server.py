@@ -36,6 +36,7 @@ def server(tmp_path_factory):
     del environment[LOADED_MODELS_VARIABLE]
     # As in a server that does not say its version.
     environment |= {"PARLEY_MODELS_DIR": str(folder / "weights"), "TRITON_SERVER_VERSION": ""}
+    environment["PARLEY_VOICE_AGENT_ASR"] = "parakeet_tdt"  # that of the profile is on a GPU
     prefix = new_prefix()
     command = [
         str(installation.tritonserver),
