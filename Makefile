@@ -95,7 +95,8 @@ test-deploy: setup setup-deploy ## Render the Helm chart with many values, and c
 	@.venv-deploy/bin/python -m pytest -c tests/deploy/pytest.ini tests/deploy $(REPORTING) $(ARGS)
 
 test-triton: setup ## Run the tests against the real server
-	@$(PY) -m pytest tests/triton $(REPORTING) $(ARGS)
+	@# Two servers, as most of the time passes in real time.
+	@$(PY) -m pytest tests/triton -n 2 --dist loadfile $(REPORTING) $(ARGS)
 
 test-open: setup ## Run the tests of the profile open with its real weights, which are fetched first
 	@scripts/fetch_models --time-limit 1200 --profile open || [ $$? -eq 1 ] && \

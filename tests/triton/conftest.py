@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import sys
+from contextlib import contextmanager
 
 import pytest
 import tritonclient.grpc as triton
@@ -13,6 +15,32 @@ from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.launcher.restarts import SupervisorLimits
 
 sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "build")]
+
+# Their limits are those of a machine with one server; the others bear a second one beside them.
+_ALONE = {"test_recovery.py", "test_traces.py"}
+
+
+@contextmanager
+def _lock(path, kind):
+    with path.open("a") as file:
+        fcntl.flock(file, kind)
+        try:
+            yield file
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked may hold the file open
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Where several processes run tests (``-n``), let some of the tests run while no other one does."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    running, entering = (item.config.cache.mkdir("triton") / name for name in ("running", "entering"))
+    kind = fcntl.LOCK_EX if item.path.name in _ALONE else fcntl.LOCK_SH
+    # Whoever waits for the last tests to end keeps new ones from entering.
+    with _lock(entering, kind) as entered, _lock(running, kind):
+        fcntl.flock(entered, fcntl.LOCK_UN)
+        return (yield)
 
 
 @pytest.fixture(scope="session")
