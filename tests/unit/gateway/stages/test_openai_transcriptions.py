@@ -44,6 +44,11 @@ async def test_a_recording_is_transcribed(gateway):
     assert (message.language, message.phrases) == ("en", [])
 
 
+async def test_the_region_of_a_language_is_left_out(gateway):
+    assert (await transcribe(gateway, language="en-US")).status_code == 200
+    assert gateway.models.transcribed[0][1].language == "en"
+
+
 async def test_names_can_be_expected(gateway):
     answer = await transcribe(gateway, **{"keywords[]": ["Anna", "Ljubljana", " "]})
     assert answer.status_code == 200

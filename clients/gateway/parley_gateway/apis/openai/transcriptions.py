@@ -192,7 +192,8 @@ async def _send(recognition: Recognition, audio: NDArray[np.int16]) -> None:
 
 
 def _language(fields: TranscriptionFields) -> str:
-    return fields.language or next(iter(fields.languages), "en")
+    """The language without its region."""
+    return (fields.language or next(iter(fields.languages), "en")).partition("-")[0].lower()
 
 
 def _answer(reply: TranscribeReply, fields: TranscriptionFields) -> Response:
