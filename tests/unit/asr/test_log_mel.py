@@ -8,7 +8,6 @@ import torch
 from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.device import features as device_features
 from parley.asr.device.features import DeviceLogMel
 from parley.asr.features.log_mel import SILENCE, AudioRings, BatchedLogMel, LogMel, LogMelStream, normalize
 from parley.audio.mel import mel_filters
@@ -110,16 +109,6 @@ def test_a_model_may_want_features_as_they_are():
     frames = np.random.default_rng(0).standard_normal((80, 9)).astype(np.float32)
     assert np.array_equal(LogMel(ParakeetConfig()).normalized(frames), normalize(frames))
     assert np.array_equal(LogMel(ParakeetConfig(normalize="NA")).normalized(frames), frames)
-
-
-def test_a_device_normalises_each_row_over_its_own_frames():
-    features = np.random.default_rng(0).standard_normal((4, 30, 80)).astype(np.float32)
-    lengths = [30, 17, 2, 1]
-    found = device_features.normalize(torch.from_numpy(features), torch.tensor(lengths)).numpy()
-    for row, length in enumerate(lengths):
-        expected = normalize(np.ascontiguousarray(features[row, :length].T)).T
-        assert np.abs(found[row, :length] - expected).max() < 1e-5
-        assert not found[row, length:].any()
 
 
 STREAMED = ParakeetConfig(features_size=80, normalize="NA")
