@@ -58,7 +58,8 @@ class JointNetwork(Protocol):
         Returns:
             Logits f32 ``[B, tokens + 1 + durations]``, and the states after the target.
         """
-        ...
+        logits, hidden, cell = self.scan(frames[:, None], targets, hidden, cell)
+        return logits[:, 0], hidden, cell
 
     def scan(
         self,

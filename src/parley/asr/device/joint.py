@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.asr.decoding.beam import Expansion
+from parley.asr.decoding.greedy import JointNetwork
 from parley.asr.decoding.topk_torch import TopK, top_k
 from parley.asr.device.transducer import Transducer, tsallis_confidence
 from parley.errors import InferenceError
 from parley.runtime.process_end import DeviceErrors
 
 
-class DeviceJoint:
+class DeviceJoint(JointNetwork):
     """:class:`parley.asr.decoding.greedy.JointNetwork` on a torch device.
 
     Each call copies its inputs to the device and its results back, and runs operation by operation. With
@@ -32,17 +33,6 @@ class DeviceJoint:
         self.inputs = network.inputs
         self.layers = network.layers
         self.width = network.width
-
-    def step(
-        self,
-        frames: NDArray[np.float32],
-        targets: NDArray[np.int32],
-        hidden: NDArray[np.float32],
-        cell: NDArray[np.float32],
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """See :meth:`parley.asr.decoding.greedy.JointNetwork.step`; raises as :meth:`scan`."""
-        scores, hidden, cell = self.scan(frames[:, None], targets, hidden, cell)
-        return scores[:, 0], hidden, cell
 
     def scan(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.greedy import Tokens
+from parley.asr.decoding.greedy import JointNetwork, Tokens
 from parley.asr.pipeline.segmentation import Detector
 from parley.errors import InferenceError, InvalidInputError
 from parley.inference import BlockingModelClient, ModelRequest, ModelResponse, Tensor
@@ -59,7 +59,7 @@ class OnnxEncoder:
         return outputs, encoded
 
 
-class OnnxJoint:
+class OnnxJoint(JointNetwork):
     """The prediction and joint networks (:class:`parley.asr.decoding.greedy.JointNetwork`)."""
 
     def __init__(self, session: Any) -> None:
@@ -69,17 +69,6 @@ class OnnxJoint:
         self.inputs: int = shapes["encoder_outputs"][1]
         self.layers: int = shapes["input_states_1"][0]
         self.width: int = shapes["input_states_1"][2]
-
-    def step(
-        self,
-        frames: NDArray[np.float32],
-        targets: NDArray[np.int32],
-        hidden: NDArray[np.float32],
-        cell: NDArray[np.float32],
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """See :meth:`parley.asr.decoding.greedy.JointNetwork.step`; raises as :meth:`scan`."""
-        logits, hidden, cell = self.scan(frames[:, None], targets, hidden, cell)
-        return logits[:, 0], hidden, cell
 
     def scan(
         self,
