@@ -7,7 +7,7 @@ the context of CUDA and what PyTorch keeps in reserve are not in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -76,18 +76,7 @@ NEMOTRON_ENCODER = EncoderSizes(
     causal=True,
 )
 """Of nemotron-speech-streaming-en-0.6b."""
-PARAKEET_ENCODER = EncoderSizes(
-    bands=128,
-    width=1024,
-    layers=24,
-    heads=8,
-    inner=4096,
-    channels=256,
-    kernel=9,
-    biased=False,
-    normed=False,
-    causal=False,
-)
+PARAKEET_ENCODER = replace(NEMOTRON_ENCODER, biased=False, normed=False, causal=False)
 """Of parakeet-tdt-0.6b-v2."""
 NEMOTRON_DECODER = TransducerSizes(tokens=1024, durations=0, layers=2, width=640, joint=640, inputs=1024)
 PARAKEET_DECODER = TransducerSizes(tokens=1024, durations=5, layers=2, width=640, joint=640, inputs=1024)
