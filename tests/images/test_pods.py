@@ -89,7 +89,7 @@ class Caller:
 
 
 def try_to_call(network):
-    """What a caller who hangs up at once is told: open, or a code."""
+    """How a call that hangs up at once was answered: open, or a code."""
     caller = Caller(network)
     caller.hang_up()
     return caller.said

@@ -37,7 +37,7 @@ def pytest_runtest_protocol(item):
         return (yield)
     running, entering = (item.config.cache.mkdir("triton") / name for name in ("running", "entering"))
     kind = fcntl.LOCK_EX if item.path.name in _ALONE else fcntl.LOCK_SH
-    # Whoever waits for the last tests to end keeps new ones from entering.
+    # A test that waits for the running ones to end keeps new ones from starting.
     with _lock(entering, kind) as entered, _lock(running, kind):
         fcntl.flock(entered, fcntl.LOCK_UN)
         return (yield)

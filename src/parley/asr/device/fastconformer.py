@@ -389,7 +389,7 @@ class FastConformer(nn.Module):
             features: f32 ``[B, chunk, bands]``.
             pool: what is remembered; changed.
             sources: i64 ``[B]``, the rows that are read.
-            targets: i64 ``[B]``, the rows that are written; they differ, unless nobody reads them.
+            targets: i64 ``[B]``, the rows that are written; they differ, but for rows that are not read.
             positions: of :meth:`positions`.
 
         Returns:
