@@ -13,11 +13,12 @@ from leftovers import ANY_PORTS, leftovers
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.launcher.restarts import SupervisorLimits
+from parley.triton.grpc_client import LoopbackClient
 
 sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "build")]
 
 # Their limits are those of a machine with one server; the others bear a second one beside them.
-_ALONE = {"test_recovery.py", "test_traces.py"}
+_ALONE = {"test_recovery.py", "test_smart_turn.py", "test_traces.py"}
 
 
 @contextmanager
@@ -62,6 +63,14 @@ def client(server):
     connection = triton.InferenceServerClient(server.endpoints.grpc)
     yield connection
     connection.close()
+
+
+@pytest.fixture
+async def port(server):
+    """Asks the server's models as a model of the server does; a file may have a server of its own."""
+    port = LoopbackClient(server.endpoints.grpc)
+    yield port
+    await port.close()
 
 
 @pytest.fixture

@@ -53,13 +53,6 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-async def port(server):
-    port = LoopbackClient(server.endpoints.grpc)
-    yield port
-    await port.close()
-
-
-@pytest.fixture
 def key(request):
     """A correlation id that no other test has."""
     return request.node.name

@@ -21,7 +21,6 @@ from parley.launcher.options import ROOT, TINY_PROFILE, ServerOptions
 from parley.launcher.processes import find_stubs
 from parley.launcher.server import EmbeddedServer
 from parley.runtime.repository import read_parameters
-from parley.triton.grpc_client import LoopbackClient
 
 ENSEMBLE = "parakeet_ensemble"
 STEPS = ("parakeet_features", "parakeet_encoder", "parakeet_decoder", "parakeet_text")
@@ -41,13 +40,6 @@ def server(tmp_path_factory):
     )
     with EmbeddedServer(options) as running:
         yield running
-
-
-@pytest.fixture
-async def port(server):
-    port = LoopbackClient(server.endpoints.grpc)
-    yield port
-    await port.close()
 
 
 async def send(port, model, audio, **options):

@@ -15,18 +15,11 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from parley.engines.speech import EspeakSpeaker
 from parley.errors import InvalidMessageError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.inference import ModelRequest, struct_tensor, text_tensor
-from parley.triton.grpc_client import LoopbackClient, to_message
+from parley.triton.grpc_client import to_message
 from parley.tts.messages import SpeakRequest
 
 TEXT = "It's twenty five degrees and sunny in Paris."
 LONG = "word " * 700  # about four minutes of speech
-
-
-@pytest.fixture
-async def port(server):
-    port = LoopbackClient(server.endpoints.grpc)
-    yield port
-    await port.close()
 
 
 @pytest.fixture

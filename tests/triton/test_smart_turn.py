@@ -14,7 +14,6 @@ from parley.errors import InferenceError, InvalidAudioError
 from parley.inference import ModelRequest
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session
-from parley.triton.grpc_client import LoopbackClient
 from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 CLIPS = sorted((ROOT / "tests/data/conversation").glob("*.wav"))
@@ -42,13 +41,6 @@ def served(request, tmp_path_factory):
 @pytest.fixture
 def server(served):
     return served[0]
-
-
-@pytest.fixture
-async def port(server):
-    port = LoopbackClient(server.endpoints.grpc)
-    yield port
-    await port.close()
 
 
 async def test_the_server_scores_what_the_network_scores(port, served, turns):

@@ -62,13 +62,6 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.fixture
-async def port(server):
-    port = LoopbackClient(server.endpoints.grpc)
-    yield port
-    await port.close()
-
-
 async def send(port, audio, message=b"{}", timeout_s=60.0):
     response = await port.infer(
         ModelRequest(
