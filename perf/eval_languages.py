@@ -18,7 +18,7 @@ from parley.asr.attention.families import load_model
 from parley.asr.attention.worker import Reader
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session
-from parley.tts.clauses.network import Stop
+from parley.runtime.onnx import Stop
 from parley.tts.espeak_phonemes.client import PhonemeProcess
 from parley.tts.espeak_phonemes.front_end import EspeakFrontEnd
 from parley.tts.kokoro.network import SAMPLE_RATE, load_network

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
+from parley.runtime.onnx import Stop
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.tts.clauses.network import Stop
 from parley.tts.english.pronouncer import PronouncedWord, load_front_end
 from parley.tts.kokoro.network import GRAPH, SAMPLE_RATE, MadeClause, load_network
 

@@ -20,7 +20,7 @@ from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.protocol import ResponseText, Transcript, TurnMetrics
 from parley.runtime.onnx import open_session
-from parley.tts.clauses.network import Stop
+from parley.runtime.onnx import Stop
 from parley.tts.espeak_phonemes.client import PhonemeProcess
 from parley.tts.espeak_phonemes.front_end import VOICES, EspeakFrontEnd
 from parley.tts.kokoro.network import SAMPLE_RATE, load_network

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import onnxruntime
+from numpy.typing import NDArray
 
-from parley.errors import ModelLoadingError
+from parley.errors import InferenceError, ModelLoadingError
 from parley.runtime.onnx_file import more_outputs_of
 from parley.runtime.parameters import Parameters
 from parley.runtime.process_end import DeviceErrors
@@ -117,6 +119,63 @@ class WatchedSession:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
+
+
+class StoppedError(Exception):
+    """A run was stopped."""
+
+
+class Stop:
+    """Stops the work of a request, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requested = False
+        self._running: Any = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether :meth:`request` was called."""
+        return self._requested
+
+    def request(self) -> None:
+        """Stop now: a running network ends after its present operator."""
+        with self._lock:
+            self._requested = True
+            if self._running is not None:
+                self._running.terminate = True
+
+    def run(
+        self, session: Any, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None
+    ) -> list[NDArray[Any]]:
+        """Run a session of ONNX Runtime.
+
+        Args:
+            session: what is run.
+            feeds: its inputs.
+            outputs: names of those that are made; None: all.
+
+        Raises:
+            StoppedError: :meth:`request` was called, before or meanwhile.
+            InferenceError: the network failed.
+        """
+        options = onnxruntime.RunOptions()
+        # Errors are raised; that a run was ended is none.
+        options.log_severity_level = 4
+        with self._lock:
+            if self._requested:
+                raise StoppedError
+            self._running = options
+        try:
+            made: list[NDArray[Any]] = session.run(outputs, dict(feeds), options)
+        except Exception as error:  # ONNX Runtime's own exceptions have no common base class
+            if self._requested:
+                raise StoppedError from None
+            raise InferenceError(f"the network failed: {error}") from error
+        finally:
+            with self._lock:
+                self._running = None
+        return made
 
 
 def open_configured(path: Path, parameters: Parameters, *, device_id: int = 0, part: bytes = b"") -> Any:

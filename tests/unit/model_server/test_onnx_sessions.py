@@ -1,8 +1,12 @@
-"""With which options ONNX Runtime opens a network on a GPU."""
+"""With which options ONNX Runtime opens a network on a GPU, and how a run is stopped."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from parley.errors import ModelLoadingError
+from parley.errors import InferenceError, ModelLoadingError
 from parley.runtime import onnx
 from parley.runtime.parameters import Parameters
 
@@ -75,3 +79,42 @@ def test_a_gpu_that_is_not_there_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(onnx, "onnxruntime", fake)
     with pytest.raises(ModelLoadingError, match="CUDA could not be started"):
         open_with(tmp_path, device="gpu")
+
+
+class EndlessSession:
+    """Runs until it is terminated, which it answers as ONNX Runtime does; may fail by itself."""
+
+    def __init__(self, failure=None):
+        self.failure = failure
+        self.began = threading.Event()
+
+    def run(self, outputs, feeds, options):
+        self.began.set()
+        if self.failure is not None:
+            raise self.failure
+        while not options.terminate:
+            time.sleep(0.001)
+        raise RuntimeError("Exiting due to terminate flag being set to true.")
+
+
+def test_a_run_is_stopped_from_another_thread():
+    session, stop = EndlessSession(), onnx.Stop()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(stop.run, session, {})
+        assert session.began.wait(10.0)
+        stop.request()
+        with pytest.raises(onnx.StoppedError):
+            run.result(10.0)
+
+
+def test_a_run_that_fails_by_itself_was_not_stopped():
+    with pytest.raises(InferenceError, match="no memory"):
+        onnx.Stop().run(EndlessSession(RuntimeError("no memory")), {})
+
+
+def test_nothing_runs_after_a_stop():
+    session, stop = EndlessSession(), onnx.Stop()
+    stop.request()
+    with pytest.raises(onnx.StoppedError):
+        stop.run(session, {})
+    assert not session.began.is_set()

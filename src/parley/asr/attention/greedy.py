@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from parley.asr.attention.network import AttentionNetwork, EncodedAudio, Past
 from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, share
+from parley.runtime.onnx import Stop, StoppedError
 
 _PER_S = 16_000
 _REPEATS = {1: 8, 2: 5}
@@ -57,10 +58,6 @@ class GeneratedTokens:
     """Scores after each token of the prompt, f32 ``[prompt, V]``."""
 
 
-class Abandoned(Exception):  # noqa: N818 - no error: the caller has cancelled
-    """The text is not wanted any more, or not now."""
-
-
 @dataclass
 class _Written:
     """The tokens so far, with the logarithms of their probabilities."""
@@ -78,7 +75,7 @@ def decode(
     boosting: PhraseAutomaton,
     *,
     limit: int,
-    unwanted: Callable[[], bool] = lambda: False,
+    stop: Stop,
 ) -> GeneratedTokens:
     """Read encoded audio.
 
@@ -89,11 +86,11 @@ def decode(
         rules: of the family.
         boosting: phrases that are favoured.
         limit: most tokens.
-        unwanted: asked before every token whether to go on.
+        stop: ends it before the next token.
 
     Raises:
         InferenceError: the decoder failed.
-        Abandoned: it was unwanted.
+        StoppedError: it was stopped.
     """
     phrases = _Phrases(boosting, rules.end) if len(boosting.bonus) else None
     written = _Written()
@@ -101,8 +98,8 @@ def decode(
     past: Past | None = None
     prompt_logits: NDArray[np.float32] | None = None
     for _ in range(limit):
-        if unwanted():
-            raise Abandoned
+        if stop.requested:
+            raise StoppedError
         logits, past = network.step(encoded, fed, past)
         prompt_logits = logits if prompt_logits is None else prompt_logits
         token = _choose(logits[-1], rules, written, phrases)

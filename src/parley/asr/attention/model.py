@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from parley.asr.attention.greedy import GeneratedTokens, GreedyRules, decode
 from parley.asr.attention.network import AttentionNetwork
 from parley.asr.attention.vocabulary import Vocabulary
 from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.runtime.onnx import Stop
 
 DETECT = "auto"
 """The language of audio whose language the model finds out."""
@@ -138,17 +139,15 @@ class AttentionModel:
     """Samples that the encoder takes at most."""
     limits: TextLimits
 
-    def read(
-        self, audio: NDArray[np.float32], options: ReadOptions, unwanted: Callable[[], bool]
-    ) -> ReadText:
+    def read(self, audio: NDArray[np.float32], options: ReadOptions, stop: Stop) -> ReadText:
         """Read audio: f32 ``[n]`` within ±1, 16 kHz, :attr:`shortest` to :attr:`longest`.
 
         Raises:
             InferenceError: the networks failed.
-            Abandoned: it was unwanted.
+            StoppedError: it was stopped.
         """
         began = time.perf_counter()
-        encoded = self.network.encode(audio)
+        encoded = self.network.encode(audio, stop)
         encoded_at = time.perf_counter()
         language = options.language
         if language == DETECT:
@@ -161,7 +160,7 @@ class AttentionModel:
             self.rules,
             options.boosting,
             limit=self.rules.limit(len(audio)),
-            unwanted=unwanted,
+            stop=stop,
         )
         return ReadText(
             self.vocabulary.text(tokens.ids),

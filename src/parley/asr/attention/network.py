@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, ModelLoadingError
+from parley.runtime.onnx import Stop
 
 Past: TypeAlias = dict[str, NDArray[np.float32]]
 """What the decoder remembers: keys and values of its layers by the name of the input."""
@@ -30,11 +31,12 @@ class EncodedAudio:
 class AttentionNetwork(Protocol):
     """The networks of a model. Apart because families prepare audio in their own ways."""
 
-    def encode(self, audio: NDArray[np.float32]) -> EncodedAudio:
+    def encode(self, audio: NDArray[np.float32], stop: Stop) -> EncodedAudio:
         """Encode audio: f32 ``[n]`` within ±1, 16 kHz.
 
         Raises:
             InferenceError: the encoder failed.
+            StoppedError: it was stopped.
         """
         ...
 
@@ -115,16 +117,16 @@ class CachedDecoder:
         return logits, new if past is None else past | {name: new[name] for name in new if _OWN in name}
 
 
-def run_encoder(session: Any, feed: Mapping[str, NDArray[Any]], output: str) -> NDArray[np.float32]:
+def run_encoder(
+    session: Any, feed: Mapping[str, NDArray[Any]], output: str, stop: Stop
+) -> NDArray[np.float32]:
     """Run an encoder: f32 ``[1, T, D]``.
 
     Raises:
         InferenceError: it failed, or its output is not finite.
+        StoppedError: it was stopped.
     """
-    try:
-        (states,) = session.run([output], dict(feed))
-    except Exception as error:  # as above
-        raise InferenceError(f"the encoder failed: {error}") from error
+    (states,) = stop.run(session, feed, [output])
     if not np.isfinite(states).all():
         raise InferenceError("the encoder's output is not finite")
     return np.asarray(states, np.float32)

@@ -16,7 +16,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.attention.greedy import Abandoned
 from parley.asr.attention.model import AttentionModel, ReadOptions, TextLimits
 from parley.asr.decoding.boosting import compile_phrases
 from parley.asr.pipeline.segmentation import FULL_SCALE, PER_MS
@@ -28,6 +27,7 @@ from parley.errors import (
     ShuttingDownError,
     UnsupportedLanguageError,
 )
+from parley.runtime.onnx import Stop, StoppedError
 
 _log = logging.getLogger(__name__)
 
@@ -107,22 +107,22 @@ class Reader:
         self,
         audio: NDArray[np.int16],
         options: ReadOptions,
-        unwanted: Callable[[], bool] = lambda: False,
+        stop: Stop | None = None,
     ) -> RecognizedText:
         """Read a stretch of at most :attr:`longest_ms`: i16 ``[n]``, 16 kHz mono.
 
         Args:
             audio: the stretch.
             options: language and phrases.
-            unwanted: asked again and again whether to go on.
+            stop: ends it from another thread, within the encoder's next operator.
 
         Raises:
             InferenceError: the networks failed.
-            Abandoned: it was unwanted.
+            StoppedError: it was stopped.
         """
         samples = audio.astype(np.float32) / FULL_SCALE
         samples = np.pad(samples, (0, max(self._model.shortest - len(samples), 0)))
-        read = self._model.read(samples, options, unwanted)
+        read = self._model.read(samples, options, stop or Stop())
         confidence = read.tokens.confidence
         if not np.isfinite(confidence):
             raise InferenceError("the decoder's scores are not finite")
@@ -190,8 +190,9 @@ class ReadRequest:
         self.final = final
         self.of = of
         self.future: Future[RecognizedText | None] = Future()
+        self.stop = Stop()
         self.dropped = False
-        """Drop the request: its result is not needed."""
+        """Whether its result is not needed."""
         self._clock = clock
         self._asked_at = clock()
         self._done_at = self._asked_at
@@ -213,12 +214,13 @@ class ReadRequest:
     def drop(self) -> None:
         """Drop the request: its result is not needed."""
         self.dropped = True
+        self.stop.request()
 
     def resolve(self, read: Callable[[], RecognizedText]) -> None:
         """Read the audio, and set the result."""
         try:
             text: RecognizedText | None = read()
-        except Abandoned:
+        except StoppedError:
             text = None
         except Exception as error:  # noqa: BLE001 - raised where the text is taken
             if not isinstance(error, ParleyError):
@@ -281,6 +283,7 @@ class ThreadedReader:
         self._partials: deque[ReadRequest] = deque()
         self._changed = threading.Condition()
         self._closing = False
+        self._running: ReadRequest | None = None
         self._began_at: float | None = None
         self._failures = _Failures()
         self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
@@ -300,6 +303,8 @@ class ThreadedReader:
             if len(waiting) >= self._room:
                 raise OverloadedError(f"{len(waiting)} texts are waiting to be read; try again later")
             waiting.append(asked)
+            if final and self._running is not None and not self._running.final:
+                self._running.stop.request()
             self._changed.notify()
         return asked
 
@@ -317,6 +322,8 @@ class ThreadedReader:
         """Read nothing any more, and end the thread; what waits fails with ``ShuttingDownError``."""
         with self._changed:
             self._closing = True
+            if self._running is not None:
+                self._running.stop.request()
             self._changed.notify()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -339,8 +346,8 @@ class ThreadedReader:
 
     def _read(self, asked: ReadRequest) -> RecognizedText:
         try:
-            text = self._reader.read(asked.audio, asked.options, partial(self._unwanted, asked))
-        except Abandoned:
+            text = self._reader.read(asked.audio, asked.options, asked.stop)
+        except StoppedError:
             raise
         except Exception:
             self._failures.add(asked)
@@ -352,11 +359,10 @@ class ThreadedReader:
         with self._changed:
             self._changed.wait_for(lambda: self._finals or self._partials or self._closing)
             if self._closing:
-                return None
-            return (self._finals or self._partials).popleft()
-
-    def _unwanted(self, asked: ReadRequest) -> bool:
-        return asked.dropped or self._closing or (not asked.final and bool(self._finals))
+                self._running = None
+            else:
+                self._running = (self._finals or self._partials).popleft()
+            return self._running
 
 
 class InlineReader:
@@ -370,7 +376,7 @@ class InlineReader:
     ) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
         asked = ReadRequest(audio, options, final=final, of=of, clock=lambda: 0.0)
-        asked.resolve(lambda: self._reader.read(audio, options))
+        asked.resolve(lambda: self._reader.read(audio, options, asked.stop))
         return asked
 
     def check(self) -> None:

@@ -1,17 +1,16 @@
-"""The interface of a network that speaks clauses, how a run is stopped, and the level of its audio."""
+"""The interface of a network that speaks clauses, and the level of its audio."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError
+from parley.runtime.onnx import Stop, StoppedError
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest
@@ -31,56 +30,6 @@ _BLOCKS_AROUND = 3
 # Seconds, by the last mark of a clause.
 _PAUSES = {".": 0.28, "!": 0.28, "?": 0.28, "…": 0.32, ":": 0.2, ";": 0.2, "—": 0.2, ",": 0.13}
 _NO_MARK = 0.02
-
-
-class StoppedError(Exception):
-    """The request was stopped."""
-
-
-class Stop:
-    """Stops the work of a request, from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requested = False
-        self._running: Any = None
-
-    @property
-    def requested(self) -> bool:
-        """Whether :meth:`request` was called."""
-        return self._requested
-
-    def request(self) -> None:
-        """Stop now: a running network ends after its present operator."""
-        with self._lock:
-            self._requested = True
-            if self._running is not None:
-                self._running.terminate = True
-
-    def run(self, session: Any, feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run a session of ONNX Runtime.
-
-        Raises:
-            StoppedError: :meth:`request` was called, before or meanwhile.
-            InferenceError: the network failed.
-        """
-        options = onnxruntime.RunOptions()
-        # Errors are raised; that a run was ended is none.
-        options.log_severity_level = 4
-        with self._lock:
-            if self._requested:
-                raise StoppedError
-            self._running = options
-        try:
-            outputs: list[NDArray[Any]] = session.run(None, feeds, options)
-        except Exception as error:  # ONNX Runtime's own exceptions have no common base class
-            if self._requested:
-                raise StoppedError from None
-            raise InferenceError(f"the network failed: {error}") from error
-        finally:
-            with self._lock:
-                self._running = None
-        return outputs
 
 
 class FrontEnd(Protocol):

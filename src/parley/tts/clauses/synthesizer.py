@@ -23,7 +23,8 @@ from parley.errors import (
 )
 from parley.logs import log_ids
 from parley.runtime.admission import EarlyAborts
-from parley.tts.clauses.network import ClauseNetwork, ClauseSound, Stop, StoppedError, pause_samples
+from parley.runtime.onnx import Stop, StoppedError
+from parley.tts.clauses.network import ClauseNetwork, ClauseSound, pause_samples
 from parley.tts.clauses.splitting import split_clauses
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, ModelLoadingError, UnsupportedVoiceError
-from parley.runtime.onnx import open_session
-from parley.tts.clauses.network import FrontEnd, Stop, WholeSound
+from parley.runtime.onnx import Stop, open_session
+from parley.tts.clauses.network import FrontEnd, WholeSound
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.kokoro.voices import KNOWN_VOICES, LANGUAGES, gain_db, voice_for

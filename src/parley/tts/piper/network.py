@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InvalidModelOutputError, UnsupportedLanguageError, UnsupportedVoiceError
-from parley.tts.clauses.network import SILENT, FrontEnd, Level, Stop
+from parley.runtime.onnx import Stop
+from parley.tts.clauses.network import SILENT, FrontEnd, Level
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, InvalidModelOutputError, ModelLoadingError
-from parley.runtime.onnx import open_session
+from parley.runtime.onnx import Stop, open_session
 from parley.runtime.onnx_file import OnnxModel, PartInput
-from parley.tts.clauses.network import Stop
 
 Array = NDArray[np.float32]
 

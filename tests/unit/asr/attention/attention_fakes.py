@@ -29,7 +29,7 @@ class LengthNetwork:
         self.read = []  # samples of everything that was encoded
         self.failure = None
 
-    def encode(self, audio):
+    def encode(self, audio, stop):
         if self.failure is not None:
             raise self.failure
         self.read.append(len(audio))
@@ -52,7 +52,7 @@ class ScriptedNetwork:
         self.tokens = tokens
         self.fed = []
 
-    def encode(self, audio):
+    def encode(self, audio, stop):
         return EncodedAudio(np.zeros((1, 1, 1), np.float32))
 
     def step(self, _encoded, tokens, past):
@@ -88,7 +88,7 @@ class HeldReader:
         now, self.waiting = self.waiting[:count], self.waiting[len(self.waiting[:count]) :]
         wanted = [asked for asked in now if not asked.dropped]
         for asked in wanted:
-            asked.resolve(lambda asked=asked: self.reader.read(asked.audio, asked.options))
+            asked.resolve(lambda asked=asked: self.reader.read(asked.audio, asked.options, asked.stop))
         return wanted
 
     def check(self):

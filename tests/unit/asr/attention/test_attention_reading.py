@@ -26,12 +26,13 @@ from parley.asr.attention.families.moonshine import (
     MoonshineNetwork,
     read_vocabulary,
 )
-from parley.asr.attention.greedy import Abandoned, decode, repeated
+from parley.asr.attention.greedy import decode, repeated
 from parley.asr.attention.utterance import Window, pieces, quietest
 from parley.asr.attention.vocabulary import Vocabulary
 from parley.asr.attention.worker import NO_TEXT, Reader, RecognizedText, confidence_of, text_of
 from parley.asr.decoding.boosting import build, compile_phrases
 from parley.errors import InferenceError, ModelLoadingError
+from parley.runtime.onnx import Stop, StoppedError
 
 TOKENIZER = FILES["tokenizer"]
 SECOND = np.zeros(16_000, np.float32)
@@ -102,7 +103,7 @@ class Session:
     def get_outputs(self):
         return self._outputs
 
-    def run(self, names, feed):
+    def run(self, names, feed, _options=None):
         self.fed.append(feed)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -142,7 +143,7 @@ def test_later_steps_keep_what_the_first_one_made_of_the_audio():
     states = np.ones((1, 7, 4), np.float32)
     encoder = Session([], STATES, [[states]])
     network = MoonshineNetwork(encoder, session, tokens=5)
-    encoded = network.encode(SECOND)
+    encoded = network.encode(SECOND, Stop())
     assert encoder.fed[0]["input_values"].shape == encoder.fed[0]["attention_mask"].shape == (1, 16_000)
     first, past = network.step(encoded, [1], None)
     second, past = network.step(encoded, [4], past)
@@ -161,7 +162,7 @@ def test_later_steps_keep_what_the_first_one_made_of_the_audio():
 def test_an_encoder_that_fails_says_so(answer):
     network = MoonshineNetwork(Session([], STATES, [answer]), decoder(), tokens=5)
     with pytest.raises(InferenceError):
-        network.encode(SECOND)
+        network.encode(SECOND, Stop())
 
 
 def test_a_decoder_that_fails_says_so():
@@ -169,7 +170,7 @@ def test_a_decoder_that_fails_says_so():
         Session([], STATES, [[np.ones((1, 2, 3), np.float32)]]), decoder(RuntimeError("no")), tokens=5
     )
     with pytest.raises(InferenceError, match="no"):
-        network.step(network.encode(SECOND), [1], None)
+        network.step(network.encode(SECOND, Stop()), [1], None)
 
 
 @pytest.mark.parametrize("parts", [{"tokens": 6}, {"past": ()}, {"present": (OWN,)}])
@@ -194,9 +195,10 @@ def test_what_lies_in_the_folder_is_loaded(tmp_path):
 # --- decoding -----------------------------------------------------------------------------
 
 
-def read(network, audio, boosting=NOTHING.boosting, unwanted=lambda: False):
-    encoded, limit = network.encode(audio), RULES.limit(len(audio))
-    return decode(network, encoded, [START], RULES, boosting, limit=limit, unwanted=unwanted)
+def read(network, audio, boosting=NOTHING.boosting, stop=None):
+    stop = stop or Stop()
+    encoded, limit = network.encode(audio, stop), RULES.limit(len(audio))
+    return decode(network, encoded, [START], RULES, boosting, limit=limit, stop=stop)
 
 
 def test_a_text_ends_with_its_end():
@@ -242,10 +244,17 @@ def test_a_text_that_goes_in_circles_ends_where_it_begins_to():
 
 
 def test_a_text_that_is_not_wanted_is_not_read_on():
-    answers = iter([False, False, True])
-    network = ScriptedNetwork(5, 6, 7, 8)
-    with pytest.raises(Abandoned):
-        read(network, SECOND, unwanted=lambda: next(answers))
+    stop = Stop()
+
+    class Stopping(ScriptedNetwork):
+        def step(self, encoded, tokens, past):
+            if past:
+                stop.request()
+            return super().step(encoded, tokens, past)
+
+    network = Stopping(5, 6, 7, 8)
+    with pytest.raises(StoppedError):
+        read(network, SECOND, stop=stop)
     assert len(network.fed) == 2
 
 

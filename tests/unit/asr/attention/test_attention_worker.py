@@ -16,6 +16,7 @@ from parley.errors import (
     ParleyError,
     ShuttingDownError,
 )
+from parley.runtime.onnx import StoppedError
 
 TIMEOUT_S = 10
 
@@ -28,10 +29,12 @@ class SteppedNetwork(LengthNetwork):
         self.began = threading.Semaphore(0)
         self.permits = threading.Semaphore(0)
 
-    def encode(self, audio):
+    def encode(self, audio, stop):
         self.began.release()
-        assert self.permits.acquire(timeout=TIMEOUT_S)
-        return super().encode(audio)
+        while not self.permits.acquire(timeout=0.005):
+            if stop.requested:
+                raise StoppedError
+        return super().encode(audio, stop)
 
 
 @pytest.fixture
@@ -91,6 +94,20 @@ def test_a_partial_text_is_given_up_for_a_final_one(text_reader, network):
     network.permits.release(2)
     assert text(final) == "t20"
     assert partial.result() is None
+
+
+@pytest.mark.parametrize("reason", ["a final text", "its owner"])
+def test_the_encoder_of_a_partial_text_is_stopped(text_reader, network, reason):
+    partial = ask(text_reader, 100, final=False)
+    begun(network)
+    if reason == "its owner":
+        partial.drop()
+    final = ask(text_reader, 200)
+    begun(network)  # though the encoder of the partial text was not permitted to go on
+    assert partial.result() is None
+    network.permits.release()
+    assert text(final) == "t20"
+    assert [samples // 16 for samples in network.read] == [200]
 
 
 def test_a_final_text_is_not_given_up(text_reader, network):

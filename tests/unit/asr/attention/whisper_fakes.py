@@ -40,7 +40,7 @@ class Encoder:
             Tensor("encoder_attentions.0", ["B", 1, "T", "T"]),
         ]
 
-    def run(self, names, feed):
+    def run(self, names, feed, _options):
         assert names == ["last_hidden_state"]
         self.fed.append(feed)
         return [np.ones((1, 2, 4), np.float32)]

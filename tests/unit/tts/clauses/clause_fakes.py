@@ -8,7 +8,8 @@ import threading
 import numpy as np
 
 from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
-from parley.tts.clauses.network import StoppedError, WholeSound
+from parley.runtime.onnx import StoppedError
+from parley.tts.clauses.network import WholeSound
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 

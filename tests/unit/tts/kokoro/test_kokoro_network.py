@@ -24,7 +24,8 @@ from parley.errors import (
 )
 from parley.models.kokoro import KokoroModel
 from parley.runtime.parameters import Parameters
-from parley.tts.clauses.network import CEILING, Stop, StoppedError
+from parley.runtime.onnx import Stop, StoppedError
+from parley.tts.clauses.network import CEILING
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.kokoro.network import FILES, IDS, load_network
 from parley.tts.kokoro.voices import DEFAULT, DEFAULTS, KNOWN_VOICES, gain_db, voice_for

@@ -21,8 +21,9 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
+from parley.runtime.onnx import Stop, StoppedError
 from parley.runtime.onnx_file import OnnxModel, PartInput
-from parley.tts.clauses.network import Level, Stop, StoppedError
+from parley.tts.clauses.network import Level
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest
 from parley.tts.piper.network import PIECES, PiperNetwork, StreamedSound

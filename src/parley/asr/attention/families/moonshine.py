@@ -14,6 +14,7 @@ from parley.asr.attention.model import AttentionModel, FixedPrompt, TextLimits
 from parley.asr.attention.network import CachedDecoder, EncodedAudio, run_encoder
 from parley.asr.attention.vocabulary import Vocabulary
 from parley.errors import ModelLoadingError
+from parley.runtime.onnx import Stop
 
 FILES = {
     "encoder": "encoder_model.ort",
@@ -49,12 +50,14 @@ class MoonshineNetwork(CachedDecoder):
         self._encoder = encoder
         self._states = encoder.get_outputs()[0].name
 
-    def encode(self, audio: NDArray[np.float32]) -> EncodedAudio:
+    def encode(self, audio: NDArray[np.float32], stop: Stop) -> EncodedAudio:
         """See :meth:`parley.asr.attention.network.AttentionNetwork.encode`."""
         mask = np.ones((1, len(audio)), np.int64)
         feed: dict[str, NDArray[Any]] = {"input_values": audio[None], "attention_mask": mask}
         # The decoder takes the mask of the audio, not of the vectors.
-        return EncodedAudio(run_encoder(self._encoder, feed, self._states), {"encoder_attention_mask": mask})
+        return EncodedAudio(
+            run_encoder(self._encoder, feed, self._states, stop), {"encoder_attention_mask": mask}
+        )
 
 
 def load(files: Mapping[str, Path], open_network: Callable[[Path], Any]) -> AttentionModel:

@@ -23,6 +23,7 @@ from parley.asr.attention.network import CachedDecoder, EncodedAudio, run_encode
 from parley.asr.attention.vocabulary import WORD_MARK, Vocabulary
 from parley.audio.whisper_mel import HOP, SAMPLE_RATE, WhisperMel
 from parley.errors import ModelLoadingError
+from parley.runtime.onnx import Stop
 
 FILES = {
     "encoder": "encoder_model.onnx",
@@ -133,11 +134,11 @@ class WhisperNetwork(CachedDecoder):
         self._mel = WhisperMel(bands)
         self._samples = samples
 
-    def encode(self, audio: NDArray[np.float32]) -> EncodedAudio:
+    def encode(self, audio: NDArray[np.float32], stop: Stop) -> EncodedAudio:
         """See :meth:`parley.asr.attention.network.AttentionNetwork.encode`."""
         padded = np.pad(audio, (0, self._samples - len(audio)))
         feed = {"input_features": self._mel.compute(padded)[None]}
-        return EncodedAudio(run_encoder(self._encoder, feed, self._states))
+        return EncodedAudio(run_encoder(self._encoder, feed, self._states, stop))
 
 
 def load(files: Mapping[str, Path], open_network: Callable[[Path], Any]) -> AttentionModel:
