@@ -240,7 +240,7 @@ def main(argv: list[str] | None = None) -> int:
     options = read_options(arguments)
     server = EmbeddedServer(
         options,
-        limits=SupervisorLimits(model_attempts=0, server_attempts=0)
+        limits=SupervisorLimits(model_attempts=0, server_attempts=0, set_back_attempts=0)
         if arguments.no_restart
         else SupervisorLimits(),
         on_progress=console.write_timed,

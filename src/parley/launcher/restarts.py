@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from parley.runtime.attempts import WAITS_S, WINDOW_S, Attempts
 
 DIED = "died"
 """A process ended."""
@@ -44,40 +45,22 @@ class SupervisorLimits:
     """When the wall clock is set back by more at once, there is a new server: waiting would take longer."""
     server_failures: int = 3
     """A server that does not answer this many requests in a row is unresponsive."""
-    waits_s: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 20.0)
-    """Wait after the first attempt in a window, the second ...; the last after all that follow. There is none
-    before the first.
-    """
-    window_s: float = 600.0
+    waits_s: tuple[float, ...] = WAITS_S
+    """Between attempts; see :class:`parley.runtime.attempts.Attempts`."""
+    window_s: float = WINDOW_S
     """Attempts count for this long."""
     model_attempts: int = 5
     """One more within the window costs a new server."""
     server_attempts: int = 3
     """After one more within the window the server is given up."""
+    set_back_attempts: int = 5
+    """The same of a server whose clock was set back, which is no failure of it. After one more it goes on as
+    it is until the window allows another attempt; 0: it is given up.
+    """
 
-
-class Attempts:
-    """Counts attempts within a window, and the wait before the next one."""
-
-    def __init__(self, limits: SupervisorLimits, most: int) -> None:
-        self._limits = limits
-        self._most = most
-        self._times: deque[float] = deque()
-
-    def next_at(self, now: float) -> float | None:
-        """When the next attempt may be made; None: there were too many."""
-        while self._times and now - self._times[0] > self._limits.window_s:
-            self._times.popleft()
-        if len(self._times) >= self._most:
-            return None
-        if not self._times:
-            return now
-        waits = self._limits.waits_s
-        return max(now, self._times[-1] + waits[min(len(self._times), len(waits)) - 1])
-
-    def add(self, now: float) -> None:
-        """Count an attempt."""
-        self._times.append(now)
+    def attempts(self, most: int) -> Attempts:
+        """A budget of ``most`` attempts within the window."""
+        return Attempts(most, waits_s=self.waits_s, window_s=self.window_s)
 
 
 @dataclass

@@ -42,11 +42,11 @@ from parley.launcher.restarts import (
     SET_BACK,
     STOPPED,
     UNRESPONSIVE,
-    Attempts,
     RestartRecord,
     SupervisorLimits,
     write_record,
 )
+from parley.runtime.attempts import Attempts
 from parley.triton.model_control import CONTROL_MODEL
 
 _STOPPED = "T"  # not "t": a debugger holds that one
@@ -140,7 +140,10 @@ class Supervisor:
         self._record_missing = False
         self._report = report
         self._callees = called
-        self._attempts = Attempts(limits, limits.server_attempts)
+        self._attempts = limits.attempts(limits.server_attempts)
+        self._set_backs = limits.attempts(limits.set_back_attempts)
+        self._set_back = ""
+        """What is to be said of a clock that was set back; empty: it was not since the server was started."""
         self._models: dict[str, _Model] = {}
         self._server_record = RestartRecord()
         self._records: dict[str, RestartRecord] = {}
@@ -232,9 +235,25 @@ class Supervisor:
         if self._silences >= self._limits.server_failures:
             raise _ServerNeededError(UNRESPONSIVE, f"tritonserver did not answer {self._silences} times")
         if (back_s := self._wall_clock.set_back_s()) > self._limits.set_back_s:
-            raise _ServerNeededError(
-                SET_BACK, f"the clock was set back by {back_s:.0f} s, for which tritonserver may hang"
+            self._on_set_back(back_s, now)
+        self._replace_if_set_back(now)
+
+    def _on_set_back(self, back_s: float, now: float) -> None:
+        is_known = bool(self._set_back)
+        self._set_back = f"the clock was set back by {back_s:.0f} s, for which tritonserver may hang"
+        most = self._limits.set_back_attempts
+        if most and not is_known and self._set_backs.next_at(now) is None:
+            self._report(
+                f"{self._set_back}; the server was started again {most} times for that within "
+                f"{self._limits.window_s:g} s, and is so once more only when the first is that long ago"
             )
+
+    def _replace_if_set_back(self, now: float) -> None:
+        if not self._set_back:
+            return
+        due = self._set_backs.next_at(now)
+        if not self._limits.set_back_attempts or (due is not None and now >= due):
+            raise _ServerNeededError(SET_BACK, self._set_back)
 
     # --- models -----------------------------------------------------------------------------
 
@@ -467,6 +486,7 @@ class Supervisor:
         self._generation += 1
         self._counting = False
         self._silences, self._stopped_since, self.wrecks = 0, None, 0
+        self._set_back = ""
         self._heartbeats = Heartbeats(self._limits.silent_s, self._limits.working_s)
         now = time.monotonic()
         self._next_counts = now + self._limits.quiet_s / 4
@@ -474,7 +494,7 @@ class Supervisor:
             name: _Model(
                 name,
                 self._server.model_config(name),
-                Attempts(self._limits, self._limits.model_attempts),
+                self._limits.attempts(self._limits.model_attempts),
                 Liveness(alive_at=now),
             )
             for name in (*self._server.models, CONTROL_MODEL)
@@ -493,9 +513,10 @@ class Supervisor:
         """Start the server again until it serves or is given up."""
         self._server_record.on_failure(failure.reason, failure.detail)
         error: LauncherError | OSError | None = None
+        attempts = self._set_backs if failure.reason == SET_BACK else self._attempts
         while True:
             now = time.monotonic()
-            due = self._attempts.next_at(now)
+            due = attempts.next_at(now)
             if due is None:
                 self._server_record.state = "failed"
                 self._write_record()
@@ -506,14 +527,14 @@ class Supervisor:
             self._write_record()
             if self._stopping.wait(due - now):
                 return
-            self._attempts.add(time.monotonic())
+            attempts.add(time.monotonic())
             try:
                 self._server.restart()
                 break
             except StartInterruptedError:
                 raise
             except (LauncherError, OSError) as again:  # OSError: no memory, no room for the log
-                error = again
+                error, attempts = again, self._attempts
                 self._report(f"the server was not started: {again}")
         self._watch_server()
         self._report(f"the server answers again after {self._server_record.on_restored():.1f} s")

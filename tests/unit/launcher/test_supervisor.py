@@ -22,7 +22,7 @@ from parley.launcher.control import ControlError
 from parley.launcher.models import read_config, renew_instances, renew_model
 from parley.launcher.options import NotReadyError, RestartLimitError, ServerOptions
 from parley.launcher.processes import STUB
-from parley.launcher.restarts import Attempts, RestartRecord, SupervisorLimits
+from parley.launcher.restarts import RestartRecord, SupervisorLimits
 from parley.launcher.supervisor import Supervisor
 from parley.triton.model_control import CONTROL_MODEL
 from parley.triton.request_loop import heartbeat_path
@@ -431,6 +431,52 @@ def test_a_server_whose_clock_was_set_back_is_replaced(make):
     assert case.server.loads == []
 
 
+def set_back(case):
+    case.until(lambda: case.clock.reads > 1)
+    case.clock.ahead_s -= 60.0
+
+
+def test_a_clock_that_is_set_back_often_is_no_failure_of_the_server(make):
+    case = make(set_back_attempts=3, server_attempts=1)
+    for restarted in (1, 2, 3):
+        set_back(case)
+        case.until(lambda restarted=restarted: case.server.restarted == restarted)
+        case.until(lambda: case.record()["server"]["state"] == "serving")
+    for _ in range(2):
+        set_back(case)
+        reads = case.clock.reads
+        case.until(lambda reads=reads: case.clock.reads > reads + 1)
+    assert case.server.restarted == 3
+    assert sum("started again 3 times for that" in line for line in case.said) == 1
+    case.server.status = 1
+    case.until(lambda: case.server.restarted == 4)
+    case.until(lambda: case.record()["server"]["state"] == "serving")
+    assert case.supervisor.failure is None
+
+
+def test_a_clock_that_was_set_back_too_often_costs_a_new_server_later(make):
+    case = make(set_back_attempts=1, window_s=0.5)
+    for restarted in (1, 2):
+        set_back(case)
+        case.until(lambda restarted=restarted: case.server.restarted == restarted)
+
+
+def test_a_server_that_does_not_start_after_a_set_back_is_given_up(make):
+    case = make(set_back_attempts=9, server_attempts=2)
+    case.server.starts = [NotReadyError("it is still loading")] * 3
+    set_back(case)
+    case.until(lambda: case.supervisor.failure is not None)
+    assert case.server.restarted == 3
+    assert "it was started again 2 times" in str(case.supervisor.failure)
+
+
+def test_without_attempts_a_clock_that_is_set_back_ends_it(make):
+    case = make(server_attempts=0, set_back_attempts=0)
+    set_back(case)
+    case.until(lambda: case.supervisor.failure is not None)
+    assert case.server.restarted == 0
+
+
 def test_a_clock_that_is_set_forward_or_by_little_changes_nothing(make):
     case = make()
     for ahead_s in (7_200.0, 7_191.0):
@@ -629,8 +675,7 @@ def test_a_model_that_hangs_is_found_while_one_that_calls_it_is_loaded_again(mak
 
 
 def test_attempts_are_spread_and_bounded_within_a_window():
-    limits = SupervisorLimits(waits_s=(1.0, 5.0), window_s=100.0)
-    attempts = Attempts(limits, 3)
+    attempts = SupervisorLimits(waits_s=(1.0, 5.0), window_s=100.0).attempts(3)
     assert attempts.next_at(10.0) == 10.0
     attempts.add(10.0)
     assert attempts.next_at(10.5) == 11.0
