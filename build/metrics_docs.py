@@ -11,6 +11,7 @@ from parley.metrics import DROPPED, Family
 from parley.models.nemotron_streaming import ASR_FALLBACKS
 from parley.triton.model_control import RESTARTS
 from parley.triton.model_metrics import MODEL_FAMILIES
+from parley.tts.espeak_phonemes.client import PHONEME_RESTARTS
 from parley_gateway.metrics import Metrics
 
 DOCS = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -20,7 +21,7 @@ Row = tuple[str, str, tuple[str, ...], str]
 
 def sections() -> dict[str, list[Row]]:
     """The metrics of each section of the page."""
-    models = (*MODEL_FAMILIES, *ENGINE_FAMILIES, ASR_FALLBACKS, *RESTARTS, DROPPED)
+    models = (*MODEL_FAMILIES, *ENGINE_FAMILIES, ASR_FALLBACKS, PHONEME_RESTARTS, *RESTARTS, DROPPED)
     return {
         "agent": [_row(family) for family in FAMILIES],
         "models": [_row(family) for family in models],

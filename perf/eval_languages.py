@@ -17,8 +17,7 @@ from word_errors import word_errors
 from parley.asr.attention.families import load_model
 from parley.asr.attention.worker import Reader
 from parley.launcher.options import ROOT
-from parley.runtime.onnx import open_session
-from parley.runtime.onnx import Stop
+from parley.runtime.onnx import Stop, open_session
 from parley.tts.espeak_phonemes.client import PhonemeProcess
 from parley.tts.espeak_phonemes.front_end import EspeakFrontEnd
 from parley.tts.kokoro.network import SAMPLE_RATE, load_network
@@ -48,6 +47,7 @@ def main() -> None:
     reader = Reader(load_model(models / "whisper-base", "whisper", open_session))
     phonemes = PhonemeProcess()
     front_ends = {language: EspeakFrontEnd(phonemes, language) for language in SENTENCES}
+    phonemes.wait_until_tried()
     voices = load_network(models / "kokoro-82m", front_ends, threads=1)
     for language, sentences in SENTENCES.items():
         options = reader.options(language, [], 1.0)

@@ -19,8 +19,7 @@ from parley.asr.messages import TranscribeRequest
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.protocol import ResponseText, Transcript, TurnMetrics
-from parley.runtime.onnx import open_session
-from parley.runtime.onnx import Stop
+from parley.runtime.onnx import Stop, open_session
 from parley.tts.espeak_phonemes.client import PhonemeProcess
 from parley.tts.espeak_phonemes.front_end import VOICES, EspeakFrontEnd
 from parley.tts.kokoro.network import SAMPLE_RATE, load_network
@@ -73,6 +72,7 @@ def reader():
 @pytest.fixture(scope="module")
 def voices():
     phonemes = PhonemeProcess(timeout_s=60.0)
+    assert phonemes.wait_until_tried()
     front_ends = {language: EspeakFrontEnd(phonemes, language) for language in VOICES}
     yield load_network(MODELS_DIR / "kokoro-82m", front_ends, threads=1)
     phonemes.close()

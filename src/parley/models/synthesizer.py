@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from parley.errors import ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor, with_id
+from parley.metrics import Family
 from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
@@ -81,25 +82,32 @@ class SpeechModel:
         parameters: of the model.
         synthesizer: speaks.
         check_every: see :class:`TritonSink`.
+        families: metrics of this model only, recorded with :attr:`metrics`.
     """
 
     def __init__(
-        self, pb_utils: Any, parameters: Parameters, synthesizer: Speaking, *, check_every: int = 1
+        self,
+        pb_utils: Any,
+        parameters: Parameters,
+        synthesizer: Speaking,
+        *,
+        check_every: int = 1,
+        families: Sequence[Family] = (),
     ) -> None:
         self._pb = pb_utils
-        self._metrics = ModelMetrics(pb_utils, parameters)
+        self.metrics = ModelMetrics(pb_utils, parameters, families)
         self._traces = ModelTraces.open(parameters)
         self.synthesizer = synthesizer
         self._check_every = check_every
 
     def accept(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
-        receive_requests(self._pb, requests, self._begin, self._metrics)
+        receive_requests(self._pb, requests, self._begin, self.metrics)
 
     def close(self) -> None:
         """End every request and free what they used."""
         self.synthesizer.close()
-        self._metrics.close()
+        self.metrics.close()
         self._traces.close()
 
     def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:

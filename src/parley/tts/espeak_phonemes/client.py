@@ -1,91 +1,278 @@
-"""The other end of :mod:`.process`: starts it, asks it, and replaces it when it fails."""
+"""The other end of :mod:`.process`: starts it, asks it, and replaces it when it fails.
+
+A text waits for the process for a moment at most, because the caller has one thread for the texts of all
+sessions. So the process is started beside it, and while there is none texts are refused at once::
+
+    keeper (a thread):  start ──► ready ──► ended ──► wait, by the attempts before ──┐
+                          ▲                                                         │
+                          └─────────────────────────────────────────────────────────┘
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
+import logging
 import os
 import select
 import subprocess
 import threading
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from parley.errors import InferenceError
+from parley.errors import InferenceError, InvalidInputError, ModelUnavailableError
+from parley.metrics import Family
+from parley.runtime.attempts import Attempts
 from parley.runtime.python import find_python
+from parley.tts.espeak_phonemes.process import READY
 
+DIED, UNRESPONSIVE = "died", "unresponsive"
+"""Why a process was replaced."""
+PHONEME_RESTARTS = Family(
+    "parley_phoneme_process_restarts_total",
+    "counter",
+    "Processes of espeak-ng that pronounced for a model and were replaced",
+    ("model", "reason"),
+)
 _PROGRAM = "parley.tts.espeak_phonemes.process"
-_TIMEOUT_S = 10.0
-"""For a text; the first one waits for the start of the process too."""
+_TIMEOUT_S = 0.5
+"""For an answer, which takes milliseconds."""
+_START_S = 20.0
 _END_S = 2.0
+_MOST_STARTS = 5
+"""More starts again within the window of :class:`parley.runtime.attempts.Attempts` have to wait for it."""
+_FATAL = 2
+"""Texts over which the process has ended so often are refused."""
+_REMEMBERED = 64
+"""Texts over which it has ended."""
+_IDLE_S = 5.0
+"""Between two looks whether there may be another attempt."""
+_LONGEST = 1 << 20
+"""Bytes of an answer."""
+_log = logging.getLogger(__name__)
+
+
+def is_installed() -> bool:
+    """Whether the package with espeak-ng's library is there, which is not loaded for it."""
+    return importlib.util.find_spec("espeakng_loader") is not None
 
 
 class PhonemeProcess:
-    """espeak-ng's phonemes, from a process that runs from the first text on; any thread may ask.
+    """espeak-ng's phonemes, from a process that is started now and replaced when it ends; thread-safe.
 
     Args:
         command: of the process; None: that of :mod:`.process`.
-        timeout_s: for each text (seconds).
+        timeout_s: for each question (seconds).
+        start_s: for a process to be ready (seconds).
+        attempts: to start it again.
     """
 
-    def __init__(self, command: Sequence[str] | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        command: Sequence[str] | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        start_s: float = _START_S,
+        attempts: Attempts | None = None,
+    ) -> None:
         self._command = command or (find_python(os.environ) or "python3", "-m", _PROGRAM)
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._start_s = start_s
+        self._attempts = attempts or Attempts(_MOST_STARTS)
+        self._asking = threading.Lock()
+        """Held while the pipes are used."""
+        self._changed = threading.Condition()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+        self._tried = False
+        """Whether the first process has become ready, or has not."""
+        self._closing = False
+        self._late = False
+        """Whether the process was killed for want of an answer."""
+        self._restarts: Counter[str] = Counter()
+        self._fatal: OrderedDict[tuple[str, tuple[str, ...]], int] = OrderedDict()
+        self._keeper = threading.Thread(target=self._keep, name="espeak-ng's process", daemon=True)
+        self._keeper.start()
 
-    def phonemes(self, voice: str, text: str) -> str:
-        """What espeak-ng says for a text without marks: words in IPA, with single spaces.
+    def wait_until_tried(self) -> bool:
+        """Wait for the first process; returns whether it can be asked."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._tried or self._closing, self._start_s)
+            return self._ready
+
+    def restarts(self) -> Counter[str]:
+        """How often a process was replaced so far, by reason: :data:`DIED` or :data:`UNRESPONSIVE`."""
+        with self._changed:
+            return self._restarts.copy()
+
+    def phonemes(self, voice: str, texts: Sequence[str]) -> Sequence[str]:
+        """What espeak-ng says for texts without marks: words in IPA, with single spaces.
 
         Args:
             voice: espeak-ng's identifier (``roa/es``).
-            text: on one line.
+            texts: each by itself.
 
         Raises:
-            InferenceError: the process failed or did not answer in time; the next text starts another one.
+            ModelUnavailableError: there is no process now.
+            InferenceError: the process ended or did not answer in time, and is replaced.
+            InvalidInputError: it has ended over these texts before, several times.
         """
-        with self._lock:
-            process = self._process or self._start()
+        question = voice, tuple(texts)
+        with self._asking:
+            if self._fatal.get(question, 0) >= _FATAL:
+                raise InvalidInputError(f"espeak-ng's process has ended over this text {_FATAL} times")
+            with self._changed:
+                process = self._process if self._ready else None
+            if process is None:
+                raise ModelUnavailableError("espeak-ng's process is not running; it is started again")
             try:
-                return self._ask(process, json.dumps([voice, text]))
-            except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-                self._end()
+                answer = self._ask(process, question)
+            except (OSError, ValueError) as error:
+                self._on_failure(process, question, late=isinstance(error, TimeoutError))
                 raise InferenceError(f"espeak-ng's process failed: {error}") from error
+        return answer
 
     def close(self) -> None:
-        """End the process."""
-        with self._lock:
-            self._end()
+        """End the process and the thread."""
+        with self._changed:
+            self._closing = True
+            if self._process is not None:
+                self._process.kill()
+            self._changed.notify_all()
+        self._keeper.join(_END_S)
+        if self._keeper.is_alive():
+            _log.error("espeak-ng's process did not end within %g s", _END_S)
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _ask(self, process: subprocess.Popen[bytes], question: tuple[str, Sequence[str]]) -> Sequence[str]:
+        until = time.monotonic() + self._timeout_s
+        _write_line(process, question, until)
+        answer = _read_line(process, until)
+        if not isinstance(answer, list) or len(answer) != len(question[1]):
+            raise ValueError("its answer is to another question")
+        return [str(sounds) for sounds in answer]
+
+    def _on_failure(
+        self, process: subprocess.Popen[bytes], question: tuple[str, tuple[str, ...]], *, late: bool
+    ) -> None:
+        """Have the process replaced, and remember over which texts it has failed."""
+        self._fatal[question] = self._fatal.pop(question, 0) + 1
+        if len(self._fatal) > _REMEMBERED:
+            self._fatal.popitem(last=False)
+        with self._changed:
+            self._ready = False
+            self._late = late
+        process.kill()
+
+    # --- the keeper ---------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        while True:
+            end = self._run()
+            with self._changed:
+                if self._closing:
+                    return
+                reason = UNRESPONSIVE if self._late else DIED
+                self._tried, self._late = True, False
+                self._changed.notify_all()
+            _log.warning("espeak-ng's process %s: it is started again, Spanish and French wait for it", end)
+            if not self._wait_for_attempt():
+                return
+            with self._changed:
+                self._restarts[reason] += 1
+
+    def _wait_for_attempt(self) -> bool:
+        """Wait until the process may be started again; False: it is not any more."""
+        reported = False
+        with self._changed:
+            while not self._closing:
+                now = time.monotonic()
+                due = self._attempts.next_at(now)
+                if due is None and not reported:
+                    reported = True
+                    _log.error("espeak-ng's process has ended too often; it is not started again for now")
+                if due is not None and now >= due:
+                    self._attempts.add(now)
+                    return True
+                self._changed.wait(_IDLE_S if due is None else due - now)
+        return False
+
+    def _run(self) -> str:
+        """Start a process, let it be asked, and return how it ended."""
         try:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
             )
         except OSError as error:
-            raise InferenceError(f"espeak-ng's process cannot be started: {error}") from error
-        return self._process
+            return f"cannot be started ({error})"
+        with self._changed:
+            self._process = process
+            if self._closing:
+                process.kill()
+        failure = ""
+        try:
+            _await_ready(process, time.monotonic() + self._start_s)
+            with self._changed:
+                self._ready = self._tried = True
+                self._changed.notify_all()
+            status = process.wait()
+        except (OSError, ValueError) as error:
+            failure = f" before it was ready ({error})"
+            process.kill()
+            status = process.wait()
+        with self._changed:
+            self._ready, self._process = False, None
+        with self._asking:  # who asks reads the end of the pipe
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+        return f"ended with status {status}{failure}"
 
-    def _ask(self, process: subprocess.Popen[str], line: str) -> str:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(f"{line}\n")
-        process.stdin.flush()
-        # Each answer is one short line, written at once: when the pipe is readable, it is complete.
-        if not select.select([process.stdout], [], [], self._timeout_s)[0]:
-            raise ValueError(f"no answer within {self._timeout_s:g} s")
-        answer = process.stdout.readline()
-        if not answer:
-            raise ValueError(f"it ended with status {process.wait(_END_S)}")
-        return str(json.loads(answer))
 
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_S)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # a text that could not be written is tried once more
-                    pipe.close()
+def _await_ready(process: subprocess.Popen[bytes], until: float) -> None:
+    """Wait for the first line; raises as :func:`_read_line` does."""
+    if _read_line(process, until) != READY:
+        raise ValueError("it is another program")
+
+
+def _write_line(process: subprocess.Popen[bytes], value: object, until: float) -> None:
+    """Write a value as a line, by ``until`` (monotonic clock).
+
+    Raises:
+        OSError: it cannot be written; TimeoutError: in time.
+    """
+    assert process.stdin is not None
+    pipe = process.stdin.fileno()
+    os.set_blocking(pipe, False)
+    line = json.dumps(value).encode() + b"\n"
+    while line:
+        _wait([], [pipe], until)
+        line = line[os.write(pipe, line) :]
+
+
+def _read_line(process: subprocess.Popen[bytes], until: float) -> object:
+    """The value of the next line that the process writes, by ``until`` (monotonic clock).
+
+    Raises:
+        OSError: it cannot be read; TimeoutError: in time.
+        ValueError: it is no JSON, or the process has ended.
+    """
+    assert process.stdout is not None
+    pipe = process.stdout.fileno()
+    line = b""
+    while not line.endswith(b"\n"):
+        _wait([pipe], [], until)
+        piece = os.read(pipe, _LONGEST)
+        if not piece:
+            raise ValueError("it has ended")
+        line += piece
+        if len(line) > _LONGEST:
+            raise ValueError("its answer is too long")
+    return json.loads(line)
+
+
+def _wait(readable: list[int], writable: list[int], until: float) -> None:
+    if not any(select.select(readable, writable, [], max(0.0, until - time.monotonic()))):
+        raise TimeoutError("it does not answer")

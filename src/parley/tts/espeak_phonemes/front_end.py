@@ -41,7 +41,7 @@ _OTHER_LANGUAGE = re.compile(r"\([a-z^-]+\)")
 class Phonemes(Protocol):
     """The part of :class:`.client.PhonemeProcess` that is used; tests have another."""
 
-    def phonemes(self, voice: str, text: str) -> str:
+    def phonemes(self, voice: str, texts: Sequence[str]) -> Sequence[str]:
         """See :meth:`.client.PhonemeProcess.phonemes`."""
         ...
 
@@ -62,27 +62,33 @@ class EspeakFrontEnd:
         """The words of a text as they are spoken; figures are read by espeak-ng's rules.
 
         Raises:
-            InferenceError: espeak-ng's process failed.
+            InferenceError: espeak-ng's process failed, or does not run.
+            InvalidInputError: it fails again and again over this text.
         """
-        found: list[PronouncedWord] = []
-        for run in _runs(text):
-            sounds = self._sounds([word.text for word in run])
-            found += [replace(word, phonemes=sound) for word, sound in zip(run, sounds, strict=True) if sound]
-        return found
-
-    def _sounds(self, words: Sequence[str]) -> Sequence[str]:
-        """The phonemes of each word."""
-        together = self._say(" ".join(words)).split()
-        if len(together) == len(words):
-            return together
+        runs = list(_runs(text))
+        sounds = [said.split() for said in self._say([" ".join(word.text for word in run) for run in runs])]
         # espeak-ng reads figures as several words, and joins some small ones.
-        return [self._say(word) for word in words]
+        apart = [at for at, run in enumerate(runs) if len(sounds[at]) != len(run)]
+        alone = iter(self._say([word.text for at in apart for word in runs[at]]))
+        for at in apart:
+            sounds[at] = [next(alone) for _ in runs[at]]
+        return [
+            replace(word, phonemes=sound)
+            for run, each in zip(runs, sounds, strict=True)
+            for word, sound in zip(run, each, strict=True)
+            if sound
+        ]
 
-    def _say(self, text: str) -> str:
-        said = _OTHER_LANGUAGE.sub("", self._phonemes.phonemes(self._voice, text))
-        for sound, symbol in _ONE_SYMBOL.items():
-            said = said.replace(sound, symbol)
-        return said.replace(TIE, "").replace("-", "")
+    def _say(self, texts: Sequence[str]) -> Sequence[str]:
+        return [_written(said) for said in self._phonemes.phonemes(self._voice, texts)] if texts else []
+
+
+def _written(said: str) -> str:
+    """What espeak-ng says, in the notation of the voices."""
+    said = _OTHER_LANGUAGE.sub("", said)
+    for sound, symbol in _ONE_SYMBOL.items():
+        said = said.replace(sound, symbol)
+    return said.replace(TIE, "").replace("-", "")
 
 
 def _runs(text: str) -> Iterator[list[PronouncedWord]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InferenceError, ModelLoadingError, UnsupportedVoiceError
+from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.runtime.onnx import Stop, open_session
 from parley.tts.clauses.network import FrontEnd, WholeSound
 from parley.tts.clauses.splitting import ClauseLimits
@@ -118,6 +118,8 @@ class KokoroNetwork:
         if voice is not None and voice not in self._styles:
             raise UnsupportedVoiceError(f"no voice {voice!r}; there are {', '.join(self._styles)}")
         check_language(KNOWN_VOICES, voice, language, LANGUAGES)
+        if primary_language(language) not in self._front_ends:
+            raise UnsupportedLanguageError(f"language {language!r} needs espeak-ng, which is not installed")
 
     def pronounce(self, text: str, language: str) -> Sequence[PronouncedWord]:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""

@@ -14,9 +14,9 @@ class Sounds:
     def __init__(self, **known):
         self.known, self.asked = known, []
 
-    def phonemes(self, voice, text):
-        self.asked.append((voice, text))
-        return self.known.get(text, text)
+    def phonemes(self, voice, texts):
+        self.asked.append((voice, *texts))
+        return [self.known.get(text, text) for text in texts]
 
 
 def pronounce(text, language="es", **known):
@@ -26,7 +26,7 @@ def pronounce(text, language="es", **known):
 
 def test_words_between_marks_are_pronounced_together():
     words, asked = pronounce("Hola, \u00bfc\u00f3mo est\u00e1s?")
-    assert asked == [("roa/es", "Hola"), ("roa/es", "c\u00f3mo est\u00e1s")]
+    assert asked == [("roa/es", "Hola", "c\u00f3mo est\u00e1s")]
     assert [(word.text, word.before, word.after) for word in words] == [
         ("Hola", "", ","),
         ("c\u00f3mo", "", ""),
@@ -50,7 +50,7 @@ def test_words_that_do_not_come_one_by_one_are_asked_for_alone():
         "a las 10:30", **{"a las 10:30": "a las dieth treinta", "10:30": "dieth treinta"}
     )
     assert [word.phonemes for word in words] == ["a", "las", "dieth treinta"]
-    assert [text for _, text in asked] == ["a las 10:30", "a", "las", "10:30"]
+    assert asked == [("roa/es", "a las 10:30"), ("roa/es", "a", "las", "10:30")]
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,17 @@ def test_sounds_are_written_in_the_voices_notation(said, sounds):
     assert [word.phonemes for word in words] == ([] if sounds is None else [sounds])
 
 
+def test_a_text_is_asked_for_at_once_and_what_came_joined_once_more():
+    words, asked = pronounce("no, a las 10:30, y a las 9:15.", **{"a las 10:30": "x", "y a las 9:15": "x"})
+    assert [word.phonemes for word in words] == ["no", "a", "las", "10:30", "y", "a", "las", "9:15"]
+    assert [question[1:] for question in asked] == [
+        ("no", "a las 10:30", "y a las 9:15"),
+        ("a", "las", "10:30", "y", "a", "las", "9:15"),
+    ]
+
+
 def test_marks_alone_are_not_spoken():
-    assert pronounce(" ... \u2014 ! ")[0] == []
+    assert pronounce(" ... \u2014 ! ") == ([], [])
 
 
 def test_every_language_of_the_voices_is_pronounced():

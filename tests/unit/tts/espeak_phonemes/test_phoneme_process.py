@@ -1,18 +1,43 @@
-"""The process of espeak-ng: answers, failures, and its end."""
+"""The process of espeak-ng: answers, failures, what replaces it, and its end."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from parley.errors import InferenceError
-from parley.tts.espeak_phonemes import client
-from parley.tts.espeak_phonemes.client import PhonemeProcess
+from parley.errors import InferenceError, InvalidInputError, ModelUnavailableError
+from parley.runtime.attempts import Attempts
+from parley.tts.espeak_phonemes.client import PhonemeProcess, is_installed
 from parley.tts.espeak_phonemes.front_end import EspeakFrontEnd
 
-ECHO = "import sys, json\nfor line in sys.stdin: print(json.dumps(json.loads(line)[1]), flush=True)"
+LIMIT_S = 60.0
+# What it does with a text is what the text says.
+PROGRAM = """
+import json, os, sys, time
+print('"ready"', flush=True)
+for line in sys.stdin:
+    _, texts = json.loads(line)
+    if texts == ["end"]:
+        sys.exit(3)
+    if texts == ["hang"]:
+        time.sleep(600)
+    if texts == ["close"]:
+        os.close(1)
+        time.sleep(600)
+    if texts == ["other"]:
+        texts = []
+    if texts == ["long"]:
+        texts = ["x" * 100_000]
+    if texts == ["half"]:
+        print('["a', end="", flush=True)
+        time.sleep(600)
+    print(json.dumps([f"{os.getpid()}" if text == "pid" else text for text in texts]), flush=True)
+"""
 
 
 @pytest.fixture
@@ -20,8 +45,10 @@ def started():
     """Starts a process that runs a program in the place of espeak-ng's."""
     running = []
 
-    def start(program, **options):
+    def start(program=PROGRAM, **options):
+        options = {"timeout_s": LIMIT_S, "start_s": LIMIT_S} | options
         running.append(PhonemeProcess((sys.executable, "-c", program), **options))
+        running[-1].wait_until_tried()
         return running[-1]
 
     yield start
@@ -29,79 +56,131 @@ def started():
         process.close()
 
 
+def say(process, text):
+    (answer,) = process.phonemes("roa/es", [text])
+    return answer
+
+
+def say_soon(process, text):
+    """The answer of the process that is there, or comes."""
+    end = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return say(process, text)
+        except ModelUnavailableError:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
 def test_every_text_is_answered_by_one_process(started):
-    process = started(f"import os\n{ECHO.replace('json.loads(line)[1]', 'str(os.getpid())')}")
-    assert len({process.phonemes("roa/es", text) for text in ("hola", "adi\u00f3s", "")}) == 1
+    process = started()
+    assert process.phonemes("roa/es", ["hola", "", "adi\u00f3s"]) == ["hola", "", "adi\u00f3s"]
+    assert say(process, "pid") == say(process, "pid")
+    assert process.phonemes("roa/es", []) == []
+    assert process.restarts() == {}
+
+
+def test_answers_may_be_longer_than_a_pipe(started):
+    assert len(say(started(), "long")) == 100_000
+    assert say(started(), "x" * 200_000) == "x" * 200_000
 
 
 @pytest.mark.parametrize(
-    ("program", "options", "problem"),
+    ("text", "problem", "reason"),
     [
-        ("import sys; sys.exit(3)", {}, "failed"),
-        ("print('no json', flush=True); input()", {}, "failed"),
-        ("import time; time.sleep(60)", {"timeout_s": 0.05}, "no answer within 0.05 s"),
+        ("end", "has ended", "died"),
+        ("close", "has ended", "died"),
+        ("other", "another question", "died"),
+        ("hang", "does not answer", "unresponsive"),
+        ("half", "does not answer", "unresponsive"),
     ],
 )
-def test_a_process_that_fails_is_named(started, program, options, problem):
+def test_a_process_that_fails_is_replaced_and_counted(started, caplog, text, problem, reason):
+    process = started(timeout_s=0.5 if reason == "unresponsive" else LIMIT_S)
     with pytest.raises(InferenceError, match=problem):
-        started(program, **options).phonemes("roa/es", "hola")
+        say(process, text)
+    assert say_soon(process, "hola") == "hola"
+    assert process.restarts() == {reason: 1}
+    assert "espeak-ng's process ended with status" in caplog.text
 
 
-def test_after_a_failure_another_process_answers(started, tmp_path):
-    first = tmp_path / "first"
-    process = started(
-        f"import pathlib, sys\nfirst = pathlib.Path({str(first)!r})\n"
-        f"if not first.exists(): first.touch(); sys.exit(1)\n{ECHO}"
-    )
-    with pytest.raises(InferenceError):
-        process.phonemes("roa/es", "hola")
-    assert process.phonemes("roa/es", "hola") == "hola"
+def test_a_process_that_dies_between_two_texts_is_replaced_at_once(started):
+    process = started()
+    first = int(say(process, "pid"))
+    os.kill(first, signal.SIGKILL)
+    end = time.monotonic() + LIMIT_S
+    while process.restarts() != {"died": 1}:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert int(say_soon(process, "pid")) != first
 
 
-def test_a_process_that_died_between_two_texts_is_named_and_replaced(started, tmp_path):
-    first = tmp_path / "first"
-    process = started(
-        f"import json, pathlib, sys\nfirst = pathlib.Path({str(first)!r})\n"
-        "if not first.exists(): first.touch(); input(); print('\"hola\"', flush=True); sys.exit(0)\n"
-        f"{ECHO}"
-    )
-    process.phonemes("roa/es", "hola")
-    assert process._process.wait(60.0) == 0
-    with pytest.raises(InferenceError, match="Broken pipe"):
-        process.phonemes("roa/es", "hola")
-    assert process.phonemes("roa/es", "adi\u00f3s") == "adi\u00f3s"
+def test_a_text_over_which_it_fails_again_is_refused_from_then_on(started):
+    process = started(attempts=Attempts(9, waits_s=(0.0,)))
+    for _ in range(2):
+        with pytest.raises(InferenceError):
+            say_soon(process, "end")
+        say_soon(process, "hola")
+    with pytest.raises(InvalidInputError, match="2 times"):
+        say(process, "end")
+    assert say(process, "hola") == "hola"
+    assert process.restarts() == {"died": 2}
 
 
-def test_a_process_that_answers_no_more_and_does_not_end_is_replaced(started, monkeypatch):
-    monkeypatch.setattr(client, "_END_S", 0.05)
-    process = started("import os, time\ninput(); os.close(1); time.sleep(60)")
-    with pytest.raises(InferenceError, match="failed"):
-        process.phonemes("roa/es", "hola")
+def test_starts_are_bounded_and_texts_are_refused_meanwhile(started, caplog):
+    process = started("import sys; sys.exit(1)", attempts=Attempts(2, waits_s=(0.0,)))
+    end = time.monotonic() + LIMIT_S
+    while "is not started again for now" not in caplog.text:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    with pytest.raises(ModelUnavailableError):
+        say(process, "hola")
+    assert process.restarts() == {"died": 2}
+    assert caplog.text.count("ended with status 1") == 3
 
 
-def test_a_program_that_is_not_there_is_named():
-    with pytest.raises(InferenceError, match="cannot be started"):
-        PhonemeProcess(("/nowhere/python",)).phonemes("roa/es", "hola")
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [("import sys; sys.exit(3)", {}), ("print(1, flush=True); input()", {}), ("input()", {"start_s": 0.05})],
+)
+def test_what_does_not_become_ready_is_not_asked(started, program, options):
+    process = started(program, attempts=Attempts(0), **options)
+    assert not process.wait_until_tried()
+    with pytest.raises(ModelUnavailableError):
+        say(process, "hola")
 
 
-def test_closing_twice_is_no_error(started):
-    process = started(ECHO)
-    process.phonemes("roa/es", "hola")
+def test_a_program_that_is_not_there_is_named(caplog):
+    process = PhonemeProcess(("/nowhere/python",), attempts=Attempts(0))
+    assert not process.wait_until_tried()
+    process.close()
+    assert "cannot be started" in caplog.text
+
+
+def test_it_ends_with_its_owner(started):
+    process = started()
+    number = int(say(process, "pid"))
     process.close()
     process.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+    with pytest.raises(ModelUnavailableError):
+        say(process, "hola")
 
 
 def test_espeak_is_in_a_process_of_its_own():
-    pytest.importorskip("espeakng_loader")
-    process = PhonemeProcess(timeout_s=60.0)
+    if not is_installed():
+        pytest.skip("espeakng-loader is not installed")
+    process = PhonemeProcess(timeout_s=LIMIT_S, start_s=LIMIT_S)
     try:
-        assert process.phonemes("roa/es", "hola") == "\u02c8ola"
-        assert "^" not in process.phonemes("roa/fr", "les amis")
+        assert process.wait_until_tried()
+        assert process.phonemes("roa/es", ["hola", "que"]) == ["\u02c8ola", "k\u02c8e"]
+        assert "^" not in "".join(process.phonemes("roa/fr", ["les amis"]))
         # Words of another language are between marks, which the front end removes.
         (word,) = EspeakFrontEnd(process, "fr").pronounce("week-end")
         assert word.phonemes == "w\u02c8i\u02d0k\u02c8\u025bnd"
         assert "libespeak-ng" not in Path("/proc/self/maps").read_text()
-        with pytest.raises(InferenceError, match="status 1"):
-            process.phonemes("no/voice", "hola")
+        with pytest.raises(InferenceError, match="has ended"):
+            process.phonemes("no/voice", ["hola"])
     finally:
         process.close()

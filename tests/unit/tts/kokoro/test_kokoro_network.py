@@ -23,8 +23,8 @@ from parley.errors import (
     WeightsNotFoundError,
 )
 from parley.models.kokoro import KokoroModel
-from parley.runtime.parameters import Parameters
 from parley.runtime.onnx import Stop, StoppedError
+from parley.runtime.parameters import Parameters
 from parley.tts.clauses.network import CEILING
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.kokoro.network import FILES, IDS, load_network
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def network(folder):
-    return load_network(folder, {"en": FrontEnd()}, threads=1)
+    return load_network(folder, dict.fromkeys(("en", "es", "fr"), FrontEnd()), threads=1)
 
 
 def test_words_begin_where_their_first_sound_does(network):
@@ -134,6 +134,9 @@ def test_texts_are_pronounced_in_the_language_of_the_request(folder):
         return SimpleNamespace(pronounce=lambda _: [word(sound)])
 
     network = load_network(folder, {"en": saying("hə"), "es": saying("ola")}, threads=1)
+    network.check("ef_dora", "es-MX")
+    with pytest.raises(UnsupportedLanguageError, match="espeak-ng, which is not installed"):
+        network.check("ff_siwis", "fr")
     assert [network.pronounce("x", language)[0].phonemes for language in ("en-GB", "es")] == ["hə", "ola"]
     spanish, french = (
         network.speak([word("h")], SpeakRequest(request_id="a", language=language), Stop())
