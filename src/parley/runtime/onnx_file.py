@@ -25,7 +25,7 @@ _NODE_INPUT, _NODE_OUTPUT, _NODE_KIND, _NODE_ATTRIBUTE = 1, 2, 4, 5
 _ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_TYPE = 1, 3, 5, 20
 _INT = 2
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_RAW = 1, 2, 8, 9
-_TENSOR_FLOATS, _TENSOR_ELSEWHERE = 4, 13
+_TENSOR_FLOATS, _TENSOR_INT32, _TENSOR_INT64, _TENSOR_ELSEWHERE = 4, 5, 7, 13
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _VALUE_NAME = 1
 _ELEMENTS = {"f32": 1, "i64": 7}
@@ -34,8 +34,10 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     6: np.dtype("<i4"),
     7: np.dtype("<i8"),
     10: np.dtype("<f2"),
+    16: np.dtype("<u2"),
 }
 """Of tensors that can be read, by their number in onnx.proto."""
+_BFLOAT16 = 16
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class OnnxModel:
             raise ModelLoadingError(f"this is not an ONNX model: {error}") from error
 
     def tensors(self, folder: Path) -> dict[str, NDArray[Any]]:
-        """The weights and constants by name, as far as their elements are of a type that numpy has.
+        """The weights and constants by name: f32, f16, i32, i64, and bfloat16 as f32; others are left out.
 
         Args:
             folder: of the file; weights that lie in another file are read there, when they are looked at.
@@ -208,41 +210,82 @@ def _read_node(data: bytes, field: _Field) -> Node:
     return Node(kind, tuple(names[_NODE_INPUT]), tuple(names[_NODE_OUTPUT]), rest)
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """A ``TensorProto``; its elements are in one of three places."""
+
+    kind: int
+    """Number of the elements' type."""
+    shape: tuple[int, ...]
+    raw: bytes
+    numbers: Sequence[NDArray[np.int64]]
+    elsewhere: Mapping[str, str]
+    """``location``: the file; ``offset``: where they begin in it."""
+
+
 def _read_tensor(data: bytes, message: _Field, folder: Path) -> NDArray[Any] | None:
-    """A ``TensorProto``; None if its elements are of another type than :data:`_DTYPES` has."""
+    """The elements of a tensor; None if they are of another type than :data:`_DTYPES` has."""
+    try:
+        stored = _read_stored(data, message)
+        dtype = _DTYPES.get(stored.kind)
+        if dtype is None:
+            return None
+        values = _elements(stored, dtype, folder)
+    except (OSError, ValueError, IndexError) as error:
+        raise ModelLoadingError(f"a weight of the ONNX model cannot be read: {error}") from error
+    return _widened(values) if stored.kind == _BFLOAT16 else values
+
+
+def _read_stored(data: bytes, message: _Field) -> _Stored:
+    kind = 0
     shape: list[int] = []
-    dtype: np.dtype[Any] | None = None
     raw = b""
+    numbers: list[NDArray[np.int64]] = []
     elsewhere: dict[str, str] = {}
     for field in _fields(data, message.begin, message.end):
         if field.number == _TENSOR_DIMS:
-            shape += _numbers(data, field)
+            shape += _numbers(data, field).tolist()
         elif field.number == _TENSOR_TYPE:
-            dtype = _DTYPES.get(_varint(data, field.begin)[0])
+            kind, _ = _varint(data, field.begin)
         elif field.number in (_TENSOR_RAW, _TENSOR_FLOATS):
             raw += data[field.begin : field.end]
+        elif field.number in (_TENSOR_INT32, _TENSOR_INT64):
+            numbers.append(_numbers(data, field))
         elif field.number == _TENSOR_ELSEWHERE:
             entry = _texts(data, field, (_ENTRY_KEY, _ENTRY_VALUE))
             elsewhere[entry[_ENTRY_KEY][0]] = entry[_ENTRY_VALUE][0]
-    if dtype is None:
-        return None
-    try:
-        if elsewhere:
-            path, offset = folder / elsewhere["location"], int(elsewhere.get("offset", "0"))
-            return np.memmap(path, dtype, "r", offset, tuple(shape))
-        return np.frombuffer(raw, dtype).reshape(shape)
-    except (OSError, ValueError) as error:
-        raise ModelLoadingError(f"a weight of the ONNX model cannot be read: {error}") from error
+    return _Stored(kind, tuple(shape), raw, numbers, elsewhere)
 
 
-def _numbers(data: bytes, field: _Field) -> list[int]:
+def _elements(stored: _Stored, dtype: np.dtype[Any], folder: Path) -> NDArray[Any]:
+    if stored.elsewhere:
+        path, offset = folder / stored.elsewhere["location"], int(stored.elsewhere.get("offset", "0"))
+        return np.memmap(path, dtype, "r", offset, stored.shape)
+    if not stored.numbers:
+        return np.frombuffer(stored.raw, dtype).reshape(stored.shape)
+    numbers = np.concatenate(stored.numbers)
+    # Floats of two bytes are written as the number that their bits are.
+    own = dtype if dtype.kind == "i" else np.dtype("<u2")
+    return numbers.astype(own).view(dtype).reshape(stored.shape)
+
+
+def _widened(bits: NDArray[Any]) -> NDArray[np.float32]:
+    """The bits of bfloat16 as f32, of which they are the upper half."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _numbers(data: bytes, field: _Field) -> NDArray[np.int64]:
     """Whole numbers, one in a field or, packed, several."""
-    found: list[int] = []
-    at = field.begin
-    while at < field.end:
-        number, at = _varint(data, at)
-        found.append(number)
-    return found
+    raw = np.frombuffer(data, np.uint8, field.end - field.begin, field.begin)
+    ends = np.flatnonzero(raw < 128)
+    if not len(raw):
+        return np.zeros(0, np.int64)
+    if not len(ends) or ends[-1] != len(raw) - 1:
+        raise ValueError("a number is cut off")
+    begins = np.concatenate(([0], ends[:-1] + 1))
+    places = np.arange(len(raw)) - np.repeat(begins, ends - begins + 1)
+    parts = (raw & 127).astype(np.uint64) << (7 * places).astype(np.uint64)
+    return np.bitwise_or.reduceat(parts, begins).view(np.int64)
 
 
 def more_outputs_of(names: Sequence[str]) -> bytes:
