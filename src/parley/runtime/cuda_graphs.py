@@ -33,14 +33,14 @@ class CudaCapture:
 
     def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
         """See :class:`Capture`."""
-        # Before a capture, libraries choose their algorithms and initialise themselves.
+        # Before a capture, libraries choose their algorithms, and make plans and workspaces for its stream.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             run()
             run()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = run()
         return graph.replay, result
 
