@@ -68,6 +68,7 @@ from parley.launcher.processes import ProcessUsage, StateLock, find_stubs, kill_
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, cancel_drain
+from parley.runtime.gpu_plan import GpuPlan
 from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
 Canary = Callable[[ServerAddress, Collection[str], float], list[str]]
@@ -143,6 +144,8 @@ class EmbeddedServer:
         self._started_at = 0.0
         """Before :meth:`restart` starts another ``tritonserver``, which goes on draining."""
         self._checked = False
+        self._plan: GpuPlan | None = None
+        """Of this machine's GPU, once the settings are checked."""
         # Plain flags: an Event's lock may be held by the very code that a signal interrupts.
         self._stop_requested = False
         self._kill_requested = False
@@ -212,7 +215,7 @@ class EmbeddedServer:
         """
         check_log_format({**os.environ, **self._options.environment})
         check_models(self._options)
-        find_server_plan(self._options, os.environ)
+        self._plan = find_server_plan(self._options, os.environ)
         check_agent_models(self._options, os.environ)
         check_vad_callers(self._options, os.environ)
         check_tools_file(self._options, os.environ)
@@ -349,7 +352,7 @@ class EmbeddedServer:
 
     def _leave_out_models(self) -> None:
         """Leave out models without weights, and those for which the GPU has no memory."""
-        plan = find_server_plan(self._options, os.environ)
+        plan = self._plan
         self._options, left_out = leave_out_absent(self._options, os.environ)
         if left_out:
             for reason in left_out.values():

@@ -146,11 +146,12 @@ def test_models_without_weights_are_left_out_in_one_line(make, repository):
 def test_settings_are_checked_once(make, monkeypatch, before):
     checked = []
     monkeypatch.setattr(server_module, "check_agent_models", lambda *_: checked.append("agent"))
+    monkeypatch.setattr(server_module, "find_server_plan", lambda *_: checked.append("plan"))
     server = make("serves")
     if before:
         server.check_settings()
     server.start()
-    assert checked == ["agent"]
+    assert checked == ["plan", "agent"]
 
 
 def test_the_supervisor_knows_which_model_calls_silero_vad(make, repository, monkeypatch):
