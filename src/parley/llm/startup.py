@@ -14,13 +14,14 @@ from typing import Any, Generic, TypeVar
 from parley.llm.engine import Engine, PrioritizedRequest, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.inprocess import InProcessEngine, VllmEngine
-from parley.runtime.gpu_loading import loading_on_gpu
+from parley.runtime.gpu_loading import ENGINE_START_S, LOADING_TIMEOUT_S, loading_on_gpu
 from parley.runtime.parameters import Parameters
 from parley.runtime.python import find_python
 from parley.runtime.versions import check_gpus, check_torch, check_vllm
 from parley.runtime.weights import cache_dir
 
-START_TIMEOUT_S = 900.0
+START_TIMEOUT_S = ENGINE_START_S + LOADING_TIMEOUT_S
+"""Seconds for an engine to start, those included in which others load on the same GPU."""
 _FREE_SHARE = 0.02
 RequestT = TypeVar("RequestT", bound=PrioritizedRequest)
 _DEFAULTS = {
@@ -109,7 +110,7 @@ def start_engine(
         created.append(VllmEngine(engine_args, translate, metrics))
         return created[0]
 
-    stepped = InProcessEngine(create, start_timeout_s=START_TIMEOUT_S, died=died)
+    stepped = InProcessEngine(create, start_timeout_s=ENGINE_START_S, died=died)
     if metrics is not None:
         metrics.watch(lambda: stepped.busy)
     return StartedEngine(stepped, created[0].max_model_len)
@@ -140,6 +141,7 @@ def prepare_environment(
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
     environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if engine_in_process else "1"
+    environment.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", f"{ENGINE_START_S:.0f}")
     environment.setdefault("VLLM_CACHE_ROOT", str(cache_dir))
     if threads:
         environment.setdefault("OMP_NUM_THREADS", str(threads))

@@ -20,8 +20,10 @@ from pathlib import Path
 
 from parley.errors import ModelLoadingError
 
-LOADING_TIMEOUT_S = 600.0
-"""Another vLLM engine that compiles everything; an engine itself has 900 s for its start."""
+ENGINE_START_S = 900.0
+"""The longest start of a vLLM engine, which compiles everything if it is the first one."""
+LOADING_TIMEOUT_S = ENGINE_START_S + 60.0
+"""The longest wait for others: such an engine may hold the lock for all of its start."""
 _POLL_S = 0.2
 _log = logging.getLogger(__name__)
 

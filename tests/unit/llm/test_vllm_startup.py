@@ -169,12 +169,18 @@ def test_settings_before_the_import(interpreter, tmp_path):
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["VLLM_CACHE_ROOT"] == str(tmp_path)
     assert environment["VLLM_XGRAMMAR_CACHE_MB"] == "128"
+    assert environment["VLLM_ENGINE_READY_TIMEOUT_S"] == "900"
     assert environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"
     assert locale.setlocale(locale.LC_CTYPE) == "C.UTF-8"
 
 
 def test_the_operators_settings_stay(interpreter, tmp_path):
-    given = {"OMP_NUM_THREADS": "8", "VLLM_CACHE_ROOT": "/cache", "VLLM_LOGGING_LEVEL": "INFO"}
+    given = {
+        "OMP_NUM_THREADS": "8",
+        "VLLM_CACHE_ROOT": "/cache",
+        "VLLM_LOGGING_LEVEL": "INFO",
+        "VLLM_ENGINE_READY_TIMEOUT_S": "60",
+    }
     environment = prepare(tmp_path, dict(given), threads=2, engine_in_process=False)
     assert given.items() <= environment.items()
     assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
