@@ -1,10 +1,20 @@
-"""With which options ONNX Runtime opens a network on a GPU, and how a run is stopped."""
+"""With which options ONNX Runtime opens a network on a GPU, that it runs with them, and how a run is stopped.
 
+There is no GPU here: a session with CUDA is one of the installed ONNX Runtime on the processor.
+"""
+
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tts"))
+
+from tiny_onnx import FLOAT, constant, model, node, value
 
 from parley.errors import InferenceError, ModelLoadingError
 from parley.runtime import onnx
@@ -20,6 +30,7 @@ class FakeOnnxRuntime:
         self.available = list(available)
         self.active = self.available if active is None else list(active)
         self.calls = []
+        self.options = None
 
     def get_available_providers(self):
         return self.available
@@ -29,6 +40,7 @@ class FakeOnnxRuntime:
 
     def InferenceSession(self, graph, options, *, providers):  # noqa: N802 - its name
         self.calls.append(providers)
+        self.options = options
         return self
 
     def get_providers(self):
@@ -79,6 +91,93 @@ def test_a_gpu_that_is_not_there_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(onnx, "onnxruntime", fake)
     with pytest.raises(ModelLoadingError, match="CUDA could not be started"):
         open_with(tmp_path, device="gpu")
+
+
+def test_threads_of_a_processor_do_not_spin(runtime, tmp_path):
+    open_with(tmp_path, device="gpu", threads="3")
+    options = runtime.options
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 1)
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+def test_the_driver_and_the_gpu_of_the_instance_are_checked_first(runtime, monkeypatch, tmp_path):
+    checked = []
+    monkeypatch.setattr(onnx, "check_gpus", lambda device: checked.append((device, list(runtime.calls))))
+    open_with(tmp_path, device="gpu")
+    assert checked == [(1, [])]
+
+
+def test_the_installed_onnx_runtime_has_no_cuda(tmp_path):
+    if "CUDAExecutionProvider" in onnx.onnxruntime.get_available_providers():
+        pytest.skip("it has")
+    with pytest.raises(ModelLoadingError, match=r"encoder\.onnx: this ONNX Runtime has no CUDA"):
+        open_with(tmp_path, device="gpu")
+
+
+class OnProcessor(FakeOnnxRuntime):
+    """Says that it uses CUDA, and computes on the processor with the options that it is given."""
+
+    installed = onnx.onnxruntime
+
+    def InferenceSession(self, graph, options, *, providers):  # noqa: N802
+        (_, cpu) = providers
+        session = self.installed.InferenceSession(graph, options, providers=[cpu])
+        return Session(session, self.active)
+
+
+class Session:
+    def __init__(self, session, providers):
+        self._session = session
+        self._providers = providers
+        self.error = None
+
+    def run(self, *args):
+        if self.error:
+            raise self.error
+        return self._session.run(*args)
+
+    def get_providers(self):
+        return self._providers
+
+    def get_inputs(self):
+        return self._session.get_inputs()
+
+
+DOUBLING = model(
+    node("Mul", "in two", "doubled"),
+    node("Add", "doubled two", "out"),
+    constant("two", np.float32(2)),
+    value(11, "in", FLOAT, "n"),
+    value(12, "out", FLOAT, "n"),
+)
+
+
+@pytest.fixture
+def on_processor(monkeypatch, tmp_path):
+    monkeypatch.setattr(onnx, "onnxruntime", OnProcessor("CUDAExecutionProvider", "CPUExecutionProvider"))
+    path = tmp_path / "doubling.onnx"
+    path.write_bytes(DOUBLING)
+    return path
+
+
+@pytest.mark.parametrize("part", [b"", DOUBLING])
+def test_a_session_on_a_gpu_computes_and_has_its_further_outputs(on_processor, part):
+    session = onnx.open_session(on_processor, device="gpu", part=part, more_outputs=("doubled",))
+    out, doubled = session.run(None, {"in": np.array([1, -3], np.float32)})
+    assert (doubled.tolist(), out.tolist()) == ([2, -6], [4, -4])
+    assert [one.name for one in session.get_inputs()] == ["in"]
+
+
+def test_a_gpu_that_fails_again_and_again_ends_the_process(on_processor, monkeypatch):
+    session = onnx.open_session(on_processor, device="gpu")
+    reasons = []
+    monkeypatch.setattr(session._errors, "_end", reasons.append)
+    session._session.error = RuntimeError("CUDA failure 700: an illegal memory access was encountered")
+    for _ in range(3):
+        assert reasons == []
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            session.run(None, {})
+    assert reasons[0].startswith("doubling.onnx: the device has failed 3 times in a row: CUDA failure 700")
 
 
 class EndlessSession:
