@@ -25,7 +25,6 @@ from safetensors.torch import save_file
 from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DESCRIPTION, FILES
 from parley.asr.device.fastconformer import HISTORY, EncoderPool, EncoderSizes, FastConformer
-from parley.asr.device.loading import PRECISIONS
 from parley.asr.device.weights import ENCODER, WEIGHTS_FILE, read_weights
 from parley.asr.features.log_mel import SILENCE
 from parley.asr.offline.networks import OnnxEncoder
@@ -33,6 +32,7 @@ from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CacheAwareEncoder
 from parley.errors import ParleyError
 from parley.runtime.onnx import open_session
+from parley.runtime.precision import PRECISIONS
 
 LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 """Mean difference from the export, as a share of the mean size of its values."""

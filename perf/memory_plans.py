@@ -23,7 +23,6 @@ from gpu_check.language import QWEN3_4B, t3_shapes
 from torch import nn
 from tritonclient.grpc import model_config_pb2
 
-from parley.asr.device.loading import PRECISIONS
 from parley.asr.device.memory import (
     NEMOTRON_DECODER,
     NEMOTRON_ENCODER,
@@ -40,6 +39,7 @@ from parley.models.s3gen import s3gen_sizes
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_plan import GpuPlan, read_plans
 from parley.runtime.parameters import Parameters
+from parley.runtime.precision import AUTO_PRECISION, PRECISIONS
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.state import Past
 
@@ -100,15 +100,15 @@ def count_sessions(plan: GpuPlan) -> int:
     return len(config.instance_group) * read_settings("voice_agent", plan).integer("max_sessions", 16)
 
 
-def needs(plan: GpuPlan) -> dict[str, Need]:
-    """What each model of a plan needs on its GPU."""
+def needs(plan: GpuPlan, *, has_bfloat16: bool = True) -> dict[str, Need]:
+    """What each model of a plan needs on its GPU, which may have no bfloat16."""
     found = {
         "nemotron_streaming": _recognizer(_nemotron(plan), "nemotron_streaming"),
         "parakeet_encoder": _recognizer(_parakeet_encoder(plan), "parakeet_encoder"),
         "parakeet_decoder": _recognizer(_parakeet_decoder(plan), "parakeet_decoder"),
         "qwen3": Need(_CONTEXT, _qwen3_awq(), _cache("qwen3", plan), 0),
         "t3": Need(_t3_contexts(plan), _HALF * _t3(), _cache("t3", plan), 0),
-        "s3gen": _s3gen(plan),
+        "s3gen": _s3gen(plan, has_bfloat16=has_bfloat16),
     }
     return {
         model: Need(need.contexts, need.weights, need.caches, need.workspace or _WORKSPACES[model])
@@ -170,6 +170,12 @@ def _recognizer(memory: RecognizerMemory, model: str) -> Need:
     return Need(_CONTEXT, memory.weights, memory.pool, memory.workspace + _WORKSPACES[model])
 
 
+def _encoder_dtype(settings: Parameters) -> torch.dtype:
+    """On a GPU; the float16 of one without bfloat16 takes as much."""
+    named = settings.text("precision", "")
+    return torch.bfloat16 if named == AUTO_PRECISION else PRECISIONS[named]
+
+
 def _nemotron(plan: GpuPlan) -> RecognizerMemory:
     settings = read_settings("nemotron_streaming", plan)
     look_aheads = settings.text("lookaheads_ms", "").split(",")
@@ -180,7 +186,7 @@ def _nemotron(plan: GpuPlan) -> RecognizerMemory:
         slots=2 * settings.integer("max_sessions", 0),
         left=LEFT,
         row_sizes=parse_sizes(settings.text("row_buckets", ""), "row_buckets"),
-        dtype=PRECISIONS[settings.text("precision", "")],
+        dtype=_encoder_dtype(settings),
     )
 
 
@@ -188,7 +194,7 @@ def _parakeet_encoder(plan: GpuPlan) -> RecognizerMemory:
     settings = read_settings("parakeet_encoder", plan)
     frames, rows = (parse_sizes(settings.text(name, ""), name) for name in ("frame_buckets", "row_buckets"))
     runs = RunSizes(frames, rows, settings.integer("max_run_frames", 0))
-    return encoder_memory(PARAKEET_ENCODER, runs, dtype=PRECISIONS[settings.text("precision", "")])
+    return encoder_memory(PARAKEET_ENCODER, runs, dtype=_encoder_dtype(settings))
 
 
 def _parakeet_decoder(plan: GpuPlan) -> RecognizerMemory:
@@ -215,9 +221,9 @@ def _size(past: Past) -> float:
     return float(sum(tensor.numel() * tensor.element_size() for tensor in past.tensors))
 
 
-def _s3gen(plan: GpuPlan) -> Need:
+def _s3gen(plan: GpuPlan, *, has_bfloat16: bool = True) -> Need:
     """With the distilled checkpoint, which keeps the past of every utterance and voice."""
-    networks: Networks = _on_meta(_build_s3gen)
+    networks: Networks = _on_meta(_build_s3gen if has_bfloat16 else _build_s3gen_in_float32)
     sizes = s3gen_sizes(read_settings("s3gen", plan))
     empty = networks.flow.empty_past(2)
     parts = (networks.flow, networks.vocoder)
@@ -229,6 +235,10 @@ def _s3gen(plan: GpuPlan) -> Need:
     batch = batch.cut(sizes.largest_past[1] + sizes.largest_frames)
     caches = sizes.max_utterances * _size(utterance) + sizes.voices * _size(voice) + sizes.rows * _size(batch)
     return Need(_CONTEXT, weights, caches, 0)
+
+
+def _build_s3gen_in_float32() -> Networks:
+    return random_networks(1)
 
 
 def _build_s3gen() -> Networks:
@@ -255,6 +265,10 @@ def main() -> int:
             print(f"  | {model} | " + " | ".join(f"{size / 1e9:.2f}" for size in columns) + " |")
         for model in sorted(plan.without):
             print(f"  without {model}")
+        plain = sum(need.total for need in needs(plan, has_bfloat16=False).values())
+        usable = (1 - SPARE) * plan.float32_gib * _GIB
+        fits = fits and plain <= usable
+        print(f"  on a GPU without bfloat16: {plain / 1e9:.1f} of {usable / 1e9:.1f} GB")
     return 0 if fits else 1
 
 

@@ -205,7 +205,7 @@ class StreamingModel:
         ``vad``, ``timeout_s``: see :func:`parley.models.recognition.open_detector`.
         ``engine``: ``onnx``, or ``torch`` with features, caches and greedy decoding on the device.
         ``device``, ``threads``: where the networks run.
-        ``precision``: of torch's encoder, ``float32``, ``bfloat16`` or ``float16``.
+        ``precision``: of torch's encoder; see :func:`parley.models.torch_device.device_settings`.
         ``row_buckets``: rising numbers of rows to which torch's steps are padded.
         ``graphs``: whether torch's steps are CUDA graphs (default: on a GPU).
 

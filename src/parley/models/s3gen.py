@@ -18,6 +18,7 @@ from parley.runtime.batching import parse_sizes
 from parley.runtime.cuda_graphs import CudaCapture
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
+from parley.runtime.precision import choose_precision
 from parley.runtime.versions import check_gpus, check_torch
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
@@ -38,8 +39,8 @@ from parley.tts.watermark import load_watermark
 _requests: msgspec.json.Decoder[S3GenRequest] = msgspec.json.Decoder(S3GenRequest)
 _NO_TOKENS = np.zeros(0, np.int64)
 _MAX_PROMPT_SENT = 1_000  # tokens that are read at all
-_AUTO = "auto"
-_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_PRECISIONS = ("float32", "bfloat16")
+"""Of the estimator; it has not been tried in float16."""
 
 
 class _TritonSink:
@@ -227,7 +228,7 @@ def prepare_s3gen(parameters: Parameters, networks: Networks) -> Loaded:
     if graphs := _graphs(parameters, device):
         _check_buckets(buckets, plan, limits, max_prompt)
     estimator = networks.flow.decoder.estimator
-    estimator.to(_precision(parameters, device))
+    estimator.to(choose_precision(parameters, device, allowed=_PRECISIONS, otherwise="float32"))
     synthesizer = AudioSynthesizer(
         networks,
         device,
@@ -325,19 +326,6 @@ def _device(parameters: Parameters) -> torch.device:
         if not torch.cuda.is_available():
             raise ModelLoadingError("device is cuda, but torch finds no GPU")
     return torch.device(kind)
-
-
-def _precision(parameters: Parameters, device: torch.device) -> torch.dtype:
-    """Of the estimator. GPUs before compute capability 8.0 have no bfloat16, and PyTorch would emulate it."""
-    named = parameters.choice("precision", "float32", (*_PRECISIONS, _AUTO))
-    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    if named == _AUTO:
-        named = "bfloat16" if has_bfloat16 else "float32"
-    if named == "bfloat16" and device.type == "cuda" and not has_bfloat16:
-        raise ModelLoadingError(
-            "precision is bfloat16, which this GPU does not have; auto would take float32"
-        )
-    return _PRECISIONS[named]
 
 
 def _graphs(parameters: Parameters, device: torch.device) -> bool:

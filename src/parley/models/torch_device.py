@@ -6,12 +6,13 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from parley.asr.device.loading import PRECISIONS, DeviceSettings, choose_device
+from parley.asr.device.loading import DeviceSettings, choose_device
 from parley.asr.device.streaming import ROW_SIZES
 from parley.errors import ModelLoadingError
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
+from parley.runtime.precision import PRECISIONS, choose_precision
 
 
 def device_settings(parameters: Parameters, device_id: int) -> DeviceSettings:
@@ -20,7 +21,8 @@ def device_settings(parameters: Parameters, device_id: int) -> DeviceSettings:
     Parameters of the model:
         ``device``: ``cpu`` or ``gpu``.
         ``threads``: of an operation on a CPU.
-        ``precision``: of the encoder, ``float32``, ``bfloat16`` or ``float16``.
+        ``precision``: of the encoder, ``float32``, ``bfloat16``, ``float16``, or ``auto``: bfloat16
+            on a GPU that has it, float16 on another.
         ``row_buckets``: rising numbers of rows to which runs are padded.
         ``graphs``: ``true`` records runs as CUDA graphs when the model is loaded (default: on a GPU).
 
@@ -32,9 +34,10 @@ def device_settings(parameters: Parameters, device_id: int) -> DeviceSettings:
     if graphs and kind != "gpu":
         raise ModelLoadingError("graphs is true; device must be gpu")
     torch.set_num_threads(parameters.integer("threads", 1, minimum=1))
+    device = choose_device(kind, device_id)
     return DeviceSettings(
-        choose_device(kind, device_id),
-        PRECISIONS[parameters.choice("precision", "float32", tuple(PRECISIONS))],
+        device,
+        choose_precision(parameters, device, allowed=tuple(PRECISIONS), otherwise="float16"),
         parse_sizes(parameters.text("row_buckets", ""), "row_buckets") or ROW_SIZES,
         graphs,
     )

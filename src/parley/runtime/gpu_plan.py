@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from parley.errors import ModelLoadingError
+from parley.runtime import gpu_memory
 
 PLANS_FILE = Path(__file__).with_name("gpu_plans.toml")
 GPU_CLASS_VARIABLE = "PARLEY_GPU_CLASS"
 """Name of a class, ``auto`` (the default) or ``none``."""
 PLAN_SETTING = "memory_plan"
 """The parameter of a model's configuration that makes its settings follow the plan."""
+BFLOAT16_CAPABILITY = (8, 0)
+"""Of the first GPUs with bfloat16, as CUDA counts them."""
 _AUTO = "auto"
 _NONE = "none"
 _GIB = 1 << 30
@@ -37,6 +40,8 @@ class GpuPlan:
     """Names of the class; the first one is its own."""
     memory_gib: float
     """What CUDA offers, at least."""
+    float32_gib: float
+    """The same of a GPU without bfloat16, whose S3Gen is in float32."""
     without: frozenset[str]
     """Models for which there is no memory."""
     settings: Mapping[str, Mapping[str, str]]
@@ -47,6 +52,11 @@ class GpuPlan:
         """Of the class."""
         return self.gpus[0]
 
+    def fits(self, gpu: Gpu) -> bool:
+        """Whether a GPU holds it."""
+        needed = self.memory_gib if gpu.has_bfloat16 else self.float32_gib
+        return needed * _GIB <= gpu.total_bytes
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -56,6 +66,7 @@ class Gpu:
     total_bytes: int
     used_bytes: int
     """By all processes."""
+    has_bfloat16: bool = True
 
 
 @cache
@@ -94,7 +105,7 @@ def choose_plan(gpu: Gpu) -> GpuPlan:
     Raises:
         ModelLoadingError: it has less memory than every plan needs.
     """
-    held = [plan for plan in read_plans() if plan.memory_gib * _GIB <= gpu.total_bytes]
+    held = [plan for plan in read_plans() if plan.fits(gpu)]
     if not held:
         least = read_plans()[0]
         raise ModelLoadingError(
@@ -130,32 +141,29 @@ def find_gpu(environment: Mapping[str, str] = os.environ) -> Gpu | None:
         ModelLoadingError: CUDA's first device is a slice of a GPU (MIG), whose size NVML does not give for
             what ``CUDA_VISIBLE_DEVICES`` names.
     """
-    from parley.runtime.gpu_memory import open_nvml  # noqa: PLC0415 - imports NVML, which few models need
-
-    nvml = open_nvml()
-    first = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-    if nvml is None or not first or first == "-1":
+    nvml = gpu_memory.open_nvml()
+    if nvml is None:
         return None
+    first = environment.get(gpu_memory.VISIBLE_VARIABLE, "0").split(",")[0].strip()
     if first.startswith("MIG-"):
         raise ModelLoadingError(
             f"CUDA_VISIBLE_DEVICES names {first}, a part of a GPU; name the class whose memory it has in "
             f"{GPU_CLASS_VARIABLE}"
         )
     try:
-        device = (
-            nvml.nvmlDeviceGetHandleByIndex(int(first))
-            if first.isdecimal()
-            else nvml.nvmlDeviceGetHandleByUUID(first)
-        )
+        device = gpu_memory.find_device(nvml, 0, environment)
+        if device is None:
+            return None
         if _is_divided(nvml, device):
             raise ModelLoadingError(
                 f"GPU {first} is divided (MIG), and CUDA offers a part of it; name the class whose memory "
                 f"that part has in {GPU_CLASS_VARIABLE}"
             )
         memory, name = nvml.nvmlDeviceGetMemoryInfo(device), nvml.nvmlDeviceGetName(device)
+        capability = gpu_memory.read_capability(nvml, device)
     except nvml.NVMLError:
         return None
-    return Gpu(name, memory.total, memory.used)
+    return Gpu(name, memory.total, memory.used, capability >= BFLOAT16_CAPABILITY)
 
 
 def _is_divided(nvml: Any, device: Any) -> bool:
@@ -172,4 +180,5 @@ def _read(plan: Mapping[str, Any]) -> GpuPlan:
         model: {name: str(value) for name, value in values.items()}
         for model, values in plan["settings"].items()
     }
-    return GpuPlan(tuple(plan["gpus"]), float(plan["memory_gib"]), frozenset(plan["without"]), settings)
+    sizes = float(plan["memory_gib"]), float(plan["float32_gib"])
+    return GpuPlan(tuple(plan["gpus"]), *sizes, frozenset(plan["without"]), settings)

@@ -61,7 +61,7 @@ def open_session(
     providers: list[Any] = [_CPU]
     if device == "gpu":
         check_onnx_runtime()
-        check_gpus()
+        check_gpus(device_id)
         if _CUDA not in onnxruntime.get_available_providers():
             raise ModelLoadingError(f"{path.name}: this ONNX Runtime has no CUDA; install onnxruntime-gpu")
         # The provider's library needs CUDA's and cuDNN's, which lie in packages of their own.

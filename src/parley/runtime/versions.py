@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from parley.errors import UnsupportedVersionError
-from parley.runtime.gpu_memory import open_nvml
+from parley.runtime.gpu_memory import as_text, find_device, open_nvml, read_capability
 
 ANY_VERSION_VARIABLE = "PARLEY_ANY_VERSION"
 TRITON_VARIABLE = "TRITON_SERVER_VERSION"
@@ -108,28 +108,34 @@ def check_onnx_runtime(environment: Mapping[str, str] = os.environ) -> None:
         _check_oldest("onnxruntime-gpu", gpu, OLDEST_ONNX_RUNTIME, "CUDA 13", environment)
 
 
-def check_gpus(environment: Mapping[str, str] = os.environ, nvml: Any = None) -> None:
-    """Refuse a driver or GPUs that CUDA 13 does not support, where NVML can say what there is.
+def check_gpus(device: int = 0, environment: Mapping[str, str] = os.environ, nvml: Any = None) -> None:
+    """Refuse a driver or a GPU that CUDA 13 does not support, where NVML can say what there is.
+
+    Args:
+        device: the GPU that is going to be used, as CUDA numbers those that are visible.
+        environment: with ``CUDA_VISIBLE_DEVICES``.
+        nvml: NVML's module; None: the installed one, if there is one.
 
     Raises:
-        UnsupportedVersionError: the driver is too old, or every GPU is.
+        UnsupportedVersionError: the driver or the GPU is too old.
     """
     nvml = nvml or open_nvml()
     if nvml is None:
         return
     try:
-        driver = _text(nvml.nvmlSystemGetDriverVersion())
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        capabilities = [tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)) for handle in handles]
+        driver = as_text(nvml.nvmlSystemGetDriverVersion())
+        handle = find_device(nvml, device, environment)
+        capability = None if handle is None else read_capability(nvml, handle)
     except nvml.NVMLError as error:
         _log.warning("the driver and the GPUs could not be read: %s", error)
         return
     if not _offers_cuda(nvml):
         _check_oldest("NVIDIA's driver", driver, OLDEST_DRIVER, "CUDA 13", environment)
-    if capabilities and max(capabilities) < parse_version(OLDEST_CAPABILITY):
-        best = ".".join(map(str, max(capabilities)))
+    if capability is not None and capability < parse_version(OLDEST_CAPABILITY):
+        found = ".".join(map(str, capability))
         _refuse(
-            f"the compute capability of the GPU is {best}; CUDA 13 needs {OLDEST_CAPABILITY}", environment
+            f"the compute capability of GPU {device} is {found}; CUDA 13 needs {OLDEST_CAPABILITY}",
+            environment,
         )
 
 
@@ -173,7 +179,3 @@ def _refuse(text: str, environment: Mapping[str, str]) -> None:
     raise UnsupportedVersionError(
         f"{text}. {ANY_VERSION_VARIABLE}=true tries it all the same (docs/gpu.md#versions)"
     )
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import memory_plans as sums
@@ -25,24 +26,34 @@ PLANS = {plan.name: plan for plan in read_plans()}
 
 
 class FakeNvml:
-    """A machine with GPUs of these sizes (GiB); ``divided`` have slices, without any no GPU can."""
+    """A machine with GPUs of these sizes (GiB); ``divided`` have slices, without any no GPU can.
+
+    Their UUIDs begin with ``GPU-`` and their number.
+    """
 
     NVML_DEVICE_MIG_ENABLE = 1
 
     class NVMLError(Exception):
         pass
 
-    def __init__(self, *sizes, divided=()):
+    def __init__(self, *sizes, divided=(), capability=(9, 0)):
         self._sizes = sizes
         self._divided = divided
+        self._capability = capability
 
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802 - NVML's name
+    def nvmlDeviceGetCount(self):  # noqa: N802 - NVML's name
+        return len(self._sizes)
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         if index >= len(self._sizes):
             raise self.NVMLError("invalid argument")
         return index
 
-    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
-        return int(uuid.removeprefix("GPU-"))
+    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
+        return f"GPU-{handle}234-5678"
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle):  # noqa: N802
+        return list(self._capability)
 
     def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
         if handle == 0 and not self._divided:
@@ -58,8 +69,8 @@ class FakeNvml:
 
 @pytest.fixture
 def machine(monkeypatch):
-    def install(*sizes, divided=()):
-        nvml = FakeNvml(*sizes, divided=divided) if sizes else None
+    def install(*sizes, **options):
+        nvml = FakeNvml(*sizes, **options) if sizes else None
         monkeypatch.setattr(gpu_memory, "open_nvml", lambda: nvml)
 
     return install
@@ -86,6 +97,16 @@ def test_the_largest_plan_that_the_gpu_holds_is_chosen(machine, mib, name):
     assert find_plan({"PARLEY_GPU_CLASS": "auto"}) is PLANS[name]
 
 
+# A T4, a Quadro RTX 6000 and a Quadro RTX 8000.
+@pytest.mark.parametrize(("mib", "name"), [(15_109, "T4"), (24_220, "L4"), (23_034, "T4"), (46_080, "L4")])
+def test_a_gpu_without_bfloat16_gets_a_plan_that_it_holds_in_float32(machine, mib, name):
+    machine(mib / 1024, capability=(7, 5))
+    assert not find_gpu({}).has_bfloat16
+    assert find_plan({}) is PLANS[name]
+    machine(mib / 1024, capability=(8, 0))
+    assert find_gpu({}).has_bfloat16
+
+
 def test_a_class_may_be_named_by_each_of_its_gpus(machine):
     machine(80)
     assert find_plan({"PARLEY_GPU_CLASS": "A10G"}) is find_plan({"PARLEY_GPU_CLASS": "L4"}) is PLANS["L4"]
@@ -99,7 +120,7 @@ def test_without_a_gpu_there_is_no_plan(machine):
     assert find_plan({}) is None
     assert planned_settings("qwen3", {}) == {}
     machine(80)
-    for hidden in ("", "-1", "7"):
+    for hidden in ("", "-1", "7", "-1,0", "GPU-7", "NoDevFiles"):
         assert find_gpu({"CUDA_VISIBLE_DEVICES": hidden}) is None
 
 
@@ -112,7 +133,8 @@ def test_the_first_visible_gpu_counts(machine):
     machine(15, 80)
     assert find_gpu({}) == Gpu("GPU 0", 15 * GIB, 0)
     assert find_gpu({"CUDA_VISIBLE_DEVICES": "1,0"}) == Gpu("GPU 1", 80 * GIB, 1)
-    assert find_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1"}) == Gpu("GPU 1", 80 * GIB, 1)
+    for uuid in ("GPU-1234-5678", "GPU-1234", "GPU-1"):
+        assert find_gpu({"CUDA_VISIBLE_DEVICES": uuid}) == Gpu("GPU 1", 80 * GIB, 1)
     with pytest.raises(ModelLoadingError, match="a part of a GPU; name the class"):
         find_gpu({"CUDA_VISIBLE_DEVICES": "MIG-1"})
 
@@ -167,10 +189,13 @@ def test_plans_set_only_what_models_have_that_follow_them():
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_plan_fits_its_gpu_with_some_to_spare(name):
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_a_plan_fits_its_gpu_with_some_to_spare(name, has_bfloat16):
     plan = PLANS[name]
-    parts = sums.needs(plan)
-    assert sum(need.total for need in parts.values()) <= (1 - sums.SPARE) * plan.memory_gib * GIB
+    parts = sums.needs(plan, has_bfloat16=has_bfloat16)
+    needed = sum(need.total for need in parts.values())
+    offered = plan.memory_gib if has_bfloat16 else plan.float32_gib
+    assert needed <= (1 - sums.SPARE) * offered * GIB
     for model, least in sums.least_caches(plan).items():
         assert sums.read_settings(model, plan).number("kv_cache_gib", 0) >= least
 
@@ -202,11 +227,7 @@ def test_the_sum_for_s3gen_is_about_what_was_measured():
     """docs/gpu.md: 4 GB besides utterances and voices, with the settings without a plan."""
     plan = PLANS["H200"]
     one, more = (
-        sums._s3gen(
-            type(plan)(
-                plan.gpus, plan.memory_gib, plan.without, {"s3gen": {"max_utterances": count, "voices": "1"}}
-            )
-        )
+        sums._s3gen(replace(plan, settings={"s3gen": {"max_utterances": count, "voices": "1"}}))
         for count in ("1", "11")
     )
     assert one.weights + one.caches + sums._WORKSPACES["s3gen"] == pytest.approx(4.0e9, rel=0.15)

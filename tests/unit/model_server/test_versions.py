@@ -127,6 +127,9 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         return index
 
+    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
+        return f"GPU-{handle}d1f2a3b"
+
     def nvmlDeviceGetCudaComputeCapability(self, handle):  # noqa: N802
         if self.capabilities[handle] is None:
             raise RuntimeError("lost")
@@ -134,31 +137,62 @@ class FakeNvml:
 
 
 def test_a_driver_and_a_gpu_of_today_are_accepted():
-    check_gpus({}, FakeNvml("580.159.04", (9, 0)))
-    check_gpus({}, FakeNvml(b"615.61", (6, 1), (7, 5)))
-    check_gpus({}, FakeNvml("580.65"))
+    check_gpus(0, {}, FakeNvml("580.159.04", (9, 0)))
+    check_gpus(0, {}, FakeNvml(b"615.61", (7, 5)))
+    check_gpus(0, {}, FakeNvml("580.65"))
 
 
 def test_an_old_driver_or_gpu_is_refused():
     with pytest.raises(UnsupportedVersionError, match=r"driver is 575\.51\.03; 580 or later"):
-        check_gpus({}, FakeNvml("575.51.03", (9, 0)))
+        check_gpus(0, {}, FakeNvml("575.51.03", (9, 0)))
     with pytest.raises(
-        UnsupportedVersionError, match=r"compute capability of the GPU is 7\.0; CUDA 13 needs 7\.5"
+        UnsupportedVersionError, match=r"compute capability of GPU 0 is 7\.0; CUDA 13 needs 7\.5"
     ):
-        check_gpus({}, FakeNvml("580.65", (7, 0), (6, 1)))
+        check_gpus(0, {}, FakeNvml("580.65", (7, 0)))
+
+
+@pytest.mark.parametrize(
+    ("device", "visible"),
+    [(0, "1"), (1, "2,1"), (1, None), (0, "GPU-1"), (0, "GPU-1d"), (0, " 1 ")],
+)
+def test_the_gpu_that_is_used_counts(device, visible):
+    """And no better one of the same machine, which is used for something else."""
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    nvml = FakeNvml("580.65", (9, 0), (6, 1), (8, 0))
+    with pytest.raises(UnsupportedVersionError, match=rf"compute capability of GPU {device} is 6\.1"):
+        check_gpus(device, environment, nvml)
+
+
+@pytest.mark.parametrize(
+    ("device", "visible"),
+    [
+        (0, "0"),
+        (0, "2,1"),
+        (3, None),
+        (1, "0"),
+        (1, "0,-1,1"),
+        (1, "7,1"),
+        (0, ""),
+        (0, "GPU-"),
+        (0, "MIG-1d"),
+    ],
+)
+def test_a_gpu_that_nvml_does_not_find_is_left_to_cuda(device, visible):
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    check_gpus(device, environment, FakeNvml("580.65", (9, 0), (6, 1), (8, 0)))
 
 
 def test_an_old_driver_with_the_library_of_a_newer_one_is_accepted():
-    check_gpus({}, FakeNvml("570.172.08", (9, 0), cuda=13_000))
+    check_gpus(0, {}, FakeNvml("570.172.08", (9, 0), cuda=13_000))
     with pytest.raises(UnsupportedVersionError, match=r"driver is 570\.172\.08"):
-        check_gpus({}, FakeNvml("570.172.08", (9, 0), cuda=12_080))
+        check_gpus(0, {}, FakeNvml("570.172.08", (9, 0), cuda=12_080))
 
 
 def test_what_nvml_cannot_say_is_only_logged(monkeypatch, caplog):
-    check_gpus({}, FakeNvml("580.65", None))
+    check_gpus(0, {}, FakeNvml("580.65", None))
     assert "could not be read: lost" in caplog.text
     monkeypatch.setattr(versions, "open_nvml", lambda: None)
-    check_gpus({})
+    check_gpus(0, {})
 
 
 def test_an_old_triton_is_refused_with_the_reason():

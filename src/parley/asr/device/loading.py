@@ -22,8 +22,6 @@ from parley.errors import ModelLoadingError
 from parley.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 from parley.runtime.versions import check_gpus, check_torch
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 @dataclass(frozen=True)
 class DeviceSettings:
@@ -47,12 +45,12 @@ def choose_device(kind: str, device_id: int) -> torch.device:
 
     Raises:
         ModelLoadingError: there is no such GPU.
-        UnsupportedVersionError: PyTorch, the driver or every GPU is of a version that does not work.
+        UnsupportedVersionError: PyTorch, the driver or the GPU is of a version that does not work.
     """
     if kind == "cpu":
         return torch.device("cpu")
     check_torch()
-    check_gpus()
+    check_gpus(device_id)
     if not torch.cuda.is_available() or device_id >= torch.cuda.device_count():
         raise ModelLoadingError(f"device is gpu, but torch finds no GPU {device_id}")
     torch.cuda.set_device(device_id)

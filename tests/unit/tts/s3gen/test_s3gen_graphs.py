@@ -258,27 +258,3 @@ def test_what_cannot_be_prepared_is_not_served(networks):
             AudioSynthesizer(networks, CPU), Plan(), ServiceLimits(batch=S3GenLimits()), warm_up=warm_up
         )
     assert not [thread for thread in threading.enumerate() if thread.name == "s3gen" and thread.is_alive()]
-
-
-@pytest.mark.parametrize(
-    ("kind", "has_bfloat16", "named", "expected"),
-    [
-        ("cuda", True, "auto", torch.bfloat16),
-        ("cuda", False, "auto", torch.float32),
-        ("cpu", False, "auto", torch.float32),
-        ("cuda", False, "float32", torch.float32),
-        ("cpu", False, "bfloat16", torch.bfloat16),
-    ],
-)
-def test_the_precision_is_one_that_the_device_has(monkeypatch, kind, has_bfloat16, named, expected):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
-    settings = Parameters("s3gen", {"precision": named}, environment={})
-    assert s3gen_module._precision(settings, torch.device(kind)) is expected
-
-
-def test_a_precision_that_the_gpu_would_emulate_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    with pytest.raises(ModelLoadingError, match="bfloat16, which this GPU does not have"):
-        s3gen_module._precision(
-            Parameters("s3gen", {"precision": "bfloat16"}, environment={}), torch.device("cuda")
-        )

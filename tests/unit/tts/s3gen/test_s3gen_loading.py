@@ -93,6 +93,7 @@ def test_when_the_past_is_kept(tmp_path, voice, meanflow, values, keeps):
         {"past_buckets": "320"},
         {"graphs": "true"},
         {"precision": "int8"},
+        {"precision": "float16"},
         {"attention": "none"},
         {"device": "tpu"},
         {"frame_buckets": "3,2"},
