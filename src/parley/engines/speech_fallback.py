@@ -20,7 +20,7 @@ from parley.errors import InferenceError, ParleyError, ShuttingDownError
 from parley.timeouts import best_effort, loop_time, with_timeout
 from parley.tts.messages import SpeakRequest, SpeechChunk, TtsFallback, WordMark
 from parley.tts.text import is_speakable
-from parley.tts.voice_routing import find_route, spoken_languages, voice_names
+from parley.tts.voice_routing import find_route, speaks, spoken_languages, voice_names
 
 _WORD = re.compile(r"\S+")
 _CHARACTERS_PER_S = 15.0  # of ordinary speech, for engines that give no marks
@@ -144,8 +144,8 @@ class FallbackSynthesizer:
     """:class:`parley.engines.base.Synthesizer` over a list of others.
 
     An engine that fails, is late, or makes silence of a text that has words, is replaced by the next in the
-    list: for the rest of the text, from the first word on that had not begun, and for all later requests of
-    the same utterance.
+    list that speaks the request's language: for the rest of the text, from the first word on that had not
+    begun, and for all later requests of the same utterance.
     A chunk without samples reports which engine was replaced and why. All audio of a request has one sample
     rate: the one that was asked for, else that of the engine that began.
 
@@ -170,17 +170,19 @@ class FallbackSynthesizer:
         self._speaking: dict[str, Synthesizer] = {}
 
     async def speak(self, request: SpeakRequest) -> AsyncGenerator[Piece, None]:
-        """Stream the text's audio; raises what the last engine of the list raised."""
+        """Stream the text's audio; raises what the last engine that was asked raised."""
         speech = JoinedSpeech(request.text, request.sample_rate)
-        index = self._replaced.get(request.utterance, 0)
+        # Where none speaks the language, the first one says so.
+        index = self._find(self._replaced.get(request.utterance, 0), request.language) or 0
         while True:
             failure: ParleyError | None = None
             name, engine = self._engines[index]
+            following = self._find(index + 1, request.language)
             try:
                 async with aclosing(self._speak_rest(name, engine, request, speech)) as pieces:
                     async for piece in pieces:
                         yield piece
-                if speech.silent and is_speakable(speech.unspoken) and index + 1 < len(self._engines):
+                if speech.silent and is_speakable(speech.unspoken) and following is not None:
                     # Of the last engine it is taken as it is: a script that it cannot read, for example.
                     failure = InferenceError(f"{name} made only silence")
             except ParleyError as error:
@@ -190,10 +192,10 @@ class FallbackSynthesizer:
                 yield rest
             if failure is None:
                 return
-            index += 1
-            if index == len(self._engines) or isinstance(failure, ShuttingDownError):
+            if following is None or isinstance(failure, ShuttingDownError):
                 raise failure
-            fallback = self._replace(request.utterance, index, failure)
+            fallback = self._replace(request.utterance, index, following, failure)
+            index = following
             yield speech.fallback_chunk(fallback), _NOTHING
             if not is_speakable(speech.unspoken):
                 return
@@ -244,13 +246,20 @@ class FallbackSynthesizer:
             if not done:
                 await best_effort(engine.abort(own.request_id), limits.abort_s, f"stopping {name}")
 
-    def _replace(self, utterance: str, index: int, failure: ParleyError) -> TtsFallback:
-        before, after = self._engines[index - 1][0], self._engines[index][0]
+    def _find(self, first: int, language: str) -> int | None:
+        """Index of the first engine from ``first`` on that speaks a language; None: there is none."""
+        for index in range(first, len(self._engines)):
+            if speaks(self._engines[index][1].languages, language):
+                return index
+        return None
+
+    def _replace(self, utterance: str, index: int, following: int, failure: ParleyError) -> TtsFallback:
+        before, after = self._engines[index][0], self._engines[following][0]
         fallback = TtsFallback(from_engine=before, to_engine=after, reason=failure.code)
         _log.warning("%s is replaced by %s: %s", before, after, failure.to_log(), extra=failure.log_extra())
         self._count(fallback)
         if utterance:
-            self._replaced[utterance] = index
+            self._replaced[utterance] = following
             if len(self._replaced) > _REMEMBERED:
                 self._replaced.popitem(last=False)
         return fallback

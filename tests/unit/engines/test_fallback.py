@@ -22,6 +22,7 @@ from parley.errors import (
     ModelUnavailableError,
     OverloadedError,
     ShuttingDownError,
+    UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
@@ -327,6 +328,43 @@ def test_voice_and_language_are_those_that_the_engine_has(run):
     assert (rig.engines[0].requests[0].voice, rig.engines[0].requests[0].language) == ("anna", "en")
     assert (rig.engines[1].requests[0].voice, rig.engines[1].requests[0].language) == (None, "en-GB")
     assert (rig.speaker.voices, rig.speaker.languages) == (None, ("en", "de"))
+
+
+@pytest.mark.parametrize("failure", [InferenceError("boom"), None])
+def test_an_engine_that_does_not_speak_the_language_is_no_replacement(run, failure):
+    """Be it that the one before fails, or is silent."""
+    first, english, last = Engine(languages=("en", "es")), Engine(), Engine(languages=("es",))
+    if failure is None:
+        first.level = 0
+    else:
+        first.fail_after, first.error = 2, failure
+    rig = Rig(first, english, last)
+    run(rig.say(language="es-MX", utterance="u"))
+    assert english.requests == []
+    assert [(one.from_engine, one.to_engine) for one in rig.fallbacks] == [("engine-0", "engine-2")]
+    assert [request.language for request in last.requests] == ["es"]
+    run(rig.say(language="es", utterance="u"))
+    assert (len(first.requests), len(last.requests)) == (1, 2)
+
+
+def test_where_no_other_engine_speaks_the_language_the_failure_is_reported(run):
+    rig = Rig(Engine(languages=("es",)), Engine())
+    rig.engines[0].fail_after = 0
+    with pytest.raises(InferenceError):
+        run(rig.say(language="es"))
+    assert (rig.engines[1].requests, rig.fallbacks) == ([], [])
+    # A text that it makes silence of is taken as it is.
+    silent = Rig(Engine(languages=("es",), level=0), Engine())
+    run(silent.say(language="es"))
+    assert (silent.engines[1].requests, silent.fallbacks) == ([], [])
+
+
+def test_a_language_that_no_engine_speaks_is_refused_by_the_first(run):
+    rig = Rig(Engine(), Engine())
+    rig.engines[0].fail_after, rig.engines[0].error = 0, UnsupportedLanguageError("not this one")
+    with pytest.raises(UnsupportedLanguageError):
+        run(rig.say(language="es"))
+    assert rig.engines[1].requests == []
 
 
 def test_the_first_engine_knows_the_voices(run):
