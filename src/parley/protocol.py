@@ -197,6 +197,12 @@ TRACEPARENT = r"^(|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$"
 """Form of ``Start.traceparent``."""
 
 
+MAX_LANGUAGE = 35
+"""Characters of a language tag: as many as RFC 5646 asks for."""
+Language: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_LANGUAGE)]
+"""A language tag, such as ``en`` or ``pt-BR``."""
+
+
 class Start(_Message, frozen=True, tag="start", kw_only=True):
     """Opens the session; sent with the sequence's START flag."""
 
@@ -211,7 +217,10 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     guidance_weight: float | None = None
     """Weight of classifier-free guidance, 0-1; lower is slower and freer. None: the synthesizer's default.
     Ignored by synthesizers without this setting."""
-    language: str = "en"
+    language: Language = "en"
+    """What the user speaks, and the agent: a tag such as ``en`` or ``pt-BR``, of at most 35 characters. The
+    first recogniser and the first synthesizer of the server that have the language serve the session; without
+    the region, if they do not tell regions apart. Refused with ``unsupported_language`` if none has it."""
     phrases: list[str] = []
     """Names and words that the recogniser favours (keyterm boosting)."""
     phrase_weight: float = 1.0
@@ -399,12 +408,15 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The models, voices and tools of this server's agent."""
 
     recognizer: str
-    """Name of the model that recognises speech."""
+    """Name of the model that recognises this session's speech."""
+    recognizers: list[str] = []
+    """Names of all such models, in order of preference: a session gets the first one that understands its
+    language."""
     language_model: str
     synthesizers: list[str]
     """Names of the synthesizers' models, in order of preference; later ones replace those that fail."""
     languages: list[str]
-    """Languages of the synthesizers. The recogniser may support fewer."""
+    """Languages of the synthesizers. The recognisers may support fewer."""
     voices: list[str] | None = None
     """Names of all voices, the default first. None: voices are enrolled and deleted at run time."""
     tools: list[str] = []

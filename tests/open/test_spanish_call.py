@@ -45,7 +45,6 @@ QUESTION = SAID["es"][1]
 # Models share the processor with whatever else runs here: what is tested is the call, not its speed.
 PATIENCE = {
     "PARLEY_WHISPER_STALL_MS": "240000",
-    "PARLEY_VOICE_AGENT_ASR": "whisper",
     "PARLEY_VOICE_AGENT_ASR_DEADLINE_S": "60",
     "PARLEY_VOICE_AGENT_LLM_DEADLINE_S": "120",
     "PARLEY_VOICE_AGENT_TTS_DEADLINE_S": "120",

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.engines.registry import ENGLISH
 from parley.inference import struct_tensor
+from parley.languages import primary_language
 from parley.triton.grpc_client import GrpcModelClient
 from parley_client.channel import is_model_ready
 from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
@@ -65,7 +66,8 @@ class Transcriber(ClosedAtTheEnd):
         """The name of the model for a language."""
         if self._model is not None:
             return self._model
-        names = sorted(TRANSCRIBERS, key=lambda name: language != ENGLISH and name != _MULTILINGUAL)
+        is_english = primary_language(language) == ENGLISH
+        names = sorted(TRANSCRIBERS, key=lambda name: not is_english and name != _MULTILINGUAL)
         return await find_loaded(self._server.channel, names, self._timeout_s)
 
     async def transcribe(

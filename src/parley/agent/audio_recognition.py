@@ -139,6 +139,11 @@ class AudioRecognition:
             self._handler.on_error(AudioDroppedError(f"{length_ms:.0f} ms of audio dropped"))
 
     @property
+    def model(self) -> str:
+        """Name of the recogniser; empty before :meth:`open`."""
+        return "" if self._recognizer is None else self._recognizer.model
+
+    @property
     def processed_ms(self) -> int:
         """The client's audio before this position was recognised, or left out."""
         position = self._feed.buffer.start if self._at_rest else self._processed

@@ -70,8 +70,8 @@ class AgentDeadlines:
 class AgentConfig:
     """Settings that all sessions share."""
 
-    asr: str = "parakeet_tdt"
-    """Name of the recogniser."""
+    asr: tuple[str, ...] = ("parakeet_tdt",)
+    """Recognisers in order of preference: a session gets the first one that understands its language."""
     llm: str = "qwen3"
     remote_chat: RemoteChat = field(default_factory=RemoteChat)
     """The server of ``openai_chat``."""
@@ -81,8 +81,8 @@ class AgentConfig:
     """Synthesizers that speak the rest of an answer, in this order, when one fails or is late; and all of it,
     with their voices, where the server has loaded none of ``tts``."""
     absent_models: Mapping[str, str] = field(default_factory=dict)
-    """Why by model it cannot be used. Synthesizers are left out if the server has loaded any other one;
-    without the recogniser or the language model sessions are refused.
+    """Why by model it cannot be used. Recognisers and synthesizers are left out if the server has loaded any
+    other one; without a recogniser or the language model sessions are refused.
     """
     turn: str = "smart_turn"
     """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
@@ -143,6 +143,11 @@ class AgentConfig:
     deadlines: AgentDeadlines = field(default_factory=AgentDeadlines)
 
     @property
+    def recognizers(self) -> tuple[str, ...]:
+        """Those of ``asr`` that can be used; all, where none can."""
+        return tuple(name for name in self.asr if name not in self.absent_models) or self.asr
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens that the conversation may have, so that the answer still fits."""
         return max(256, self.context_tokens - self.sampling.max_tokens)
@@ -158,14 +163,14 @@ class AgentConfig:
         waits = default.deadlines
         tts = parameters.names("tts", "") or default.tts
         tts_fallback = parameters.names("tts_fallback", "")
-        asr, llm = parameters.text("asr", default.asr), parameters.text("llm", default.llm)
+        asr, llm = parameters.names("asr", "") or default.asr, parameters.text("llm", default.llm)
         return cls(
             asr=asr,
             llm=llm,
             remote_chat=_remote_chat(parameters),
             tts=tts,
             tts_fallback=tts_fallback,
-            absent_models=_find_absent(parameters, (asr, llm), (*tts, *tts_fallback)),
+            absent_models=_find_absent(parameters, asr, llm, (*tts, *tts_fallback)),
             turn=parameters.text("turn", default.turn),
             eagerness=_eagerness(parameters, default.eagerness),
             system_prompt=parameters.text("system_prompt", default.system_prompt),
@@ -240,16 +245,18 @@ def parse_fillers(text: str) -> dict[str, tuple[str, ...]]:
     return fillers
 
 
-def _find_absent(parameters: Parameters, engines: Sequence[str], tts: Sequence[str]) -> dict[str, str]:
+def _find_absent(parameters: Parameters, asr: Sequence[str], llm: str, tts: Sequence[str]) -> dict[str, str]:
     """Why by model it cannot be used: the launcher has listed the loaded ones, else those without weights."""
     if loaded := parameters.environment.get(LOADED_MODELS_VARIABLE):
-        return dict.fromkeys(sorted(set(tts) - set(loaded.split(","))), "it is not loaded")
+        # The language model may be elsewhere.
+        return dict.fromkeys(sorted({*asr, *tts} - set(loaded.split(","))), "it is not loaded")
+    engines = (*asr, llm, *tts)
     profile = parameters.text("profile", GPU_PROFILE)
-    absent = find_absent_weights(parameters.repository, profile, (*engines, *tts), parameters.environment)
+    absent = find_absent_weights(parameters.repository, profile, engines, parameters.environment)
     plan = find_plan(parameters.environment) if profile == GPU_PROFILE else None
     if plan is not None:
         reason = f"a GPU of the class {plan.name} has no memory for it"
-        absent |= {model: reason for model in (*engines, *tts) if model in plan.without}
+        absent |= {model: reason for model in engines if model in plan.without}
     return absent
 
 

@@ -37,11 +37,11 @@ from parley.audio.buffer import AudioPiece
 from parley.chat import ChatMessage
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState, UserTurnState
 from parley.errors import OverloadedError, ParleyError
+from parley.languages import primary_language
 from parley.llm.history import History
 from parley.llm.messages import choose_sampling
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
-from parley.tts.voice_routing import primary_language
 from parley.turns.endpointing import MAX_CHARACTERS
 from parley.turns.settings import choose_settings
 
@@ -268,6 +268,7 @@ class Conversation:
             self._config,
             self._emit_turn,
             aloud=start.output == "audio",
+            recognizer=self._metrics.recognizer,
             record=self._metrics.on_turn,
             changed=self._changed,
         )

@@ -130,16 +130,12 @@ class AgentMetrics:
     """The metrics of one instance of the agent, recorded in one thread.
 
     Args:
-        recognizer: name of the recogniser, for labels.
-        language_model: the same.
+        language_model: name of the language model, for labels.
         instance: of the model; gauges are by instance.
         metrics: records.
     """
 
-    def __init__(
-        self, *, recognizer: str, language_model: str, instance: str, metrics: MetricsRecorder
-    ) -> None:
-        self._recognizer = recognizer
+    def __init__(self, *, language_model: str, instance: str, metrics: MetricsRecorder) -> None:
         self._language_model = language_model
         self._instance = instance
         self._metrics = metrics
@@ -206,8 +202,8 @@ class AgentMetrics:
         """A client was sent an error."""
         self._metrics.count(ERRORS, type=code)
 
-    def on_turn(self, turn: TurnRecord) -> None:
-        """A turn of the agent has ended."""
+    def on_turn(self, turn: TurnRecord, recognizer: str) -> None:
+        """A turn of the agent has ended, in a session with this recogniser."""
         figures = turn.figures
         self._metrics.count(TURNS, kind=turn.kind, outcome=turn.outcome)
         if figures.completion_tokens:
@@ -215,7 +211,7 @@ class AgentMetrics:
         if turn.outcome in ("discarded", "failed"):
             return  # an apology is no answer
         if turn.spoken:
-            self._observe(ASR_LATENCY, figures.asr_final_ms, model=self._recognizer)
+            self._observe(ASR_LATENCY, figures.asr_final_ms, model=recognizer)
             self._observe(E2E_LATENCY, figures.e2e_ms)
         self._observe(LLM_TTFT, figures.llm_first_token_ms, model=self._language_model)
         self._observe(LLM_TOTAL, figures.llm_total_ms, model=self._language_model)
@@ -226,7 +222,7 @@ class AgentMetrics:
             self._metrics.observe(family, ms / _MS, **labels)
 
 
-UNMEASURED = AgentMetrics(recognizer="", language_model="", instance="", metrics=MetricsRecorder(()))
+UNMEASURED = AgentMetrics(language_model="", instance="", metrics=MetricsRecorder(()))
 """For sessions that are no clients': nothing is kept."""
 
 
@@ -237,11 +233,18 @@ class SessionMetrics:
         metrics: of the instance.
         arrival: when the client's audio before a position had arrived: milliseconds of its audio to seconds
             of the loop's clock; None: unknown.
+        recognizer: name of the session's recogniser, as soon as it is chosen.
     """
 
-    def __init__(self, metrics: AgentMetrics, arrival: Callable[[int], float | None]) -> None:
+    def __init__(
+        self,
+        metrics: AgentMetrics,
+        arrival: Callable[[int], float | None],
+        recognizer: Callable[[], str],
+    ) -> None:
         self._metrics = metrics
         self.arrival = arrival
+        self.recognizer = recognizer
         self._chunks = 0
         self._opened = False
         self._invalid = False
@@ -252,7 +255,7 @@ class SessionMetrics:
 
     def on_turn(self, turn: TurnRecord) -> None:
         """A turn of the agent has ended."""
-        self._metrics.on_turn(turn)
+        self._metrics.on_turn(turn, self.recognizer())
 
     def on_barge_in(self, onset_ms: int, silent_at: float) -> None:
         """The sound that began at ``onset_ms`` of the client's audio has interrupted the agent."""

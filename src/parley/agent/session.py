@@ -39,7 +39,6 @@ from parley.logs import log_ids
 from parley.protocol import Answer, Start, Update
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
-from parley.tts.voice_routing import primary_language
 from parley.turns.settings import choose_settings, choose_silence_ms
 
 _WATCH_S = 0.5
@@ -87,7 +86,7 @@ class AgentSession:
         # Of what is logged by a request of the client, or in tasks that it begins.
         with self._log_ids():
             self._context = copy_context()
-        self._metrics = SessionMetrics(metrics, self._arrival)
+        self._metrics = SessionMetrics(metrics, self._arrival, self._recognizer)
         self._conversation = Conversation(
             name,
             start,
@@ -304,12 +303,18 @@ class AgentSession:
             session=self.session_id, traceparent=self._trace.traceparent or self._start.traceparent
         )
 
+    def _describe(self) -> protocol.AgentDescription:
+        return describe(self._engines, self._config, recognizer=self._recognition.model)
+
     def _asr_options(self, start: protocol.Start) -> AsrOptions:
         # Utterances become turns later, or never: their spans are below that of the call.
         return _asr_options(start, self._config, self._trace.traceparent)
 
     def _arrival(self, at_ms: int) -> float | None:
         return self._recognition.arrival(at_ms)  # made after the metrics, which it needs
+
+    def _recognizer(self) -> str:
+        return self._recognition.model
 
     def _begin_turn(self) -> None:
         self._recognition.begin_turn()  # made after the conversation, which is its handler
@@ -348,7 +353,7 @@ class AgentSession:
                     output_sample_rate=self._start.output_sample_rate,
                     greets=self._conversation.greets,
                     resumed=self._resumed,
-                    agent=describe(self._engines, self._config) if self._start.describe else None,
+                    agent=self._describe() if self._start.describe else None,
                 )
             )
             _log.log(self._level, "%s: opened", self.session_id)
@@ -465,7 +470,7 @@ def _asr_options(start: protocol.Start, config: AgentConfig, traceparent: str) -
         vad = msgspec.structs.replace(vad, silence_ms=silence_ms)
     return AsrOptions(
         vad=vad,
-        language=primary_language(start.language),
+        language=start.language,
         phrases=start.phrases,
         phrase_weight=start.phrase_weight,
         nbest=start.alternatives,

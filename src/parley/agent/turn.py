@@ -67,6 +67,8 @@ class TurnOutput:
     emit: Emit
     aloud: bool = True
     """False: the text is sent and not spoken."""
+    recognizer: Callable[[], str] = lambda: ""
+    """Name of the session's recogniser."""
     record: Callable[[TurnRecord], None] = lambda _: None
     """Called with each turn that is over."""
     changed: Callable[[], None] = lambda: None
@@ -164,7 +166,7 @@ class AgentTurn:
         """Send what was held back, and everything that follows."""
         self._timing = timing
         if timing.stopped_at is not None and timing.heard_at is not None:
-            model = {"parley.model": self._output.config.asr}
+            model = {"parley.model": self._output.recognizer()}
             self.trace.child("asr", model, start_s=timing.stopped_at).end(timing.heard_at)
             if timing.decided_at is not None:
                 self.trace.child("endpointing", start_s=timing.stopped_at).end(timing.decided_at)

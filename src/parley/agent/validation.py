@@ -183,12 +183,13 @@ def _check_tool(tool: Tool) -> None:
         raise InvalidMessageError(f"tool {tool.name!r}: {error}") from error
 
 
-def describe(engines: Engines, config: AgentConfig) -> AgentDescription:
-    """The agent's description for clients, without its prompt."""
+def describe(engines: Engines, config: AgentConfig, *, recognizer: str) -> AgentDescription:
+    """The agent's description for clients, without its prompt; ``recognizer`` is the session's."""
     voices = engines.synthesizer.voices
     synthesizers = [name for name in config.tts if name not in config.absent_models]
     return AgentDescription(
-        recognizer=config.asr,
+        recognizer=recognizer,
+        recognizers=list(config.recognizers),
         language_model=config.llm,
         synthesizers=synthesizers or list(config.tts),
         languages=list(engines.synthesizer.languages),

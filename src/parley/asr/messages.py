@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from parley.protocol import MAX_ALTERNATIVES, Alternative, VadOptions, Word
+from parley.protocol import MAX_ALTERNATIVES, Alternative, Language, VadOptions, Word
 
 MAX_JOIN_MS = 30_000
 STREAM_ENDED = "stream_ended"
@@ -29,12 +29,12 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a stream, fixed by its START request."""
 
     vad: VadOptions = VadOptions()
-    language: str = "en"
-    """``auto``: as in :class:`TranscribeRequest`."""
+    language: Language = "en"
+    """A tag such as ``en`` or ``pt-BR``; ``auto``: as in :class:`TranscribeRequest`."""
     partial_interval_ms: int = 240
     """New audio between two partial transcripts. 0: finals only. A streaming model sends a partial
     after every chunk that changes the text, and heeds only the 0."""
-    lookahead_ms: Literal[80, 160, 560, 1120] | None = None
+    lookahead_ms: Literal[80, 160, 320, 560, 1120] | None = None
     """How much audio a streaming model waits for before it decides: more is slower and more exact.
     None: the server's choice. Other models ignore it."""
     words: bool = True
@@ -148,8 +148,8 @@ class AsrReply(msgspec.Struct, frozen=True, kw_only=True):
 class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Goes with a whole recording."""
 
-    language: str = "en"
-    """``auto``: a model that understands several finds it out."""
+    language: Language = "en"
+    """A tag such as ``en`` or ``pt-BR``; ``auto``: a model that understands several finds it out."""
     words: bool = True
     """Whether the reply carries word times and confidences."""
     phrases: list[str] = []

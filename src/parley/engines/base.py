@@ -17,8 +17,13 @@ from parley.tts.messages import SpeakRequest, SpeechChunk
 class Recognizer(Protocol):
     """One stream of audio; its calls must not overlap. Apart because engines are chosen by name."""
 
+    @property
+    def model(self) -> str:
+        """Name of the model. Of several it is the one that :meth:`check` has chosen last."""
+        ...
+
     async def check(self, options: AsrOptions) -> None:
-        """Check that a stream could be opened with these options.
+        """Check that a stream could be opened with these options; comes before :meth:`start`.
 
         Raises:
             InvalidInputError: :meth:`start` would refuse them.

@@ -39,7 +39,8 @@ class ParakeetRecognizer:
         """
         self._client = client
         self._id = correlation_id
-        self._model = model
+        self.model = model
+        """Name of the model."""
         self._timeout_s = timeout_s
         self._open = False
         self._turn_over = False
@@ -119,7 +120,7 @@ class ParakeetRecognizer:
             inputs["REQUEST"] = struct_tensor(request, batched=True)
         response = await self._client.infer(
             ModelRequest(
-                self._model,
+                self.model,
                 inputs,
                 ("REPLY",),
                 sequence=flags,

@@ -16,6 +16,7 @@ from parley.engines.smart_turn import SmartTurnModel
 from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker, KokoroSpeaker, ModelSpeaker, PiperSpeaker
 from parley.errors import ModelLoadingError
 from parley.inference import ModelClient
+from parley.languages import primary_language
 
 
 class MakeRecognizer(Protocol):
@@ -92,7 +93,7 @@ TURN_MODELS: Mapping[str, MakeTurnModel] = {
 
 def recognizers_for(language: str) -> list[str]:
     """Names of the recognisers that may understand a language, in the order of preference."""
-    if language == ENGLISH:
+    if primary_language(language) == ENGLISH:
         return list(RECOGNIZERS)
     return sorted(RECOGNIZERS, key=lambda name: name not in MULTILINGUAL_RECOGNIZERS)
 

@@ -34,7 +34,8 @@ _CODE = Path(parley.__file__).parent
 def check_agent_models(options: ServerOptions, inherited: Mapping[str, str]) -> None:
     """Refuse an agent whose canary could never be answered, because a model that it calls is not loaded.
 
-    The agent does without a synthesizer that is absent, as long as another one is named, be it as a fallback.
+    The agent does without a recogniser or a synthesizer that is absent, as long as another one is named, be
+    it as a fallback.
 
     Raises:
         LauncherSettingsError: a named model is not in this profile, or is not loaded.
@@ -56,12 +57,13 @@ def check_agent_models(options: ServerOptions, inherited: Mapping[str, str]) -> 
 
     default = AgentConfig()
     for setting, engines, preset, elsewhere in (
-        ("asr", RECOGNIZERS, default.asr, ""),
+        ("asr", RECOGNIZERS, ",".join(default.asr), ""),
         ("llm", CHAT_MODELS, default.llm, REMOTE_CHAT),
         ("tts", SYNTHESIZERS, ",".join(default.tts), ""),
         ("turn", TURN_MODELS, default.turn, NO_TURN_MODEL),
     ):
-        named = parameters.names(setting, preset) if setting == "tts" else (parameters.text(setting, preset),)
+        is_list = setting in ("asr", "tts")
+        named = parameters.names(setting, preset) if is_list else (parameters.text(setting, preset),)
         possible = [name for name in engines if name in loaded] + [elsewhere] * bool(elsewhere)
         unknown = [name for name in named if name not in engines and name != elsewhere]
         # Only for one that the profile has: another name is a mistake.

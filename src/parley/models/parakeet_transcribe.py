@@ -18,7 +18,7 @@ from parley.asr.offline.networks import RemoteModels
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.errors import ModelLoadingError, ParleyError
 from parley.inference import BlockingModelClient, Tensor, struct_tensor
-from parley.models.recognition import open_detector
+from parley.models.recognition import open_detector, read_languages
 from parley.protocol import VadOptions
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -83,10 +83,10 @@ class RecordingRequests:
 def read_limits(parameters: Parameters, languages: Sequence[str] = ("en",)) -> TranscriptionLimits:
     """What is accepted (parameters ``languages``, ``max_audio_ms`` and ``max_pending_ms``).
 
-    ``languages``: those of the model, where the parameter is not set.
+    ``languages``: those of the weights, which all count where the parameter is not set or ``all``.
     """
     return TranscriptionLimits(
-        parameters.names("languages", ",".join(languages)),
+        read_languages(parameters, languages),
         max_audio_ms=parameters.integer("max_audio_ms", 24 * 60_000, minimum=1_000),
         max_pending_ms=parameters.integer("max_pending_ms", 120 * 60_000, minimum=1_000),
     )

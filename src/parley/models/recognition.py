@@ -16,6 +16,7 @@ from parley.asr.pipeline.service import RecognitionService, SessionTable, Stream
 from parley.asr.pipeline.step import RecognizerPipeline
 from parley.errors import ParleyError
 from parley.inference import BlockingModelClient, struct_tensor
+from parley.languages import ALL_LANGUAGES
 from parley.logs import log_ids
 from parley.metrics import Family
 from parley.runtime.onnx import open_session
@@ -62,6 +63,12 @@ def max_chunk_ms(parameters: Parameters) -> int:
     return parameters.integer("max_chunk_ms", MAX_CHUNK_MS, minimum=1_000)
 
 
+def read_languages(parameters: Parameters, own: Sequence[str]) -> Sequence[str]:
+    """A model's languages (parameter ``languages``); not set or ``all``: ``own``, those of its weights."""
+    named = parameters.names("languages", ALL_LANGUAGES)
+    return own if named == (ALL_LANGUAGES,) else named
+
+
 def open_detector(parameters: Parameters, client: BlockingModelClient, *, timeout_s: float) -> Detector:
     """The voice activity network that the parameter ``vad`` names.
 
@@ -92,7 +99,7 @@ class RecognitionModel:
         """Serve ``pipeline`` with the parameters ``max_sessions``, ``languages`` and ``max_chunk_ms``.
 
         The idle limit is that of the model's sequences. ``families`` are metrics of this model only;
-        ``languages`` are those of its weights, where the parameter is not set.
+        ``languages`` are those of its weights, which all count where the parameter is not set or ``all``.
 
         Raises:
             ModelLoadingError: a setting has a value that it cannot have.
@@ -104,7 +111,7 @@ class RecognitionModel:
         self._service = RecognitionService(
             pipeline,
             SessionTable(parameters.integer("max_sessions", 64, minimum=1), idle_s),
-            languages=parameters.names("languages", ",".join(languages)),
+            languages=read_languages(parameters, languages),
             max_chunk_ms=max_chunk_ms(parameters),
             begin_span=self._traces.begin,
         )

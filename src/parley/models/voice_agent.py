@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,8 @@ from parley.agent.config import NO_TURN_MODEL, AgentConfig
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
-from parley.engines.base import ChatModel, Closable, Synthesizer
+from parley.engines.base import ChatModel, Closable, Recognizer, Synthesizer
+from parley.engines.recognizer_routing import RoutedRecognizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
 from parley.engines.speech_fallback import FallbackLimits, FallbackSynthesizer, RoutedSynthesizer
 from parley.errors import InferenceError, ModelLoadingError
@@ -103,14 +104,12 @@ class AgentService:
 
     async def _open(self, parameters: Parameters) -> None:
         config = AgentConfig.from_parameters(parameters)
-        for model in (config.asr, config.llm):
-            if reason := config.absent_models.get(model):
-                _log.error("sessions are refused, because %s cannot be used: %s", model, reason)
+        _report_absent(config)
         self._client = make_model_client(self._pb, parameters)
         self._metrics = ModelMetrics(self._pb, parameters, FAMILIES)
         recorder = self._metrics.recorder
         agent_metrics = AgentMetrics(
-            recognizer=config.asr, language_model=config.llm, instance=parameters.instance, metrics=recorder
+            language_model=config.llm, instance=parameters.instance, metrics=recorder
         )
         engines = make_engines(config, self._client, agent_metrics)
         self._chat = engines.chat
@@ -184,7 +183,7 @@ def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics
     """The engines that the settings name, on ``client``; their failures and times go to ``metrics``.
 
     Raises:
-        ModelLoadingError: there is no engine of such a name, or a synthesizer is named twice.
+        ModelLoadingError: there is no engine of such a name, or a recogniser or synthesizer is named twice.
     """
     limits = config.deadlines
     turn = None
@@ -193,11 +192,7 @@ def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics
         model = make_turn_model(client, timeout_s=limits.turn_s + _ENGINE_MARGIN_S)
         turn = TurnScoring(model, metrics.on_pause_unscored)
     return Engines(
-        partial(
-            find_engine(RECOGNIZERS, config.asr),
-            SequenceEndingClient(client),
-            timeout_s=limits.asr_s + _ENGINE_MARGIN_S,
-        ),
+        make_recognizers(config, client, timeout_s=limits.asr_s + _ENGINE_MARGIN_S),
         find_engine(CHAT_MODELS, config.llm)(
             client, timeout_s=limits.llm_s + _ENGINE_MARGIN_S, remote=config.remote_chat
         ),
@@ -205,6 +200,42 @@ def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics
         turn,
         metrics.on_preemptive_answer,
     )
+
+
+def make_recognizers(
+    config: AgentConfig, client: ModelClient, *, timeout_s: float
+) -> Callable[[str], Recognizer]:
+    """Makes a recogniser for a stream of a given name, of those that the settings name.
+
+    ``timeout_s`` limits the wait for each reply.
+
+    Raises:
+        ModelLoadingError: there is no recogniser of such a name, or one is named twice.
+    """
+    _check_once(config.asr, "recogniser")
+    makers = {name: find_engine(RECOGNIZERS, name) for name in config.asr}
+    chosen = [makers[name] for name in config.recognizers]
+    streams = SequenceEndingClient(client)
+
+    def make(stream: str) -> Recognizer:
+        # Sequences of different models may have the same id.
+        recognizers = [own(streams, stream, timeout_s=timeout_s) for own in chosen]
+        return RoutedRecognizer(recognizers) if len(recognizers) > 1 else recognizers[0]
+
+    return make
+
+
+def _report_absent(config: AgentConfig) -> None:
+    """Log which models cannot be used, and why."""
+    absent = config.absent_models
+    for models in (config.asr, (config.llm,)):
+        reasons = {model: absent[model] for model in models if model in absent}
+        refuses = len(reasons) == len(models)
+        for model, reason in reasons.items():
+            if refuses:
+                _log.error("sessions are refused, because %s cannot be used: %s", model, reason)
+            else:
+                _log.warning("without %s: %s", model, reason)
 
 
 async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTools | None:
@@ -312,7 +343,8 @@ def make_synthesizer(
     Raises:
         ModelLoadingError: there is no synthesizer of such a name, or one is named twice.
     """
-    _check_once(config)
+    _check_once(config.tts, "synthesizer")
+    _check_once(config.tts_fallback, "synthesizer")
     fallbacks = _present(config.tts_fallback, config.absent_models)
     names = _present(config.tts, config.absent_models) or fallbacks or config.tts
     if absent := [name for name in (*config.tts, *config.tts_fallback) if name not in (*names, *fallbacks)]:
@@ -341,8 +373,6 @@ def _present(names: Sequence[str], absent: Mapping[str, str]) -> tuple[str, ...]
     return tuple(name for name in names if name not in absent)
 
 
-def _check_once(config: AgentConfig) -> None:
-    """Within a list; a synthesizer that is its own fallback has the others."""
-    for names in (config.tts, config.tts_fallback):
-        if len(set(names)) < len(names):
-            raise ModelLoadingError(f"a synthesizer is named twice: {', '.join(names)}")
+def _check_once(names: Sequence[str], kind: str) -> None:
+    if len(set(names)) < len(names):
+        raise ModelLoadingError(f"a {kind} is named twice: {', '.join(names)}")

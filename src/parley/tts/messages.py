@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from parley.protocol import Language
+
 
 class SpeakRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="speak"):
     """Speak a text. None leaves a choice to the model; a model ignores options that it lacks."""
@@ -26,7 +28,7 @@ class SpeakRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", ta
     final: bool = True
     """False: more text follows, which not every synthesizer accepts."""
     voice: str | None = None
-    language: str = "en"
+    language: Language = "en"
     sample_rate: int | None = None
     """In hertz. Audio may come at another rate, which its chunks give."""
     exaggeration: float | None = None

@@ -5,7 +5,7 @@ import { Refusal } from '../../../clients/gateway/parley_gateway/apis/page/stati
 import { Presence } from '../../../clients/gateway/parley_gateway/apis/page/static/session/presence.js';
 
 const AGENT = {
-  recognizer: 'a',
+  recognizers: ['a'],
   language_model: 'b',
   synthesizers: ['c'],
   languages: ['en'],

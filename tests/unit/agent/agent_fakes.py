@@ -75,6 +75,8 @@ def all_of_utterance(number: int, start_ms: int, end_ms: int, text: str) -> list
 class FakeRecognizer:
     """Delivers the recognition's script as the audio reaches the given times."""
 
+    model = "fake_asr"
+
     def __init__(self, recognition: FakeRecognition, name: str) -> None:
         self.recognition = recognition
         self.name = name
@@ -487,9 +489,7 @@ class FakeCall:
             tracing=tracing,
         )
         self.metrics = MetricsRecorder(FAMILIES)
-        agent_metrics = AgentMetrics(
-            recognizer="fake_asr", language_model="fake_llm", instance="agent_0", metrics=self.metrics
-        )
+        agent_metrics = AgentMetrics(language_model="fake_llm", instance="agent_0", metrics=self.metrics)
         self.host = Host(engines, config or AgentConfig(), self._release, agent_metrics)
         self.metrics.collect_with(self.host.record_sessions)
 

@@ -303,8 +303,8 @@ async def test_canaries_are_not_measured():
 
 async def test_one_of_many_chunks_is_timed_without_the_networks():
     metrics = MetricsRecorder(names.FAMILIES)
-    agent = names.AgentMetrics(recognizer="", language_model="", instance="", metrics=metrics)
-    session = names.SessionMetrics(agent, lambda _: None)
+    agent = names.AgentMetrics(language_model="", instance="", metrics=metrics)
+    session = names.SessionMetrics(agent, lambda _: None, lambda: "")
     for _ in range(640):
         session.on_chunk(0.005, 0.003)
     observed = Recorded(metrics).observed(names.CHUNK_OVERHEAD)

@@ -66,8 +66,8 @@ def test_what_is_said_by_itself_can_be_chosen_and_switched_off():
 def test_it_is_what_the_agent_is_configured_with():
     parameters = Parameters(
         "voice_agent",
-        {"asr": "hears", "system_prompt": "A secret.", "examples": " set a timer | hello|| "},
-        environment={"PARLEY_VOICE_AGENT_TTS": "speaks,sings", LOADED_MODELS_VARIABLE: "speaks"},
+        {"asr": "hears,understands", "system_prompt": "A secret.", "examples": " set a timer | hello|| "},
+        environment={"PARLEY_VOICE_AGENT_TTS": "speaks,sings", LOADED_MODELS_VARIABLE: "speaks,understands"},
     )
     engines = Engines(
         recognizer=None,
@@ -75,9 +75,11 @@ def test_it_is_what_the_agent_is_configured_with():
         synthesizer=SimpleNamespace(languages=("en", "de"), voices=("anna",)),
         server_tools=SimpleNamespace(names={"b", "a"}),
     )
-    described = describe(engines, AgentConfig.from_parameters(parameters))
+    config = AgentConfig.from_parameters(parameters)
+    described = describe(engines, config, recognizer="understands")
     assert described == AgentDescription(
-        recognizer="hears",
+        recognizer="understands",
+        recognizers=["understands"],
         language_model="qwen3",
         synthesizers=["speaks"],
         languages=["en", "de"],

@@ -131,7 +131,7 @@ async def test_the_recogniser_gets_the_options_of_the_session():
     await call.start(start)
     await call.end()
     assert call.recognition.streams[0].options == AsrOptions(
-        vad=vad, language="en", phrases=["Ljubljana"], phrase_weight=2.0, nbest=3, join_ms=20_000
+        vad=vad, language="en-GB", phrases=["Ljubljana"], phrase_weight=2.0, nbest=3, join_ms=20_000
     )
 
 
@@ -293,7 +293,7 @@ async def test_a_message_that_fails_unexpectedly_does_not_end_the_session(monkey
 @pytest.mark.parametrize("model", ["asr", "llm"])
 async def test_without_an_engine_that_it_needs_the_agent_says_so(model):
     config = AgentConfig()
-    name = getattr(config, model)
+    name = getattr(config, model) if model == "llm" else config.asr[0]
     call = FakeCall(AgentConfig(absent_models={name: "/secret/weights does not exist", "kokoro": "too"}))
     await call.start(microphone=False)
     assert (call.outlet.codes, call.outlet.reason) == (["weights_not_found"], "failed")
@@ -301,6 +301,18 @@ async def test_without_an_engine_that_it_needs_the_agent_says_so(model):
         call.outlet.of(ErrorEvent)[0].message
         == f"{name} has no weights on this server, whose log has the remedy"
     )
+
+
+async def test_one_recogniser_of_several_is_enough():
+    names = ("moonshine", "whisper")
+    call = FakeCall(AgentConfig(asr=names, absent_models={"moonshine": "it is not loaded"}))
+    await call.start()
+    assert call.outlet.reason is None
+    await call.end()
+    call = FakeCall(AgentConfig(asr=names, absent_models=dict.fromkeys(names, "no weights")))
+    await call.start(microphone=False)
+    assert call.outlet.codes == ["weights_not_found"]
+    assert call.outlet.of(ErrorEvent)[0].message.startswith("moonshine, whisper have no weights")
 
 
 async def test_too_many_sessions():

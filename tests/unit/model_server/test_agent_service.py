@@ -14,7 +14,12 @@ from parley.agent.metrics import TTS_FALLBACKS, UNMEASURED, AgentMetrics
 from parley.asr.messages import AsrOptions
 from parley.chat import ChatMessage
 from parley.engines.openai_chat import OpenAiChatModel
-from parley.errors import InferenceError, ModelLoadingError, UnsupportedVersionError
+from parley.errors import (
+    InferenceError,
+    ModelLoadingError,
+    UnsupportedLanguageError,
+    UnsupportedVersionError,
+)
 from parley.llm.messages import GenerateRequest
 from parley.metrics import MetricsRecorder
 from parley.models.voice_agent import AgentService, make_engines
@@ -70,12 +75,14 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
 @pytest.mark.parametrize("kind", ["asr", "llm", "tts", "turn"])
 def test_an_engine_that_does_not_exist_is_named(kind):
     with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
-        make_engines(AgentConfig(**{kind: ("nope",) if kind == "tts" else "nope"}), SilentPort(), UNMEASURED)
+        make_engines(
+            AgentConfig(**{kind: ("nope",) if kind in ("asr", "tts") else "nope"}), SilentPort(), UNMEASURED
+        )
 
 
 async def test_synthesizers_replace_each_other():
     port, metrics = SilentPort(), MetricsRecorder((TTS_FALLBACKS,))
-    agent_metrics = AgentMetrics(recognizer="", language_model="", instance="", metrics=metrics)
+    agent_metrics = AgentMetrics(language_model="", instance="", metrics=metrics)
     config = AgentConfig(tts=("chatterbox",), tts_fallback=("espeak",))
     synthesizer = make_engines(config, port, agent_metrics).synthesizer
     with pytest.raises(InferenceError):
@@ -137,6 +144,44 @@ def test_a_list_may_name_nobody_twice():
     for config in (settings_of("espeak,espeak"), settings_of("espeak,chatterbox", "espeak,espeak")):
         with pytest.raises(ModelLoadingError, match="twice"):
             make_engines(config, SilentPort(), UNMEASURED)
+
+
+class Deaf:
+    """Understands English only, whatever the model."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def infer(self, request):
+        self.asked.append(request.model)
+        raise UnsupportedLanguageError("only en")
+
+
+@pytest.mark.parametrize(
+    ("loaded", "asked"),
+    [
+        ("voice_agent,whisper,moonshine", ["moonshine", "whisper"]),
+        ("voice_agent,whisper", ["whisper"]),
+        (None, ["moonshine", "whisper"]),
+    ],
+)
+async def test_recognisers_are_asked_in_order_and_those_that_are_not_loaded_are_left_out(loaded, asked):
+    environment = {} if loaded is None else {"PARLEY_LOADED_MODELS": loaded}
+    parameters = Parameters("voice_agent", {"asr": "moonshine, whisper"}, environment=environment)
+    port = Deaf()
+    recognizer = make_engines(AgentConfig.from_parameters(parameters), port, UNMEASURED).recognizer("stream")
+    with pytest.raises(UnsupportedLanguageError):
+        await recognizer.check(AsrOptions(language="es"))
+    assert port.asked == asked
+
+
+def test_a_recogniser_may_be_named_once_and_must_exist():
+    for names, words in (
+        (("whisper", "whisper"), "recogniser is named twice"),
+        (("whisper", "x"), "no engine 'x'"),
+    ):
+        with pytest.raises(ModelLoadingError, match=words):
+            make_engines(AgentConfig(asr=names), SilentPort(), UNMEASURED)
 
 
 class Records(logging.Handler):

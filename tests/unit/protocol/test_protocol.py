@@ -177,6 +177,15 @@ def test_what_is_no_message_is_refused_with_the_code_for_it(raw):
         decode_message(raw)
 
 
+def test_a_language_has_a_size_limit_and_is_not_repeated():
+    start = protocol.Start(language="x" * protocol.MAX_LANGUAGE)
+    assert decode_message(encode(start)) == start
+    with pytest.raises(InvalidMessageError) as caught:
+        decode_message(encode(protocol.Start(language="x" * 100_000)))
+    assert "length <= 35" in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
 def test_a_message_has_a_size_limit():
     def padded(size):
         empty = len(encode(protocol.ToolResponse(call_id="", output=0)))

@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley import protocol
 from parley.errors import ModelUnavailableError, ParleyError
+from parley.languages import ALL_LANGUAGES, find_language
 from parley.timeouts import with_timeout
 from parley_client.channel import error_of
 from parley_client.errors import CallLostError, StreamLostError
@@ -40,7 +41,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """The models, languages, voices and tools of the agent."""
 
     recognizer: str
-    """Name of the model that recognises speech."""
+    """Name of the model that recognises speech in English."""
+    recognizers: list[str]
+    """Names of all such models: a session gets the first one that understands its language."""
     language_model: str
     synthesizers: list[str]
     """Names of the models that speak."""
@@ -122,6 +125,7 @@ class AgentDescriptions:
             return None
         return Agent(
             recognizer=described.recognizer,
+            recognizers=_recognizers(described),
             language_model=described.language_model,
             synthesizers=described.synthesizers,
             languages=_common(described.languages, await _recognized_languages(server, described)),
@@ -148,21 +152,32 @@ def routes(gateway: Gateway) -> APIRouter:
 async def _recognized_languages(
     server: TritonServer, described: protocol.AgentDescription
 ) -> list[str] | None:
-    """The languages in the recogniser's configuration; None: it has none."""
+    """The languages in the recognisers' configurations; None: that of one names none."""
     stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
-    request = service_pb2.ModelConfigRequest(name=described.recognizer)
-    try:
-        answer = await stub.ModelConfig(request, timeout=_TIMEOUT_S)
-    except grpc.aio.AioRpcError as error:
-        refusal = error_of(error)
-        _log.warning("the configuration of %s cannot be read: %s", described.recognizer, refusal)
-        return None
-    named = answer.config.parameters["languages"].string_value.split(",")
-    return [name.strip() for name in named if name.strip()] or None
+    found: list[str] = []
+    for model in _recognizers(described):
+        request = service_pb2.ModelConfigRequest(name=model)
+        try:
+            answer = await stub.ModelConfig(request, timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            refusal = error_of(error)
+            _log.warning("the configuration of %s cannot be read: %s", model, refusal)
+            return None
+        languages = answer.config.parameters["languages"].string_value.split(",")
+        named = [language.strip() for language in languages if language.strip()]
+        if not named or named == [ALL_LANGUAGES]:
+            return None  # its weights say it
+        found += named
+    return found
+
+
+def _recognizers(described: protocol.AgentDescription) -> list[str]:
+    """Names of all recognisers; an older server names only one."""
+    return described.recognizers or [described.recognizer]
 
 
 def _common(spoken: list[str], recognized: list[str] | None) -> list[str]:
-    """The spoken languages that are recognised, if need be without their dialect."""
+    """The spoken languages that are recognised."""
     if recognized is None:
         return spoken
-    return [name for name in spoken if name in recognized or name.partition("-")[0] in recognized]
+    return [name for name in spoken if find_language(name, recognized) is not None]

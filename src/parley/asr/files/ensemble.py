@@ -26,7 +26,7 @@ from parley.asr.files.recording import (
     make_reply,
     search_together,
 )
-from parley.asr.files.service import TranscriptionLimits, check_recording
+from parley.asr.files.service import TranscriptionLimits, read_recording
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.offline.networks import TOKEN_OUTPUTS, DecodedPiece, read_decoded
 from parley.asr.pipeline.segmentation import PER_MS, Detector
@@ -93,10 +93,9 @@ class RecordingFeatures:
             return error
 
     def _read(self, audio: Tensor, message: bytes) -> _Clip:
-        request = decode_request(message, _decoder, _DEFAULTS)
+        samples, request = read_recording(audio, message, self._limits)
         if request.phrases:
             raise InvalidMessageError("the ensemble takes no phrases; parakeet_transcribe does")
-        samples = check_recording(audio, request, self._limits)
         search = SpeechSearch(samples, self._recording.vad, self._recording.preroll_ms)
         return _Clip(search, len(samples))
 

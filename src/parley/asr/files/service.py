@@ -24,9 +24,9 @@ from parley.errors import (
     OverloadedError,
     ParleyError,
     ShuttingDownError,
-    UnsupportedLanguageError,
 )
 from parley.inference import Tensor, decode_request
+from parley.languages import understood_language
 
 _decoder = msgspec.json.Decoder(TranscribeRequest)
 _DEFAULTS = TranscribeRequest()
@@ -91,16 +91,27 @@ class TranscriptionLimits:
     """Audio of all recordings that are not answered yet."""
 
 
-def check_recording(audio: Tensor, request: TranscribeRequest, limits: TranscriptionLimits) -> Tensor:
-    """The samples of a request, i16 ``[n]``.
+def read_recording(
+    audio: Tensor, message: Tensor | bytes, limits: TranscriptionLimits
+) -> tuple[Tensor, TranscribeRequest]:
+    """The samples of a request, i16 ``[n]``, and its message, whose language is one of the model's.
 
     Raises:
         InvalidAudioError: the recording is empty, too long, or of the wrong kind.
+        InvalidMessageError: the message cannot be read.
         UnsupportedLanguageError: the model does not understand the language.
     """
-    if request.language not in limits.languages:
-        known = ", ".join(limits.languages)
-        raise UnsupportedLanguageError(f"language {request.language!r} is not understood; only {known}")
+    request = decode_request(message, _decoder, _DEFAULTS)
+    language = understood_language(request.language, limits.languages)
+    return _check_audio(audio, limits), msgspec.structs.replace(request, language=language)
+
+
+def _check_audio(audio: Tensor, limits: TranscriptionLimits) -> Tensor:
+    """The samples, i16 ``[n]``.
+
+    Raises:
+        InvalidAudioError: the recording is empty, too long, or of the wrong kind.
+    """
     if audio.dtype != np.int16 or audio.size != audio.shape[-1]:
         raise InvalidAudioError(
             f"audio is {audio.dtype} {list(audio.shape)}; it must be int16, one recording"
@@ -155,8 +166,8 @@ class TranscriptionService(Generic[RecordingT]):
             OverloadedError: too much audio waits already.
             ShuttingDownError: after :meth:`close`.
         """
-        request = decode_request(message, _decoder, _DEFAULTS)
-        recording = self._begin(check_recording(audio, request, self._limits), request)
+        samples, request = read_recording(audio, message, self._limits)
+        recording = self._begin(samples, request)
         with self._changed:
             if self._closing:
                 raise ShuttingDownError("the model is being unloaded")

@@ -20,9 +20,9 @@ from parley.errors import (
     ParleyError,
     SessionNotFoundError,
     TooManySessionsError,
-    UnsupportedLanguageError,
 )
 from parley.inference import Tensor, decode_request
+from parley.languages import understood_language
 
 _decoder = msgspec.json.Decoder(AsrRequest)
 _DEFAULTS = AsrRequest()
@@ -133,10 +133,8 @@ class RecognitionService(Generic[StreamT]):
             return error
 
     def _new_stream(self, options: AsrOptions) -> StreamT:
-        if options.language not in self._languages:
-            known = ", ".join(self._languages)
-            raise UnsupportedLanguageError(f"language {options.language!r} is not understood; only {known}")
-        return self._pipeline.new_stream(options)
+        language = understood_language(options.language, self._languages)
+        return self._pipeline.new_stream(msgspec.structs.replace(options, language=language))
 
     def _read_audio(self, audio: Tensor) -> Tensor:
         samples = audio.reshape(-1)

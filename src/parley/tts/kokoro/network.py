@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
+from parley.languages import primary_language
 from parley.runtime.onnx import Stop, open_session
 from parley.tts.clauses.network import FrontEnd, WholeSound
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.kokoro.voices import KNOWN_VOICES, LANGUAGES, gain_db, voice_for
 from parley.tts.messages import SpeakRequest
-from parley.tts.voice_routing import check_language, primary_language
+from parley.tts.voice_routing import check_language
 
 PAD = 0
 """Before and after every clause."""

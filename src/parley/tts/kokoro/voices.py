@@ -6,7 +6,8 @@ are not pronounced here. Apart because the engines import it without onnxruntime
 
 from __future__ import annotations
 
-from parley.tts.voice_routing import ENGLISH, Gender, KnownVoice, primary_language
+from parley.languages import primary_language
+from parley.tts.voice_routing import ENGLISH, Gender, KnownVoice
 
 LANGUAGES = (*ENGLISH, "es", "fr")
 DEFAULTS = {"en": "af_heart", "es": "ef_dora", "fr": "ff_siwis"}

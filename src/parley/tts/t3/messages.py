@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from parley.errors import InvalidMessageError
+from parley.protocol import Language
 
 
 class SpeechSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,7 +40,7 @@ class SpeechTokensRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="
     """For an abort. Empty: the model chooses one."""
     text: str = ""
     """Empty if ``TEXT_TOKENS`` are sent."""
-    language: str = "en"
+    language: Language = "en"
     exaggeration: float = 0.5
     """Strength of emotion, 0 to 2; 0.5 is neutral. Turbo has none."""
     guidance_weight: float = 0.5

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import asynccontextmanager
 
 import grpc.aio
+import msgspec
 import pytest
 from fake_agent import polite
 from listening_gateway import until
@@ -50,9 +52,10 @@ class Configurations(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelConfig(self, request, context):  # noqa: N802 - gRPC's name
         answer = service_pb2.ModelConfigResponse()
         answer.config.name = request.name
-        if self.languages is None:
+        own = self.languages.get(request.name) if isinstance(self.languages, dict) else self.languages
+        if own is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "no such model")
-        answer.config.parameters["languages"].string_value = self.languages
+        answer.config.parameters["languages"].string_value = own
         return answer
 
 
@@ -79,6 +82,7 @@ async def configured(one, languages):
         ("de", ["de", "de-at"]),
         # Configurations that name none, or cannot be had: what is spoken.
         ("", DESCRIPTION.languages),
+        ("all", DESCRIPTION.languages),
         (None, DESCRIPTION.languages),
     ],
 )
@@ -89,6 +93,7 @@ async def test_languages_are_those_that_are_spoken_and_understood(gateway, under
     assert answer.status_code == 200, answer.text
     assert answer.json() == {
         "recognizer": "hears_german",
+        "recognizers": ["hears_german"],
         "language_model": "qwen3",
         "synthesizers": ["espeak"],
         "languages": languages,
@@ -98,6 +103,24 @@ async def test_languages_are_those_that_are_spoken_and_understood(gateway, under
     }
     (call_id,) = one.agents[0].call_ids
     assert call_id.startswith(protocol.CANARY_PREFIX), "it takes no caller's place"
+
+
+@pytest.mark.parametrize(
+    ("understood", "languages"),
+    [
+        ({"hears_german": "de", "hears_english": "en"}, ["en", "de", "de-at"]),
+        # The weights of one of them say what it understands: it may be any.
+        ({"hears_german": "de", "hears_english": ""}, DESCRIPTION.languages),
+    ],
+)
+async def test_languages_are_those_of_all_recognisers(gateway, monkeypatch, understood, languages):
+    several = msgspec.structs.replace(DESCRIPTION, recognizers=["hears_german", "hears_english"])
+    monkeypatch.setattr(sys.modules[__name__], "DESCRIPTION", several)
+    one = await gateway(describing)
+    async with configured(one, understood):
+        answer = (await one.http.get("/v1/agent")).json()
+    assert answer["recognizers"] == ["hears_german", "hears_english"]
+    assert answer["languages"] == languages
 
 
 async def test_the_agent_is_asked_once_for_many_and_again_later(gateway, monkeypatch):

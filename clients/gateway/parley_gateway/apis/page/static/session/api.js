@@ -86,7 +86,7 @@ export function askReadiness() {
 }
 
 /**
- * @typedef {{recognizer: string, language_model: string, synthesizers: string[], languages: string[],
+ * @typedef {{recognizers: string[], language_model: string, synthesizers: string[], languages: string[],
  *   voices: string[] | null, tools: string[], examples: string[]}} Agent
  */
 

@@ -12,7 +12,7 @@ import { Backoff } from './backoff.js';
  * now; `asking`: not known yet.
  * @typedef {{state: 'asking' | 'ready' | 'down' | 'loading' | 'gone' | 'locked' | 'limited', detail: string,
  *   retryAt: number}} Known
- * @typedef {import('../talk/settings.js').Offer & {recognizer: string, language_model: string,
+ * @typedef {import('../talk/settings.js').Offer & {recognizers: string[], language_model: string,
  *   synthesizers: string[]}} Offered
  */
 

@@ -37,7 +37,7 @@ export function showAbout(state, offer, demoTools) {
   byId('about-facts').hidden = !isKnown;
   if (!isKnown) return;
   const rows = [
-    ['Hears with', offer.recognizer],
+    ['Hears with', offer.recognizers.join(', ')],
     ['Answers with', offer.language_model],
     ['Speaks with', offer.synthesizers.join(', ')],
     [offer.languages.length > 1 ? 'Languages' : 'Language', offer.languages.map(languageName).join(', ')],

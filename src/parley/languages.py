@@ -1,0 +1,45 @@
+"""Language tags, such as ``en``, ``pt-BR`` and ``es_MX``: which of some languages a tag stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parley.errors import UnsupportedLanguageError
+
+ALL_LANGUAGES = "all"
+"""In a model's parameter ``languages``: every language of its weights."""
+
+
+def primary_language(tag: str) -> str:
+    """The language of a tag without its region: "en" of "en-GB"."""
+    return tag.replace("_", "-").partition("-")[0].lower()
+
+
+def find_language(tag: str, known: Sequence[str]) -> str | None:
+    """The one of ``known`` that a tag stands for, as it is spelled there; None: there is none.
+
+    It is the tag itself, in any case and with either separator; else its language without a region; else
+    the first one of the same language.
+    """
+    same = [own for own in known if primary_language(own) == primary_language(tag)]
+    for wanted in (_canonical(tag), primary_language(tag)):
+        for own in same:
+            if _canonical(own) == wanted:
+                return own
+    return same[0] if same else None
+
+
+def understood_language(tag: str, known: Sequence[str]) -> str:
+    """As :func:`find_language`, for a model that recognises speech.
+
+    Raises:
+        UnsupportedLanguageError: the model does not understand the language.
+    """
+    found = find_language(tag, known)
+    if found is None:
+        raise UnsupportedLanguageError(f"language {tag!r} is not understood; only {', '.join(known)}")
+    return found
+
+
+def _canonical(tag: str) -> str:
+    return tag.replace("_", "-").lower()

@@ -1,0 +1,39 @@
+import pytest
+
+from parley.errors import UnsupportedLanguageError
+from parley.languages import find_language, primary_language, understood_language
+
+KNOWN = ("en", "en-GB", "pt-BR", "pt-PT", "zh-TW", "auto")
+
+
+@pytest.mark.parametrize(
+    ("tag", "found"),
+    [
+        ("en", "en"),
+        ("EN", "en"),
+        ("en-gb", "en-GB"),
+        ("en_GB", "en-GB"),
+        ("en-AU", "en"),
+        ("pt", "pt-BR"),
+        ("pt-PT", "pt-PT"),
+        ("pt-AO", "pt-BR"),
+        ("zh-CN", "zh-TW"),
+        ("auto", "auto"),
+        ("eng", None),
+        ("e", None),
+        ("", None),
+        ("-", None),
+    ],
+)
+def test_a_tag_stands_for_the_nearest_language(tag, found):
+    assert find_language(tag, KNOWN) == found
+
+
+def test_a_region_is_not_part_of_the_language():
+    assert [primary_language(tag) for tag in ("en", "pt-BR", "ES_mx")] == ["en", "pt", "es"]
+
+
+def test_what_is_not_understood_is_refused_with_what_is():
+    assert understood_language("pt_br", KNOWN) == "pt-BR"
+    with pytest.raises(UnsupportedLanguageError, match=r"'fr' is not understood; only en, en-GB, pt-BR"):
+        understood_language("fr", KNOWN)
