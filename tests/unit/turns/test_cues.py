@@ -189,6 +189,7 @@ def test_finished_sentences_of_the_domain_are_not_taken_for_unfinished(monkeypat
         ("es", "Mi correo es juan punto garcía arroba", "email", False),
         ("es", "Mi teléfono es seis uno dos", "digits", False),
         ("es", "¿Me puedes", "opening", False),
+        ("es", "Quiero el más", "determiner", False),
         ("es", "Sí.", "phrase", True),
         ("es", "¿Qué hora es?", "question", True),
         ("fr", "Je voudrais réserver une table pour", "preposition", False),
@@ -212,8 +213,15 @@ def test_other_languages_have_cues_of_their_own(language, text, kind, finished):
     [
         ("es", "Quiero una pizza."),
         ("es", "La reunión es mañana"),
+        ("es", "No quiero más"),
+        ("es", "Dame uno más."),
+        ("es", "Un poco menos"),
+        ("es", "Con veinte euros menos"),
         ("fr", "Je veux une pizza."),
         ("fr", "Il fait beau"),
+        ("fr", "Je n'en veux plus"),
+        ("fr", "Une fois de plus."),
+        ("fr", "Un peu moins"),
     ],
 )
 def test_a_whole_sentence_has_no_cue(language, text):
