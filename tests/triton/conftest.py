@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import tritonclient.grpc as triton
@@ -18,7 +18,45 @@ from parley.triton.grpc_client import LoopbackClient
 sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "build")]
 
 # Their limits are those of a machine with one server; the others bear a second one beside them.
-_ALONE = {"test_recovery.py", "test_smart_turn.py", "test_traces.py"}
+_ALONE = {
+    "test_many_sessions.py",
+    "test_recovery.py",
+    "test_restarts.py",
+    "test_smart_turn.py",
+    "test_traces.py",
+}
+
+
+class _FileLock:
+    """Lets some of the files run while no other one does, where several processes run tests (``-n``).
+
+    A file keeps the lock to its end: between two of its tests its calls go on, and waiting would hold their
+    event loop.
+    """
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._held = ExitStack()
+        self._path = None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        if item.path != self._path:
+            self._held.close()
+            self._enter(item.path)
+        try:
+            return (yield)
+        finally:
+            if nextitem is None or nextitem.path != item.path:
+                self._held.close()
+                self._path = None
+
+    def _enter(self, path):
+        kind = fcntl.LOCK_EX if path.name in _ALONE else fcntl.LOCK_SH
+        # A file that waits for the running ones to end keeps new ones from starting.
+        with _lock(self._folder / "entering", kind):
+            self._held.enter_context(_lock(self._folder / "running", kind))
+        self._path = path
 
 
 @contextmanager
@@ -26,22 +64,14 @@ def _lock(path, kind):
     with path.open("a") as file:
         fcntl.flock(file, kind)
         try:
-            yield file
+            yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked may hold the file open
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item):
-    """Where several processes run tests (``-n``), let some of the tests run while no other one does."""
-    if not hasattr(item.config, "workerinput"):
-        return (yield)
-    running, entering = (item.config.cache.mkdir("triton") / name for name in ("running", "entering"))
-    kind = fcntl.LOCK_EX if item.path.name in _ALONE else fcntl.LOCK_SH
-    # A test that waits for the running ones to end keeps new ones from starting.
-    with _lock(entering, kind) as entered, _lock(running, kind):
-        fcntl.flock(entered, fcntl.LOCK_UN)
-        return (yield)
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(_FileLock(config.cache.mkdir("triton")))
 
 
 @pytest.fixture(scope="session")

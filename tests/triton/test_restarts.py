@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import pytest_asyncio
@@ -35,10 +36,12 @@ from parley_client.cli.demo_tools import DEMO_TOOLS
 
 QUESTION = ROOT / "tests/data/conversation/08-time.wav"
 ANSWER_S = 15.0
+ATTEMPTS = 3  # on a busy machine a pause may be taken for the end of a question
+SETTLED_S = 1.0
 RELOAD_S = 120.0  # on a busy machine
 GONE = {"model_unavailable", "inference_failed", "deadline_exceeded"}
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
 class Administrator:
@@ -109,11 +112,28 @@ class Caller:
                 self._heard.notify_all()
 
     async def ask(self):
-        """Ask; return where the events that follow begin."""
+        """Ask once nothing goes on any more; return where the events that follow begin."""
+        await self.settle()
         mark = len(self.events)
         async with asyncio.timeout(ANSWER_S):
             await self._microphone.speak(self._question).ended.wait()
         return mark
+
+    async def ask_until(self, happened):
+        """Ask, and again while ``happened`` says no of the events since; return where those begin."""
+        mark = len(self.events)
+        for _ in range(ATTEMPTS):
+            await self.ask()
+            if await self.until(lambda: happened(mark), ANSWER_S):
+                return mark
+        raise AssertionError("\n".join(map(repr, self.events[mark:])))
+
+    async def settle(self):
+        """Wait until the agent listens, and has done so for a moment."""
+        async with asyncio.timeout(2 * ANSWER_S):
+            assert await self.until(self.idle, ANSWER_S)
+            while await self.until(partial(self._changed_since, len(self.of(AgentState))), SETTLED_S):
+                assert await self.until(self.idle, ANSWER_S)
 
     async def until(self, happened, limit_s):
         """Wait until ``happened``; whether it has."""
@@ -123,6 +143,9 @@ class Caller:
         except TimeoutError:
             return False
         return True
+
+    def _changed_since(self, count):
+        return len(self.of(AgentState)) > count
 
     def of(self, kind, mark=0):
         return [event for event in self.events[mark:] if isinstance(event, kind)]
@@ -177,9 +200,8 @@ async def caller(restarted):
 
 
 async def test_the_question_is_answered_while_all_is_well(caller):
-    mark = await caller.ask()
-    assert await caller.until(lambda: caller.answered(mark), ANSWER_S), caller.events[mark:]
-    assert [tool.arguments for tool in caller.of(ToolRequest, mark)] == [{"city": "Tokyo"}]
+    mark = await caller.ask_until(caller.answered)
+    assert {"city": "Tokyo"} in [tool.arguments for tool in caller.of(ToolRequest, mark)]
     assert caller.errors(mark) == set()
 
 
@@ -199,7 +221,7 @@ OUTAGES = {
 
 @pytest.mark.parametrize(("models", "told"), OUTAGES.values(), ids=OUTAGES)
 async def test_the_conversation_goes_on_when_a_model_was_unloaded(caller, administrator, models, told):
-    assert await caller.until(caller.idle, ANSWER_S)
+    await caller.settle()
     await administrator.unload(*models)
     mark = await expect_outage(caller, administrator, models, told)
     if "smart_turn" in models:
@@ -208,7 +230,7 @@ async def test_the_conversation_goes_on_when_a_model_was_unloaded(caller, admini
 
 @pytest.mark.parametrize("model", ["nemotron_streaming", "espeak"])
 async def test_the_conversation_goes_on_when_a_process_was_killed(caller, administrator, model):
-    assert await caller.until(caller.idle, ANSWER_S)
+    await caller.settle()
     administrator.kill(model)
     await expect_outage(caller, administrator, (model,), OUTAGES[model][1])
 
@@ -216,15 +238,11 @@ async def test_the_conversation_goes_on_when_a_process_was_killed(caller, admini
 async def expect_outage(caller, administrator, models, told):
     """Ask without the models, bring them back, and ask again; where the events of all this begin."""
     try:
-        mark = await caller.ask()
-        noticed = (lambda: told & caller.errors(mark)) if told else (lambda: caller.answered(mark))
-        assert await caller.until(noticed, ANSWER_S), caller.events[mark:]
+        mark = await caller.ask_until((lambda mark: told & caller.errors(mark)) if told else caller.answered)
     finally:
         await administrator.unload(*models)
         await administrator.load(*reversed(models))
-    assert await caller.until(caller.idle, ANSWER_S), caller.events[mark:]
-    again = await caller.ask()
-    assert await caller.until(lambda: caller.answered(again), ANSWER_S), caller.events[mark:]
+    again = await caller.ask_until(caller.answered)
     assert any(event.is_final and event.text for event in caller.of(Transcript, again))
     assert caller.of(Closed) == []
     for event in caller.of(ErrorEvent, mark):

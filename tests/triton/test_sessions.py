@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -118,7 +119,7 @@ def strict(tmp_path_factory):
     options = ServerOptions(
         state_dir=tmp_path_factory.mktemp("strict"), environment=environment, exit_timeout_s=20, **ANY_PORTS
     )
-    with EmbeddedServer(options) as running:
+    with EmbeddedServer(options, on_progress=logging.getLogger("strict").warning) as running:
         yield running
 
 
