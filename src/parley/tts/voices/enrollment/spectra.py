@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
+from parley.audio.fbank import FbankOptions, KaldiFbank
 from parley.audio.mel import mel_filters
 
 RATE = 16_000
@@ -19,10 +18,6 @@ PROMPT_RATE = 24_000
 _FFT = 400
 _HOP = 160
 _PROMPT_FFT, _PROMPT_HOP, _PROMPT_TOP = 1_920, 480, 8_000.0
-_FBANK_WINDOW, _FBANK_HOP, _FBANK_FFT = 400, 160, 512
-_FBANK_LOWEST = 20.0
-_PREEMPHASIS = 0.97
-_EPSILON = torch.finfo(torch.float32).eps
 _TRIM_FRAME, _TRIM_HOP = 2_048, 512
 
 
@@ -70,13 +65,7 @@ def filter_bank(audio: Tensor, bands: int) -> Tensor:
 
     f32 ``[1 + (n - 400) // 160, bands]`` of f32 ``[n]`` at 16 kHz within ±1, n at least 400.
     """
-    frames = audio.unfold(0, _FBANK_WINDOW, _FBANK_HOP)
-    frames = frames - frames.mean(dim=1, keepdim=True)
-    frames = frames - _PREEMPHASIS * torch.cat([frames[:, :1], frames[:, :-1]], dim=1)
-    window = torch.hann_window(_FBANK_WINDOW, periodic=False).pow(0.85)
-    power = torch.fft.rfft(frames * window, _FBANK_FFT).abs().square()
-    energies = power @ _kaldi_filters(bands).T
-    features: Tensor = energies.clamp(min=_EPSILON).log()
+    features = torch.from_numpy(KaldiFbank(FbankOptions(bands)).compute(audio.numpy()))
     return features - features.mean(dim=0, keepdim=True)
 
 
@@ -97,17 +86,3 @@ def _power(audio: Tensor) -> Tensor:
 
 def _filters(bands: int, n_fft: int, rate: int, highest: float | None = None) -> Tensor:
     return torch.from_numpy(mel_filters(bands, n_fft, rate, highest))
-
-
-def _kaldi_filters(bands: int) -> Tensor:
-    """Triangles on HTK's mel scale, ``[bands, 257]``; the last bin belongs to none."""
-    edges = torch.linspace(_htk_mel(_FBANK_LOWEST), _htk_mel(RATE / 2), bands + 2)
-    bins = torch.tensor([_htk_mel(RATE / _FBANK_FFT * number) for number in range(_FBANK_FFT // 2)])
-    left, center, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
-    rising = (bins - left) / (center - left)
-    falling = (right - bins) / (right - center)
-    return F.pad(torch.minimum(rising, falling).clamp(min=0.0), (0, 1))
-
-
-def _htk_mel(hertz: float) -> float:
-    return 1127.0 * math.log(1.0 + hertz / 700.0)
