@@ -24,13 +24,13 @@ from eval_asr import CHUNK, SILENCE, Clip, load_clips
 from numpy.typing import NDArray
 from word_errors import spoken_words, word_errors
 
-from parley.asr.attention.families import load_model
-from parley.asr.attention.model import ReadOptions, TextLimits
-from parley.asr.attention.pipeline import AttentionLimits, AttentionPipeline
-from parley.asr.attention.recordings import AttentionRecording, AttentionRecordingLimits, AttentionRounds
-from parley.asr.attention.worker import InlineReader, Reader, RecognizedText, ThreadedReader
+from parley.asr.families import load_model, new_reader
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscribeRequest, TranscriptEvent
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
+from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.reader import Reader, ReadOptions, RecognizedText
+from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.segments.worker import InlineReader, ThreadedReader
 from parley.protocol import VadOptions
 from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
@@ -168,7 +168,7 @@ def load_recordings(manifest: Path) -> list[Clip]:
     return found
 
 
-def transcribe_call(pipeline: AttentionPipeline, audio: NDArray[np.int16]) -> str:
+def transcribe_call(pipeline: SegmentPipeline, audio: NDArray[np.int16]) -> str:
     """A recording as a call of its own, the pauses of which are those of one turn."""
     stream = pipeline.new_stream(AsrOptions(partial_interval_ms=0, join_ms=JOIN_MS))
     said: dict[int, str] = {}
@@ -189,8 +189,8 @@ def transcribe_call(pipeline: AttentionPipeline, audio: NDArray[np.int16]) -> st
 
 def read_whole(reader: Reader, vad: SileroVad, audio: NDArray[np.int16]) -> str:
     """A recording as ``moonshine_transcribe`` reads it."""
-    recording = AttentionRecording(audio, TranscribeRequest(), reader, AttentionRecordingLimits(_PAUSES))
-    rounds = AttentionRounds(reader, vad)
+    recording = SegmentRecording(audio, TranscribeRequest(), reader, SegmentRecordingLimits(_PAUSES))
+    rounds = SegmentRounds(reader, vad)
     while not recording.done:
         rounds.run([recording])
         if recording.error is not None:
@@ -213,7 +213,7 @@ def rate(title: str, clips: Sequence[Clip], hear: Callable[[NDArray[np.int16]], 
     return errors / count
 
 
-def final_texts(pipeline: AttentionPipeline, audio: NDArray[np.int16]) -> list[TranscriptEvent]:
+def final_texts(pipeline: SegmentPipeline, audio: NDArray[np.int16]) -> list[TranscriptEvent]:
     """The final texts of a call, each utterance by itself."""
     stream = pipeline.new_stream(AsrOptions(partial_interval_ms=0))
     found: list[TranscriptEvent] = []
@@ -238,7 +238,7 @@ def print_gate(
         clips: people who speak.
         voices: what babble is made of.
     """
-    pipeline = AttentionPipeline(reader, InlineReader(reader), vad, AttentionLimits(), model="moonshine")
+    pipeline = SegmentPipeline(reader, InlineReader(reader), vad, SegmentLimits(), model="moonshine")
     seconds = 60 * RATE
     makers: dict[str, Callable[[int], Wave]] = {
         "silence": np.zeros,
@@ -286,7 +286,7 @@ def print_call_costs(reader: Reader, vad: SileroVad, clips: Sequence[Clip]) -> N
     Calls go through the worker with its thread, in real time.
     """
     worker = ThreadedReader(reader, room=128)
-    pipeline = AttentionPipeline(reader, worker, vad, AttentionLimits(), model="moonshine")
+    pipeline = SegmentPipeline(reader, worker, vad, SegmentLimits(), model="moonshine")
     delays_ms: list[float] = []
     spent, seconds = time.process_time(), 0.0
     for clip in clips:
@@ -333,7 +333,7 @@ def main() -> int:
     parser.add_argument("--only", choices=["errors", "gate", "costs"], help="print only this")
     args = parser.parse_args()
 
-    reader = Reader(load_model(args.weights, "moonshine", open_session))
+    reader = new_reader(load_model(args.weights, "moonshine", open_session))
     vad = SileroVad(open_session(bundled_folder() / FILE))
     clips = load_recordings(args.recordings)
     if not clips:
@@ -341,7 +341,7 @@ def main() -> int:
     voices = [clip.audio for clip in load_clips(ROOT / "tests/data/asr_eval") if clip.text]
     worst = 0.0
     if args.only in (None, "errors"):
-        pipeline = AttentionPipeline(reader, InlineReader(reader), vad, AttentionLimits(), model="moonshine")
+        pipeline = SegmentPipeline(reader, InlineReader(reader), vad, SegmentLimits(), model="moonshine")
         print("word error rate of whole recordings")
         worst = rate("as they are", clips, lambda audio: read_whole(reader, vad, audio), show=args.show)
         print("word error rate of calls")
@@ -356,7 +356,10 @@ def main() -> int:
             worst = max(worst, found) if name == "as they are" else worst
     if args.only in (None, "gate"):
         print_gate(
-            Reader(load_model(args.weights, "moonshine", open_session), TextLimits()), vad, clips, voices
+            new_reader(load_model(args.weights, "moonshine", open_session), least_confidence=0.0),
+            vad,
+            clips,
+            voices,
         )
     if args.only in (None, "costs"):
         print_costs(reader, clips[0])

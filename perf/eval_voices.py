@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from tts_report import percentiles
 from word_errors import word_errors
 
-from parley.asr.attention.families import load_model
-from parley.asr.attention.model import ReadOptions
-from parley.asr.attention.worker import Reader
+from parley.asr.families import load_model, new_reader
+from parley.asr.segments.reader import ReadOptions
 from parley.audio.pcm import Resampler
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
@@ -127,7 +126,7 @@ class Ear:
     """Hears what is said."""
 
     def __init__(self, folder: Path) -> None:
-        self._reader = Reader(load_model(folder, "moonshine", open_session))
+        self._reader = new_reader(load_model(folder, "moonshine", open_session))
         grammars = load_grammars(("en",), cache_dir() / "normalization")
         self._normalizer = TextNormalizer(grammars, tags=False)
 

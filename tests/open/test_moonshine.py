@@ -11,12 +11,8 @@ import pytest
 import soundfile
 import soxr
 
-from parley.asr.attention.families import load_model
-from parley.asr.attention.families.moonshine import FILES
-from parley.asr.attention.model import ReadOptions
-from parley.asr.attention.pipeline import AttentionLimits, AttentionPipeline
-from parley.asr.attention.recordings import AttentionRecording, AttentionRecordingLimits, AttentionRounds
-from parley.asr.attention.worker import InlineReader, Reader
+from parley.asr.families import load_model, new_reader
+from parley.asr.families.moonshine import FILES
 from parley.asr.messages import (
     AsrOptions,
     OnsetEvent,
@@ -26,6 +22,10 @@ from parley.asr.messages import (
     TranscriptEvent,
 )
 from parley.asr.pipeline.step import ChunkRequest
+from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.reader import ReadOptions
+from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.segments.worker import InlineReader
 from parley.canaries import ask_canaries
 from parley.engines.registry import RECOGNIZERS
 from parley.launcher.options import ROOT, ServerOptions
@@ -64,7 +64,7 @@ def speech():
 
 @pytest.fixture(scope="module")
 def reader():
-    return Reader(load_model(WEIGHTS, "moonshine", open_session))
+    return new_reader(load_model(WEIGHTS, "moonshine", open_session))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def texts_of(events):
 
 
 def test_a_person_is_understood_while_speaking_and_in_the_end(reader, vad, speech):
-    rail = AttentionPipeline(reader, InlineReader(reader), vad, AttentionLimits(), model="moonshine")
+    rail = SegmentPipeline(reader, InlineReader(reader), vad, SegmentLimits(), model="moonshine")
     stream = rail.new_stream(AsrOptions(join_ms=8_000))
     call = np.concatenate([QUIET, speech, QUIET])
     events = []
@@ -104,8 +104,8 @@ def test_a_person_is_understood_while_speaking_and_in_the_end(reader, vad, speec
 
 
 def test_a_recording_has_segments_with_times(reader, vad, speech):
-    recording = AttentionRecording(speech, TranscribeRequest(), reader, AttentionRecordingLimits())
-    rounds = AttentionRounds(reader, vad)
+    recording = SegmentRecording(speech, TranscribeRequest(), reader, SegmentRecordingLimits())
+    rounds = SegmentRounds(reader, vad)
     while not recording.done:
         rounds.run([recording])
         assert recording.error is None

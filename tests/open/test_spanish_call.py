@@ -12,10 +12,9 @@ import pytest_asyncio
 import soxr
 from word_errors import word_errors
 
-from parley.asr.attention.families import load_model
-from parley.asr.attention.model import DETECT
-from parley.asr.attention.worker import Reader
+from parley.asr.families import load_model, new_reader
 from parley.asr.messages import TranscribeRequest
+from parley.asr.segments.reader import DETECT
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.protocol import ResponseText, Transcript, TurnMetrics
@@ -65,7 +64,7 @@ def errors(said, heard):
 
 @pytest.fixture(scope="module")
 def reader():
-    return Reader(load_model(MODELS_DIR / "whisper-base", "whisper", open_session))
+    return new_reader(load_model(MODELS_DIR / "whisper-base", "whisper", open_session))
 
 
 @pytest.fixture(scope="module")

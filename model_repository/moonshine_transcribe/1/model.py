@@ -1,4 +1,4 @@
-"""Whole recordings to texts; see :class:`parley.models.attention.AttentionTranscription`."""
+"""Whole recordings to texts; see :class:`parley.models.segments.SegmentTranscription`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.attention import AttentionTranscription
+from parley.models.segments import SegmentTranscription
 from parley.runtime.parameters import Parameters
 from parley.triton.absent_weights import loads_without_weights
 from parley.triton.observability import log_to_triton
@@ -19,7 +19,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the networks."""
         log_to_triton(pb_utils, args["model_name"])
-        self._model = AttentionTranscription(pb_utils, args, Parameters.from_args(args))
+        self._model = SegmentTranscription(pb_utils, args, Parameters.from_args(args))
 
     def execute(self, requests: list[Any]) -> None:
         """Hand the requests over; they are answered when they are done, in any order."""

@@ -1,4 +1,4 @@
-"""Whisper as a Triton model; see :class:`parley.models.attention.AttentionRecognizer`."""
+"""Whisper as a Triton model; see :class:`parley.models.segments.SegmentRecognizer`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.attention import AttentionRecognizer
+from parley.models.segments import SegmentRecognizer
 from parley.runtime.parameters import Parameters
 from parley.triton.absent_weights import loads_without_weights
 from parley.triton.observability import log_to_triton
@@ -19,7 +19,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the networks."""
         log_to_triton(pb_utils, args["model_name"])
-        self._model = AttentionRecognizer(pb_utils, args, Parameters.from_args(args))
+        self._model = SegmentRecognizer(pb_utils, args, Parameters.from_args(args))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""

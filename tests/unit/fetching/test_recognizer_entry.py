@@ -23,8 +23,8 @@ from fetching.packages import Packages
 from fetching.progress import Progress
 from whisper_fakes import HOLA, QUE, Decoder, Encoder, contents
 
-from parley.asr.attention.families.whisper import FILES
-from parley.models import attention
+from parley.asr.families.whisper import FILES
+from parley.models import segments
 from parley.runtime.parameters import Parameters
 
 CLIENT = Path(__file__).with_name("fake_client.py")
@@ -84,12 +84,12 @@ def test_a_model_that_only_the_manifest_knows_is_served(models, monkeypatch):
         # The first text is the one of the warm-up.
         return Decoder({HOLA: 9.0}, {QUE: 9.0}) if "decoder" in path.name else Encoder()
 
-    monkeypatch.setattr(attention, "open_configured", open_network)
+    monkeypatch.setattr(segments, "open_configured", open_network)
     environment = {"PARLEY_MODELS_DIR": str(models), "PARLEY_WEIGHTS_MOONSHINE": "whisper-mine"}
     parameters = Parameters(
         "moonshine", {"weights": "moonshine-tiny-en", "family": "moonshine"}, environment=environment
     )
-    reader = attention.load_reader(parameters, device_id=0)
+    reader = segments.load_reader(parameters, device_id=0)
     assert opened == [ENCODER, FILES["decoder"]]
     assert reader.languages == ("en", "es", "auto")
     assert reader.read(np.ones(16_000, np.int16), reader.options("es", [], 1.0)).text == "hola que"

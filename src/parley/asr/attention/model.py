@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,22 +13,9 @@ from numpy.typing import NDArray
 
 from parley.asr.attention.greedy import GeneratedTokens, GreedyRules, decode
 from parley.asr.attention.network import AttentionNetwork
-from parley.asr.attention.vocabulary import Vocabulary
-from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.vocabulary import Vocabulary
+from parley.asr.segments.reader import DETECT, ReadOptions
 from parley.runtime.onnx import Stop
-
-DETECT = "auto"
-"""The language of audio whose language the model finds out."""
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How a stretch of audio is read."""
-
-    language: str = "en"
-    """One of the model's; :data:`DETECT`: it finds out."""
-    boosting: PhraseAutomaton = field(default_factory=PhraseAutomaton.nothing)
-    """Phrases that are favoured."""
 
 
 class Prompt(Protocol):

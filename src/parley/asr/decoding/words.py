@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.greedy import Tokens
+from parley.asr.decoding.vocabulary import WORD_MARK
 from parley.asr.messages import TranscriptEvent
 from parley.protocol import Alternative, Word
 
-_WORD_MARK = "▁"
+_WORD_MARK_BYTES = WORD_MARK.encode()
 
 
 def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> list[Word]:
@@ -29,15 +30,38 @@ def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> l
         checkpoint: whose vocabulary and frame length apply.
         offset_ms: time of the encoder frame 0 (milliseconds).
     """
-    frame_ms = checkpoint.config.frame_ms
-    has_durations = bool(checkpoint.config.durations)
+    config = checkpoint.config
+    pieces = [_piece(checkpoint.vocabulary[token]) for token in tokens.ids.tolist()]
+    return join_words(
+        tokens, pieces, frame_ms=config.frame_ms, durations=bool(config.durations), offset_ms=offset_ms
+    )
+
+
+def join_words(
+    tokens: Tokens,
+    pieces: Sequence[bytes | None],
+    *,
+    frame_ms: int,
+    durations: bool = True,
+    offset_ms: int = 0,
+) -> list[Word]:
+    """Join tokens into words: what stands between two spaces.
+
+    Args:
+        tokens: one row's tokens.
+        pieces: what each stands for, with SentencePiece's mark before a word; it may be a part of a
+            character. None: it is left out.
+        frame_ms: length of an encoder frame.
+        durations: whether tokens have durations; see :func:`words_of`.
+        offset_ms: time of the encoder frame 0 (milliseconds).
+    """
     words: list[Word] = []
-    spelling: list[str] = []
+    spelling: list[bytes] = []
     certainty: list[float] = []
     start_ms = end_ms = offset_ms
 
     def close() -> None:
-        text = "".join(spelling)
+        text = b"".join(spelling).decode(errors="ignore")
         if text:
             words.append(
                 Word(
@@ -50,30 +74,41 @@ def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> l
         spelling.clear()
         certainty.clear()
 
-    for token, frame, duration, confidence in zip(
-        tokens.ids.tolist(),
+    for piece, frame, duration, confidence in zip(
+        pieces,
         tokens.frames.tolist(),
         tokens.durations.tolist(),
         tokens.confidences.tolist(),
         strict=True,
     ):
-        piece = checkpoint.vocabulary[token]
-        if piece.startswith("<") and piece.endswith(">"):
+        if piece is None:
             continue
-        if piece.startswith(_WORD_MARK):
-            if not has_durations:
+        if piece.startswith(_WORD_MARK_BYTES):
+            if not durations:
                 end_ms = min(end_ms, offset_ms + frame * frame_ms)
             close()
-            piece = piece.removeprefix(_WORD_MARK)
+        own = piece.removeprefix(_WORD_MARK_BYTES)
         if not certainty:
             start_ms = offset_ms + frame * frame_ms
             end_ms = start_ms
-        spelling.append(piece)
+        spelling.append(own)
         certainty.append(confidence)
-        if not piece or any(character.isalnum() for character in piece):
-            end_ms = offset_ms + (frame + (duration if has_durations else 1)) * frame_ms
+        if not own or _sounds(own):
+            end_ms = offset_ms + (frame + (duration if durations else 1)) * frame_ms
     close()
     return words
+
+
+def _piece(token: str) -> bytes | None:
+    return None if token.startswith("<") and token.endswith(">") else token.encode()
+
+
+def _sounds(piece: bytes) -> bool:
+    """Whether a piece has a letter or figure, or a part of one."""
+    try:
+        return any(character.isalnum() for character in piece.decode())
+    except UnicodeDecodeError:
+        return True
 
 
 def text_of(words: Sequence[Word]) -> str:
@@ -85,7 +120,7 @@ def spell(ids: Iterable[int], checkpoint: Checkpoint) -> str:
     """The text of tokens, as :func:`text_of` has it."""
     pieces = [checkpoint.vocabulary[token] for token in ids]
     text = "".join(piece for piece in pieces if not (piece.startswith("<") and piece.endswith(">")))
-    return " ".join(text.replace(_WORD_MARK, " ").split())
+    return " ".join(text.replace(WORD_MARK, " ").split())
 
 
 def alternatives_of(

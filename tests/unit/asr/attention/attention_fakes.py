@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.attention.families.moonshine import END, LONGEST, RULES, SHORTEST, START
-from parley.asr.attention.model import AttentionModel, FixedPrompt, ReadOptions, TextLimits
+from parley.asr.attention.model import AttentionModel, FixedPrompt, TextLimits
 from parley.asr.attention.network import EncodedAudio
-from parley.asr.attention.vocabulary import Vocabulary
-from parley.asr.attention.worker import Reader, ReadRequest
+from parley.asr.attention.reader import AttentionReader
+from parley.asr.decoding.vocabulary import Vocabulary
+from parley.asr.families.moonshine import END, LONGEST, RULES, SHORTEST, START
+from parley.asr.segments.reader import ReadOptions
+from parley.asr.segments.worker import ReadRequest
 from parley.errors import InferenceError, OverloadedError
 
 MS = 16
@@ -76,10 +78,10 @@ class HeldReader:
         self.room = 100
         self.failure = None
 
-    def ask(self, audio, options, *, final, of):
+    def ask(self, stretch, *, final, of):
         if len(self.waiting) >= self.room:
             raise OverloadedError("no room")
-        asked = ReadRequest(audio, options, final=final, of=of, clock=lambda: 0.0)
+        asked = ReadRequest(stretch, final=final, of=of, clock=lambda: 0.0)
         self.waiting.append(asked)
         return asked
 
@@ -88,7 +90,7 @@ class HeldReader:
         now, self.waiting = self.waiting[:count], self.waiting[len(self.waiting[:count]) :]
         wanted = [asked for asked in now if not asked.dropped]
         for asked in wanted:
-            asked.resolve(lambda asked=asked: self.reader.read(asked.audio, asked.options, asked.stop))
+            asked.resolve(*self.reader.read_all([asked.stretch]))
         return wanted
 
     def check(self):
@@ -110,7 +112,7 @@ def new_model(network=None, **fields):
 
 
 def new_reader(network=None, **fields):
-    return Reader(new_model(network, **fields))
+    return AttentionReader(new_model(network, **fields))
 
 
 def broken():

@@ -7,9 +7,6 @@ import pytest
 from asr_fakes import LoudnessModels
 from attention_fakes import MS, HeldReader, LengthNetwork, broken, new_reader
 
-from parley.asr.attention.pipeline import AttentionLimits, AttentionPipeline
-from parley.asr.attention.utterance import Window
-from parley.asr.attention.worker import InlineReader
 from parley.asr.messages import (
     AsrFallbackEvent,
     AsrOptions,
@@ -19,6 +16,9 @@ from parley.asr.messages import (
     TranscriptEvent,
 )
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
+from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.utterance import Window
+from parley.asr.segments.worker import InlineReader
 from parley.errors import InferenceError, InvalidMessageError, ModelUnavailableError, OverloadedError
 
 CHUNK_MS = 80
@@ -66,11 +66,11 @@ UTTERANCE = sound((640, False), (960, True), (640, False))
 
 def new_pipeline(text_reader=None, network=None, models=None, **limits):
     reader = new_reader(network)
-    return AttentionPipeline(
+    return SegmentPipeline(
         reader,
         text_reader or InlineReader(reader),
         models or LoudnessModels(),
-        AttentionLimits(**limits),
+        SegmentLimits(**limits),
         model="moonshine",
     )
 
@@ -120,7 +120,7 @@ def test_what_was_begun_in_vain_is_not_read(text_reader):
     (read,) = text_reader.read()
     call.send(NOTHING)
     assert len(call.finals) == 1
-    assert len(read.audio) > 2_000 * MS
+    assert len(read.stretch.audio) > 2_000 * MS
 
 
 def test_a_step_waits_for_no_text(text_reader):
@@ -146,8 +146,8 @@ def test_there_is_one_partial_text_on_its_way_at_most(text_reader):
 
 def test_a_partial_text_that_takes_long_makes_the_next_one_later():
     class SlowReader(InlineReader):
-        def ask(self, audio, boosting, *, final, of):
-            asked = super().ask(audio, boosting, final=final, of=of)
+        def ask(self, stretch, *, final, of):
+            asked = super().ask(stretch, final=final, of=of)
             asked._done_at = asked._asked_at + 0.2
             return asked
 

@@ -16,8 +16,12 @@ from attention_fakes import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.asr.attention.families import load_model
-from parley.asr.attention.families.moonshine import (
+from parley.asr.attention.greedy import decode, repeated
+from parley.asr.attention.reader import AttentionReader
+from parley.asr.decoding.boosting import build, compile_phrases
+from parley.asr.decoding.vocabulary import Vocabulary
+from parley.asr.families import load_model
+from parley.asr.families.moonshine import (
     END,
     FILES,
     RULES,
@@ -26,11 +30,8 @@ from parley.asr.attention.families.moonshine import (
     MoonshineNetwork,
     read_vocabulary,
 )
-from parley.asr.attention.greedy import decode, repeated
-from parley.asr.attention.utterance import Window, pieces, quietest
-from parley.asr.attention.vocabulary import Vocabulary
-from parley.asr.attention.worker import NO_TEXT, Reader, RecognizedText, confidence_of, text_of
-from parley.asr.decoding.boosting import build, compile_phrases
+from parley.asr.segments.reader import NO_TEXT, RecognizedText, confidence_of, text_of
+from parley.asr.segments.utterance import Window, pieces, quietest
 from parley.errors import InferenceError, ModelLoadingError
 from parley.runtime.onnx import Stop, StoppedError
 
@@ -188,7 +189,7 @@ def test_what_lies_in_the_folder_is_loaded(tmp_path):
     }
     for name in sessions:
         (tmp_path / name).touch()
-    reader = Reader(load_model(tmp_path, "moonshine", lambda path: sessions[path.name]))
+    reader = AttentionReader(load_model(tmp_path, "moonshine", lambda path: sessions[path.name]))
     assert reader.read(np.ones(16_000, np.int16), NOTHING).text == "Hi."
 
 

@@ -9,9 +9,9 @@ import pytest
 from asr_fakes import LoudnessModels
 from attention_fakes import MS, LengthNetwork, broken, new_reader
 
-from parley.asr.attention.recordings import AttentionRecording, AttentionRecordingLimits, AttentionRounds
-from parley.asr.attention.utterance import Window
 from parley.asr.messages import TranscribeRequest
+from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.segments.utterance import Window
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 
@@ -40,7 +40,7 @@ def models():
 @pytest.fixture
 def finish(reader, models):
     def run(*recordings):
-        rounds = AttentionRounds(reader, models)
+        rounds = SegmentRounds(reader, models)
         left, order = list(recordings), []
         while left:
             rounds.run(left)
@@ -52,9 +52,7 @@ def finish(reader, models):
 
 
 def new(reader, audio, *, vad=VAD, window=Window(3_000, 1_500), **request):  # noqa: B008 - frozen
-    return AttentionRecording(
-        audio, TranscribeRequest(**request), reader, AttentionRecordingLimits(vad, window)
-    )
+    return SegmentRecording(audio, TranscribeRequest(**request), reader, SegmentRecordingLimits(vad, window))
 
 
 def times(reply):

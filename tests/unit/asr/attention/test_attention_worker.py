@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from attention_fakes import NOTHING, LengthNetwork, broken, new_reader
 
-from parley.asr.attention.worker import ThreadedReader
+from parley.asr.segments.reader import Stretch
+from parley.asr.segments.worker import ThreadedReader
 from parley.errors import (
     InferenceError,
     ModelUnavailableError,
@@ -66,7 +67,7 @@ def audio(ms):
 
 
 def ask(text_reader, ms, *, final=True, of=None):
-    return text_reader.ask(audio(ms), NOTHING, final=final, of=of or object())
+    return text_reader.ask(Stretch(audio(ms), NOTHING), final=final, of=of or object())
 
 
 def begun(network):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.attention.families import load_model
+from parley.asr.families import load_model
 
 WORDS = ["Ġhola", "Ġque", "Ġtal", "!", "Ã", "©", "Ġ"]  # the fifth and sixth are the bytes of "é"
 MARKS = [

@@ -1,22 +1,24 @@
-"""Families of attention decoders. A folder of weights says which one it belongs to.
+"""Families of recognisers that read stretches of speech as a whole.
 
-``recognizer.json`` in the folder has ``family`` and, where they differ from the family's own, the names of
-its files: ``{"family": "whisper", "encoder": "onnx/encoder_model_quantized.onnx"}``. ``make fetch`` writes it
-from the manifest. Another model of a known family is another folder; a new family is a module here and a line
-in :data:`FAMILIES`.
+A folder of weights says in ``recognizer.json`` which ``family`` it belongs to and, where they differ from
+the family's own, the names of its files: ``{"family": "whisper", "encoder": "onnx/encoder_quantized.onnx"}``.
+``make fetch`` writes it from the manifest. Another model of a known family is
+another folder; a new family is a module here and a line in :data:`FAMILIES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
-from parley.asr.attention.families import moonshine, whisper
 from parley.asr.attention.model import AttentionModel
+from parley.asr.attention.reader import AttentionReader
+from parley.asr.families import moonshine, whisper
+from parley.asr.segments.reader import Reader
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 
 FILE = "recognizer.json"
@@ -66,6 +68,19 @@ def load_model(folder: Path, family: str, open_network: OpenNetwork) -> Attentio
     if missing := [names[role] for role, file in files.items() if not file.is_file()]:
         raise WeightsNotFoundError(f"{folder} is without {', '.join(missing)}, which the family {name} needs")
     return known.load(files, open_network)
+
+
+def new_reader(model: AttentionModel, *, least_confidence: float | None = None) -> Reader:
+    """What reads with a model.
+
+    Args:
+        model: of any family.
+        least_confidence: of a text, 0-1, below which there is none; None: the family's own.
+    """
+    own = model.limits
+    if least_confidence is not None:
+        own = replace(own, least_confidence=least_confidence)
+    return AttentionReader(model, own)
 
 
 def _read_description(file: Path) -> dict[str, str]:

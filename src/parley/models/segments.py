@@ -6,20 +6,20 @@ Which family a model is of, and which languages it understands, is said by its w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.attention.families import load_model
-from parley.asr.attention.pipeline import AttentionLimits, AttentionPipeline
-from parley.asr.attention.recordings import AttentionRecording, AttentionRecordingLimits, AttentionRounds
-from parley.asr.attention.utterance import Window
-from parley.asr.attention.worker import Reader, ThreadedReader
+from parley.asr.families import load_model, new_reader
 from parley.asr.files.service import TranscriptionService
 from parley.asr.messages import TranscribeRequest
+from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.reader import Reader
+from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.segments.utterance import Window
+from parley.asr.segments.worker import ThreadedReader
 from parley.errors import ModelLoadingError
 from parley.models.parakeet_transcribe import RecordingRequests, read_limits, read_vad
 from parley.models.recognition import RecognitionModel, open_detector
@@ -38,7 +38,7 @@ def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
 
     Parameters of the model:
         ``weights``: their folder.
-        ``family``: of a folder that does not say it (:mod:`parley.asr.attention.families`).
+        ``family``: of a folder that does not say it (:mod:`parley.asr.families`).
         ``device``, ``threads``: where they run; with one thread a text takes the least work.
         ``least_confidence``: of a text, below which there is none; not set, it is the family's.
 
@@ -50,8 +50,8 @@ def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
         parameters.text("family", "moonshine"),
         partial(open_configured, parameters=parameters, device_id=device_id),
     )
-    least = parameters.number("least_confidence", model.limits.least_confidence)
-    reader = Reader(model, replace(model.limits, least_confidence=least))
+    least = parameters.number("least_confidence", -1.0)
+    reader = new_reader(model, least_confidence=None if least < 0 else least)
     reader.warm_up()
     return reader
 
@@ -75,7 +75,7 @@ def read_window(parameters: Parameters, reader: Reader) -> Window:
     return window
 
 
-class AttentionRecognizer:
+class SegmentRecognizer:
     """A recogniser in this process.
 
     Parameters of the model, besides those of :class:`parley.models.recognition.RecognitionModel`,
@@ -93,8 +93,8 @@ class AttentionRecognizer:
 
     def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
         reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
-        defaults = AttentionLimits()
-        limits = AttentionLimits(
+        defaults = SegmentLimits()
+        limits = SegmentLimits(
             window=read_window(parameters, reader),
             preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
             max_utterance_ms=parameters.integer("max_utterance_ms", defaults.max_utterance_ms, minimum=1_000),
@@ -108,7 +108,7 @@ class AttentionRecognizer:
             reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
         )
         detector = open_detector(parameters, self._client, timeout_s=timeout_s)
-        pipeline = AttentionPipeline(reader, self._reader, detector, limits, model=parameters.model)
+        pipeline = SegmentPipeline(reader, self._reader, detector, limits, model=parameters.model)
         self._model = RecognitionModel(pb_utils, args, parameters, pipeline, languages=reader.languages)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -122,7 +122,7 @@ class AttentionRecognizer:
         self._client.close()
 
 
-class AttentionTranscription(RecordingRequests):
+class SegmentTranscription(RecordingRequests):
     """Whole recordings to texts: networks of its own, so that no conversation waits for a recording.
 
     Parameters of the model, besides those of :func:`load_reader` and :func:`read_window`, and those of
@@ -136,16 +136,16 @@ class AttentionTranscription(RecordingRequests):
 
     def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
         reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
-        recording = AttentionRecordingLimits(
+        recording = SegmentRecordingLimits(
             read_vad(parameters), read_window(parameters, reader), parameters.integer("preroll_ms", 320)
         )
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         limits = read_limits(parameters, reader.languages)
         client = InProcessBlockingClient(pb_utils)
-        rounds = AttentionRounds(reader, open_detector(parameters, client, timeout_s=timeout_s))
+        rounds = SegmentRounds(reader, open_detector(parameters, client, timeout_s=timeout_s))
 
-        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> AttentionRecording:
-            return AttentionRecording(audio, request, reader, recording)
+        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> SegmentRecording:
+            return SegmentRecording(audio, request, reader, recording)
 
         service = TranscriptionService(begin, rounds, limits)
         super().__init__(pb_utils, service, client, ModelTraces.open(parameters))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from parley.asr.attention.greedy import GreedyRules
 from parley.asr.attention.model import AttentionModel, FixedPrompt, TextLimits
 from parley.asr.attention.network import CachedDecoder, EncodedAudio, run_encoder
-from parley.asr.attention.vocabulary import Vocabulary
+from parley.asr.decoding.vocabulary import Vocabulary
 from parley.errors import ModelLoadingError
 from parley.runtime.onnx import Stop
 
@@ -61,7 +61,7 @@ class MoonshineNetwork(CachedDecoder):
 
 
 def load(files: Mapping[str, Path], open_network: Callable[[Path], Any]) -> AttentionModel:
-    """Load a model; see :class:`parley.asr.attention.families.Family`."""
+    """Load a model; see :class:`parley.asr.families.Family`."""
     vocabulary = read_vocabulary(files["tokenizer"])
     network = MoonshineNetwork(
         open_network(files["encoder"]), open_network(files["decoder"]), tokens=len(vocabulary.pieces)

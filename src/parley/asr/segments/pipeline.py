@@ -15,16 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.attention.model import ReadOptions
-from parley.asr.attention.utterance import EarlyText, OpenUtterance, PartialText, PendingText, Window
-from parley.asr.attention.worker import (
-    Reader,
-    ReadRequest,
-    RecognizedText,
-    TextReader,
-    confidence_of,
-    text_of,
-)
 from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
 from parley.asr.pipeline.segmentation import (
     PER_MS,
@@ -43,6 +33,17 @@ from parley.asr.pipeline.step import (
     take_ready_events,
 )
 from parley.asr.pipeline.turn_audio import JoinedTurn, TurnAudio
+from parley.asr.segments.reader import (
+    Reader,
+    ReadOptions,
+    RecognizedText,
+    Stretch,
+    confidence_of,
+    text_of,
+    words_of,
+)
+from parley.asr.segments.utterance import EarlyText, OpenUtterance, PartialText, PendingText, Window
+from parley.asr.segments.worker import ReadRequest, TextReader
 from parley.errors import OverloadedError, ParleyError
 
 _REST = 3
@@ -51,7 +52,7 @@ take a quarter of the time at most: under load there are fewer."""
 
 
 @dataclass(frozen=True)
-class AttentionLimits:
+class SegmentLimits:
     """Limits of each stream."""
 
     window: Window = field(default_factory=Window)
@@ -67,19 +68,19 @@ class AttentionLimits:
 class _Item:
     """A chunk on its way through the step."""
 
-    work: PendingChunk[AttentionStream]
+    work: PendingChunk[SegmentStream]
     asked: list[ReadRequest] = field(default_factory=list)
 
 
-class AttentionPipeline:
-    """:class:`parley.asr.pipeline.step.RecognizerPipeline` of attention decoders."""
+class SegmentPipeline:
+    """:class:`parley.asr.pipeline.step.RecognizerPipeline` of networks that read stretches as a whole."""
 
     def __init__(
         self,
         reader: Reader,
         text_reader: TextReader,
         detector: Detector,
-        limits: AttentionLimits,
+        limits: SegmentLimits,
         *,
         model: str,
         clock: Callable[[], float] = time.perf_counter,
@@ -101,7 +102,7 @@ class AttentionPipeline:
         self._model = model
         self._clock = clock
 
-    def new_stream(self, options: AsrOptions) -> AttentionStream:
+    def new_stream(self, options: AsrOptions) -> SegmentStream:
         """Begin a stream.
 
         Raises:
@@ -115,9 +116,9 @@ class AttentionPipeline:
             max_utterance_ms=self._limits.max_utterance_ms,
         )
         reading = self._reader.options(options.language, options.phrases, options.phrase_weight)
-        return AttentionStream(track, options, reading, longest_ms=self._limits.window.longest_ms)
+        return SegmentStream(track, options, reading, longest_ms=self._limits.window.longest_ms)
 
-    def release(self, stream: AttentionStream) -> None:
+    def release(self, stream: SegmentStream) -> None:
         """Cancel the texts that the stream waits for."""
         if stream.utterance is not None:
             stream.utterance.drop()
@@ -125,8 +126,8 @@ class AttentionPipeline:
             pending.drop()
 
     def step(
-        self, chunks: Sequence[ChunkRequest[AttentionStream]]
-    ) -> list[ChunkResult[AttentionStream] | ParleyError]:
+        self, chunks: Sequence[ChunkRequest[SegmentStream]]
+    ) -> list[ChunkResult[SegmentStream] | ParleyError]:
         """Serve all chunks together: one voice activity call.
 
         A chunk fails if voice activity could not be detected, if a text that is due could not be read, or if
@@ -139,7 +140,7 @@ class AttentionPipeline:
         work, vad_ms = run_vad(chunks, self._detector, self._clock)
         return [self._serve(_Item(item), vad_ms, len(chunks)) for item in work]
 
-    def _serve(self, item: _Item, vad_ms: float, batch: int) -> ChunkResult[AttentionStream] | ParleyError:
+    def _serve(self, item: _Item, vad_ms: float, batch: int) -> ChunkResult[SegmentStream] | ParleyError:
         if item.work.error is not None:
             return item.work.error
         stream = item.work.stream
@@ -188,7 +189,8 @@ class AttentionPipeline:
     def _add(self, item: _Item, utterance: OpenUtterance, audio: UtteranceAudio) -> None:
         utterance.push(audio.samples)
         if utterance.is_full:
-            utterance.settled.append(self._ask(item, utterance.cut(), utterance.number, final=True))
+            start = utterance.rest_start
+            utterance.settled.append(self._ask(item, utterance.cut(), start, utterance.number, final=True))
 
     def _end(self, item: _Item, utterance: OpenUtterance, ended: UtteranceEnded) -> None:
         stream = item.work.stream
@@ -209,6 +211,7 @@ class AttentionPipeline:
             [*utterance.settled, asked],
             joined,
             utterance.reported,
+            with_words=stream.options.words,
             model=self._model,
         )
         stream.pending_events += [ended.event, pending]
@@ -242,7 +245,7 @@ class AttentionPipeline:
             return
         utterance.asked_at = utterance.position
         try:
-            asked = self._ask(item, utterance.rest(), utterance.number, final=False)
+            asked = self._ask(item, utterance.rest(), utterance.rest_start, utterance.number, final=False)
         except OverloadedError:
             return  # a later one follows, or the final text
         utterance.partial = PartialText(asked, len(utterance.settled))
@@ -250,16 +253,20 @@ class AttentionPipeline:
     def _ask_whole(self, item: _Item, utterance: OpenUtterance, joined: JoinedTurn | None) -> ReadRequest:
         """Have an utterance read to its end, with those that it is joined to."""
         if joined is None:
-            return self._ask(item, utterance.rest(), utterance.number, final=True)
-        return self._ask(item, joined.content, joined.first, final=True)
+            return self._ask(item, utterance.rest(), utterance.rest_start, utterance.number, final=True)
+        return self._ask(item, joined.content, 0, joined.first, final=True)
 
-    def _ask(self, item: _Item, audio: NDArray[np.int16], utterance: int, *, final: bool) -> ReadRequest:
+    def _ask(
+        self, item: _Item, audio: NDArray[np.int16], start: int, utterance: int, *, final: bool
+    ) -> ReadRequest:
+        """Have audio read that begins at a sample of the stream, or of what is joined."""
         stream = item.work.stream
-        asked = self._text_reader.ask(audio, stream.reading, final=final, of=(stream.identity, utterance))
+        stretch = Stretch(audio, stream.reading, start // PER_MS)
+        asked = self._text_reader.ask(stretch, final=final, of=(stream.identity, utterance))
         item.asked.append(asked)
         return asked
 
-    def _take_partial(self, stream: AttentionStream) -> None:
+    def _take_partial(self, stream: SegmentStream) -> None:
         """Report the partial text that was asked for, if it is there and differs from the last."""
         utterance = stream.utterance
         if utterance is None or utterance.partial is None:
@@ -294,12 +301,13 @@ class AttentionPipeline:
                 text=text,
                 is_final=False,
                 confidence=confidence_of(texts),
+                words=words_of(texts) if stream.options.words else [],
                 stable_words=stable_words,
             )
         )
 
 
-class AttentionStream:
+class SegmentStream:
     """The state of a stream between two steps.
 
     Its memory is bounded by the window: of the utterance that is being spoken, of the turn so far, and of
@@ -330,7 +338,7 @@ class AttentionStream:
         """Texts that the next reply reports."""
         self._said: dict[int, str] = {}  # the texts of the turn, by utterance
 
-    def fork(self) -> AttentionStream:
+    def fork(self) -> SegmentStream:
         """Return an independent copy."""
         twin = copy.copy(self)
         twin.track = self.track.fork()

@@ -1,4 +1,7 @@
-"""Audio to text for all streams: one thread, final texts before partial ones, each in order of arrival."""
+"""Audio to text for all streams: one thread, final texts before partial ones, each in order of arrival.
+
+Stretches that wait, are of one kind and similarly long are read in one run, as the reader allows.
+"""
 
 from __future__ import annotations
 
@@ -7,131 +10,20 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from parley.asr.attention.model import AttentionModel, ReadOptions, TextLimits
-from parley.asr.decoding.boosting import compile_phrases
-from parley.asr.pipeline.segmentation import FULL_SCALE, PER_MS
+from parley.asr.segments.reader import Reader, RecognizedText, Stretch, to_parley_error
 from parley.errors import (
-    InferenceError,
     ModelUnavailableError,
     OverloadedError,
     ParleyError,
     ShuttingDownError,
-    UnsupportedLanguageError,
 )
 from parley.runtime.onnx import Stop, StoppedError
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RecognizedText:
-    """What was said in a stretch of audio; nothing if ``text`` is empty."""
-
-    text: str
-    confidence: float
-    """0-1; 0 where there is no text."""
-    encoder_ms: float = 0.0
-    decoder_ms: float = 0.0
-    """What it took to read."""
-    language: str = ""
-    """Empty where there is no text."""
-
-
-NO_TEXT = RecognizedText("", 0.0)
-
-
-def text_of(pieces: Iterable[RecognizedText]) -> str:
-    """The texts of pieces that follow one another."""
-    return " ".join(piece.text for piece in pieces if piece.text)
-
-
-def confidence_of(pieces: Sequence[RecognizedText]) -> float:
-    """Their confidence, that of each counted as often as it has words; 0 where there are none."""
-    words = [len(piece.text.split()) for piece in pieces]
-    total = sum(count * piece.confidence for count, piece in zip(words, pieces, strict=True))
-    return round(total / sum(words), 4) if sum(words) else 0.0
-
-
-class Reader:
-    """Reads one stretch at a time; any thread may use it.
-
-    Args:
-        model: reads.
-        limits: which texts are taken for speech; None: the model's own.
-    """
-
-    def __init__(self, model: AttentionModel, limits: TextLimits | None = None) -> None:
-        self._model = model
-        self._spelled = model.vocabulary.spelled
-        self._limits = limits or model.limits
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Of the model."""
-        return tuple(self._model.prompt.languages)
-
-    @property
-    def longest_ms(self) -> int:
-        """The most audio that can be read at once."""
-        return self._model.longest // PER_MS
-
-    def warm_up(self) -> None:
-        """Read silence once, so that no caller waits for what only the first run does.
-
-        Raises:
-            InferenceError: the networks cannot run at all.
-        """
-        self.read(np.zeros(16_000, np.int16), ReadOptions(self.languages[0]))
-
-    def options(self, language: str, phrases: list[str], weight: float) -> ReadOptions:
-        """The options of a stream or a recording.
-
-        Raises:
-            UnsupportedLanguageError: the model does not understand the language.
-            InvalidMessageError: see :func:`parley.asr.decoding.boosting.compile_phrases`.
-        """
-        if language not in self._model.prompt.languages:
-            raise UnsupportedLanguageError(f"language {language!r} is not one of the model's")
-        return ReadOptions(language, compile_phrases(phrases, weight, self._spelled, cased=True))
-
-    def read(
-        self,
-        audio: NDArray[np.int16],
-        options: ReadOptions,
-        stop: Stop | None = None,
-    ) -> RecognizedText:
-        """Read a stretch of at most :attr:`longest_ms`: i16 ``[n]``, 16 kHz mono.
-
-        Args:
-            audio: the stretch.
-            options: language and phrases.
-            stop: ends it from another thread, within the encoder's next operator.
-
-        Raises:
-            InferenceError: the networks failed.
-            StoppedError: it was stopped.
-        """
-        samples = audio.astype(np.float32) / FULL_SCALE
-        samples = np.pad(samples, (0, max(self._model.shortest - len(samples), 0)))
-        read = self._model.read(samples, options, stop or Stop())
-        confidence = read.tokens.confidence
-        if not np.isfinite(confidence):
-            raise InferenceError("the decoder's scores are not finite")
-        if problem := self._limits.problem(read):
-            _log.debug("%d ms have no text: %s", len(audio) // PER_MS, problem)
-            return RecognizedText("", 0.0, read.encoder_ms, read.decoder_ms)
-        return RecognizedText(
-            read.text, round(confidence, 4), read.encoder_ms, read.decoder_ms, read.language
-        )
 
 
 _MOST_FAILURES = 3
@@ -144,14 +36,11 @@ _REMEMBERED = 64
 class TextReader(Protocol):
     """Reads audio for streams."""
 
-    def ask(
-        self, audio: NDArray[np.int16], options: ReadOptions, *, final: bool, of: Hashable
-    ) -> ReadRequest:
+    def ask(self, stretch: Stretch, *, final: bool, of: Hashable) -> ReadRequest:
         """Have a stretch read.
 
         Args:
-            audio: i16 ``[n]``, 16 kHz mono.
-            options: language and phrases.
+            stretch: what is read.
             final: whether it comes before all that is not.
             of: the utterance that it is from; what cannot be read of one counts as one failure.
 
@@ -178,19 +67,18 @@ class ReadRequest:
 
     def __init__(
         self,
-        audio: NDArray[np.int16],
-        options: ReadOptions,
+        stretch: Stretch,
         *,
         final: bool,
         of: Hashable,
         clock: Callable[[], float],
     ) -> None:
-        self.audio = audio
-        self.options = options
+        self.stretch = stretch
         self.final = final
         self.of = of
         self.future: Future[RecognizedText | None] = Future()
-        self.stop = Stop()
+        self.run: ReadRun | None = None
+        """In which it is read, once that begins."""
         self.dropped = False
         """Whether its result is not needed."""
         self._clock = clock
@@ -214,27 +102,40 @@ class ReadRequest:
     def drop(self) -> None:
         """Drop the request: its result is not needed."""
         self.dropped = True
-        self.stop.request()
+        if self.run is not None:
+            self.run.stop_if_dropped()
 
-    def resolve(self, read: Callable[[], RecognizedText]) -> None:
-        """Read the audio, and set the result."""
-        try:
-            text: RecognizedText | None = read()
-        except StoppedError:
-            text = None
-        except Exception as error:  # noqa: BLE001 - raised where the text is taken
-            if not isinstance(error, ParleyError):
-                _log.exception("a stretch of %d samples cannot be read", len(self.audio))
-                error = ParleyError(f"{type(error).__name__}: {error}")
-            self.fail(error)
+    def resolve(self, result: RecognizedText | Exception | None) -> None:
+        """Set the result: a text, what it failed with, or None where it was given up."""
+        if isinstance(result, Exception):
+            if not isinstance(result, ParleyError):
+                _log.error("a stretch of %d samples cannot be read", len(self.stretch.audio), exc_info=result)
+            self.fail(to_parley_error(result))
             return
         self._done_at = self._clock()
-        self.future.set_result(text)
+        self.future.set_result(result)
 
     def fail(self, error: ParleyError) -> None:
         """Set an error in the place of a text."""
         self._done_at = self._clock()
         self.future.set_exception(error)
+
+
+class ReadRun:
+    """Requests that are read at once, and what stops them."""
+
+    def __init__(self, requests: Sequence[ReadRequest]) -> None:
+        self.requests = requests
+        self.final = requests[0].final
+        self.stop = Stop()
+        for asked in requests:
+            asked.run = self
+        self.stop_if_dropped()  # what was dropped just now did not see the run
+
+    def stop_if_dropped(self) -> None:
+        """Stop if no result is needed."""
+        if all(asked.dropped for asked in self.requests):
+            self.stop.request()
 
 
 class _Failures:
@@ -250,7 +151,7 @@ class _Failures:
 
     def add(self, asked: ReadRequest) -> None:
         """One more reading has failed."""
-        digest = hashlib.sha256(asked.audio.tobytes()).digest()
+        digest = hashlib.sha256(asked.stretch.audio.tobytes()).digest()
         if not any(asked.of == of or digest == seen for of, seen in self._seen):
             self.count += 1
         self._seen.append((asked.of, digest))
@@ -283,17 +184,15 @@ class ThreadedReader:
         self._partials: deque[ReadRequest] = deque()
         self._changed = threading.Condition()
         self._closing = False
-        self._running: ReadRequest | None = None
+        self._running: ReadRun | None = None
         self._began_at: float | None = None
         self._failures = _Failures()
         self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
         self._thread.start()
 
-    def ask(
-        self, audio: NDArray[np.int16], options: ReadOptions, *, final: bool, of: Hashable
-    ) -> ReadRequest:
+    def ask(self, stretch: Stretch, *, final: bool, of: Hashable) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
-        asked = ReadRequest(audio, options, final=final, of=of, clock=self._clock)
+        asked = ReadRequest(stretch, final=final, of=of, clock=self._clock)
         with self._changed:
             if self._closing:
                 raise ShuttingDownError("nothing is read any more: the model is being unloaded")
@@ -335,33 +234,41 @@ class ThreadedReader:
                 waiting.remove(asked)
 
     def _serve(self) -> None:
-        while (asked := self._next()) is not None:
-            if asked.dropped:
-                continue
+        while (run := self._next()) is not None:
             self._began_at = self._clock()
-            asked.resolve(partial(self._read, asked))
+            self._read(run)
             self._began_at = None
         for asked in (*self._finals, *self._partials):
             asked.fail(ShuttingDownError("the model is being unloaded"))
 
-    def _read(self, asked: ReadRequest) -> RecognizedText:
+    def _read(self, run: ReadRun) -> None:
+        results: list[RecognizedText | Exception | None]
         try:
-            text = self._reader.read(asked.audio, asked.options, asked.stop)
+            results = [*self._reader.read_all([asked.stretch for asked in run.requests], run.stop)]
         except StoppedError:
-            raise
-        except Exception:
-            self._failures.add(asked)
-            raise
-        self._failures = _Failures()
-        return text
+            results = [None] * len(run.requests)
+        for asked, result in zip(run.requests, results, strict=True):
+            if isinstance(result, Exception):
+                self._failures.add(asked)
+            elif result is not None:
+                self._failures = _Failures()
+        for asked, result in zip(run.requests, results, strict=True):
+            asked.resolve(result)
 
-    def _next(self) -> ReadRequest | None:
+    def _next(self) -> ReadRun | None:
+        """What is read next; None: the reader is closing."""
         with self._changed:
-            self._changed.wait_for(lambda: self._finals or self._partials or self._closing)
-            if self._closing:
-                self._running = None
-            else:
-                self._running = (self._finals or self._partials).popleft()
+            self._running = None
+            while not self._closing:
+                self._forget_dropped()
+                if waiting := self._finals or self._partials:
+                    lengths = [len(asked.stretch.audio) for asked in waiting]
+                    together = [waiting[place] for place in self._reader.limits.together(lengths)]
+                    for asked in together:
+                        waiting.remove(asked)
+                    self._running = ReadRun(together)
+                    break
+                self._changed.wait()
             return self._running
 
 
@@ -371,12 +278,11 @@ class InlineReader:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def ask(
-        self, audio: NDArray[np.int16], options: ReadOptions, *, final: bool, of: Hashable
-    ) -> ReadRequest:
+    def ask(self, stretch: Stretch, *, final: bool, of: Hashable) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
-        asked = ReadRequest(audio, options, final=final, of=of, clock=lambda: 0.0)
-        asked.resolve(lambda: self._reader.read(audio, options, asked.stop))
+        asked = ReadRequest(stretch, final=final, of=of, clock=lambda: 0.0)
+        (result,) = self._reader.read_all([stretch])
+        asked.resolve(result)
         return asked
 
     def check(self) -> None:

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.attention.greedy import GreedyRules
-from parley.asr.attention.model import DETECT, AttentionModel, TextLimits
+from parley.asr.attention.model import AttentionModel, TextLimits
 from parley.asr.attention.network import CachedDecoder, EncodedAudio, run_encoder
-from parley.asr.attention.vocabulary import WORD_MARK, Vocabulary
+from parley.asr.decoding.vocabulary import WORD_MARK, Vocabulary
+from parley.asr.segments.reader import DETECT
 from parley.audio.whisper_mel import HOP, SAMPLE_RATE, WhisperMel
 from parley.errors import ModelLoadingError
 from parley.runtime.onnx import Stop
@@ -142,7 +143,7 @@ class WhisperNetwork(CachedDecoder):
 
 
 def load(files: Mapping[str, Path], open_network: Callable[[Path], Any]) -> AttentionModel:
-    """Load a model; see :class:`parley.asr.attention.families.Family`."""
+    """Load a model; see :class:`parley.asr.families.Family`."""
     tokenizer = _read(files["tokenizer"], _Tokenizer)
     features = _read(files["features"], _Features)
     generation = _read(files["generation"], _Generation)

@@ -9,18 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.attention.worker import (
-    NO_TEXT,
-    ReadRequest,
-    RecognizedText,
-    TextReader,
-    confidence_of,
-    text_of,
-)
 from parley.asr.decoding.words import StablePrefix
+from parley.asr.decoding.words import confidence_of as confidence_of_words
+from parley.asr.decoding.words import text_of as text_of_words
 from parley.asr.messages import STREAM_ENDED, AsrEvent, AsrFallbackEvent, TranscriptEvent
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.pipeline.turn_audio import JoinedTurn, TurnUtterance, split_text
+from parley.asr.segments.reader import NO_TEXT, RecognizedText, confidence_of, text_of, words_of
+from parley.asr.segments.worker import ReadRequest, TextReader
 from parley.errors import ParleyError
 
 
@@ -59,6 +55,7 @@ class OpenUtterance:
         self.number = number
         self._start = start
         self._onset = onset
+        self._rest_start = start
         self._window = window
         self._parts: list[NDArray[np.int16]] = []
         self._length = 0
@@ -95,6 +92,11 @@ class OpenUtterance:
         """Whether no more can be read at once."""
         return self._length >= self._window.longest_ms * PER_MS
 
+    @property
+    def rest_start(self) -> int:
+        """Sample of the stream at which :meth:`rest` begins."""
+        return self._rest_start
+
     def rest(self) -> NDArray[np.int16]:
         """The audio since the last cut: i16 ``[n]``."""
         if len(self._parts) != 1:
@@ -107,6 +109,7 @@ class OpenUtterance:
         at = quietest(audio, self._window.shortest_ms * PER_MS, self._window.longest_ms * PER_MS)
         self._parts = [audio[at:].copy()]
         self._length = len(audio) - at
+        self._rest_start += at
         return audio[:at]
 
     def piece(self, end: int) -> TurnUtterance | None:
@@ -201,6 +204,7 @@ class PendingText:
         joined: JoinedTurn | None,
         known: str,
         *,
+        with_words: bool,
         model: str,
     ) -> None:
         """Wait for a text.
@@ -211,6 +215,7 @@ class PendingText:
             parts: readings of its pieces, in order.
             joined: what was read in the place of its only piece.
             known: the last partial text.
+            with_words: whether the event has the words, where the model has times of them.
             model: name of the model that reads.
         """
         self.number = number
@@ -218,11 +223,13 @@ class PendingText:
         self._text_reader = text_reader
         self._parts = list(parts)
         self._known = known
+        self._with_words = with_words
         self._model = model
         self._cut_off = False
         self._made_anew: set[int] = set()
         self.revised_texts: list[str] = []
-        """What the utterances before it say now, if it was read with them and is there."""
+        """What each utterance before it says now, if it was read with them and is there, from a model without
+        times of words."""
 
     def poll(
         self, said_before: Callable[[JoinedTurn], Sequence[str]]
@@ -252,7 +259,7 @@ class PendingText:
 
     def _ask_anew(self, at: int) -> ReadRequest:
         failed = self._parts[at]
-        self._parts[at] = self._text_reader.ask(failed.audio, failed.options, final=True, of=failed.of)
+        self._parts[at] = self._text_reader.ask(failed.stretch, final=True, of=failed.of)
         self._made_anew.add(at)
         return self._parts[at]
 
@@ -276,16 +283,24 @@ class PendingText:
     def _event(
         self, texts: Sequence[RecognizedText], said_before: Callable[[JoinedTurn], Sequence[str]]
     ) -> TranscriptEvent:
-        text, confidence, first = text_of(texts), confidence_of(texts), 0
+        text, confidence, words = text_of(texts), confidence_of(texts), words_of(texts)
+        first, before = 0, ""
         if self.joined is not None and text and not self._cut_off:
             first = self.joined.first
-            *self.revised_texts, text = split_text(text, said_before(self.joined))
+            if words:
+                earlier, words = self.joined.split(words)
+                before, text = text_of_words(earlier), text_of_words(words)
+                confidence = confidence_of_words(words)
+            else:
+                *self.revised_texts, text = split_text(text, said_before(self.joined))
+                before = " ".join(filter(None, self.revised_texts))
         return TranscriptEvent(
             utterance=self.number,
             text=text,
             is_final=True,
             confidence=confidence if text else 0.0,
+            words=words if self._with_words else [],
             stable_words=len(text.split()),
             first=first,
-            before=" ".join(filter(None, self.revised_texts)),
+            before=before,
         )

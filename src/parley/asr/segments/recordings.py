@@ -6,14 +6,23 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.attention.utterance import Window, pieces
-from parley.asr.attention.worker import Reader, RecognizedText, confidence_of, text_of
 from parley.asr.files.recording import SpeechSearch, search_together
 from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
 from parley.asr.pipeline.segmentation import PER_MS, Detector
+from parley.asr.segments.reader import (
+    Reader,
+    RecognizedText,
+    Stretch,
+    confidence_of,
+    text_of,
+    to_parley_error,
+    words_of,
+)
+from parley.asr.segments.utterance import Window, pieces
 from parley.errors import ParleyError
 from parley.protocol import VadOptions
 
@@ -22,7 +31,7 @@ _PAUSE_MS = 1_000
 
 
 @dataclass(frozen=True)
-class AttentionRecordingLimits:
+class SegmentRecordingLimits:
     """How a recording is cut into what is read at once."""
 
     vad: VadOptions | None = field(default_factory=VadOptions)
@@ -32,7 +41,7 @@ class AttentionRecordingLimits:
     """Audio before the onset that belongs to a stretch too."""
 
 
-class AttentionRecording:
+class SegmentRecording:
     """A recording, and how far it has come."""
 
     def __init__(
@@ -40,7 +49,7 @@ class AttentionRecording:
         audio: NDArray[np.int16],
         request: TranscribeRequest,
         reader: Reader,
-        limits: AttentionRecordingLimits,
+        limits: SegmentRecordingLimits,
     ) -> None:
         """Begin.
 
@@ -55,6 +64,7 @@ class AttentionRecording:
             UnsupportedLanguageError: the model does not understand the language.
         """
         self.reading = reader.options(request.language, request.phrases, request.phrase_weight)
+        self._with_words = request.words
         self.search = SpeechSearch(audio, limits.vad, limits.preroll_ms)
         self.samples = len(audio)
         self.error: ParleyError | None = None
@@ -67,37 +77,47 @@ class AttentionRecording:
         """Whether all of it is read."""
         return self._pieces is not None and not self._pieces
 
-    def read_next(self, reader: Reader) -> None:
-        """Read the next piece, if the speech is found and there is one.
-
-        Raises:
-            InferenceError: it could not be read.
-        """
+    def next_stretch(self) -> Stretch | None:
+        """The next piece to read; None: the speech is not all found, or all is read."""
         if self.search.track is not None:
-            return
+            return None
         if self._pieces is None:
             self._pieces = deque(self._cut())
-        if self._pieces:
-            start, end = self._pieces[0]
-            self._read.append((start, end, reader.read(self.search.audio[start:end], self.reading)))
-            self._pieces.popleft()
+        if not self._pieces:
+            return None
+        start, end = self._pieces[0]
+        return Stretch(self.search.audio[start:end], self.reading, start // PER_MS)
+
+    def add(self, text: RecognizedText) -> None:
+        """Take the text of :meth:`next_stretch`."""
+        assert self._pieces
+        start, end = self._pieces.popleft()
+        self._read.append((start, end, text))
 
     def reply(self) -> TranscribeReply:
         """The transcript of a recording that is :attr:`done`."""
         texts = [text for _, _, text in self._read]
+        words = [
+            msgspec.structs.replace(
+                word, start_ms=self._in_recording(word.start_ms), end_ms=self._in_recording(word.end_ms)
+            )
+            for word in words_of(texts)
+        ]
+        segments = [
+            Segment(
+                text=text.text,
+                start_ms=self._in_recording(start // PER_MS),
+                end_ms=self._in_recording(end // PER_MS),
+                confidence=text.confidence,
+            )
+            for start, end, text in self._read
+            if text.text
+        ]
         return TranscribeReply(
             text=text_of(texts),
             confidence=confidence_of(texts),
-            segments=[
-                Segment(
-                    text=text.text,
-                    start_ms=self._ms(start),
-                    end_ms=self._ms(end),
-                    confidence=text.confidence,
-                )
-                for start, end, text in self._read
-                if text.text
-            ],
+            words=words if self._with_words else [],
+            segments=[] if words else segments,
             duration_ms=self.samples // PER_MS,
             language=_main_language(texts),
             encoder_ms=round(sum(text.encoder_ms for text in texts), 3),
@@ -122,8 +142,9 @@ class AttentionRecording:
             for first, last in pieces(self.search.audio[start:end], self._window)
         ]
 
-    def _ms(self, sample: int) -> int:
-        return min(max(sample // PER_MS - self.search.lead_ms, 0), self.samples // PER_MS)
+    def _in_recording(self, searched_ms: int) -> int:
+        """A time without the silence that was put before the recording."""
+        return min(max(searched_ms - self.search.lead_ms, 0), self.samples // PER_MS)
 
 
 def _main_language(texts: Sequence[RecognizedText]) -> str:
@@ -133,7 +154,7 @@ def _main_language(texts: Sequence[RecognizedText]) -> str:
     return max(lengths, key=lambda language: lengths[language], default="")
 
 
-class AttentionRounds:
+class SegmentRounds:
     """:class:`parley.asr.files.service.TranscriptionSteps` with the networks in this process."""
 
     def __init__(self, reader: Reader, detector: Detector) -> None:
@@ -141,12 +162,20 @@ class AttentionRounds:
         self._reader = reader
         self._detector = detector
 
-    def run(self, recordings: Sequence[AttentionRecording]) -> None:
+    def run(self, recordings: Sequence[SegmentRecording]) -> None:
         """Hear 10 s more of each recording, or read its next piece."""
         search_together(recordings, self._detector)
-        for recording in recordings:
-            if recording.error is None:
-                try:
-                    recording.read_next(self._reader)
-                except ParleyError as error:
-                    recording.error = error
+        due = [
+            (recording, stretch)
+            for recording in recordings
+            if recording.error is None and (stretch := recording.next_stretch()) is not None
+        ]
+        while due:
+            places = self._reader.limits.together([len(stretch.audio) for _, stretch in due])
+            together = [due.pop(place) for place in reversed(places)]
+            results = self._reader.read_all([stretch for _, stretch in together])
+            for (recording, _), result in zip(together, results, strict=True):
+                if isinstance(result, Exception):
+                    recording.error = to_parley_error(result)
+                else:
+                    recording.add(result)
