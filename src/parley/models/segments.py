@@ -1,4 +1,4 @@
-"""What ``model.py`` of ``moonshine``, ``whisper`` and their twins for recordings runs.
+"""What ``model.py`` of ``moonshine``, ``whisper``, ``sherpa_onnx`` and their twins for recordings runs.
 
 Which family a model is of, and which languages it understands, is said by its weights.
 """
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from parley.asr.families import load_model, new_reader
 from parley.asr.files.service import TranscriptionService
 from parley.asr.messages import TranscribeRequest
+from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
-from parley.asr.segments.reader import Reader
+from parley.asr.segments.reader import Reader, RunLimits
 from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.segments.utterance import Window
 from parley.asr.segments.worker import ThreadedReader
@@ -29,6 +30,7 @@ from parley.runtime.weights import resolve_weights
 from parley.triton.model_client import InProcessBlockingClient
 from parley.triton.model_traces import ModelTraces
 
+MAX_BATCH = 64
 DEFAULT = "moonshine-tiny-en"
 _CLOSE_S = 5.0
 
@@ -41,6 +43,8 @@ def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
         ``family``: of a folder that does not say it (:mod:`parley.asr.families`).
         ``device``, ``threads``: where they run; with one thread a text takes the least work.
         ``least_confidence``: of a text, below which there is none; not set, it is the family's.
+        ``batch``, ``max_run_ms``: stretches that are read in one run at most, and their audio, each counted
+            as long as the longest; for networks that can read several.
 
     Raises:
         ModelLoadingError: the weights are missing, or cannot be used.
@@ -51,7 +55,11 @@ def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
         partial(open_configured, parameters=parameters, device_id=device_id),
     )
     least = parameters.number("least_confidence", -1.0)
-    reader = new_reader(model, least_confidence=None if least < 0 else least)
+    limits = RunLimits(
+        parameters.integer("batch", 1, minimum=1, maximum=MAX_BATCH),
+        parameters.integer("max_run_ms", 60_000, minimum=1_000) * PER_MS,
+    )
+    reader = new_reader(model, least_confidence=None if least < 0 else least, limits=limits)
     reader.warm_up()
     return reader
 

@@ -2,7 +2,8 @@
 
 A folder of weights says in ``recognizer.json`` which ``family`` it belongs to and, where they differ from
 the family's own, the names of its files: ``{"family": "whisper", "encoder": "onnx/encoder_quantized.onnx"}``.
-``make fetch`` writes it from the manifest. Another model of a known family is
+Of a family whose files do not say which languages they understand, it may say that too, with commas between
+them: ``"languages": "de,fr"``. ``make fetch`` writes it from the manifest. Another model of a known family is
 another folder; a new family is a module here and a line in :data:`FAMILIES`.
 """
 
@@ -17,8 +18,10 @@ import msgspec
 
 from parley.asr.attention.model import AttentionModel
 from parley.asr.attention.reader import AttentionReader
-from parley.asr.families import moonshine, whisper
-from parley.asr.segments.reader import Reader
+from parley.asr.families import moonshine, nemo_ctc, paraformer, sense_voice, whisper, zipformer
+from parley.asr.frames.model import FrameModel
+from parley.asr.frames.reader import FrameReader
+from parley.asr.segments.reader import Reader, RunLimits
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 
 FILE = "recognizer.json"
@@ -28,7 +31,7 @@ OpenNetwork: TypeAlias = Callable[[Path], Any]
 
 @dataclass(frozen=True)
 class Family:
-    """How the models of a family are loaded."""
+    """How the models of a family are loaded; the files say which languages they understand."""
 
     files: Mapping[str, str]
     """Names of their files, by role."""
@@ -36,13 +39,30 @@ class Family:
     """Makes a model of its files, by role."""
 
 
-FAMILIES: Mapping[str, Family] = {
+@dataclass(frozen=True)
+class FrameFamily:
+    """The same of networks that score frames; the files do not say which languages they understand."""
+
+    files: Mapping[str, str]
+    languages: tuple[str, ...]
+    """Those of a folder that does not say it either."""
+    load: Callable[[Mapping[str, Path], OpenNetwork, tuple[str, ...]], FrameModel]
+    """Makes a model of its files and for its languages."""
+
+
+FAMILIES: Mapping[str, Family | FrameFamily] = {
     "moonshine": Family(moonshine.FILES, moonshine.load),
     "whisper": Family(whisper.FILES, whisper.load),
+    "nemo_ctc": FrameFamily(nemo_ctc.FILES, nemo_ctc.LANGUAGES, nemo_ctc.load),
+    "zipformer": FrameFamily(zipformer.TRANSDUCER_FILES, zipformer.LANGUAGES, zipformer.load_transducer),
+    "zipformer_ctc": FrameFamily(zipformer.CTC_FILES, zipformer.LANGUAGES, zipformer.load_ctc),
+    "paraformer": FrameFamily(paraformer.FILES, paraformer.LANGUAGES, paraformer.load),
+    "sense_voice": FrameFamily(sense_voice.FILES, sense_voice.LANGUAGES, sense_voice.load),
 }
+_LANGUAGES = "languages"
 
 
-def load_model(folder: Path, family: str, open_network: OpenNetwork) -> AttentionModel:
+def load_model(folder: Path, family: str, open_network: OpenNetwork) -> AttentionModel | FrameModel:
     """Load the model in a folder.
 
     Args:
@@ -59,6 +79,10 @@ def load_model(folder: Path, family: str, open_network: OpenNetwork) -> Attentio
     if name not in FAMILIES:
         raise ModelLoadingError(f"{folder} is of the family {name!r}; known are {', '.join(FAMILIES)}")
     known = FAMILIES[name]
+    languages: tuple[str, ...] = ()
+    if isinstance(known, FrameFamily):
+        named = described.pop(_LANGUAGES, "").replace(",", " ").split()
+        languages = tuple(named) or known.languages
     if unknown := sorted(described.keys() - known.files.keys()):
         raise ModelLoadingError(
             f"{folder / FILE} has {', '.join(unknown)}; the family {name} has {', '.join(known.files)}"
@@ -67,16 +91,26 @@ def load_model(folder: Path, family: str, open_network: OpenNetwork) -> Attentio
     files = {role: folder / name for role, name in names.items()}
     if missing := [names[role] for role, file in files.items() if not file.is_file()]:
         raise WeightsNotFoundError(f"{folder} is without {', '.join(missing)}, which the family {name} needs")
+    if isinstance(known, FrameFamily):
+        return known.load(files, open_network, languages)
     return known.load(files, open_network)
 
 
-def new_reader(model: AttentionModel, *, least_confidence: float | None = None) -> Reader:
+def new_reader(
+    model: AttentionModel | FrameModel,
+    *,
+    least_confidence: float | None = None,
+    limits: RunLimits = RunLimits(),  # noqa: B008 - frozen
+) -> Reader:
     """What reads with a model.
 
     Args:
         model: of any family.
         least_confidence: of a text, 0-1, below which there is none; None: the family's own.
+        limits: which stretches are read in one run, where the model can read several.
     """
+    if isinstance(model, FrameModel):
+        return FrameReader(model, limits, least_confidence=least_confidence or 0.0)
     own = model.limits
     if least_confidence is not None:
         own = replace(own, least_confidence=least_confidence)

@@ -169,7 +169,7 @@ def test_a_folder_says_its_family_and_files(write):
 @pytest.mark.parametrize(
     ("described", "error", "problem"),
     [
-        ({"family": "none"}, ModelLoadingError, "known are moonshine, whisper"),
+        ({"family": "none"}, ModelLoadingError, "known are moonshine, whisper, nemo_ctc"),
         ({"family": "whisper", "vocoder": "x"}, ModelLoadingError, "has vocoder"),
         ({"family": "whisper", "encoder": "x.onnx"}, WeightsNotFoundError, r"without x\.onnx"),
         ({"family": "whisper", "encoder": "/no/x.onnx"}, WeightsNotFoundError, r"without /no/x\.onnx"),
