@@ -294,25 +294,54 @@ class Named(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(sys.argv[1].encode())
+        for name in ("Upgrade", "Connection", "HTTP2-Settings"):
+            if name in self.headers:
+                self.wfile.write(f" {name}={self.headers[name]}".encode())
 http.server.ThreadingHTTPServer(("", 8080), Named).serve_forever()
 """
 
 
-async def test_nginx_sends_sessions_to_the_gateways_that_made_them(network, tmp_path):
+async def balanced(network, folder, *names):
+    """A running nginx, and what it sends to gateways that say their names, by name."""
     node = network.add("nginx")
     try:
-        balancer = Balancer(node, tmp_path)
+        balancer = Balancer(node, folder)
     except NetworkError as error:
         pytest.skip(str(error))
     gateways = {}
-    for name in ("gateway-1", "gateway-2"):
+    for name in names:
         node = network.add(name)
         address = (node.address, 8080)
-        await Program(node, name, tmp_path).start(
+        await Program(node, name, folder).start(
             [sys.executable, "-c", NAMED, name], lambda address=address: listens(address), ready_s=30.0
         )
         gateways[name] = f"{node.address}:8080"
     await balancer.start(gateways)
+    return balancer, gateways
+
+
+@pytest.mark.parametrize(
+    ("protocol", "passed_on"),
+    [
+        ("websocket", "g Upgrade=websocket Connection=upgrade"),
+        ("WebSocket", "g Upgrade=websocket Connection=upgrade"),
+        ("h2c", "g"),
+        ("h2c, websocket", "g"),
+        ("websocket, h2c", "g"),
+        ("TLS/1.0", "g"),
+        ("", "g"),
+    ],
+)
+async def test_nginx_lets_clients_upgrade_to_websockets_only(network, tmp_path, protocol, passed_on):
+    balancer, _ = await balanced(network, tmp_path, "g")
+    headers = {"Connection": "Upgrade, HTTP2-Settings", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
+    async with httpx.AsyncClient(base_url=f"http://{balancer.address}", trust_env=False) as http:
+        answer = await http.get("/v1/agent", headers={**headers, "Upgrade": protocol})
+    assert answer.text.removesuffix(f" HTTP2-Settings={headers['HTTP2-Settings']}") == passed_on
+
+
+async def test_nginx_sends_sessions_to_the_gateways_that_made_them(network, tmp_path):
+    balancer, gateways = await balanced(network, tmp_path, "gateway-1", "gateway-2")
     async with httpx.AsyncClient(base_url=f"http://{balancer.address}", trust_env=False) as http:
 
         async def answers(path):

@@ -483,6 +483,17 @@ async def test_what_is_wrong_with_a_websockets_request_is_said(gateway, head, an
     await until(lambda: one.gateway.connections.count == 0)
 
 
+@pytest.mark.parametrize("protocol", [b"h2c", b"TLS/1.0", b"h2c, websocket"])
+async def test_no_other_protocol_than_that_of_websockets_is_begun(gateway, protocol):
+    # A proxy that passes it on would take what follows for another protocol, and check it no more.
+    head = b"Host: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+    first = b"GET /healthz HTTP/1.1\r\nUpgrade: " + protocol + b"\r\n" + head + b"\r\n"
+    statuses, _ = await answers(
+        await gateway(), first, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + CLOSE + b"\r\n"
+    )
+    assert statuses == [200, 200]
+
+
 @pytest.mark.parametrize("tail", [b"x\r\n", b"5\r\nabcdefgh\r\n", b"0" * 5_000])
 async def test_a_body_that_cannot_be_read_ends_the_connection_quietly(gateway, tail, caplog):
     one = await gateway(limits={"header_bytes": MOST})
