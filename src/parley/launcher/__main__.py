@@ -28,6 +28,7 @@ from parley.launcher.options import (
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
 from parley.launcher.tls import ServerTls
+from parley.runtime.drain import process_start
 
 EXAMPLES = """\
 examples:
@@ -243,6 +244,8 @@ def main(argv: list[str] | None = None) -> int:
         limits=SupervisorLimits(model_attempts=0, server_attempts=0, set_back_attempts=0)
         if arguments.no_restart
         else SupervisorLimits(),
+        # A pod that is deleted while this program is still being loaded.
+        launched_at=process_start(os.getpid()),
         on_progress=console.write_timed,
         on_log=console.write_line if arguments.verbose else lambda _: None,
     )

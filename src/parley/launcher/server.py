@@ -67,7 +67,7 @@ from parley.launcher.options import (
 from parley.launcher.processes import ProcessUsage, StateLock, find_stubs, kill_session, usage
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
-from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, cancel_drain
+from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, forget_drain
 from parley.runtime.gpu_plan import GpuPlan
 from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
@@ -105,6 +105,7 @@ class EmbeddedServer:
         canary: Canary = call_canaries,
         canaries: Mapping[str, CanaryCall] = CANARIES,
         limits: SupervisorLimits | None = SupervisorLimits(),  # noqa: B008 - it never changes
+        launched_at: float | None = None,
         on_progress: Callable[[str], None] = lambda _: None,
         on_log: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -116,6 +117,8 @@ class EmbeddedServer:
             canary: sends requests to all loaded models; the start waits for it.
             canaries: the same for each model by itself, for the supervisor.
             limits: when the supervisor acts; None: there is no supervisor.
+            launched_at: from when on the server may be asked to drain (seconds since 1970), before it runs;
+                None: from :meth:`start` on.
             on_progress: receives one line at every step of the start, and later, from another thread, at
                 every replacement.
             on_log: receives every line of the server's log.
@@ -141,7 +144,7 @@ class EmbeddedServer:
         self._settled: ServerOptions | None = None
         """With the ports of the first server that was ready: later ones get the same."""
         self._launched_at = 0.0
-        self._started_at = 0.0
+        self._started_at = launched_at or 0.0
         """Before :meth:`restart` starts another ``tritonserver``, which goes on draining."""
         self._checked = False
         self._plan: GpuPlan | None = None
@@ -242,9 +245,9 @@ class EmbeddedServer:
             for line in find_unknown_settings(self._options.model_repository, environment):
                 self._on_progress(line)
             self._leave_out_models()
-            self._started_at = time.time()
-            # It was for the server before.
-            cancel_drain(Path(environment.get(DRAIN_FILE_VARIABLE) or self._options.state_dir / DRAIN_FILE))
+            self._started_at = self._started_at or time.time()
+            drain = Path(environment.get(DRAIN_FILE_VARIABLE) or self._options.state_dir / DRAIN_FILE)
+            forget_drain(drain, self._started_at)
             cleanup.remove_left(self._lock.left_prefix)
             cleanup.remove_stale_regions()
             cleanup.remove_stale_folders()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from parley.errors import InvalidInputError
 
@@ -56,6 +55,37 @@ def cancel_drain(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
+def forget_drain(file: Path, started_at: float) -> None:
+    """Remove the file if it asked the server before, which had the same folder.
+
+    Args:
+        file: written by :func:`ask_to_drain`.
+        started_at: when this server's first process was started (seconds since 1970). A file that was written
+            since then asks this server, although nothing of it may have run yet.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    try:
+        written_at = file.stat().st_mtime
+    except FileNotFoundError:
+        return
+    if written_at < started_at:
+        file.unlink(missing_ok=True)
+
+
+def process_start(pid: int) -> float:
+    """When a process was started (seconds since 1970, by the wall clock as it is now).
+
+    Raises:
+        OSError: there is no such process.
+    """
+    # The name before them stands in brackets, and may itself have any character.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s
+
+
 def read_drain(file: Path) -> tuple[DrainRequest, int] | None:
     """What the file asks, and when it was written (nanoseconds since 1970); None: there is none.
 
@@ -88,8 +118,8 @@ def server_start_ns(environment: Mapping[str, str]) -> int:
     if started := environment.get(SERVER_START_VARIABLE):
         return int(float(started) * 1e9)
     try:
-        return int(psutil.Process(os.getppid()).create_time() * 1e9)
-    except psutil.NoSuchProcess:  # this process ends too
+        return int(process_start(os.getppid()) * 1e9)
+    except OSError:  # this process ends too
         return 0
 
 

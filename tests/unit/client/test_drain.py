@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +17,7 @@ from parley_client.cli.program import main
 
 
 @contextmanager
-def metrics_pages(*pages):
+def metrics_pages(*pages, port=0):
     """A server that gives one page after the other, and then the last one; None: an error."""
     left = list(pages)
 
@@ -28,7 +31,7 @@ def metrics_pages(*pages):
         def log_message(self, *_):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -71,6 +74,37 @@ def test_the_wait_may_end_before(tmp_path, shown):
     with metrics_pages(shown) as metrics:
         file = str(tmp_path / "drain.json")
         assert main(["drain", "--file", file, "--metrics", metrics, "--wait", "0.05"]) == 1
+
+
+def nowhere():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_where_nothing_listens_there_are_no_calls(tmp_path, capsys):
+    """A pod that is deleted before its server runs."""
+    file = tmp_path / "drain.json"
+    assert main(["drain", "--file", str(file), "--metrics", nowhere(), "--wait", "1800"]) == 0
+    assert file.exists()
+    said = capsys.readouterr()
+    assert "no server runs" in said.out + said.err
+
+
+def test_a_server_that_begins_to_listen_is_asked(tmp_path, monkeypatch, capsys):
+    """Its processes may not have read the file yet when nothing listened."""
+    metrics, file = nowhere(), str(tmp_path / "drain.json")
+    port = int(metrics.rpartition(":")[2])
+    with ExitStack() as running:
+
+        def begin(_):
+            running.enter_context(metrics_pages(page((1, 0)), page((0, 1)), port=port))
+            monkeypatch.setattr(drain, "time", time)
+
+        monkeypatch.setattr(drain, "time", SimpleNamespace(sleep=begin, monotonic=time.monotonic))
+        assert main(["drain", "--file", file, "--metrics", metrics, "--wait", "60"]) == 0
+    said = capsys.readouterr()
+    assert "No calls are left." in said.out + said.err
 
 
 def test_a_drain_is_cancelled(tmp_path):

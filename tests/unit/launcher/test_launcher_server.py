@@ -51,6 +51,7 @@ def make(tmp_path, installation, repository):
         grace_s=1,
         on_progress=None,
         on_log=None,
+        launched_at=None,
         **environment,
     ):
         options = ServerOptions(
@@ -70,6 +71,7 @@ def make(tmp_path, installation, repository):
                 installation=installation,
                 canary=canary,
                 limits=limits,
+                launched_at=launched_at,
                 on_progress=said,
                 on_log=on_log or (lambda _: None),
             )
@@ -102,6 +104,20 @@ def test_a_new_server_is_not_drained(make, tmp_path):
     drain.write_text('{"deadline_s": 10}')
     make("serves").start()
     assert not drain.exists()
+
+
+def test_a_server_that_was_asked_before_it_ran_is_drained(make, tmp_path):
+    """The file is newer than the launcher's process, though older than the server."""
+    drain = tmp_path / "state" / "drain.json"
+    drain.parent.mkdir()
+    for written_at, kept in ((50.0, False), (150.0, True)):
+        ask_to_drain(drain, 60.0)
+        os.utime(drain, (written_at, written_at))
+        server = make("serves", launched_at=100.0)
+        server.start()
+        assert drain.exists() == kept
+        assert server_start_ns(psutil.Process(server.pid).environ()) == 100 * 10**9
+        server.stop()
 
 
 def test_what_a_killed_container_has_left_is_removed_by_the_next_one(make, tmp_path):

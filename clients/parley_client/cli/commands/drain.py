@@ -10,6 +10,7 @@ import urllib.request
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from urllib.error import URLError
 
 from rich.console import Console
 
@@ -29,6 +30,9 @@ HELP = "let a server take no new calls, and wait until the open ones have ended 
 _DEADLINE_S = 60.0
 _METRICS = "127.0.0.1:8002"
 _POLL_S = 1.0
+"""Longer than two looks of a process at the file."""
+_REFUSALS = 2
+"""Looks in a row at which nothing listened: processes of a server that starts have seen the file by then."""
 _PAGE_S = 5.0
 _SAMPLE = re.compile(r"^voice_agent_(active_sessions|draining)\{[^}]*\} (\S+)", re.MULTILINE)
 _METRICS_ENDPOINT = re.compile(r"\bmetrics=(\S+)")
@@ -112,7 +116,7 @@ class _Load:
 
 def _wait_until_empty(metrics: str, wait_s: float | None, console: Console) -> bool:
     end = None if wait_s is None else time.monotonic() + wait_s
-    before = ""
+    before, refusals = "", 0
     # Not through a proxy: the page is on this machine, or one beside it.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
@@ -121,13 +125,19 @@ def _wait_until_empty(metrics: str, wait_s: float | None, console: Console) -> b
                 load = _read_load(page.read().decode())
         except (OSError, ValueError, HTTPException) as error:
             load = None
-            line = f"the metrics page does not answer ({type(error).__name__})"
+            reason = error.reason if isinstance(error, URLError) else error
+            refusals = refusals + 1 if isinstance(reason, ConnectionRefusedError) else 0
+            line = f"the metrics page does not answer ({type(reason).__name__})"
         else:
+            refusals = 0
             line = _describe(load)
         if line != before:
             before = line
             console.print(line)
         if load is not None and load.draining and not load.sessions:
+            return True
+        if refusals == _REFUSALS:
+            console.print(f"Nothing listens at {metrics}: no server runs, and none that starts takes calls.")
             return True
         if end is not None and time.monotonic() + _POLL_S > end:
             return False
