@@ -23,9 +23,9 @@ import torch
 from safetensors.torch import save_file
 
 from parley.asr import checkpoint
-from parley.asr.checkpoint import CONFIG_FILE, DESCRIPTION, FILES
+from parley.asr.checkpoint import CONFIG_FILE, DESCRIPTION, FILES, WEIGHTS_FILE
 from parley.asr.device.fastconformer import HISTORY, EncoderPool, EncoderSizes, FastConformer
-from parley.asr.device.weights import ENCODER, WEIGHTS_FILE, read_weights
+from parley.asr.device.weights import ENCODER, read_weights
 from parley.asr.features.log_mel import SILENCE
 from parley.asr.offline.networks import OnnxEncoder
 from parley.asr.streaming import encoder as streaming_checkpoint

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chatterbox_export.small_listeners import small_listeners
-from parley.tts.s3gen.checkpoint import FILES
+from parley.tts.chatterbox.files import S3GEN
 from parley.tts.s3gen.flow import Flow
 from parley.tts.s3gen.networks import HEAD_SIZE, Estimator, TokenEncoder
 from parley.tts.s3gen.vocoder import Vocoder
@@ -86,7 +86,7 @@ def write_small_s3gen(
         The file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILES[0 if meanflow else 1]
+    path = folder / S3GEN[0 if meanflow else 1]
     tensors = small_s3gen(meanflow=meanflow, width=width, layers=layers, channels=channels, seed=seed)
     save_file(tensors | small_listeners(seed=seed), path)
     return path

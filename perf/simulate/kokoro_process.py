@@ -19,7 +19,8 @@ from parley.runtime.onnx import Stop
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.tts.english.pronouncer import PronouncedWord, load_front_end
-from parley.tts.kokoro.network import GRAPH, SAMPLE_RATE, MadeClause, load_network
+from parley.tts.kokoro.network import SAMPLE_RATE, MadeClause, load_network
+from parley.tts.kokoro.voices import GRAPH
 
 _LOUDEST = 32_000
 _LANGUAGE = "en"

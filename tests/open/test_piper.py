@@ -17,7 +17,7 @@ from speech_sink import Sink
 from parley.canaries import ask_canaries
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.models.piper import SETTINGS, VOICE, PiperModel
+from parley.models.piper import PiperModel
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import MODELS_DIR_VARIABLE
 from parley.tts.english import pronouncer as english
@@ -27,6 +27,7 @@ from parley.tts.english.pronouncer import load_pronouncer
 from parley.tts.english.sounds import has_vowel
 from parley.tts.messages import SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
+from parley.tts.piper.voices import SETTINGS, VOICE
 from parley.tts.voices.enrollment.recordings import loudness_lufs
 from parley_client.stages import Synthesis, open_server
 

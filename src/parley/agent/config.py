@@ -9,11 +9,12 @@ from typing import get_args
 
 from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import Continuation, RemoteChat
+from parley.engines.weight_files import find_absent_weights
 from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
 from parley.runtime.gpu_plan import find_plan
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
-from parley.runtime.repository import GPU_PROFILE, find_absent_weights
+from parley.runtime.repository import GPU_PROFILE
 from parley.turns.settings import EAGERNESSES, Eagerness
 
 NO_TURN_MODEL = "none"

@@ -24,6 +24,8 @@ CONFIG_FILE = "config.json"
 FILES = (ENCODER_FILE, DECODER_FILE, VOCABULARY_FILE, CONFIG_FILE)
 DESCRIPTION = (VOCABULARY_FILE, CONFIG_FILE)
 """Files that describe an export; its weights may be in several forms."""
+WEIGHTS_FILE = "model.safetensors"
+"""All weights of an export for torch, in the place of the ONNX files."""
 DEFAULT = "tiny-parakeet-tdt"
 """Folder of the export that the project ships."""
 BLANK = "<blk>"

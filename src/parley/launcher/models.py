@@ -15,7 +15,8 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from parley.canaries import VAD_MODEL
-from parley.errors import WeightsNotFoundError
+from parley.engines.weight_files import check_weights
+from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.launcher.options import (
     GPU_PROFILE,
     ROOT,
@@ -25,7 +26,7 @@ from parley.launcher.options import (
     StartInterruptedError,
 )
 from parley.runtime.repository import config_path, read_config_file, read_parameters
-from parley.runtime.weights import check_weights
+from parley.runtime.weights import INCOMPLETE
 
 CONTROL_REPOSITORY = Path(__file__).parent / "repository"
 """Holds the model that reloads others."""
@@ -127,17 +128,20 @@ def leave_out_absent(
             check_weights(parameters)
         except WeightsNotFoundError as error:
             absent[folder.name] = str(error)
+        except ModelLoadingError:
+            continue  # the model itself says what is wrong with its files
     if not absent:
         return options, {}
     present = tuple(folder.name for folder in folders if folder.name not in absent)
     return dataclasses.replace(options, load_models=present), absent
 
 
-def describe_left_out(reasons: Mapping[str, str]) -> str:
-    """One line with the models that are left out, and the guides that the reasons name."""
+def describe_left_out(reasons: Mapping[str, str]) -> list[str]:
+    """A line with all models that are left out, and one for each of which only some files are there."""
     guides = sorted(set(_GUIDE.findall(" ".join(reasons.values()))))
     where = f" ({', '.join(guides)})" if guides else ""
-    return f"left out, weights are absent: {', '.join(reasons)}{where}"
+    incomplete = [reason for reason in reasons.values() if INCOMPLETE in reason]
+    return [f"left out, weights are absent: {', '.join(reasons)}{where}", *incomplete]
 
 
 def count_instances(folder: Path, profile: str) -> int:

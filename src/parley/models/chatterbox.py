@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.engines.weight_files import chatterbox_files, find_weights
 from parley.inference import ModelClient, Tensor, struct_tensor, with_id
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import cache_dir, resolve_weights
+from parley.runtime.weights import cache_dir
 from parley.triton.model_client import make_model_client
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces, below
@@ -108,7 +109,7 @@ class ChatterboxModel:
         await self._handle(responder, inputs)
 
     async def _open(self, parameters: Parameters) -> None:
-        weights = resolve_weights(parameters, "chatterbox")
+        weights = find_weights(parameters, "chatterbox", chatterbox_files)
         variant = read_shape(find_checkpoint(weights, parameters.text("checkpoint", ""))).variant
         limits = ChatterboxLimits.from_parameters(parameters)
         grammars = load_grammars(parameters.names("normalize", "en"), cache_dir() / "normalization")

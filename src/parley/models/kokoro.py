@@ -21,7 +21,8 @@ from parley.tts.espeak_phonemes.client import (
     is_installed,
 )
 from parley.tts.espeak_phonemes.front_end import VOICES, EspeakFrontEnd
-from parley.tts.kokoro.network import FILES, load_network
+from parley.tts.kokoro.network import load_network
+from parley.tts.kokoro.voices import FILES
 
 _log = logging.getLogger(__name__)
 

@@ -222,7 +222,7 @@ class StreamingModel:
             early_ms=parameters.integer("finals_early_ms", defaults.early_ms, minimum=0),
             patience_s=parameters.number("finals_wait_ms", defaults.patience_s * 1000) / 1000,
         )
-        look_aheads = _look_aheads(parameters)
+        look_aheads = streaming_checkpoint.read_look_aheads(parameters)
         longest_ms = max_chunk_ms(parameters) + limits.preroll_ms + MAX_MIN_SPEECH_MS + _WINDOW_MS
         engine = open_engine(
             parameters,
@@ -272,16 +272,6 @@ class StreamingModel:
         self._model.metrics.recorder.count(
             ASR_FALLBACKS, from_model=event.from_model, to_model=event.to_model, reason=event.reason
         )
-
-
-def _look_aheads(parameters: Parameters) -> list[int]:
-    text = parameters.text("lookaheads_ms", "160")
-    try:
-        return sorted({int(item) for item in text.split(",")})
-    except ValueError as error:
-        raise ModelLoadingError(
-            f"lookaheads_ms of model {parameters.model} is {text!r}; it must be numbers with commas between"
-        ) from error
 
 
 def _policy(parameters: Parameters) -> FinalTranscriptPolicy:

@@ -12,9 +12,7 @@ from parley.tts.english.pronouncer import load_front_end
 from parley.tts.piper.network import PiperNetwork
 from parley.tts.piper.notation import Notation, read_settings
 from parley.tts.piper.parts import PiperStyle, VoiceParts
-
-VOICE = "en_US-joe-medium.onnx"
-SETTINGS = f"{VOICE}.json"
+from parley.tts.piper.voices import FILES, SETTINGS, VOICE
 
 
 class PiperModel(SpeechModel):
@@ -32,7 +30,7 @@ class PiperModel(SpeechModel):
     """
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
-        folder = resolve_weights(parameters, "piper-joe", (VOICE, SETTINGS))
+        folder = resolve_weights(parameters, "piper-joe", FILES)
         settings = read_settings(folder / SETTINGS)
         published = settings.inference
         network = PiperNetwork(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from parley.engines.weight_files import find_weights, s3gen_files
 from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.batching import parse_sizes
@@ -20,7 +21,6 @@ from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
 from parley.runtime.precision import choose_precision
 from parley.runtime.versions import check_gpus, check_torch
-from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
@@ -207,7 +207,7 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ModelLoadingError: a setting or the weights are not usable.
     """
     torch.set_num_threads(1)  # see Synthesizer.begin
-    folder = resolve_weights(parameters, default_weights)
+    folder = find_weights(parameters, default_weights, s3gen_files)
     return prepare_s3gen(parameters, checkpoint.load(checkpoint.find_checkpoint(folder)))
 
 

@@ -21,12 +21,12 @@ from parley.asr.segments.reader import Reader, RunLimits
 from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.segments.utterance import Window
 from parley.asr.segments.worker import ThreadedReader
+from parley.engines.weight_files import find_weights, recognizer_files
 from parley.errors import ModelLoadingError
 from parley.models.parakeet_transcribe import RecordingRequests, read_limits, read_vad
 from parley.models.recognition import RecognitionModel, open_detector
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import resolve_weights
 from parley.triton.model_client import InProcessBlockingClient
 from parley.triton.model_traces import ModelTraces
 
@@ -50,7 +50,7 @@ def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
         ModelLoadingError: the weights are missing, or cannot be used.
     """
     model = load_model(
-        resolve_weights(parameters, DEFAULT),
+        find_weights(parameters, DEFAULT, recognizer_files),
         parameters.text("family", "moonshine"),
         partial(open_configured, parameters=parameters, device_id=device_id),
     )

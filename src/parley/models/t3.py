@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from parley.engines.weight_files import find_weights, t3_files
 from parley.errors import InvalidMessageError
 from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, Translation
@@ -18,7 +19,7 @@ from parley.llm.startup import start_engine
 from parley.llm.vllm_api import ModelRunner, choose_runner
 from parley.models.vllm_model import Surroundings
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import cache_dir, resolve_weights
+from parley.runtime.weights import cache_dir
 from parley.triton.model_traces import ModelTraces
 from parley.triton.request_loop import StructHandler, stream_responses
 from parley.triton.responses import Responder
@@ -55,7 +56,7 @@ def load_service(
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
     """
-    folder = resolve_weights(parameters, default_weights)
+    folder = find_weights(parameters, default_weights, t3_files)
     checkpoint = find_checkpoint(folder, parameters.text("checkpoint", ""))
     shape = read_shape(checkpoint)
     max_requests = parameters.integer("max_requests", 64, minimum=1)

@@ -10,11 +10,11 @@ from typing import Any, get_args
 import msgspec
 import torch
 
+from parley.engines.weight_files import enrollment_files, find_weights
 from parley.errors import ModelLoadingError
 from parley.inference import Tensor, decode_request, struct_tensor
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import RequestLoop
 from parley.triton.responses import Responder
@@ -55,7 +55,7 @@ class EnrollmentModel:
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         torch.set_num_threads(parameters.integer("threads", 1, minimum=1))
-        weights = resolve_weights(parameters, "chatterbox")
+        weights = find_weights(parameters, "chatterbox", enrollment_files)
         maker = open_maker(parameters, weights)
         detect = silero(open_session(bundled_folder() / FILE))
         store, policy = open_store(parameters, weights), _policy(parameters)

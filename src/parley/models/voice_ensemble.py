@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from parley.engines.weight_files import enrollment_files, find_weights
 from parley.models.voice_enrollment import open_maker, read_limits
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import resolve_weights
 from parley.tts.voices.enrollment.ensemble import Conditionals, ReferenceChecks
 from parley.tts.voices.enrollment.recordings import silero
 from parley.vad.silero import FILE, bundled_folder
@@ -39,5 +39,5 @@ def load_conditionals(parameters: Parameters) -> Conditionals:
         ModelLoadingError: a setting or the weights are not usable.
     """
     torch.set_num_threads(parameters.integer("threads", 1, minimum=1))
-    weights = resolve_weights(parameters, "chatterbox")
+    weights = find_weights(parameters, "chatterbox", enrollment_files)
     return Conditionals(open_maker(parameters, weights), read_limits(parameters))

@@ -1,17 +1,15 @@
-"""The model repository's configurations, by profile, and which models lack their weights."""
+"""The model repository's configurations, by profile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from parley.errors import WeightsNotFoundError
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import check_weights
 
 GPU_PROFILE = "gpu"
 """The profile whose configurations are each model's ``config.pbtxt``."""
@@ -42,19 +40,3 @@ def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) 
         return None
     values = {key: parameter.string_value for key, parameter in config.parameters.items()}
     return Parameters(folder.name, values, model_dir=folder, environment=environment)
-
-
-def find_absent_weights(
-    repository: Path, profile: str, models: Iterable[str], environment: Mapping[str, str]
-) -> dict[str, str]:
-    """The reason by model for those of ``models`` whose settings name weights that are not there."""
-    absent: dict[str, str] = {}
-    for model in models:
-        parameters = read_parameters(repository / model, profile, environment)
-        if parameters is None or not parameters.text("weights", ""):
-            continue
-        try:
-            check_weights(parameters)
-        except WeightsNotFoundError as error:
-            absent[model] = str(error)
-    return absent

@@ -12,9 +12,9 @@ from parley.errors import WeightsNotFoundError
 from parley.runtime.parameters import Parameters
 
 MODELS_DIR_VARIABLE = "PARLEY_MODELS_DIR"
+INCOMPLETE = "is without "
+"""Says of a folder that is there what it lacks."""
 _OWN = "weights"
-_SHARED = ("dictionary", "letters")
-"""Settings that name folders of weights which several models use."""
 
 # How to get the weights that the project uses, by their name without the precision.
 _REMEDIES: Mapping[str, str] = {
@@ -78,20 +78,10 @@ def resolve_weights(
     missing = [file for file in required if not (folder / file).is_file()]
     if folder.is_dir() and not missing:
         return folder
-    found = f"is without {', '.join(missing)}" if folder.is_dir() else "does not exist"
+    found = f"{INCOMPLETE}{', '.join(missing)}" if folder.is_dir() else "does not exist"
     raise WeightsNotFoundError(
         f"weights of model {parameters.model}: {folder} {found}; {_remedy(name, variable)}"
     )
-
-
-def check_weights(parameters: Parameters) -> None:
-    """Find out whether the folders of all weights that a model's settings name are there.
-
-    Raises:
-        WeightsNotFoundError: one is missing; the text has the remedy.
-    """
-    for setting in (_OWN, *(setting for setting in _SHARED if parameters.text(setting, ""))):
-        resolve_weights(parameters, "", setting=setting)
 
 
 def cache_dir() -> Path:

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tomllib
 from types import SimpleNamespace
 
 import psutil
@@ -19,6 +20,7 @@ from parley.launcher.command import assemble_backend
 from parley.launcher.models import (
     check_models,
     count_instances,
+    describe_left_out,
     leave_out_absent,
     model_folders,
     model_names,
@@ -202,25 +204,49 @@ def test_an_optional_model_needs_all_the_weights_that_it_names(repository, tmp_p
     add_choir(repository, weights="voices", dictionary="words", letters="sounds")
     for name in ("voices", "words"):
         (tmp_path / "models" / name).mkdir(parents=True)
+    for name in ("us_gold.json", "us_silver.json"):
+        (tmp_path / "models/words" / name).touch()
     options = ServerOptions(model_repository=repository)
     smaller, reasons = leave_out_absent(options, {})
     assert smaller.load_models == ("echo",)
     assert "sounds does not exist" in reasons["choir"]
     assert "PARLEY_CHOIR_LETTERS" in reasons["choir"]
+    (tmp_path / "checkpoint20.npz").touch()
     assert leave_out_absent(options, {"PARLEY_CHOIR_LETTERS": str(tmp_path)}) == (options, {})
     (tmp_path / "models" / "sounds").mkdir()
+    _, reasons = leave_out_absent(options, {})
+    assert "sounds is without checkpoint20.npz" in reasons["choir"]
+    (tmp_path / "models/sounds/checkpoint20.npz").touch()
     assert leave_out_absent(options, {}) == (options, {})
 
 
 @pytest.mark.parametrize("absent", ["misaki-en", "g2p-en"])
 def test_voices_without_what_they_pronounce_words_with_are_left_out(tmp_path, absent):
-    present = {"moonshine-tiny-en", "whisper-base", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en"}
-    for name in present - {absent}:
-        (tmp_path / name).mkdir()
+    known = tomllib.loads((ROOT / "build/checkpoints.toml").read_text())["weights"]
+    for name in {"whisper-base", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en"} - {absent}:
+        for file in known[name]["files"]:
+            (tmp_path / name / file["name"]).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file["name"]).touch()
     options = ServerOptions(model_repository=ROOT / "model_repository", profile="open")
     _, reasons = leave_out_absent(options, {"PARLEY_MODELS_DIR": str(tmp_path)})
     assert reasons.keys() == {"piper", "kokoro"}
     assert all(f"make fetch MODEL={absent}" in reason for reason in reasons.values())
+    assert describe_left_out(reasons) == ["left out, weights are absent: kokoro, piper"]
+
+
+def test_what_lacks_some_of_its_files_is_named_with_them(tmp_path):
+    for name in ("recognizer.json", "encoder_model.onnx"):
+        (tmp_path / "whisper-base").mkdir(exist_ok=True)
+        (tmp_path / "whisper-base" / name).write_text('{"family": "whisper"}')
+    options = ServerOptions(model_repository=ROOT / "model_repository", profile="open")
+    smaller, reasons = leave_out_absent(options, {"PARLEY_MODELS_DIR": str(tmp_path)})
+    assert "whisper" not in smaller.load_models
+    first, *lines = describe_left_out(reasons)
+    assert first == "left out, weights are absent: kokoro, piper, whisper, whisper_transcribe"
+    assert len(lines) == 2
+    for line in lines:
+        assert "is without decoder_model_merged.onnx, tokenizer.json, " in line
+        assert "download it with `make fetch MODEL=whisper-base`" in line
 
 
 def test_a_model_that_is_not_there_is_named(repository):

@@ -19,10 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from parley.asr.checkpoint import WEIGHTS_FILE
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.runtime.onnx_file import Node, OnnxModel
 
-WEIGHTS_FILE = "model.safetensors"
 ENCODER, DECODER = "encoder.", ""
 """What the names of a part begin with; ``decoder.`` and ``joint.`` are NeMo's own."""
 SHIFT, SCALE = "features.shift", "features.scale"

@@ -74,6 +74,39 @@ def load_model(folder: Path, family: str, open_network: OpenNetwork) -> Attentio
         WeightsNotFoundError: a file is missing.
         ModelLoadingError: the family is not known, or a file cannot be used.
     """
+    found = _describe(folder, family)
+    files = {role: folder / name for role, name in found.files.items()}
+    if missing := [found.files[role] for role, file in files.items() if not file.is_file()]:
+        raise WeightsNotFoundError(
+            f"{folder} is without {', '.join(missing)}, which the family {found.family} needs"
+        )
+    known = FAMILIES[found.family]
+    if isinstance(known, FrameFamily):
+        return known.load(files, open_network, found.languages or known.languages)
+    return known.load(files, open_network)
+
+
+def file_names(folder: Path, family: str) -> tuple[str, ...]:
+    """Names of the files that the model in a folder consists of; ``family`` as for :func:`load_model`.
+
+    Raises:
+        ModelLoadingError: the family is not known, or ``recognizer.json`` cannot be used.
+    """
+    return tuple(_describe(folder, family).files.values())
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What is known of a folder."""
+
+    family: str
+    files: Mapping[str, str]
+    """Names by role."""
+    languages: tuple[str, ...]
+    """Of a :class:`FrameFamily`; none: the family's own."""
+
+
+def _describe(folder: Path, family: str) -> _Description:
     described = _read_description(folder / FILE)
     name = described.pop("family", family)
     if name not in FAMILIES:
@@ -81,19 +114,13 @@ def load_model(folder: Path, family: str, open_network: OpenNetwork) -> Attentio
     known = FAMILIES[name]
     languages: tuple[str, ...] = ()
     if isinstance(known, FrameFamily):
-        named = described.pop(_LANGUAGES, "").replace(",", " ").split()
-        languages = tuple(named) or known.languages
+        languages = tuple(described.pop(_LANGUAGES, "").replace(",", " ").split())
     if unknown := sorted(described.keys() - known.files.keys()):
         raise ModelLoadingError(
             f"{folder / FILE} has {', '.join(unknown)}; the family {name} has {', '.join(known.files)}"
         )
-    names = {role: described.get(role, default) for role, default in known.files.items()}
-    files = {role: folder / name for role, name in names.items()}
-    if missing := [names[role] for role, file in files.items() if not file.is_file()]:
-        raise WeightsNotFoundError(f"{folder} is without {', '.join(missing)}, which the family {name} needs")
-    if isinstance(known, FrameFamily):
-        return known.load(files, open_network, languages)
-    return known.load(files, open_network)
+    files = {role: described.get(role, default) for role, default in known.files.items()}
+    return _Description(name, files, languages)
 
 
 def new_reader(

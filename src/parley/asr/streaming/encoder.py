@@ -23,6 +23,7 @@ from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DECODER_FILE, VOCABULARY_FILE, Checkpoint
 from parley.asr.streaming.keys import KEYS, VALUES, keep_keys
 from parley.errors import InferenceError, ModelLoadingError, OverloadedError, WeightsNotFoundError
+from parley.runtime.parameters import Parameters
 
 Rows: TypeAlias = dict[str, NDArray[Any]]
 """Arrays by name, all of the same length: one row for each of some streams."""
@@ -273,6 +274,21 @@ def load(folder: Path, files: Sequence[str] = FILES) -> StreamingExport:
     if common.config.normalize != "NA":
         raise ModelLoadingError(f"{folder}: a model that normalises its features cannot stream")
     return StreamingExport(common, config.streaming)
+
+
+def read_look_aheads(parameters: Parameters) -> list[int]:
+    """What clients may choose (milliseconds of audio), by the parameter ``lookaheads_ms``.
+
+    Raises:
+        ModelLoadingError: it is no list of numbers.
+    """
+    text = parameters.text("lookaheads_ms", "160")
+    try:
+        return sorted({int(item) for item in text.split(",")})
+    except ValueError as error:
+        raise ModelLoadingError(
+            f"lookaheads_ms of model {parameters.model} is {text!r}; it must be numbers with commas between"
+        ) from error
 
 
 def chosen_look_aheads(export: StreamingExport, wanted_ms: Sequence[int]) -> list[int]:

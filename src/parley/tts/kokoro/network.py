@@ -16,7 +16,7 @@ from parley.runtime.onnx import Stop, open_session
 from parley.tts.clauses.network import FrontEnd, WholeSound
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
-from parley.tts.kokoro.voices import KNOWN_VOICES, LANGUAGES, gain_db, voice_for
+from parley.tts.kokoro.voices import GRAPH, KNOWN_VOICES, LANGUAGES, VOICES, gain_db, voice_for
 from parley.tts.messages import SpeakRequest
 from parley.tts.voice_routing import check_language
 
@@ -60,11 +60,6 @@ _SYMBOLS = (
 IDS = {symbol: first + place for first, symbols in _SYMBOLS for place, symbol in enumerate(symbols)}
 """Ids of the checkpoint's tokenizer."""
 
-GRAPH = "kokoro-quantized.onnx"
-VOICES = "voices"
-"""The folder of the style vectors: one file for each voice, ``<name>.bin``."""
-FILES = (GRAPH, *(f"{VOICES}/{voice.name}.bin" for voice in KNOWN_VOICES))
-"""All that :func:`load_network` reads. Weights that were brought by an earlier version lack later voices."""
 SAMPLE_RATE = 24_000
 
 _STYLE = 256

@@ -69,6 +69,12 @@ def _voice(name: str) -> KnownVoice:
 KNOWN_VOICES = tuple(_voice(name) for name in _GAINS_DB)
 """The first is the default."""
 
+GRAPH = "kokoro-quantized.onnx"
+VOICES = "voices"
+"""The folder of the style vectors: one file for each voice, ``<name>.bin``."""
+FILES = (GRAPH, *(f"{VOICES}/{voice.name}.bin" for voice in KNOWN_VOICES))
+"""All weights. Those that were brought by an earlier version lack later voices."""
+
 
 def voice_for(voice: str | None, language: str) -> str:
     """The voice itself, or that of the language where none is asked for."""

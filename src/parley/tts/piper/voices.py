@@ -13,3 +13,7 @@ GAIN_DB = 6.0
 """Brings it to -19 LUFS; measured over 100 sentences."""
 
 KNOWN_VOICES = (KnownVoice(DEFAULT, ("en", "en-us"), "male", "An even American voice."),)
+
+VOICE = "en_US-joe-medium.onnx"
+SETTINGS = f"{VOICE}.json"
+FILES = (VOICE, SETTINGS)

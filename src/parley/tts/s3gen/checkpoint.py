@@ -17,12 +17,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
+from parley.tts.chatterbox.files import S3GEN
 from parley.tts.s3gen.flow import Flow
 from parley.tts.s3gen.networks import HEAD_SIZE, Estimator, TokenEncoder
 from parley.tts.s3gen.vocoder import Vocoder
 
-FILES = ("s3gen_meanflow.safetensors", "s3gen.safetensors")
-"""Names of a checkpoint, in order of preference."""
 _PARTS = ("flow.", "mel2wav.")
 _NORMALISED = ".parametrizations.weight.original"
 
@@ -43,10 +42,10 @@ def find_checkpoint(folder: Path) -> Path:
     Raises:
         WeightsNotFoundError: there is none.
     """
-    for name in FILES:
+    for name in S3GEN:
         if (folder / name).is_file():
             return folder / name
-    raise WeightsNotFoundError(f"{folder} holds none of {', '.join(FILES)}")
+    raise WeightsNotFoundError(f"{folder} holds none of {', '.join(S3GEN)}")
 
 
 def load(path: Path) -> Networks:

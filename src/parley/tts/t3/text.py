@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from parley.errors import InvalidMessageError, ModelLoadingError, UnsupportedLanguageError
+from parley.tts.chatterbox.files import TOKENIZERS
 from parley.tts.t3.checkpoint import T3Shape, Variant
 from parley.tts.t3.request import END_OF_TEXT, START_OF_TEXT
 
 _SPACE = "[SPACE]"
-_TOKENIZERS: dict[Variant, str] = {
-    "original": "tokenizer.json",
-    "multilingual": "grapheme_mtl_merged_expanded_v1.json",
-}
 # The published code rewrites text in these languages with dictionaries and models of their own;
 # without that, they are spoken badly.
 _NEED_REWRITING = frozenset({"he", "ja", "ru", "zh"})
@@ -82,7 +79,7 @@ def load_reader(folder: Path, shape: T3Shape) -> TokenTextReader:
             return TokenTextReader("turbo", lambda text: list(words(text).input_ids))
         from tokenizers import Tokenizer  # noqa: PLC0415 - only where a checkpoint is loaded
 
-        letters: Any = Tokenizer.from_file(str(folder / _TOKENIZERS[shape.variant]))
+        letters: Any = Tokenizer.from_file(str(folder / TOKENIZERS[shape.variant]))
         return TokenTextReader(shape.variant, lambda text: list(letters.encode(text).ids))
     except Exception as error:  # the libraries raise errors of many kinds, and plain ones
         raise ModelLoadingError(f"the tokenizer in {folder} cannot be used: {error}") from error

@@ -7,9 +7,10 @@ from device_fakes import CPU
 from safetensors.torch import save_file
 
 from parley.asr import checkpoint
+from parley.asr.checkpoint import WEIGHTS_FILE
 from parley.asr.device.fastconformer import EncoderPool, EncoderSizes, FastConformer
 from parley.asr.device.transducer import Transducer
-from parley.asr.device.weights import WEIGHTS_FILE, read_weights
+from parley.asr.device.weights import read_weights
 from parley.asr.features.log_mel import SILENCE
 from parley.asr.offline.networks import OnnxEncoder
 from parley.asr.streaming import encoder as streaming_checkpoint

@@ -27,8 +27,8 @@ from parley.runtime.onnx import Stop, StoppedError
 from parley.runtime.parameters import Parameters
 from parley.tts.clauses.network import CEILING
 from parley.tts.english.pronouncer import PronouncedWord
-from parley.tts.kokoro.network import FILES, IDS, load_network
-from parley.tts.kokoro.voices import DEFAULT, DEFAULTS, KNOWN_VOICES, gain_db, voice_for
+from parley.tts.kokoro.network import IDS, load_network
+from parley.tts.kokoro.voices import DEFAULT, DEFAULTS, FILES, KNOWN_VOICES, gain_db, voice_for
 from parley.tts.messages import SpeakRequest
 
 

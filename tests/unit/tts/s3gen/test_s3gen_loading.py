@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from parley.errors import InvalidMessageError, ModelLoadingError, WeightsNotFoundError
 from parley.models.s3gen import load_s3gen, read_voice
 from parley.runtime.parameters import Parameters
+from parley.tts.chatterbox.files import S3GEN
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.utterance import AudioUtterance
 
@@ -122,7 +123,7 @@ def test_weights_that_are_not_there(tmp_path):
 
 
 def test_files_that_are_something_else(tmp_path, weights):
-    path = tmp_path / checkpoint.FILES[0]
+    path = tmp_path / S3GEN[0]
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(ModelLoadingError, match="cannot be read"):
         checkpoint.load(path)

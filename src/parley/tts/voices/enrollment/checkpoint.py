@@ -16,6 +16,7 @@ from typing import TypeVar
 from torch import nn
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
+from parley.tts.chatterbox.files import VOICE_ENCODER
 from parley.tts.s3gen.checkpoint import Tensors, count_layers, find_checkpoint, read_tensors, select
 from parley.tts.voices.enrollment.networks import (
     DILATIONS,
@@ -25,7 +26,6 @@ from parley.tts.voices.enrollment.networks import (
     VoiceEncoder,
 )
 
-VOICE_ENCODER_FILE = "ve.safetensors"
 _TOKENIZER = "tokenizer."
 _SPEAKER = "speaker_encoder."
 # Constants that upstream stores beside the weights; here they are computed.
@@ -52,9 +52,9 @@ def load(folder: Path) -> EnrollmentNetworks:
         WeightsNotFoundError: a file is missing.
         ModelLoadingError: a file holds something else.
     """
-    voice_file, s3gen_file = folder / VOICE_ENCODER_FILE, find_checkpoint(folder)
+    voice_file, s3gen_file = folder / VOICE_ENCODER, find_checkpoint(folder)
     if not voice_file.is_file():
-        raise WeightsNotFoundError(f"{folder} holds no {VOICE_ENCODER_FILE}")
+        raise WeightsNotFoundError(f"{folder} holds no {VOICE_ENCODER}")
     voice = read_tensors(voice_file, ("",))
     rest = read_tensors(s3gen_file, (_TOKENIZER, _SPEAKER))
     return EnrollmentNetworks(

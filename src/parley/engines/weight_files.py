@@ -1,0 +1,143 @@
+"""Which files the weights of each model consist of, for programs that decide what is loaded.
+
+The models find their weights by the same lists. A folder alone says little: a download may have been
+interrupted, or have been made for an earlier version. The networks are not read, nor torch imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from parley.asr import checkpoint
+from parley.asr.streaming import encoder as streaming
+from parley.errors import ModelLoadingError, WeightsNotFoundError
+from parley.runtime.parameters import Parameters
+from parley.runtime.repository import read_parameters
+from parley.runtime.weights import resolve_weights
+from parley.tts.chatterbox import files as chatterbox
+from parley.tts.english import dictionary, network
+from parley.tts.kokoro import voices as kokoro
+from parley.tts.piper import voices as piper
+from parley.tts.t3.checkpoint import read_shape
+
+Files: TypeAlias = Callable[[Path, Parameters], Sequence[str]]
+"""Names of the files that a model needs in a folder; of what may have several names, all, with "or"."""
+
+
+def find_weights(parameters: Parameters, default: str, files: Files) -> Path:
+    """The folder of a model's weights, by :func:`parley.runtime.weights.resolve_weights`, with its files.
+
+    Raises:
+        WeightsNotFoundError: the folder or one of the files is missing; the text has the remedy.
+        ModelLoadingError: a file that describes the others cannot be used.
+    """
+    folder = resolve_weights(parameters, default)
+    return resolve_weights(parameters, default, files(folder, parameters))
+
+
+def check_weights(parameters: Parameters) -> None:
+    """Find out whether the weights that a model's settings name are there, with all of their files.
+
+    Raises:
+        WeightsNotFoundError: one is missing; the text has the remedy.
+        ModelLoadingError: a file that describes the others cannot be used.
+    """
+    files = recognizer_files if parameters.text("family", "") else _FILES.get(parameters.model)
+    find_weights(parameters, "", files or _any)
+    for setting, names in _SHARED.items():
+        if parameters.text(setting, ""):
+            resolve_weights(parameters, "", names, setting=setting)
+
+
+def find_absent_weights(
+    repository: Path, profile: str, models: Iterable[str], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The reason by model for those of ``models`` whose settings name weights that are not there."""
+    absent: dict[str, str] = {}
+    for model in models:
+        parameters = read_parameters(repository / model, profile, environment)
+        if parameters is None or not parameters.text("weights", ""):
+            continue
+        try:
+            check_weights(parameters)
+        except WeightsNotFoundError as error:
+            absent[model] = str(error)
+        except ModelLoadingError:
+            continue  # the model itself says what is wrong with its files
+    return absent
+
+
+def recognizer_files(folder: Path, parameters: Parameters) -> Sequence[str]:
+    """Of a recogniser that reads stretches of speech."""
+    # The families import ONNX Runtime.
+    from parley.asr.families import file_names  # noqa: PLC0415
+
+    return file_names(folder, parameters.text("family", "moonshine"))
+
+
+def t3_files(folder: Path, parameters: Parameters) -> Sequence[str]:
+    """Of ``t3``: the only T3 file or the one that is named, and its tokenizer."""
+    found = _t3_checkpoint(folder, parameters)
+    if not (folder / found[0]).is_file():
+        return found
+    return (*found, chatterbox.TOKENIZERS[read_shape(folder / found[0]).variant])
+
+
+def chatterbox_files(folder: Path, parameters: Parameters) -> Sequence[str]:
+    """Of ``chatterbox``, which reads the variant from the T3 file."""
+    return _t3_checkpoint(folder, parameters)
+
+
+def s3gen_files(folder: Path, _parameters: Parameters) -> Sequence[str]:
+    """Of ``s3gen``: one of two."""
+    return _one_of(folder, chatterbox.S3GEN)
+
+
+def enrollment_files(folder: Path, _parameters: Parameters) -> Sequence[str]:
+    """Of what makes voices."""
+    return (chatterbox.VOICE_ENCODER, *_one_of(folder, chatterbox.S3GEN))
+
+
+def streaming_files(folder: Path, parameters: Parameters) -> Sequence[str]:
+    """Of ``nemotron_streaming``: on torch one file of weights will do, else each look-ahead has one."""
+    if parameters.text("engine", "onnx") == "torch":
+        weights = (checkpoint.WEIGHTS_FILE, checkpoint.DECODER_FILE)
+        return (*checkpoint.DESCRIPTION, *_one_of(folder, weights))
+    if any(not (folder / name).is_file() for name in streaming.FILES):
+        return streaming.FILES
+    export = streaming.load(folder)
+    chosen = streaming.chosen_look_aheads(export, streaming.read_look_aheads(parameters))
+    return (*streaming.FILES, *(export.encoder(look_ahead).name for look_ahead in chosen))
+
+
+def _t3_checkpoint(folder: Path, parameters: Parameters) -> Sequence[str]:
+    if name := parameters.text("checkpoint", ""):
+        return (name,)
+    found = sorted(path.name for path in folder.glob(chatterbox.T3))
+    # Of several none is needed: the model asks for a choice.
+    return found[:1] or (chatterbox.T3,)
+
+
+def _one_of(folder: Path, names: Sequence[str]) -> Sequence[str]:
+    return () if any((folder / name).is_file() for name in names) else (" or ".join(names),)
+
+
+def _always(*names: str) -> Files:
+    return lambda _folder, _parameters: names
+
+
+_any = _always()
+_FILES: Mapping[str, Files] = {
+    "chatterbox": chatterbox_files,
+    "kokoro": _always(*kokoro.FILES),
+    "nemotron_streaming": streaming_files,
+    "piper": _always(*piper.FILES),
+    "s3gen": s3gen_files,
+    "t3": t3_files,
+    "voice_conditionals": enrollment_files,
+    "voice_enrollment": enrollment_files,
+}
+_SHARED: Mapping[str, Sequence[str]] = {"dictionary": dictionary.FILES, "letters": (network.FILE,)}
+"""By settings that name folders of weights which several models use."""
