@@ -1,7 +1,7 @@
 """Ask a gateway something over its WebSocket: python examples/gateway_stream.py QUESTION.wav.
 
 For example tests/data/open_conversation/02-weather.wav (16 kHz, mono, 16 bit). It writes answer.wav.
-It needs `make serve` and `parley gateway` in other terminals, and no packages but httpx and websockets.
+It needs `make serve` and `make gateway` in other terminals, and no packages but httpx and websockets.
 PARLEY_URL names the gateway, PARLEY_KEY is the API key, if one is asked for.
 """
 
@@ -77,7 +77,7 @@ if form != (1, 2, 16_000):
 try:
     answer = asyncio.run(ask(question))
 except (OSError, ValueError, httpx.HTTPError, websockets.WebSocketException) as error:
-    sys.exit(f"error: {GATEWAY}: {error} (does `parley gateway` run there?)")
+    sys.exit(f"error: {GATEWAY}: {error} (does `make gateway` run there?)")
 if not answer:
     sys.exit("no answer: is there speech in the recording?")
 with wave.open("answer.wav", "wb") as file:

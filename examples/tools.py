@@ -1,4 +1,4 @@
-"""Tools of your own: parley talk --tools examples/tools.py.
+"""Tools of your own: .venv/bin/parley talk --tools examples/tools.py.
 
 The name, the docstring's first line and the type hints are what the language model sees.
 """

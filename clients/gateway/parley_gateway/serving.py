@@ -17,6 +17,7 @@ from typing import Any, cast
 import uvicorn
 from fastapi import FastAPI
 
+from parley_client.cli import PARLEY
 from parley_gateway.app import create_app, create_health_app, create_metrics_app
 from parley_gateway.certificate import ServedCertificate
 from parley_gateway.connections import (
@@ -56,7 +57,7 @@ def check_exposure(
     if not authenticated and not insecure_allow_anonymous:
         raise GatewaySettingsError(
             f"listening on {where} without authentication is refused: make a key with "
-            "`parley gateway keys new >> FILE` and name the FILE as security.keys_file "
+            f"`{PARLEY} gateway keys new >> FILE` and name the FILE as security.keys_file "
             "(PARLEY_GATEWAY_SECURITY_KEYS_FILE), or give jwt.issuer (docs/security.md); "
             "or say security.insecure_allow_anonymous if no authentication is intended"
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from parley.errors import InvalidMessageError
 from parley_client.channel import is_unknown_host
-from parley_client.cli import CHECKOUT
+from parley_client.cli import CHECKOUT, PARLEY
 from parley_client.errors import (
     CallLostError,
     NoGrpcError,
@@ -37,7 +37,9 @@ _UNKNOWN_HOST = (
     "Look at the name in --server HOST:PORT: this machine cannot find it. A server of this machine is "
     "127.0.0.1:8001."
 )
-_CALL_AGAIN = "The conversation is lost with it; call again. `parley probe` says whether the models answer."
+_CALL_AGAIN = (
+    f"The conversation is lost with it; call again. `{PARLEY} probe` says whether the models answer."
+)
 
 
 class _Record(msgspec.Struct):

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from types import FrameType, ModuleType
 
 from parley.errors import ParleyError
+from parley_client.cli import PARLEY
 from parley_client.cli.advice import advice
 from parley_client.cli.arguments import handle_signals, run_to_end
 from parley_client.cli.commands import (
@@ -46,8 +47,9 @@ _COMMANDS: dict[str, ModuleType] = {
     "gateway": gateway,
     "models": models,
 }
-_EXAMPLES = """\
-examples:
+_IS = "" if PARLEY == "parley" else f" (parley is {PARLEY})"
+_EXAMPLES = f"""\
+examples{_IS}:
   parley demo                      start a server, and play a recorded conversation with it
   parley gateway                   talk to a running server in the browser, or with OpenAI clients
   parley talk                      talk to it here
@@ -75,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(sub)
-        sub.epilog = "\n\n".join(filter(None, [sub.epilog, f"examples:\n{module.EXAMPLES}"]))
+        sub.epilog = "\n\n".join(filter(None, [sub.epilog, f"examples{_IS}:\n{module.EXAMPLES}"]))
     return parser
 
 

@@ -29,6 +29,7 @@ from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
 from parley.launcher.tls import ServerTls
 from parley.runtime.drain import process_start
+from parley.runtime.python import parley_command
 
 EXAMPLES = """\
 examples:
@@ -213,13 +214,14 @@ def invitation(endpoints: Endpoints, tls: ServerTls | None = None) -> str:
     if tls is not None:
         return "It speaks TLS: docs/client.md#tls, docs/security.md#between-gateway-and-triton"
     server = "" if endpoints.grpc == DEFAULT_GRPC else f" --server {endpoints.grpc}"
-    talk, gateway = "make talk", "make gateway"
-    if server:
-        talk, gateway = f".venv/bin/parley talk{server}", f".venv/bin/parley gateway{server}"
+    parley = parley_command(ROOT, os.environ)
+    talk, gateway = f"{parley} talk{server}", f"{parley} gateway{server}"
+    if not server and (ROOT / "Makefile").is_file():  # which also sets up what they need
+        talk, gateway = "make talk", "make gateway"
     return (
         "Next, in another terminal:\n"
         f"  {talk}    talk to it with your microphone\n"
-        f"  .venv/bin/parley say{server} FILE.wav    speak a recording to it\n"
+        f"  {parley} say{server} FILE.wav    speak a recording to it\n"
         f"  {gateway}    let browsers and other clients in"
     )
 

@@ -1,4 +1,4 @@
-"""The interpreter that programs of the project run in, from within a process that embeds Python."""
+"""How programs of the project are called: their interpreter, and the command ``parley``."""
 
 from __future__ import annotations
 
@@ -18,3 +18,17 @@ def find_python(environment: Mapping[str, str]) -> str | None:
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     installed = Path(sys.prefix) / "bin" / name
     return str(installed) if installed.exists() else shutil.which(name, path=environment.get("PATH"))
+
+
+def parley_command(checkout: Path, environment: Mapping[str, str]) -> str:
+    """What to write for the command ``parley`` in a text for people: as it is called from a terminal here.
+
+    An image has it on its PATH. A clone has it in its environment, which need not be activated.
+
+    Args:
+        checkout: of the project; a folder that is none has no such command.
+        environment: of this process.
+    """
+    own = Path(".venv", "bin", "parley")
+    is_on_path = shutil.which("parley", path=environment.get("PATH")) is not None
+    return "parley" if is_on_path or not (checkout / own).exists() else str(own)

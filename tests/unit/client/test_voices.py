@@ -11,6 +11,7 @@ from fake_unary import serving
 
 from parley.errors import InferenceError, ModelUnavailableError, ReferenceTooShortError
 from parley.tts.voices.messages import VoiceDetails, VoicesReply, VoiceSummary
+from parley_client.cli import PARLEY
 from parley_client.cli.commands import voices as voices_command
 from parley_client.cli.program import build_parser
 from parley_client.cli.program import main as command
@@ -191,7 +192,7 @@ async def test_an_empty_list_is_a_sentence(triton, capsys):
     assert await run(triton, "list") == 0
     assert (
         capsys.readouterr().out
-        == "There are no voices yet; `parley voices enroll` makes one of a recording.\n"
+        == f"There are no voices yet; `{PARLEY} voices enroll` makes one of a recording.\n"
     )
     assert await run(triton, "list", "--json") == 0
     assert capsys.readouterr().out == ""

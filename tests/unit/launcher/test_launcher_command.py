@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.launcher import __main__ as launcher
 from parley.launcher.__main__ import invitation, parser, read_options
 from parley.launcher.command import (
     CACHES,
@@ -214,7 +215,12 @@ def test_the_line_for_programs():
     assert Endpoints(grpc="a:1", http="b:2", metrics="c:3").line() == "ready grpc=a:1 http=b:2 metrics=c:3"
 
 
-def test_people_are_told_how_to_reach_it():
+def test_people_are_told_how_to_reach_it(monkeypatch, tmp_path):
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/parley").touch()
+    (tmp_path / "Makefile").touch()
+    monkeypatch.setattr(launcher, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", "")
     elsewhere = Endpoints(grpc="127.0.0.1:9001", http="127.0.0.1:9000", metrics="127.0.0.1:9002")
     for way in ("talk", "say", "gateway"):
         assert f".venv/bin/parley {way} --server 127.0.0.1:9001 " in invitation(elsewhere)
@@ -222,3 +228,12 @@ def test_people_are_told_how_to_reach_it():
     for way in ("make talk", ".venv/bin/parley say FILE.wav", "make gateway"):
         assert f"  {way} " in invitation(usual)
     assert "--server" not in invitation(usual)
+
+
+def test_people_are_told_how_to_reach_it_in_an_image(monkeypatch, tmp_path):
+    (tmp_path / "parley").touch(mode=0o755)
+    monkeypatch.setattr(launcher, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    usual = Endpoints(grpc="127.0.0.1:8001", http="127.0.0.1:8000", metrics="127.0.0.1:8002")
+    for way in ("parley talk", "parley say FILE.wav", "parley gateway"):
+        assert f"  {way} " in invitation(usual)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from parley_client.cli import PARLEY
 from parley_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _revoke(file: Path, named: str, console: Console) -> None:
     with _locked(file):
         raw = _read(file)
         if key_id not in read_keys(raw):
-            raise UsageError(f"{file} has no key {key_id!r}; `parley gateway keys list` shows those it has")
+            raise UsageError(f"{file} has no key {key_id!r}; `{PARLEY} gateway keys list` shows those it has")
         try:
             _replace(file.resolve(), without_key(raw, key_id))
         except OSError as error:
