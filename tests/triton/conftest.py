@@ -22,6 +22,7 @@ _ALONE = {
     "test_many_sessions.py",
     "test_recovery.py",
     "test_restarts.py",
+    "test_sessions.py",
     "test_smart_turn.py",
     "test_traces.py",
 }
