@@ -36,6 +36,7 @@ from soak_calls import LostTurnError, learn
 from soak_counts import count_channels
 from soak_gateway import SESSIONS as VISITS
 from soak_gateway import watched_gateway
+from soak_growth import WARM_S
 from soak_judgement import judge, read
 from soak_kills import Kill, Killer
 from soak_processes import Server, StartError, counts, look, serving, shared_memory
@@ -116,9 +117,17 @@ def _arguments() -> argparse.Namespace:
         help="the journal: everything that happens, a line at a time (default: .server/soak/soak.json)",
     )
     parser.add_argument("--judge", type=Path, metavar="FILE", help="only judge a journal")
+    parser.add_argument(
+        "--warm-minutes",
+        type=float,
+        default=WARM_S / 60,
+        help="of each process, in which its growth does not count (default: %(default)g)",
+    )
     args = parser.parse_args()
     if args.hours <= 0 or not 1 <= args.at_once <= 8 or args.sample_s <= 0 or args.kill_every_s < 0:
         parser.error("hours and the time between two looks are above 0; there are 1 to 8 callers")
+    if args.warm_minutes < 0:
+        parser.error("--warm-minutes is at least 0")
     usual = {**CALLS, **SESSIONS, **VISITS, **(CANCELLING if args.cancelling else {})}
     chosen = args.kinds.split(",") if args.kinds else list(map(_name, usual))
     args.kinds = {kind: weight for kind, weight in _ALL.items() if _name(kind) in chosen}
@@ -131,7 +140,7 @@ def main() -> int:
     """Run the soak; the exit status is 1 if anything went wrong, and 130 after Ctrl-C."""
     args, console = _arguments(), make_console()
     if args.judge:
-        return until_closed(lambda: _judge(args.judge, console))
+        return until_closed(lambda: _judge(args.judge, 60 * args.warm_minutes, console))
     count_channels()
     return until_closed(lambda: _measure(args, console))
 
@@ -154,13 +163,13 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
     except KeyboardInterrupt:
         console.print(f"Interrupted. --judge {args.json} judges what there is.", markup=False)
         return 130
-    return _judge(args.json, console)
+    return _judge(args.json, 60 * args.warm_minutes, console)
 
 
-def _judge(file: Path, console: Console) -> int:
+def _judge(file: Path, warm_s: float, console: Console) -> int:
     """Judge a journal, print what it shows, and write it beside it; returns the exit status."""
     try:
-        judgement = judge(read(file))
+        judgement = judge(read(file), warm_s)
     except (OSError, ValueError) as error:
         console.print(f"soak: {file}: {error}", style="red", markup=False)
         return 1

@@ -95,16 +95,17 @@ class Leftover:
     most: float
 
 
-def growth(samples: Sequence[Sample], began_unix_s: float) -> Iterator[Growth]:
+def growth(samples: Sequence[Sample], began_unix_s: float, warm_s: float = WARM_S) -> Iterator[Growth]:
     """Of every resource of every role.
 
     Args:
         samples: at least one.
         began_unix_s: when the journal's clock was 0.
+        warm_s: seconds at the beginning of each process that are left out.
     """
     changes = _changes(samples)
-    yield from _of_processes(samples, changes, began_unix_s)
-    since_s = samples[0]["at_s"] + WARM_S
+    yield from _of_processes(samples, changes, began_unix_s, warm_s)
+    since_s = samples[0]["at_s"] + warm_s
     for name, key, quantity, unit in (("size", "kib", SHM, 1024), ("number", "regions", REGIONS, 1)):
         found = _Points()
         for sample in samples:
@@ -122,7 +123,7 @@ def growth(samples: Sequence[Sample], began_unix_s: float) -> Iterator[Growth]:
 
 
 def _of_processes(
-    samples: Sequence[Sample], changes: Sequence[tuple[float, float]], began_unix_s: float
+    samples: Sequence[Sample], changes: Sequence[tuple[float, float]], began_unix_s: float, warm_s: float
 ) -> Iterator[Growth]:
     found: dict[tuple[str, str], _Points] = collections.defaultdict(_Points)
     for sample in samples:
@@ -131,7 +132,7 @@ def _of_processes(
             role = use["role"]
             # Before the first sample no process had callers.
             born_s = max(use["started"] - began_unix_s, samples[0]["at_s"])
-            if sample["at_s"] < born_s + WARM_S or (near and role == _TRITON):
+            if sample["at_s"] < born_s + warm_s or (near and role == _TRITON):
                 continue
             process = (use["pid"], use["started"])
             for name, (key, _, unit) in _USED.items():

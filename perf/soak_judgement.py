@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak_growth import Growth, Leftover, growth, leftovers
+from soak_growth import WARM_S, Growth, Leftover, growth, leftovers
 
 AGENT = "voice_agent"
 _NOT_AWAITED_S = 180.0
@@ -64,8 +64,12 @@ def read(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def judge(records: Sequence[Mapping[str, Any]]) -> Judgement:
+def judge(records: Sequence[Mapping[str, Any]], warm_s: float = WARM_S) -> Judgement:
     """Everything that a journal shows.
+
+    Args:
+        records: of the journal.
+        warm_s: seconds at the beginning of each process in which its growth does not count.
 
     Raises:
         ValueError: it has no samples.
@@ -84,7 +88,7 @@ def judge(records: Sequence[Mapping[str, Any]]) -> Judgement:
     )
     _judge_failures(found, records)
     _judge_kills(found, samples)
-    found.growth = list(growth(samples, found.begin.get("unix_s", 0.0)))
+    found.growth = list(growth(samples, found.begin.get("unix_s", 0.0), warm_s))
     found.leftovers = list(leftovers(samples, found.kills))
     for each in found.leftovers:
         allowed = each.quantity.left_by_kills

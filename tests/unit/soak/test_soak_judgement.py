@@ -87,6 +87,15 @@ def test_that_what_grows_steadily_is_found(role, name, fields):
     assert [(each.role, each.name) for each in found.growth if each.verdict == "grows"] == [(role, name)]
 
 
+def test_that_what_grows_at_first_does_not_grow_after_a_longer_warm_up():
+    def make(at_s):
+        return sample(at_s, use("gateway", 10, anonymous_kib=40_960 + 2 * min(at_s, 3600)))
+
+    records = hours(2, make)
+    assert growth(judge(records), "gateway", "private memory").verdict == "grows"
+    assert growth(judge(records, warm_s=3600), "gateway", "private memory").verdict == "flat"
+
+
 def test_that_channels_and_tasks_and_shared_memory_are_judged():
     def make(at_s):
         hour = at_s / 3600
