@@ -80,7 +80,7 @@ def server(tmp_path_factory):
     """The models of the tiny profile, ready; stopped at the end without a trace."""
     state = tmp_path_factory.mktemp("server")
     # Supervised, as for everybody; but tests stop single processes for a few seconds.
-    limits = SupervisorLimits(stopped_s=10.0, quiet_s=10.0, canary_s=8.0)
+    limits = SupervisorLimits(model_stopped_s=10.0, quiet_s=10.0, canary_s=8.0)
     running = EmbeddedServer(ServerOptions(state_dir=state, **ANY_PORTS), limits=limits)
     with running:
         session = running.pid

@@ -30,7 +30,11 @@ class SupervisorLimits:
     look_s: float = 0.2
     """Interval between two checks of the processes."""
     stopped_s: float = 2.0
-    """Longest time for which a process may be stopped."""
+    """Longest time for which tritonserver may be stopped."""
+    model_stopped_s: float = 0.5
+    """The same of a model's process. Triton gives up one that shows no sign of life for a second, and frees
+    the memory of its request; where it goes on after that, the server ends.
+    """
     quiet_s: float = 3.0
     """A model that has completed nothing for this long gets its canary."""
     canary_s: float = 2.5

@@ -269,7 +269,7 @@ class Supervisor:
                 if pid not in model.killed and self._heartbeats.is_silent(self._server.folder, pid, now):
                     what = f"the event loop of process {pid} of {stub.instance} stands still"
                     self._kill(model, stub, Failure(UNRESPONSIVE, what))
-            elif now - model.stopped.setdefault(pid, now) >= self._limits.stopped_s:
+            elif now - model.stopped.setdefault(pid, now) >= self._limits.model_stopped_s:
                 self._kill(model, stub, Failure(STOPPED, f"process {pid} of {stub.instance} was stopped"))
 
     def _kill(self, model: _Model, stub: Stub, failure: Failure) -> None:

@@ -31,6 +31,7 @@ LIMITS = {
     "look_s": 0.01,
     "silent_s": 0.2,
     "stopped_s": 0.2,
+    "model_stopped_s": 0.2,
     "quiet_s": float("inf"),
     "canary_s": 0.02,
     "reload_canary_s": 0.2,
@@ -257,7 +258,7 @@ def test_a_stopped_process_is_killed_and_replaced(make):
 
 
 def test_a_process_that_is_stopped_for_a_moment_is_left_alone(make):
-    case = make(stopped_s=3600.0)
+    case = make(model_stopped_s=3600.0)
     case.signal("echo_0_0", signal.SIGSTOP)
     pid = case.server.processes["echo_0_0"].pid
     case.until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
