@@ -6,6 +6,7 @@ https://arxiv.org/abs/2206.08317.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from parley.asr.segments.reader import ReadOptions
 from parley.errors import InferenceError, ModelLoadingError
 from parley.runtime.onnx import Stop
 
+_log = logging.getLogger(__name__)
+
 FILES = {"model": "model.onnx", "tokens": "tokens.txt"}
 LANGUAGES = ("zh", "en")
 _END = "</s>"
@@ -35,12 +38,17 @@ _PEAKS_PER_FRAME = 3
 """Times are finer than the frames of features."""
 _PEAK = 1.0 - 1e-4
 """The predictor's weights have added up to a token."""
+_MOST_FAILED = 8
+"""Runs of one stretch that may fail, one after the other: then the network is broken."""
 _LONGEST_MS = 240
 """A token does not last until the next one, if that is later."""
 
 
 class ParaformerNetwork:
     """:class:`parley.asr.frames.model.FrameNetwork`: a row of scores for each token.
+
+    Published exports fail where the predictor finds no token, as in silence; sherpa-onnx takes every
+    failure of a run for that. Here it is one only while runs do not fail again and again.
 
     Args:
         network: the session.
@@ -57,13 +65,22 @@ class ParaformerNetwork:
         self._end = end
         self._tokens = tokens
         self._longest = _LONGEST_MS // peak_ms
+        self._failed = 0
 
     def run(
         self, features: Sequence[NDArray[np.float32]], options: Sequence[ReadOptions], stop: Stop
     ) -> RunResult:
         """See :class:`parley.asr.frames.model.FrameNetwork`."""
         began = time.perf_counter()
-        scores, counts, *more = self._network.run(stop, *pad_rows(features, 0.0))
+        try:
+            scores, counts, *more = self._network.run(stop, *pad_rows(features, 0.0))
+        except InferenceError as error:
+            self._failed += 1
+            if len(features) > 1 or self._failed > _MOST_FAILED:
+                raise
+            _log.info("%d frames have no token: %s", len(features[0]), error)
+            return RunResult.timed([RowTokens(Tokens.none())], began, time.perf_counter())
+        self._failed = 0
         ran = time.perf_counter()
         if not np.isfinite(counts).all():
             raise InferenceError("the numbers of tokens are not finite")
