@@ -327,6 +327,7 @@ def main() -> None:
     expected: dict[str, Any] = {"sherpa_onnx": sherpa_onnx.__version__}
     for family, make in FAMILIES.items():
         make(OUT / family)
+        (OUT / family / "recognizer.json").write_text(json.dumps({"family": family}) + "\n")
         expected[family] = expect(family, OUT / family)
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in expected.items()]
     text = "{\n" + ",\n".join(lines) + "\n}\n"

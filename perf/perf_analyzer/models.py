@@ -54,6 +54,8 @@ DRIVES: Mapping[str, Drive] = MappingProxyType(
         "moonshine": _STREAM,
         "whisper": _STREAM,
         "whisper_transcribe": Drive(inputs.recordings, 20),
+        "sherpa_onnx": _STREAM,
+        "sherpa_onnx_transcribe": Drive(inputs.recordings, 20),
         "qwen3": Drive(inputs.questions, 32, decoupled=True),
         "t3": Drive(inputs.texts_for_tokens, 8, decoupled=True),
         "s3gen": Drive(inputs.utterances, 16, decoupled=True, first_output="AUDIO"),

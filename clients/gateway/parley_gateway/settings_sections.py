@@ -109,9 +109,12 @@ class WriterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the APIs of single stages use: those of OpenAI's and Deepgram's interfaces."""
 
-    recognizer: Literal["auto", "parakeet_tdt", "nemotron_streaming", "moonshine", "whisper"] = "auto"
+    recognizer: Literal[
+        "auto", "parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx"
+    ] = "auto"
     """The model that streams of speech go to. `auto`: the first that the server has of `parakeet_tdt`,
-    `moonshine`, `whisper` and `nemotron_streaming`; for languages other than English, `whisper` first."""
+    `moonshine`, `whisper`, `nemotron_streaming` and `sherpa_onnx`; for languages other than English,
+    `whisper` first."""
     synthesizer: str = AUTO
     """The model that speaks: `espeak`, `piper`, `kokoro` or `chatterbox`. Several with commas, in order of
     preference: the one that has the voice speaks. `auto`: those of the server's conversations, as the

@@ -64,7 +64,8 @@ class Recognition:
     Args:
         server: where the recogniser is.
         options: of the stream.
-        model: ``parakeet_tdt``, ``nemotron_streaming``, ``moonshine`` or ``whisper``; ``auto``: the first of
+        model: ``parakeet_tdt``, ``nemotron_streaming``, ``moonshine``, ``whisper`` or ``sherpa_onnx``;
+            ``auto``: the first of
             :func:`parley.engines.registry.recognizers_for` that the server has.
         limits: of size and time.
         chunk_ms: audio of one request at least (milliseconds): more makes events later, and costs the server

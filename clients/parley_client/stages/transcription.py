@@ -26,7 +26,7 @@ from parley.triton.grpc_client import GrpcModelClient
 from parley_client.channel import is_model_ready
 from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
 
-TRANSCRIBERS = ("parakeet_transcribe", "moonshine_transcribe", "whisper_transcribe")
+TRANSCRIBERS = ("parakeet_transcribe", "moonshine_transcribe", "whisper_transcribe", "sherpa_onnx_transcribe")
 """Models for recordings, in the order of preference for English."""
 _MULTILINGUAL = "whisper_transcribe"
 _READY_S = 5.0

@@ -413,6 +413,10 @@ CANARIES: dict[str, CanaryCall] = {
     ),
     "whisper": _canary("whisper", partial(_ask_recognizer, "whisper")),
     "whisper_transcribe": _canary("whisper_transcribe", partial(_ask_transcriber, "whisper_transcribe")),
+    "sherpa_onnx": _canary("sherpa_onnx", partial(_ask_recognizer, "sherpa_onnx")),
+    "sherpa_onnx_transcribe": _canary(
+        "sherpa_onnx_transcribe", partial(_ask_transcriber, "sherpa_onnx_transcribe")
+    ),
     "espeak": _canary("espeak", _ask_espeak),
     "piper": _canary("piper", partial(_ask_silently, "piper")),
     "kokoro": _canary("kokoro", partial(_ask_silently, "kokoro")),
@@ -433,7 +437,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "parakeet_ensemble": ("parakeet_features", "parakeet_encoder", "parakeet_decoder", "parakeet_text"),
     "parakeet_tdt": ("parakeet_encoder", "parakeet_decoder"),
     "voice_ensemble": ("voice_reference", "voice_conditionals"),
-    "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper"),
+    "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx"),
 }
 """By model, those whose answers its own answer to its canary may wait for, whatever its settings are."""
 VAD_MODEL = "silero_vad"

@@ -72,6 +72,7 @@ RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "moonshine": partial(ParakeetRecognizer, model="moonshine"),
     "whisper": partial(ParakeetRecognizer, model="whisper"),
     "nemotron_streaming": partial(ParakeetRecognizer, model="nemotron_streaming"),
+    "sherpa_onnx": partial(ParakeetRecognizer, model="sherpa_onnx"),
 }
 ENGLISH = "en"
 MULTILINGUAL_RECOGNIZERS = ("whisper",)

@@ -40,7 +40,7 @@ _REMEDIES: Mapping[str, str] = {
 }
 _DOWNLOADS = (
     *("parakeet-tdt-0.6b-v2", "Qwen3-4B-AWQ"),
-    "whisper-base",
+    *("whisper-base", "parakeet-ctc-110m", "zipformer-en", "paraformer-zh"),
     *("moonshine-tiny-en", "qwen2.5-coder-0.5b-w8a8", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en"),
 )
 _PRECISION = re.compile(r"-(int8|fp16|bf16)$")

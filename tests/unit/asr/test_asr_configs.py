@@ -12,11 +12,11 @@ from parley.engines.registry import RECOGNIZERS
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt", "nemotron_streaming")
-RECOGNIZER_MODELS = ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper")
+RECOGNIZER_MODELS = ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx")
 CONFIGS = [
     *((model, "config.pbtxt") for model in RECOGNIZER_MODELS),
     *((model, "configs/tiny.pbtxt") for model in ("parakeet_tdt", "nemotron_streaming")),
-    *((model, "configs/open.pbtxt") for model in ("moonshine", "whisper")),
+    *((model, "configs/open.pbtxt") for model in ("moonshine", "whisper", "sherpa_onnx")),
 ]
 
 
@@ -87,13 +87,13 @@ def test_every_session_of_the_agent_finds_a_place_for_its_audio(recognizer, prof
     assert sessions <= int(recogniser.parameters["max_sessions"].string_value)
 
 
-@pytest.mark.parametrize("family", ["moonshine", "whisper"])
-def test_attention_decoders_are_asked_and_answer_as_the_others_in_both_profiles(family):
+@pytest.mark.parametrize("family", ["moonshine", "whisper", "sherpa_onnx"])
+def test_readers_of_whole_stretches_are_asked_and_answer_as_the_others_in_both_profiles(family):
     for model, other in ((family, "parakeet_tdt"), (f"{family}_transcribe", "parakeet_transcribe")):
         gpu, of_open = (read(REPOSITORY / model / path) for path in ("config.pbtxt", "configs/open.pbtxt"))
         # The recogniser of the profile open is not left out for want of weights.
         assert gpu.parameters.pop("optional").string_value == "true"
-        assert ("optional" in of_open.parameters) == (family == "whisper")
+        assert ("optional" in of_open.parameters) == (family != "moonshine")
         of_open.parameters.pop("optional", None)
         assert gpu == of_open
         expected = read(REPOSITORY / other / "config.pbtxt")

@@ -120,6 +120,8 @@ RIGHT = {
     "moonshine_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
     "whisper": [outputs(REPLY=AsrReply(stream_ms=32))],
     "whisper_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
+    "sherpa_onnx": [outputs(REPLY=AsrReply(stream_ms=32))],
+    "sherpa_onnx_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
     "espeak": spoken(0, 5, -3),
     "piper": [],
     "kokoro": [],
@@ -199,6 +201,8 @@ RECOGNISERS = (
     "moonshine_transcribe",
     "whisper",
     "whisper_transcribe",
+    "sherpa_onnx",
+    "sherpa_onnx_transcribe",
 )
 
 
@@ -213,7 +217,9 @@ def test_a_recogniser_that_calls_silero_vad_needs_it(model):
     assert called_models(model, vad_callers={model}) == {"silero_vad", *called_models(model)}
 
 
-@pytest.mark.parametrize("model", ["parakeet_tdt", "nemotron_streaming", "moonshine", "whisper"])
+@pytest.mark.parametrize(
+    "model", ["parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx"]
+)
 def test_the_agent_needs_what_its_recogniser_needs(model):
     assert "silero_vad" not in called_models("voice_agent")
     assert "silero_vad" in called_models("voice_agent", vad_callers={model})

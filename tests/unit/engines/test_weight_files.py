@@ -25,6 +25,7 @@ WHISPER = {
     *("preprocessor_config.json", "generation_config.json"),
 }
 CHATTERBOX = {"chatterbox/t3_cfg.safetensors", "chatterbox/s3gen.safetensors", "chatterbox/ve.safetensors"}
+SHERPA = {f"parakeet-ctc-110m/{name}" for name in ("model.onnx", "tokens.txt")}
 NEEDED = {
     "kokoro": SHARED | {f"kokoro-82m/{name}" for name in kokoro.FILES},
     "piper": SHARED | {f"piper-joe/{name}" for name in piper.FILES},
@@ -32,6 +33,8 @@ NEEDED = {
     "moonshine_transcribe": {f"moonshine-tiny-en/{name}" for name in MOONSHINE},
     "whisper": {f"whisper-base/{name}" for name in WHISPER},
     "whisper_transcribe": {f"whisper-base/{name}" for name in WHISPER},
+    "sherpa_onnx": SHERPA,
+    "sherpa_onnx_transcribe": SHERPA,
     "chatterbox": {"chatterbox/t3_cfg.safetensors"},
     "t3": {"chatterbox/t3_cfg.safetensors", "chatterbox/tokenizer.json"},
     "s3gen": {"chatterbox/s3gen.safetensors"},
@@ -46,6 +49,7 @@ COMMAND = {
     "piper": "piper-joe",
     **dict.fromkeys(("moonshine", "moonshine_transcribe"), "moonshine-tiny-en"),
     **dict.fromkeys(("whisper", "whisper_transcribe"), "whisper-base"),
+    **dict.fromkeys(("sherpa_onnx", "sherpa_onnx_transcribe"), "parakeet-ctc-110m"),
 }
 
 

@@ -44,8 +44,12 @@ def test_a_synthesizer_of_another_profile_is_one_of_that():
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
-        (ASR, "parakeet_tdt", f"open has no model parakeet_tdt for {ASR}; it has moonshine, whisper."),
-        (ASR, "none", f"open has no model none for {ASR}; it has moonshine, whisper."),
+        (
+            ASR,
+            "parakeet_tdt",
+            f"open has no model parakeet_tdt for {ASR}; it has moonshine, whisper, sherpa_onnx.",
+        ),
+        (ASR, "none", f"open has no model none for {ASR}; it has moonshine, whisper, sherpa_onnx."),
         (LLM, "gpt", f"open has no model gpt for {LLM}; it has qwen3, openai_chat."),
         (TTS, "chatterbox", f"open has no model chatterbox for {TTS}; it has espeak, piper, kokoro."),
         (TTS, "piper,kokroo", f"open has no model kokroo for {TTS}; it has espeak, piper, kokoro."),

@@ -227,6 +227,9 @@ def test_voices_without_what_they_pronounce_words_with_are_left_out(tmp_path, ab
         for file in known[name]["files"]:
             (tmp_path / name / file["name"]).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name / file["name"]).touch()
+    (tmp_path / "parakeet-ctc-110m").mkdir()
+    for name in ("model.onnx", "tokens.txt"):
+        (tmp_path / "parakeet-ctc-110m" / name).touch()
     options = ServerOptions(model_repository=ROOT / "model_repository", profile="open")
     _, reasons = leave_out_absent(options, {"PARLEY_MODELS_DIR": str(tmp_path)})
     assert reasons.keys() == {"piper", "kokoro"}
@@ -242,7 +245,8 @@ def test_what_lacks_some_of_its_files_is_named_with_them(tmp_path):
     smaller, reasons = leave_out_absent(options, {"PARLEY_MODELS_DIR": str(tmp_path)})
     assert "whisper" not in smaller.load_models
     first, *lines = describe_left_out(reasons)
-    assert first == "left out, weights are absent: kokoro, piper, whisper, whisper_transcribe"
+    absent = ("kokoro", "piper", "sherpa_onnx", "sherpa_onnx_transcribe", "whisper", "whisper_transcribe")
+    assert first == f"left out, weights are absent: {', '.join(absent)}"
     assert len(lines) == 2
     for line in lines:
         assert "is without decoder_model_merged.onnx, tokenizer.json, " in line

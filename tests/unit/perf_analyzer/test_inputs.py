@@ -35,6 +35,8 @@ MESSAGES = {
     "moonshine": AsrRequest,
     "whisper": AsrRequest,
     "whisper_transcribe": TranscribeRequest,
+    "sherpa_onnx": AsrRequest,
+    "sherpa_onnx_transcribe": TranscribeRequest,
     "qwen3": LlmRequest,
     "t3": T3Request,
     "s3gen": S3GenRequest,

@@ -16,7 +16,8 @@ Lookahead: TypeAlias = Literal[80, 160, 560, 1120]
 class ParleySTTSettings(STTSettings):
     """What can be changed while the pipeline runs; the stream is then opened anew.
 
-    ``model`` is ``parakeet_tdt``, ``nemotron_streaming``, ``moonshine`` or ``whisper``; ``auto``: that
+    ``model`` is ``parakeet_tdt``, ``nemotron_streaming``, ``moonshine``, ``whisper`` or
+    ``sherpa_onnx``; ``auto``: that
     of the server.
 
     Parameters:

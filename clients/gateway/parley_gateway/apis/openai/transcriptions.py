@@ -39,8 +39,8 @@ class TranscriptionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """The fields of a request with a recording."""
 
     model: str
-    """`parakeet_transcribe`, `moonshine_transcribe` or `whisper_transcribe`, or the name of a model of OpenAI
-    for the server's own."""
+    """`parakeet_transcribe`, `moonshine_transcribe`, `whisper_transcribe` or `sherpa_onnx_transcribe`, or the
+    name of a model of OpenAI for the server's own."""
     language: str | None = None
     """The language of the speech, as in `en`; with `whisper_transcribe` also `auto`: it finds out."""
     languages: list[str] = []

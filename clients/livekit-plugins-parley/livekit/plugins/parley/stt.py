@@ -53,7 +53,8 @@ class STT(stt.STT[Never]):
     Args:
         server: ``host:port`` of the gRPC endpoint.
         tls: how the server is spoken to by TLS; None: plain text.
-        model: ``parakeet_tdt``, ``nemotron_streaming``, ``moonshine`` or ``whisper``; ``auto``: that of
+        model: ``parakeet_tdt``, ``nemotron_streaming``, ``moonshine``, ``whisper`` or ``sherpa_onnx``;
+            ``auto``: that of
             the server.
         language: that is spoken.
         phrases: names and words that are expected; the session's keyterms are added.

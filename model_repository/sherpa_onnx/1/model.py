@@ -1,0 +1,30 @@
+"""Models of several families as a Triton model; see :class:`parley.models.segments.SegmentRecognizer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.models.segments import SegmentRecognizer
+from parley.runtime.parameters import Parameters
+from parley.triton.absent_weights import loads_without_weights
+from parley.triton.observability import log_to_triton
+
+
+@loads_without_weights(pb_utils)
+class TritonPythonModel:
+    """Holds all streams and serves those that have audio, together."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the networks."""
+        log_to_triton(pb_utils, args["model_name"])
+        self._model = SegmentRecognizer(pb_utils, args, Parameters.from_args(args))
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer one piece of audio of each stream."""
+        return self._model.execute(requests)
+
+    def finalize(self) -> None:
+        """End what runs beside the executions."""
+        self._model.close()
