@@ -299,6 +299,22 @@ def serve_tensors(
     requests: Sequence[Any],
     serve: Callable[[Sequence[Tensors]], Sequence[Tensors | ParleyError]],
 ) -> list[Any]:
-    """Answer requests whose tensors go to ``serve``, all together, as they are."""
-    results = serve([read_tensors(request.inputs()) for request in requests])
+    """Answer requests whose tensors go to ``serve``, all together, as they are.
+
+    They may come from several clients. If ``serve`` fails in an unforeseen way, each request is served by
+    itself, so that only that fails whose tensors are the cause.
+    """
+    results = _serve(serve, [read_tensors(request.inputs()) for request in requests])
     return [answer(pb_utils, result, lambda tensors: tensors) for result in results]
+
+
+def _serve(
+    serve: Callable[[Sequence[Tensors]], Sequence[Tensors | ParleyError]], requests: Sequence[Tensors]
+) -> Sequence[Tensors | ParleyError]:
+    try:
+        return serve(requests)
+    except Exception as error:  # noqa: BLE001 - answered and logged
+        if len(requests) == 1:
+            _log.exception("a request cannot be served")
+            return [ParleyError(f"{type(error).__name__}: {error}")]
+    return [result for request in requests for result in _serve(serve, [request])]

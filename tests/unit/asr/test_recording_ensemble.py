@@ -158,6 +158,7 @@ def test_a_network_that_fails_is_an_error_of_its_requests(features, spoken, monk
         ("ALTERNATIVES", np.array([[[1_000_000]]], np.int32)),
         ("CONFIDENCES", np.array([[np.nan]], np.float32)),
         ("SPAN", np.array([[1, 2]], np.int64)),
+        ("REQUEST", np.zeros((1, 0), np.object_)),
     ],
 )
 def test_tokens_that_no_decoder_gives_are_refused(export, name, value):
@@ -178,3 +179,5 @@ def test_tokens_that_no_decoder_gives_are_refused(export, name, value):
     assert tensor_struct(good["REPLY"], TranscribeReply).duration_ms == 1_000
     (bad,) = texts.serve([{**request, name: value}])
     assert isinstance(bad, InvalidInputError)
+    (empty,) = texts.serve([{own: rows[:0] for own, rows in request.items()}])
+    assert isinstance(empty, InvalidInputError)

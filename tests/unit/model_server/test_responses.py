@@ -21,7 +21,7 @@ from parley.inference import make_engine_name
 from parley.triton.failures import read_failure, wire_text
 from parley.triton.observability import log_to_triton
 from parley.triton.response_thread import ResponseThread
-from parley.triton.responses import Responder, answer
+from parley.triton.responses import Responder, answer, serve_tensors
 
 DATA = {"X": np.array([1], np.int16)}
 
@@ -77,6 +77,26 @@ def test_a_synchronous_answer_tells_the_log_as_much(pb_utils, caplog, error, log
     response = answer(pb_utils, error, lambda _: {})
     assert response.error().message() == error.to_wire()
     assert [one.message for one in caplog.records if one.name.startswith("parley.")] == [logged]
+
+
+def test_a_request_that_breaks_the_common_run_fails_alone(pb_utils, caplog):
+    served = []
+
+    def serve(batch):
+        served.append(len(batch))
+        if any(len(tensors["X"]) == 0 for tensors in batch):
+            raise IndexError("no rows")
+        return [tensors if tensors["X"][0] else InferenceError("zero") for tensors in batch]
+
+    requests = [Request({"X": np.array(rows)}) for rows in ([1], [], [0], [2])]
+    first, broken, refused, last = serve_tensors(pb_utils, requests, serve)
+    assert served == [4, 1, 1, 1, 1]
+    for response, row in ((first, 1), (last, 2)):
+        (tensor,) = response.output_tensors()
+        assert tensor.as_numpy().tolist() == [row]
+    assert broken.error().message() == "internal_error: IndexError: no rows"
+    assert refused.error().message() == "inference_failed: zero"
+    assert caplog.text.count("cannot be served") == 1
 
 
 def test_unexpected_errors_are_answered_and_logged_with_their_trace(pb_utils, caplog):

@@ -154,8 +154,11 @@ class RecordingTexts:
     def _answer(self, request: Tensors) -> Tensors | ParleyError:
         try:
             rows = {len(request[name]) for name in self.names}
-            if len(rows) != 1 or request["SPAN"].shape[1:] != (3,):
-                raise InvalidInputError("the inputs differ in their rows, or SPAN is not [rows, 3]")
+            shapes = request["SPAN"].shape[1:], request["REQUEST"].shape[1:]
+            if len(rows) != 1 or rows == {0} or shapes != ((3,), (1,)):
+                raise InvalidInputError(
+                    "the inputs have no rows or not as many, SPAN is not [rows, 3], or REQUEST not [rows, 1]"
+                )
             self._check_tokens(request)
             pieces = read_decoded(request)
             messages, spans = request["REQUEST"].reshape(-1), request["SPAN"].tolist()
