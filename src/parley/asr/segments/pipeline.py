@@ -43,7 +43,7 @@ from parley.asr.segments.reader import (
     words_of,
 )
 from parley.asr.segments.utterance import EarlyText, OpenUtterance, PartialText, PendingText, Window
-from parley.asr.segments.worker import ReadRequest, TextReader
+from parley.asr.segments.worker import ReadRequest, Source, TextReader
 from parley.errors import OverloadedError, ParleyError
 
 _REST = 3
@@ -262,7 +262,7 @@ class SegmentPipeline:
         """Have audio read that begins at a sample of the stream, or of what is joined."""
         stream = item.work.stream
         stretch = Stretch(audio, stream.reading, start // PER_MS)
-        asked = self._text_reader.ask(stretch, final=final, of=(stream.identity, utterance))
+        asked = self._text_reader.ask(stretch, final=final, of=Source(stream.identity, utterance))
         item.asked.append(asked)
         return asked
 

@@ -1,4 +1,4 @@
-"""Audio to text for all streams: one thread, final texts before partial ones, each in order of arrival.
+"""Audio to text for all streams: one thread, final texts before partial ones, streams in turns.
 
 Stretches that wait, are of one kind and similarly long are read in one run, as the reader allows.
 """
@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Protocol
 
 from parley.asr.segments.reader import Reader, RecognizedText, Stretch, to_parley_error
@@ -33,16 +34,29 @@ _REMEMBERED = 64
 """Failed stretches that are remembered, to recognise one that is tried again."""
 
 
+_MOST_OF_A_STREAM = 8
+"""Final texts of one stream that may wait, and as many partial ones: the room is there for all streams."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where audio is from."""
+
+    stream: Hashable
+    utterance: Hashable
+    """What cannot be read of one counts as one failure."""
+
+
 class TextReader(Protocol):
     """Reads audio for streams."""
 
-    def ask(self, stretch: Stretch, *, final: bool, of: Hashable) -> ReadRequest:
+    def ask(self, stretch: Stretch, *, final: bool, of: Source) -> ReadRequest:
         """Have a stretch read.
 
         Args:
             stretch: what is read.
             final: whether it comes before all that is not.
-            of: the utterance that it is from; what cannot be read of one counts as one failure.
+            of: the utterance that it is from.
 
         Raises:
             OverloadedError: too much waits already.
@@ -70,7 +84,7 @@ class ReadRequest:
         stretch: Stretch,
         *,
         final: bool,
-        of: Hashable,
+        of: Source,
         clock: Callable[[], float],
     ) -> None:
         self.stretch = stretch
@@ -147,7 +161,7 @@ class _Failures:
 
     def __init__(self) -> None:
         self.count = 0
-        self._seen: deque[tuple[Hashable, bytes]] = deque(maxlen=_REMEMBERED)
+        self._seen: deque[tuple[Source, bytes]] = deque(maxlen=_REMEMBERED)
 
     def add(self, asked: ReadRequest) -> None:
         """One more reading has failed."""
@@ -185,12 +199,14 @@ class ThreadedReader:
         self._changed = threading.Condition()
         self._closing = False
         self._running: ReadRun | None = None
+        self._served: frozenset[Hashable] = frozenset()
+        """Streams of the last run."""
         self._began_at: float | None = None
         self._failures = _Failures()
         self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
         self._thread.start()
 
-    def ask(self, stretch: Stretch, *, final: bool, of: Hashable) -> ReadRequest:
+    def ask(self, stretch: Stretch, *, final: bool, of: Source) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
         asked = ReadRequest(stretch, final=final, of=of, clock=self._clock)
         with self._changed:
@@ -201,6 +217,9 @@ class ThreadedReader:
                 self._forget_dropped()
             if len(waiting) >= self._room:
                 raise OverloadedError(f"{len(waiting)} texts are waiting to be read; try again later")
+            own = sum(other.of.stream == of.stream and not other.dropped for other in waiting)
+            if own >= _MOST_OF_A_STREAM:
+                raise OverloadedError(f"{_MOST_OF_A_STREAM} texts of this stream are waiting to be read")
             waiting.append(asked)
             if final and self._running is not None and not self._running.final:
                 self._running.stop.request()
@@ -262,14 +281,23 @@ class ThreadedReader:
             while not self._closing:
                 self._forget_dropped()
                 if waiting := self._finals or self._partials:
-                    lengths = [len(asked.stretch.audio) for asked in waiting]
-                    together = [waiting[place] for place in self._reader.limits.together(lengths)]
-                    for asked in together:
-                        waiting.remove(asked)
-                    self._running = ReadRun(together)
+                    self._running = self._take(waiting)
                     break
                 self._changed.wait()
             return self._running
+
+    def _take(self, waiting: deque[ReadRequest]) -> ReadRun:
+        """Take the first of what waits, with what can be read in the same run.
+
+        Streams take turns: what one has in great number does not hold up the others.
+        """
+        turns = sorted(waiting, key=lambda asked: asked.of.stream in self._served)
+        places = self._reader.limits.together([len(asked.stretch.audio) for asked in turns])
+        together = [turns[place] for place in places]
+        waiting.clear()
+        waiting.extend(asked for asked in turns if asked not in together)
+        self._served = frozenset(asked.of.stream for asked in together)
+        return ReadRun(together)
 
 
 class InlineReader:
@@ -278,7 +306,7 @@ class InlineReader:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def ask(self, stretch: Stretch, *, final: bool, of: Hashable) -> ReadRequest:
+    def ask(self, stretch: Stretch, *, final: bool, of: Source) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
         asked = ReadRequest(stretch, final=final, of=of, clock=lambda: 0.0)
         (result,) = self._reader.read_all([stretch])

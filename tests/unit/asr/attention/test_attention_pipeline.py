@@ -234,7 +234,7 @@ def test_a_text_that_could_not_be_read_twice_is_given_up_for_its_stream_alone(te
     pipeline = new_pipeline(text_reader)
     call = Call(pipeline, partial_interval_ms=0).send(UTTERANCE)
     other = Call(pipeline, partial_interval_ms=0).send(UTTERANCE)
-    (first,) = [asked for asked in text_reader.waiting if asked.of[0] is call.stream.identity]
+    (first,) = [asked for asked in text_reader.waiting if asked.of.stream is call.stream.identity]
     first.fail(broken())
     text_reader.waiting.remove(first)
     with pytest.raises(InferenceError):

@@ -9,7 +9,7 @@ import pytest
 from attention_fakes import NOTHING, LengthNetwork, broken, new_reader
 
 from parley.asr.segments.reader import Stretch
-from parley.asr.segments.worker import ThreadedReader
+from parley.asr.segments.worker import Source, ThreadedReader
 from parley.errors import (
     InferenceError,
     ModelUnavailableError,
@@ -67,7 +67,7 @@ def audio(ms):
 
 
 def ask(text_reader, ms, *, final=True, of=None):
-    return text_reader.ask(Stretch(audio(ms), NOTHING), final=final, of=of or object())
+    return text_reader.ask(Stretch(audio(ms), NOTHING), final=final, of=of or Source(object(), 1))
 
 
 def begun(network):
@@ -141,6 +141,30 @@ def test_waiting_final_texts_are_bounded(text_reader, network):
     ask(text_reader, 400)
 
 
+def test_streams_take_turns(text_reader, network):
+    texts = [ask(text_reader, 100, of=Source("a", 1))]
+    begun(network)
+    texts += [ask(text_reader, ms, of=Source("a", ms)) for ms in (200, 300)]
+    texts.append(ask(text_reader, 400, of=Source("b", 1)))
+    network.permits.release(4)
+    assert [text(asked) for asked in texts] == ["t10", "t20", "t30", "t40"]
+    assert [samples // 16 for samples in network.read] == [100, 400, 200, 300]
+
+
+def test_the_texts_that_wait_of_one_stream_are_bounded(network, clock):
+    text_reader = ThreadedReader(new_reader(network), room=100, clock=clock)
+    ask(text_reader, 100)
+    begun(network)
+    mine = [ask(text_reader, 200, of=Source("a", number)) for number in range(8)]
+    with pytest.raises(OverloadedError, match="8 texts of this stream"):
+        ask(text_reader, 300, of=Source("a", 9))
+    mine[0].drop()
+    ask(text_reader, 300, of=Source("a", 9))
+    ask(text_reader, 400, of=Source("b", 1))
+    network.permits.release(100)
+    text_reader.close(TIMEOUT_S)
+
+
 def test_a_text_that_cannot_be_read_fails_alone(text_reader, network):
     network.failure = broken()
     failing = ask(text_reader, 100)
@@ -182,7 +206,7 @@ def test_a_stretch_that_is_tried_again_and_again_is_one_failure(text_reader, net
     for _ in range(5):
         fail(text_reader, network, 100)  # as a client sends it in stream after stream
     for ms in (110, 120, 130):
-        fail(text_reader, network, ms, of="utterance", final=ms == 130)
+        fail(text_reader, network, ms, of=Source("stream", 1), final=ms == 130)
     text_reader.check()
     fail(text_reader, network, 140)
     with pytest.raises(ModelUnavailableError):

@@ -14,7 +14,7 @@ from segment_fakes import MS, LoudReader
 from parley.asr.messages import TranscribeRequest
 from parley.asr.segments.reader import ReadOptions, RunLimits, Stretch
 from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
-from parley.asr.segments.worker import ThreadedReader
+from parley.asr.segments.worker import Source, ThreadedReader
 from parley.errors import InferenceError, ParleyError
 
 TIMEOUT_S = 10
@@ -79,7 +79,7 @@ def text_reader(reader):
 
 def asked(text_reader, ms, *, final=True):
     stretch = Stretch(np.full(ms * MS, 9_000, np.int16), ReadOptions())
-    return text_reader.ask(stretch, final=final, of=object())
+    return text_reader.ask(stretch, final=final, of=Source(object(), 1))
 
 
 def begin(text_reader, reader):
