@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 import msgspec
 import pytest
+from chat_requests import TOOLS, collect, request, said, story, user
 
 from parley.agent.config import AgentDeadlines
 from parley.agent.generation import warm_up
@@ -15,30 +16,10 @@ from parley.chat import ChatMessage, ToolCall
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.errors import ContextTooLongError, InvalidMessageError, OverloadedError
 from parley.inference import ModelRequest, text_tensor
-from parley.llm.messages import Completed, GenerateRequest, Priority, Sampling, TextDelta, ToolCalled
+from parley.llm.messages import Completed, Priority, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
 from parley.triton.grpc_client import LoopbackClient
 
-SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."
-PROPERTIES = {
-    "city": {"type": "string", "description": "The name of the city."},
-    "day": {"type": "string", "description": "The day, if it is not now."},
-    "minutes": {"type": "integer", "description": "How many minutes."},
-    "label": {"type": "string", "description": "What the timer is for."},
-}
-
-
-def tool(name, description, required, *optional):
-    properties = {key: PROPERTIES[key] for key in (required, *optional)}
-    parameters = {"type": "object", "properties": properties, "required": [required]}
-    return Tool(name=name, description=description, parameters=parameters)
-
-
-TOOLS = (
-    tool("get_weather", "Get the weather in a city.", "city", "day"),
-    tool("get_time", "Get the time in a city.", "city"),
-    tool("set_timer", "Start a timer.", "minutes", "label"),
-)
 MAX_REQUESTS = 64  # of configs/tiny.pbtxt
 
 
@@ -52,36 +33,6 @@ async def port(server):
 @pytest.fixture
 def chat(port):
     return Qwen3ChatModel(port)
-
-
-def user(text):
-    return ChatMessage(role="user", content=text)
-
-
-def request(*messages, max_tokens=64, tools=TOOLS, **fields):
-    system = ChatMessage(role="system", content=SYSTEM)
-    return GenerateRequest(
-        **{
-            "request_id": uuid.uuid4().hex,
-            "messages": [system, *(messages or [user("hello")])],
-            "tools": list(tools),
-            "sampling": Sampling(max_tokens=max_tokens),
-            **fields,
-        }
-    )
-
-
-def story(**fields):
-    """The request with the longest answer that the model knows."""
-    return request(user("tell me a story"), max_tokens=200, **fields)
-
-
-async def collect(chat, wanted):
-    return [event async for event in chat.generate(wanted)]
-
-
-def said(events):
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
 async def test_answers_in_pieces(chat):

@@ -1,0 +1,166 @@
+"""The chat model on vLLM's asynchronous engine, as the gpu profile runs it, in a real server without a GPU.
+
+The engine's core and its worker are processes of their own, which the model's process starts and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from chat_requests import TOOLS, collect, request, said, story, user
+from leftovers import ANY_PORTS, leftovers
+from metrics_page import read_metrics
+
+from parley.engines.qwen3 import Qwen3ChatModel
+from parley.errors import ModelUnavailableError, ParleyError
+from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.processes import session_members
+from parley.llm.messages import Completed, TextDelta, ToolCalled
+from parley.protocol import Tool
+from parley.triton.grpc_client import LoopbackClient
+
+CORE, WORKER = "VLLM::EngineCore", "VLLM::Worker"
+PLACES = 16  # max_num_seqs of model.tiny.json
+PAGE_S = 15.0
+"""Longer than the page takes, and no endless request of many ends meanwhile."""
+RELOAD_S = 90.0
+GONE_S = 10.0
+
+
+def engine_processes(server):
+    return {process.name(): process for process in session_members(server.pid) if "VLLM" in process.name()}
+
+
+def running_ones(processes):
+    """Those that have not ended; what ends them only waits for the model's own process."""
+    deadline = time.monotonic() + GONE_S
+    while left := [process for process in processes if is_running(process)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return left
+
+
+def is_running(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Its model alone; stopped at the end with an engine that works, and without a trace."""
+    options = ServerOptions(
+        load_models=("qwen3",),
+        environment={"PARLEY_QWEN3_ENGINE": "async"},
+        state_dir=tmp_path_factory.mktemp("async"),
+        **ANY_PORTS,
+    )
+    with EmbeddedServer(options) as running:
+        session, prefix = running.pid, running.shm_prefix
+        yield running
+        engine = engine_processes(running)
+        assert set(engine) == {CORE, WORKER}
+    assert leftovers(session, prefix) == ([], [])
+    assert running_ones(engine.values()) == []
+
+
+@pytest.fixture
+async def chat(server):
+    port = LoopbackClient(server.endpoints.grpc, max_streams=4 * PLACES)
+    yield Qwen3ChatModel(port)
+    await port.close()
+
+
+def endless():
+    """A call whose arguments the grammar makes longer than the context."""
+    texts = {"type": "array", "minItems": 100, "items": {"type": "string", "minLength": 100}}
+    parameters = {"type": "object", "properties": {"city": texts}, "required": ["city"]}
+    weather = Tool(name="get_weather", description="Get the weather in a city.", parameters=parameters)
+    return request(user("what's the weather in paris"), tools=(weather,), max_tokens=3_500)
+
+
+async def test_two_answers_stream_side_by_side(chat):
+    answers = await asyncio.gather(*(collect(chat, story()) for _ in range(2)))
+    for events in answers:
+        assert said(events).startswith("Once upon a time")
+        assert len([event for event in events if isinstance(event, TextDelta)]) > 5
+        assert events[-1].finish_reason == "stop"
+    assert said(answers[0]) == said(answers[1])
+
+
+async def test_a_tool_is_called_under_its_grammar(chat):
+    weather, *others = TOOLS
+    city = {"type": "string", "enum": ["Rome", "London"]}
+    properties = {**weather.parameters["properties"], "city": city}
+    narrow = type(weather)(
+        name=weather.name,
+        description=weather.description,
+        parameters={**weather.parameters, "properties": properties},
+    )
+    wanted = request(user("what's the weather in paris"), tools=(narrow, *others))
+    *_, called, completed = await collect(chat, wanted)
+    assert isinstance(called, ToolCalled)
+    assert called.call.name == "get_weather"
+    assert called.call.arguments["city"] in ("Rome", "London")
+    assert completed.finish_reason == "tool_calls"
+
+
+async def until_engine_has(server, running, waiting):
+    """By what its core says with each step, on the page of metrics."""
+    found = None
+    async with asyncio.timeout(PAGE_S):
+        while found != (running, waiting):
+            page = await asyncio.to_thread(read_metrics, server)
+            states = {
+                dict(labels)["state"]: value
+                for (name, labels), value in page.items()
+                if name == "parley_engine_requests"
+            }
+            found = states.get("running"), states.get("waiting")
+
+
+async def test_cancelled_requests_leave_nothing_in_the_engine(chat, server):
+    """Half of them are aborted, and the readers of the others go away; some run and some wait."""
+    requests = [endless() for _ in range(PLACES + 4)]
+    answers = [asyncio.create_task(collect(chat, wanted)) for wanted in requests]
+    await until_engine_has(server, PLACES, 4)
+    for answer in answers[1::2]:
+        answer.cancel()
+    await asyncio.gather(*(chat.abort(wanted.request_id) for wanted in requests[::2]))
+    aborted = await asyncio.gather(*answers[::2])
+    assert [events[-1].finish_reason for events in aborted] == ["abort"] * len(aborted)
+    wanted = endless()
+    probe = asyncio.create_task(collect(chat, wanted))
+    await until_engine_has(server, 1, 0)
+    await chat.abort(wanted.request_id)
+    assert (await probe)[-1].finish_reason == "abort"
+
+
+async def test_a_core_that_dies_fails_its_requests_and_is_started_again(chat, server):
+    before = engine_processes(server)
+    running = asyncio.create_task(collect(chat, endless()))
+    await until_engine_has(server, 1, 0)
+    os.kill(before[CORE].pid, signal.SIGKILL)
+    with pytest.raises(ModelUnavailableError):
+        await running
+    async with asyncio.timeout(RELOAD_S):
+        while not await answers(chat):  # noqa: ASYNC110 - the server has no event for it
+            await asyncio.sleep(0.2)
+    after = engine_processes(server)
+    assert set(after) == {CORE, WORKER}
+    assert {process.pid for process in before.values()}.isdisjoint(one.pid for one in after.values())
+    assert running_ones(before.values()) == []
+
+
+async def answers(chat):
+    try:
+        return isinstance((await collect(chat, request()))[-1], Completed)
+    except ParleyError:
+        return False
