@@ -199,7 +199,8 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
             as large as the other settings allow batches to be.
         ``frame_buckets``: rising sizes to which the new frames are padded, with the past kept.
         ``whole_buckets``: the same for prompts and all frames, if the past is not kept.
-        ``past_buckets``: rising sizes to which the estimator's past is padded, in frames.
+        ``past_buckets``: rising sizes to which the estimator's past is padded, in frames. The estimator's is
+            bounded long before the encoder's: a size may be repeated beside a larger one of the encoder.
         ``encoder_past_buckets``: as many, to which the encoder's past is padded at the same time, in tokens.
         ``row_buckets``: rising numbers of rows to which batches are padded.
 
@@ -336,16 +337,18 @@ def _graphs(parameters: Parameters, device: torch.device) -> bool:
 
 
 def _buckets(parameters: Parameters, *, keep: bool) -> Buckets:
-    def sizes(name: str) -> tuple[int, ...]:
-        return parse_sizes(parameters.text(name, ""), name)
+    def sizes(name: str, *, repeated: bool = False) -> tuple[int, ...]:
+        return parse_sizes(parameters.text(name, ""), name, repeated=repeated)
 
     frames, whole = sizes("frame_buckets"), sizes("whole_buckets")
-    past, tokens = sizes("past_buckets"), sizes("encoder_past_buckets")
+    past, tokens = (sizes(name, repeated=True) for name in ("past_buckets", "encoder_past_buckets"))
     if len(past) != len(tokens):
         raise ModelLoadingError(
             f"{len(past)} past_buckets and {len(tokens)} encoder_past_buckets: each needs the other"
         )
     pasts = tuple(zip(tokens, past, strict=True))
+    if len(set(pasts)) < len(pasts):
+        raise ModelLoadingError("past_buckets and encoder_past_buckets have the same pair of sizes twice")
     return Buckets(frames if keep else whole, sizes("row_buckets"), pasts if keep else ())
 
 

@@ -13,8 +13,13 @@ from parley.inference import Tensor
 Tensors = Mapping[str, Tensor]
 
 
-def parse_sizes(text: str, name: str) -> tuple[int, ...]:
+def parse_sizes(text: str, name: str, *, repeated: bool = False) -> tuple[int, ...]:
     """Read a rising list of positive numbers such as ``"192,256,320"``; empty text is an empty list.
+
+    Args:
+        text: the list.
+        name: of the setting.
+        repeated: whether a number may follow itself.
 
     Raises:
         ModelLoadingError: it is something else.
@@ -23,7 +28,8 @@ def parse_sizes(text: str, name: str) -> tuple[int, ...]:
         sizes = tuple(int(size) for size in text.split(",")) if text else ()
     except ValueError as error:
         raise ModelLoadingError(f"{name} {text!r} must look like 1,2,4") from error
-    if list(sizes) != sorted(set(sizes)) or any(size < 1 for size in sizes):
+    rising = sorted(sizes if repeated else set(sizes))
+    if list(sizes) != rising or any(size < 1 for size in sizes):
         raise ModelLoadingError(f"{name} {text!r} must be rising positive numbers")
     return sizes
 

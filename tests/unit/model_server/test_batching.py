@@ -23,6 +23,10 @@ def test_a_list_of_sizes_rises_and_rounds_up():
     for text in ("2,1", "0,1", "x", "1,1"):
         with pytest.raises(ModelLoadingError, match="rows"):
             parse_sizes(text, "rows")
+    assert parse_sizes("1,1,2", "past", repeated=True) == (1, 1, 2)
+    for text in ("2,1,1", "0,0"):
+        with pytest.raises(ModelLoadingError, match="past"):
+            parse_sizes(text, "past", repeated=True)
 
 
 def test_a_column_is_one_value_per_row():

@@ -175,7 +175,7 @@ class Buckets:
             for frames, past, rows in itertools.product(self.frames, self.past or ((0, 0),), self.rows)
             if fewest[rows] == 1 or fewest[rows] * frames <= max_frames
         ]
-        return sorted(sizes, key=lambda size: size[2] * (size[0] + size[1][1]), reverse=True)
+        return sorted(sizes, key=lambda size: (size[2] * (size[0] + size[1][1]), size[1][0]), reverse=True)
 
 
 def batch_rows(

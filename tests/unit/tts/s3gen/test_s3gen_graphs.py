@@ -24,7 +24,7 @@ from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
 from parley.tts.s3gen.utterance import AudioUtterance, Plan
 
 REPOSITORY = Path(__file__).parents[4] / "model_repository"
-BUCKETS = Buckets(frames=(32, 64, 208), rows=(1, 2, 4), past=((60, 120), (400, 200)))
+BUCKETS = Buckets(frames=(32, 64, 208), rows=(1, 2, 4), past=((60, 120), (150, 200), (400, 200)))
 WHOLE = Buckets(frames=(160, 320), rows=(1, 2))
 
 
@@ -130,6 +130,18 @@ def test_both_pasts_are_padded_to_the_same_size():
     assert buckets.round_past(161, 10) == (1_100, 704)
     assert buckets.round_past(10, 321) == (1_100, 704)
     assert buckets.round_past(1_101, 10) == (1_101, 10)
+
+
+def test_the_encoders_past_may_have_a_size_between():
+    """The estimator's past has long reached its bound when the encoder's still grows."""
+    buckets = Buckets(frames=(32, 64), rows=(1, 4), past=((160, 320), (400, 704), (1_100, 704)))
+    assert buckets.round_past(161, 10) == (400, 704)
+    assert buckets.round_past(401, 704) == (1_100, 704)
+    sizes = buckets.sizes(8_192)
+    assert len(sizes) == len(set(sizes)) == 12
+    # Memory of all graphs is that of the first one.
+    frames, (tokens, past), rows = sizes[0]
+    assert (frames, tokens, past, rows) == (64, 1_100, 704, 4)
 
 
 class Sizes:
