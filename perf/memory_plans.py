@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from bench_tts import random_networks
 from google.protobuf import text_format
-from gpu_check.language import QWEN3_4B, t3_shapes
+from gpu_check.sizes import QWEN3_4B, T3_WIDTH, qwen3_sizes, t3_shapes, t3_sizes
 from torch import nn
 from tritonclient.grpc import model_config_pb2
 
@@ -129,16 +129,12 @@ def least_caches(plan: GpuPlan) -> dict[str, float]:
 
 def qwen3_token_bytes() -> int:
     """Keys and values of one token."""
-    heads: int = QWEN3_4B["num_key_value_heads"] * QWEN3_4B["head_dim"]
-    layers: int = QWEN3_4B["num_hidden_layers"]
-    return 2 * layers * heads * _HALF
+    return qwen3_sizes(QWEN3_4B).cached * _HALF
 
 
 def t3_token_bytes() -> int:
     """Keys and values of one position, of both streams of guidance."""
-    shapes = dict(t3_shapes(1_024))
-    layers = sum(name.endswith("k_proj.weight") for name in shapes)
-    return 2 * layers * 2 * shapes["tfmr.layers.0.self_attn.k_proj.weight"][0] * _HALF
+    return t3_sizes(T3_WIDTH).cached * _HALF
 
 
 def _cache(model: str, plan: GpuPlan) -> float:
@@ -214,7 +210,7 @@ def _qwen3_awq() -> float:
 
 
 def _t3() -> int:
-    return sum(math.prod(shape) for _, shape in t3_shapes(1_024))
+    return sum(math.prod(shape) for _, shape in t3_shapes(T3_WIDTH))
 
 
 def _size(past: Past) -> float:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
+
+from gpu_check.calls import HeldCalls
+from gpu_check.roofline import Roof, Work
 
 
 class SkippedError(Exception):
@@ -19,6 +22,7 @@ class Settings:
     """How every section runs."""
 
     device: torch.device
+    roof: Roof
     small: bool
     """Narrow networks with all their layers, for a machine without a GPU."""
     ends_at: float
@@ -58,6 +62,17 @@ class Findings:
     skipped: str = ""
     """Why the section, or the rest of it, did not run."""
     error: str = ""
+    throughput: float | None = None
+    """Units of :data:`gpu_check.calls.STAGES` in a second, of the best load that keeps up with speech."""
+
+    def keeps_up(self, rate: float, enough: bool) -> None:
+        """Note the throughput of a load, which counts if it is ``enough`` for speech in real time."""
+        self.throughput = max(self.throughput or 0.0, rate if enough else 0.0)
+
+    def share(self, name: str, roof: Roof, work: Work, dtype: torch.dtype, taken_s: float) -> None:
+        """Keep the share of the roof that a run reaches which takes so long, and print it."""
+        share, limit = roof.share(work, dtype, taken_s)
+        self.measure(f"{name}: share of the roof, {limit}", 100 * share, "%")
 
     def measure(self, name: str, value: float, unit: str) -> None:
         """Keep a value, and print it."""
@@ -78,6 +93,21 @@ class Findings:
 Section = Callable[[Settings, Findings], None]
 
 
-def to_json(machine: dict[str, str], found: list[Findings]) -> str:
+def throughputs(found: Sequence[Findings]) -> dict[str, float]:
+    """By stage, of those that were measured and did not fail."""
+    return {
+        findings.section: findings.throughput
+        for findings in found
+        if findings.throughput is not None and findings.passed
+    }
+
+
+def to_json(machine: dict[str, str], roof: Roof, found: list[Findings], calls: HeldCalls) -> str:
     """All of it, for a file."""
-    return json.dumps({"machine": machine, "sections": [asdict(findings) for findings in found]}, indent=1)
+    content = {
+        "machine": machine,
+        "roof": asdict(roof),
+        "sections": [asdict(findings) for findings in found],
+        "calls": {**asdict(calls), "held": calls.held},
+    }
+    return json.dumps(content, indent=1)

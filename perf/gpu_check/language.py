@@ -22,7 +22,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from gpu_check.calls import EXCHANGE
 from gpu_check.findings import Findings, Settings, SkippedError
+from gpu_check.sizes import QWEN3_4B, T3_TEXTS, T3_WIDTH, DecoderSizes, qwen3_sizes, t3_shapes, t3_sizes
 from parley.llm.engine import Engine, EngineRequest
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineLoad, EngineMetrics
 from parley.llm.startup import start_engine
@@ -41,35 +43,12 @@ _IDLE_TIMEOUT_S = 10.0
 
 _T3_TOKENS = 5 * TOKENS_PER_SECOND
 _T3_TEXT_TOKENS = 64
-"""With voice, emotion and start, a prompt of 100 positions."""
-_T3_WIDTH = 1024
-_T3_LAYERS = 30
-_T3_TEXTS = 704
-_T3_SPEECHES = 8194
+"""With voice, emotion and start, a prompt of ``_T3_PROMPT`` positions."""
+_T3_PROMPT = 100
 _VOICE_TOKENS = 150
 
 _QWEN3_TOKENS = 64
 _QWEN3_PROMPT = 512
-QWEN3_4B: dict[str, Any] = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "attention_bias": False,
-    "bos_token_id": 151643,
-    "eos_token_id": 151645,
-    "head_dim": 128,
-    "hidden_act": "silu",
-    "hidden_size": 2560,
-    "intermediate_size": 9728,
-    "max_position_embeddings": 40960,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 36,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1_000_000,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-    "vocab_size": 151936,
-}
 _QWEN3_SMALL: dict[str, Any] = {
     "head_dim": 64,
     "hidden_size": 128,
@@ -111,6 +90,11 @@ class _Running:
     abort: Callable[[str], Coroutine[Any, Any, None]]
     vocabulary: int
     """Ids of all tokens are below."""
+    sizes: DecoderSizes
+    prompt: int
+    """Tokens of a request before its answer."""
+    least_rate: float
+    """Tokens in a second of each request that are needed for speech."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +177,10 @@ def _start_t3(settings: Settings, checkpoint: Path) -> _Running:
                 if not isinstance(event, TokensCompleted):
                     yield spoken.tolist()
 
-    return _Running(engine, loads, ask, service.abort, SPEECH_CODES)
+    sizes = t3_sizes(_t3_width(settings))
+    return _Running(
+        engine, loads, ask, service.abort, SPEECH_CODES, sizes, _T3_PROMPT, float(TOKENS_PER_SECOND)
+    )
 
 
 def _utterance(name: str, tokens: int, rng: np.random.Generator) -> TokenUtterance:
@@ -202,7 +189,7 @@ def _utterance(name: str, tokens: int, rng: np.random.Generator) -> TokenUtteran
         rng.standard_normal(SPEAKER_EMBEDDING_SIZE).astype(np.float32),
         rng.integers(0, SPEECH_CODES, _VOICE_TOKENS).astype(np.int32),
     )
-    text = [255, *rng.integers(256, _T3_TEXTS, _T3_TEXT_TOKENS - 2).tolist(), 0]
+    text = [255, *rng.integers(256, T3_TEXTS, _T3_TEXT_TOKENS - 2).tolist(), 0]
     return TokenUtterance(SpeechTokensRequest(request_id=name, max_tokens=tokens), voice, text)
 
 
@@ -228,7 +215,12 @@ def _start_qwen3(settings: Settings, folder: Path, config: dict[str, Any]) -> _R
                 if report.token_ids:
                     yield report.token_ids
 
-    return _Running(engine, loads, ask, engine.abort, config["vocab_size"])
+    sizes, vocabulary = qwen3_sizes(config), config["vocab_size"]
+    return _Running(engine, loads, ask, engine.abort, vocabulary, sizes, length, EXCHANGE.spoken_tokens)
+
+
+def _t3_width(settings: Settings) -> int:
+    return 128 if settings.small else T3_WIDTH
 
 
 def _write_t3(folder: Path, settings: Settings) -> Path:
@@ -241,7 +233,7 @@ def _write_t3(folder: Path, settings: Settings) -> Path:
     from tokenizers import Tokenizer, models  # noqa: PLC0415 - comes with vLLM
 
     folder.mkdir()
-    width = 128 if settings.small else _T3_WIDTH
+    width = _t3_width(settings)
     generator = torch.Generator(settings.device).manual_seed(0)
     tensors = {}
     for name, shape in t3_shapes(width):
@@ -257,35 +249,6 @@ def _write_t3(folder: Path, settings: Settings) -> Path:
         str(folder / "tokenizer.json")
     )
     return folder
-
-
-def t3_shapes(width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Of the original T3, as ``t3_cfg.safetensors`` names them."""
-    inner = 4 * width
-    yield "tfmr.embed_tokens.weight", (8, width)
-    for layer in (f"tfmr.layers.{number}" for number in range(_T3_LAYERS)):
-        for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            yield f"{layer}.self_attn.{part}.weight", (width, width)
-        yield f"{layer}.mlp.gate_proj.weight", (inner, width)
-        yield f"{layer}.mlp.up_proj.weight", (inner, width)
-        yield f"{layer}.mlp.down_proj.weight", (width, inner)
-        yield f"{layer}.input_layernorm.weight", (width,)
-        yield f"{layer}.post_attention_layernorm.weight", (width,)
-    yield "tfmr.norm.weight", (width,)
-    yield "text_emb.weight", (_T3_TEXTS, width)
-    yield "speech_emb.weight", (_T3_SPEECHES, width)
-    yield "text_pos_emb.emb.weight", (2_050, width)
-    yield "speech_pos_emb.emb.weight", (4_100, width)
-    yield "text_head.weight", (_T3_TEXTS, width)
-    yield "speech_head.weight", (_T3_SPEECHES, width)
-    yield "cond_enc.spkr_enc.weight", (width, SPEAKER_EMBEDDING_SIZE)
-    yield "cond_enc.spkr_enc.bias", (width,)
-    yield "cond_enc.emotion_adv_fc.weight", (width, 1)
-    yield "cond_enc.perceiver.pre_attention_query", (1, 32, width)
-    for part in ("norm", "to_q", "to_k", "to_v", "proj_out"):
-        name = f"cond_enc.perceiver.attn.{part}"
-        yield f"{name}.weight", (width,) if part == "norm" else (width, width)
-        yield f"{name}.bias", (width,)
 
 
 async def _measure_start(settings: Settings, findings: Findings, start: Callable[[], _Running]) -> _Running:
@@ -305,6 +268,11 @@ def _memory_used(settings: Settings) -> int:
         return 0
     free, total = torch.cuda.mem_get_info(settings.device)
     return total - free
+
+
+def _dtype(engine: Any) -> torch.dtype:
+    dtype: torch.dtype = engine._engine.model_config.dtype  # noqa: SLF001 - nothing public has it
+    return dtype
 
 
 def _cache_tokens(engine: Any) -> int:
@@ -347,8 +315,13 @@ async def _measure_level(
         rates.append(sessions * tokens / (time.perf_counter() - began))
     name = f"{sessions} requests"
     first = [1_000 * answer.first_s for answer in answers]
-    findings.measure(f"{name}: tokens in a second", statistics.median(rates), "")
-    findings.measure(f"{name}: … of each", statistics.median(rates) / sessions, "")
+    rate = statistics.median(rates)
+    findings.measure(f"{name}: tokens in a second", rate, "")
+    findings.measure(f"{name}: … of each", rate / sessions, "")
+    findings.keeps_up(rate, rate / sessions >= running.least_rate)
+    dtype = _dtype(running.engine)
+    work = running.sizes.step(sessions, running.prompt + tokens / 2, dtype)
+    findings.share(f"{name}, with their prompts", settings.roof, work, dtype, sessions / rate)
     findings.measure(f"{name}: first token p50", statistics.median(first), "ms")
     findings.measure(f"{name}: first token, the last", max(first), "ms")
     lengths = {len(answer.tokens) for answer in answers}

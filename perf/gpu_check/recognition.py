@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_check.findings import Findings, Settings
+from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import forget_memory, memory_mib, once, seconds
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.decoding.topk import top_k
 from parley.asr.decoding.topk_torch import plain_top_k
-from parley.asr.device.fastconformer import SUBSAMPLING, EncoderSizes, FastConformer
+from parley.asr.device.fastconformer import SUBSAMPLING, EncoderPool, EncoderSizes, FastConformer
 from parley.asr.device.features import DeviceLogMel
 from parley.asr.device.memory import (
     NEMOTRON_DECODER,
@@ -26,6 +27,7 @@ from parley.asr.device.memory import (
     TransducerSizes,
     decoder_memory,
     encoder_memory,
+    encoder_parameters,
     streaming_memory,
 )
 from parley.asr.device.offline import DeviceEncoder, DeviceGreedyRows, RunSizes
@@ -64,6 +66,9 @@ def check_kernels(settings: Settings, findings: Findings) -> None:
             taken = seconds(lambda: fused(on_device, 4), settings.device, rounds=50)  # noqa: B023
             plain = seconds(lambda: plain_top_k(on_device, 4), settings.device, rounds=50)  # noqa: B023
             findings.measure(f"top-k of {rows} rows, fused kernel", 1e6 * taken, "µs")
+            # Scores are read, and values and ids written; comparisons are no products.
+            work = Work(0.0, 4.0 * rows * (_CLASSES + 4 + 4))
+            findings.share(f"top-k of {rows} rows", settings.roof, work, torch.float32, taken)
             findings.measure(f"top-k of {rows} rows, plain torch", 1e6 * plain, "µs")
     _check_features(settings, findings)
 
@@ -124,6 +129,10 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
             findings.measure(f"{name}, {rows} streams", 1_000 * taken, "ms")
             audio_s = rows * _CHUNK / 100
             findings.measure(f"{name}, {rows} streams: seconds of audio in a second", audio_s / taken, "")
+            work = _step_work(sizes, decoder, rows, dtype)
+            findings.share(f"{name}, {rows} streams", settings.roof, work, dtype, taken)
+            if dtype is _dtypes(settings)[-1]:
+                findings.keeps_up(audio_s / taken, taken < _CHUNK / 100)
         computed = streaming_memory(
             sizes,
             decoder,
@@ -189,8 +198,9 @@ def check_parakeet(settings: Settings, findings: Findings) -> None:
                 if settings.seconds_left <= 0:
                     findings.skipped = "no time left"
                     return
+                networks = network, encoder, rows_of
                 _measure_utterances(
-                    settings, findings, f"{name}, {rows} x {length} s", (encoder, rows_of), (rows, length)
+                    settings, findings, f"{name}, {rows} x {length} s", networks, (rows, length)
                 )
         parts = encoder_memory(sizes, runs, dtype=dtype), decoder_memory(decoder, pieces)
         _compare_memory(settings, findings, name, *parts)
@@ -200,24 +210,56 @@ def _measure_utterances(
     settings: Settings,
     findings: Findings,
     label: str,
-    networks: tuple[DeviceEncoder, DeviceGreedyRows],
+    networks: tuple[FastConformer, DeviceEncoder, DeviceGreedyRows],
     shape: tuple[int, int],
 ) -> None:
-    (encoder, decoder), (rows, length) = networks, shape
+    (network, encoder, decoder), (rows, length) = networks, shape
     features = (
-        np.random.default_rng(0)
-        .standard_normal((rows, PARAKEET_ENCODER.bands, 100 * length))
-        .astype(np.float32)
+        np.random.default_rng(0).standard_normal((rows, network.sizes.bands, 100 * length)).astype(np.float32)
     )
     lengths = np.full(rows, 100 * length)
     encoded, counts = encoder.encode(features, lengths)
     findings.check(f"{label}: finite", bool(np.isfinite(encoded).all()))
-    taken = seconds(lambda: encoder.encode(features, lengths), settings.device)
-    findings.measure(f"{label}, encoder", 1_000 * taken, "ms")
-    findings.measure(f"{label}: seconds of audio in a second", rows * length / taken, "")
+    encoding = seconds(lambda: encoder.encode(features, lengths), settings.device)
+    findings.measure(f"{label}, encoder", 1_000 * encoding, "ms")
+    findings.measure(f"{label}: seconds of audio in a second", rows * length / encoding, "")
+    work = _whole_work(network.sizes, rows, 100 * length, network.dtype)
+    findings.share(f"{label}, encoder", settings.roof, work, network.dtype, encoding)
     state = decoder.initial(rows)
-    taken = seconds(lambda: decoder.decode(encoded, counts, state, None), settings.device)
-    findings.measure(f"{label}, greedy decoding", 1_000 * taken, "ms")
+    decoding = seconds(lambda: decoder.decode(encoded, counts, state, None), settings.device)
+    findings.measure(f"{label}, greedy decoding", 1_000 * decoding, "ms")
+    if network.dtype is _dtypes(settings)[-1] and length == _SECONDS[0]:  # questions are short
+        findings.keeps_up(rows * length / (encoding + decoding), encoding + decoding < length)
+
+
+@torch.inference_mode()
+def _step_work(encoder: EncoderSizes, decoder: TransducerSizes, rows: int, dtype: torch.dtype) -> Work:
+    """A step of streams: products of the encoder, which has nearly all; weights and rows of all networks."""
+    with torch.device("meta"):
+        network = FastConformer(encoder)
+        pool = EncoderPool.allocate(
+            encoder, rows=rows, left=LEFT, silence=0.0, dtype=network.dtype, device=torch.device("meta")
+        )
+        every = torch.zeros(rows, dtype=torch.int64)
+        features = torch.zeros(rows, _CHUNK, encoder.bands)
+        positions = network.positions(LEFT, _CHUNK // SUBSAMPLING)
+        flops = count_flops(lambda: network.step(features, pool, every, every, positions))
+    weights = encoder_parameters(encoder) * dtype.itemsize + decoder.parameters * torch.float32.itemsize
+    row = EncoderPool.row_bytes(encoder, left=LEFT, dtype=dtype) + decoder.row_bytes
+    return Work(flops, weights + 2 * rows * row)
+
+
+@torch.inference_mode()
+def _whole_work(encoder: EncoderSizes, rows: int, frames: int, dtype: torch.dtype) -> Work:
+    """A run of the encoder over utterances of so many feature frames."""
+    with torch.device("meta"):
+        network = FastConformer(encoder)
+        features, lengths = torch.zeros(rows, frames, encoder.bands), torch.full((rows,), frames)
+        count = encoder.subsampled(frames)
+        positions = network.positions(0, count)
+        flops = count_flops(lambda: network(features, lengths, positions))
+    values = rows * (frames * encoder.bands + count * encoder.width) * torch.float32.itemsize
+    return Work(flops, encoder_parameters(encoder) * dtype.itemsize + values)
 
 
 def _compare_memory(settings: Settings, findings: Findings, name: str, *parts: RecognizerMemory) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from bench_tts import Level, make_speech, random_networks, speak_at_once
 from numpy.typing import NDArray
-from torch.utils.flop_counter import FlopCounterMode
 
 from gpu_check.findings import Findings, Settings
+from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import memory_used_mib, once, seconds
 from parley.models.s3gen import Loaded, prepare_s3gen
 from parley.runtime.cuda_graphs import CudaCapture
@@ -109,16 +109,18 @@ def _check_against_cpu(settings: Settings, findings: Findings) -> None:
 def _compare_ways(settings: Settings, findings: Findings, networks: Networks) -> None:
     """The same batches operation by operation and as graphs."""
     synthesizer = AudioSynthesizer(networks, settings.device, buckets=_load(settings, networks).buckets)
-    runs = {size: _batch(synthesizer, *size) for size in _SIZES}
+    sizes = _SIZES[-1:] if settings.small else _SIZES  # a processor takes minutes for the others
+    runs = {size: _batch(synthesizer, *size) for size in sizes}
     plain, results = {}, {}
     for size, run in runs.items():
-        plain[size] = seconds(run, settings.device, rounds=5)
+        plain[size] = seconds(run, settings.device, rounds=1 if settings.small else 5)
         results[size] = run()
         findings.measure(f"flow {_named(size)}, operation by operation", 1_000 * plain[size], "ms")
-    with FlopCounterMode(display=False) as counter:
-        runs[_SIZES[0]]()
-    flops = counter.get_total_flops()
-    findings.measure(f"flow {_named(_SIZES[0])}", flops / 1e9, "GFLOP")
+    works = {size: _work(synthesizer, networks, size, run) for size, run in runs.items()}
+    kind = next(networks.flow.decoder.estimator.parameters()).dtype
+    for size, work in works.items():
+        findings.measure(f"flow {_named(size)}", work.flops / 1e9, "GFLOP")
+        findings.share(f"flow {_named(size)}, operation by operation", settings.roof, work, kind, plain[size])
     _measure_vocoder(settings, findings, networks)
     if settings.device.type != "cuda":
         findings.skipped = "graphs need a GPU"
@@ -129,10 +131,28 @@ def _compare_ways(settings: Settings, findings: Findings, networks: Networks) ->
         findings.measure(f"flow {_named(size)}, capture", taken, "s")
         taken = seconds(run, settings.device)
         findings.measure(f"flow {_named(size)}, graph", 1_000 * taken, "ms")
-        if size == _SIZES[0]:
-            findings.measure(f"flow {_named(size)}, graph", flops / taken / 1e12, "TFLOP/s")
+        findings.share(f"flow {_named(size)}, graph", settings.roof, works[size], kind, taken)
         error = float((run() - results[size]).abs().max())
         findings.check(f"flow {_named(size)}: a graph computes the same", error < 1e-2, f"{error:.2g}")
+
+
+def _work(
+    synthesizer: AudioSynthesizer,
+    networks: Networks,
+    size: tuple[int, tuple[int, int], int],
+    run: Callable[[], torch.Tensor],
+) -> Work:
+    """The estimator's weights are read in each step, the encoder's and the past once."""
+    _, past, rows = size
+    steps = len(synthesizer.empty.step_contexts)
+    estimator = _bytes(networks.flow.decoder.estimator.parameters())
+    rest = _bytes(networks.flow.parameters()) - estimator
+    kept = _bytes(synthesizer.empty.blank(past[0]).cut(past[1]).tensors)
+    return Work(count_flops(run), steps * estimator + rest + rows * kept)
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _row(synthesizer: AudioSynthesizer, frames: int, past: tuple[int, int]) -> FlowRow:
@@ -166,7 +186,10 @@ def _measure_vocoder(settings: Settings, findings: Findings, networks: Networks)
             networks.vocoder(mel, source)  # noqa: B023
 
         taken = seconds(run, settings.device)
-        findings.measure(f"vocoder {rows} x {frames} frames, operation by operation", 1_000 * taken, "ms")
+        name = f"vocoder {rows} x {frames} frames, operation by operation"
+        findings.measure(name, 1_000 * taken, "ms")
+        work = Work(count_flops(run), _bytes((*networks.vocoder.parameters(), mel, source)))
+        findings.share(name, settings.roof, work, torch.float32, taken)
 
 
 def _load(settings: Settings, networks: Networks) -> Loaded:
@@ -202,6 +225,8 @@ def _serve(settings: Settings, findings: Findings, *, meanflow: bool) -> None:
             for _ in range(2):
                 speak_at_once(service, level, tokens)
             findings.measure(f"{kind}, {sessions} sessions: seconds of audio in a second", level.rate, "")
+            if meanflow:
+                findings.keeps_up(level.rate, level.rate >= sessions)
             findings.measure(f"{kind}, {sessions} sessions: first audio p50", _median_ms(level), "ms")
             memory = memory_used_mib(settings.device) - before
             findings.measure(f"{kind}, {sessions} sessions: memory", memory, "MiB")

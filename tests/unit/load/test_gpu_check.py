@@ -1,0 +1,184 @@
+"""What ``make gpu-check`` computes of what it measures: shares of a roof, and calls."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from gpu_check import calls as gpu_calls
+from gpu_check.calls import EXCHANGE, FILL, STAGES, PlanMemory, count_calls, find_plan_memory
+from gpu_check.findings import Findings, throughputs, to_json
+from gpu_check.roofline import Roof, Work, count_flops, measure_roof
+from gpu_check.sizes import QWEN3_4B, DecoderSizes, qwen3_sizes, t3_sizes
+
+from parley.launcher.options import ROOT
+
+ROOF = Roof({"float32": 1e12, "bfloat16": 1e13}, 1e11)
+CPU = torch.device("cpu")
+H100 = PlanMemory("memory", 64)
+
+
+class TestRoof:
+    def test_a_run_is_limited_by_what_takes_longer(self):
+        much = Work(flops=2e12, moved=1e9)  # 2 s and 0.01 s
+        assert ROOF.share(much, torch.float32, 4.0) == (0.5, "compute")
+        assert ROOF.share(much, torch.bfloat16, 4.0) == (0.05, "compute")
+        little = Work(flops=1e9, moved=1e11)  # 0.001 s and 1 s
+        assert ROOF.share(little, torch.float32, 4.0) == (0.25, "memory")
+
+    def test_it_is_kept_in_percent(self, capsys):
+        findings = Findings("s3gen")
+        findings.share("flow", ROOF, Work(1e12, 0.0), torch.float32, 2.0)
+        (figure,) = findings.figures
+        assert (figure.name, figure.value, figure.unit) == ("flow: share of the roof, compute", 50.0, "%")
+        assert "flow: share of the roof, compute: 50 %" in capsys.readouterr().out
+
+    def test_the_roof_of_this_machine(self):
+        roof = measure_roof(CPU)
+        assert list(roof.flops) == ["float32", "bfloat16"]
+        assert min(*roof.flops.values(), roof.bandwidth) > 0
+        assert "TFLOP/s in float32" in str(roof)
+
+    def test_work_is_counted_by_torch(self):
+        left, right = torch.ones(3, 5), torch.ones(5, 7)
+        assert count_flops(lambda: left @ right) == 2 * 3 * 5 * 7
+
+
+class TestSizes:
+    def test_a_step_reads_the_weights_once_for_all_requests(self):
+        sizes = DecoderSizes(weights=1_000, cached=10, attended=20)
+        one, many = (sizes.step(requests, 50.0, torch.float16) for requests in (1, 8))
+        assert one == Work(2 * (1_000 + 20 * 50), 2 * (1_000 + 10 * 50))
+        assert many == Work(8 * one.flops, 2 * (1_000 + 8 * 10 * 50))
+
+    def test_guidance_multiplies_twice_and_reads_once(self):
+        plain, guided = (DecoderSizes(1_000, 0, 0, streams).step(1, 0, torch.float32) for streams in (1, 2))
+        assert guided == Work(2 * plain.flops, plain.moved)
+
+    def test_the_published_models(self):
+        """By their cards: 4.0 and 0.5 billion, of which tables and the prompt's parts are none here."""
+        assert qwen3_sizes(QWEN3_4B).weights == pytest.approx(4.02e9, rel=0.01)
+        assert t3_sizes(1_024).weights == pytest.approx(0.51e9, rel=0.01)
+
+
+class TestCalls:
+    def test_a_stage_holds_what_its_throughput_is_worth(self):
+        need = STAGES["s3gen"][1]
+        assert need == pytest.approx(EXCHANGE.answer_s / EXCHANGE.length_s)
+        found = count_calls({"s3gen": 100 * need}, H100)
+        assert found.alone == {"s3gen": pytest.approx(100 * FILL)}
+        assert found.together == pytest.approx(100 * FILL)
+
+    def test_stages_share_the_time_of_the_gpu(self):
+        found = count_calls({stage: 130 * need for stage, (_, need) in STAGES.items()}, H100)
+        assert found.together == pytest.approx(130 * FILL / len(STAGES))
+        assert found.held == 18
+
+    def test_memory_may_hold_less(self):
+        found = count_calls(dict.fromkeys(STAGES, 1000000.0), PlanMemory("memory", 8))
+        assert found.held == 8
+        assert found.lines()[-1] == "by all of that: 8"
+
+    def test_what_was_not_measured_is_no_number(self):
+        found = count_calls({"nemotron": 50.0, "t3": 900.0}, PlanMemory("no GPU, no memory plan"))
+        assert found.held is None
+        assert found.missing == ("parakeet", "qwen3", "s3gen")
+        lines = found.lines()
+        assert "qwen3: not measured" in lines
+        assert lines[-1] == "by all of that: not known, for want of parakeet, qwen3, s3gen, memory"
+
+    def test_a_stage_that_never_keeps_up_holds_none(self):
+        found = count_calls({stage: 0.0 if stage == "t3" else 1e6 for stage in STAGES}, H100)
+        assert (found.alone["t3"], found.together, found.held) == (0, 0, 0)
+
+    def test_a_stage_that_the_plan_leaves_out_does_not_count(self):
+        plan = PlanMemory("memory", 8, frozenset({"t3", "s3gen", "chatterbox"}))
+        found = count_calls({"nemotron": 1e6, "parakeet": 1e6, "qwen3": 1e6}, plan)
+        assert (found.missing, found.held) == ((), 8)
+
+    def test_nothing_measured(self):
+        found = count_calls({}, H100)
+        assert (found.together, found.held) == (0, None)
+
+    def test_the_exchange_is_that_of_the_load_profile(self):
+        assert EXCHANGE.length_s == pytest.approx(1.4 + 0.6 + 8.3 / 2.5 + 0.75)
+        assert EXCHANGE.user_speech + EXCHANGE.agent_speech < 1
+        assert EXCHANGE.answer_tokens == pytest.approx((8.3 * 1.3 + 8) / 0.87 / EXCHANGE.length_s)
+
+
+class TestMemory:
+    def test_a_processor_has_no_plan(self):
+        assert find_plan_memory(CPU).sessions is None
+
+    @pytest.mark.parametrize(
+        ("gib", "capability", "sessions", "without"),
+        [(79.2, (9, 0), 64, ""), (14.6, (7, 5), 8, "s3gen"), (45.0, (7, 5), 8, ""), (45.0, (8, 9), 40, "")],
+    )
+    def test_a_gpu_has_the_sessions_of_its_plan(self, monkeypatch, gib, capability, sessions, without):
+        cuda = SimpleNamespace(
+            get_device_properties=lambda _: SimpleNamespace(name="GPU", total_memory=int(gib * 2**30)),
+            get_device_capability=lambda _: capability,
+        )
+        monkeypatch.setattr(gpu_calls, "torch", SimpleNamespace(cuda=cuda))
+        found = find_plan_memory(torch.device("cuda"))
+        assert found.sessions == sessions
+        assert ("s3gen" in found.without) is bool(without)
+        assert f"{sessions} sessions" in found.line
+
+    def test_why_there_is_no_plan(self, monkeypatch):
+        cuda = SimpleNamespace(
+            get_device_properties=lambda _: SimpleNamespace(name="Small", total_memory=2**33),
+            get_device_capability=lambda _: (8, 6),
+        )
+        monkeypatch.setattr(gpu_calls, "torch", SimpleNamespace(cuda=cuda))
+        assert "the GPU Small has 8.0 GiB" in find_plan_memory(torch.device("cuda")).line
+        monkeypatch.setitem(sys.modules, "memory_plans", None)
+        assert find_plan_memory(torch.device("cuda")).line.startswith(
+            "no memory plan: import of memory_plans"
+        )
+
+
+class TestFindings:
+    def test_the_best_load_that_keeps_up_counts(self):
+        findings = Findings("t3")
+        findings.keeps_up(300.0, enough=True)
+        findings.keeps_up(900.0, enough=True)
+        findings.keeps_up(1_200.0, enough=False)
+        assert throughputs([findings, Findings("qwen3")]) == {"t3": 900.0}
+
+    def test_what_failed_does_not_count(self):
+        findings = Findings("t3", throughput=900.0)
+        findings.check("number of tokens", passed=False)
+        assert throughputs([findings]) == {}
+        assert throughputs([Findings("t3", throughput=900.0, error="broken")]) == {}
+
+    def test_the_file_has_all_of_it(self):
+        findings = Findings("t3", throughput=900.0)
+        findings.share("one", ROOF, Work(1e12, 0.0), torch.float32, 2.0)
+        written = json.loads(to_json({"GPU": "none"}, ROOF, [findings], count_calls({"t3": 900.0}, H100)))
+        assert written["roof"]["flops"]["bfloat16"] == 1e13
+        assert written["sections"][0]["throughput"] == 900.0
+        assert written["sections"][0]["figures"][0]["value"] == 50.0
+        assert written["calls"]["by_memory"] == 64
+        assert written["calls"]["held"] is None
+
+
+_ROW = re.compile(r"^\| `(\w+)`[^|]*\| ([\d,]+) [^|]*\| ([\d.]+) [^|]*\| ([\d,]+) \|$", re.MULTILINE)
+
+
+def test_calls_in_the_docs_are_those_of_the_figures_there():
+    text = (ROOT / "docs" / "gpu.md").read_text()
+    rows = {name: [float(value.replace(",", "")) for value in values] for name, *values in _ROW.findall(text)}
+    assert set(rows) == {"nemotron", "parakeet", "t3", "s3gen"}
+    found = count_calls({name: rate for name, (rate, _, _) in rows.items()}, H100)
+    for name, (_, need, held) in rows.items():
+        assert need == pytest.approx(STAGES[name][1], abs=0.005)
+        assert held == pytest.approx(found.alone[name], abs=0.5)
+    assert f"in turns {found.together:.0f} calls" in " ".join(text.split())
