@@ -33,6 +33,8 @@ _MAX_ID = 200
 _MAX_TEXT = 64 * 1024
 """Characters of one answer."""
 _MAX_WORDS = 8_192
+_MAX_SEGMENTS = 4_096
+"""Of all responses together, and so are their words: a server sends 64 KiB of them."""
 _MAX_WORD = 1_000
 _MAX_NAME = 4_096
 """Characters of a tool's name, which is whatever the language model wrote."""
@@ -63,6 +65,10 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
     _check_count("resume.history.responses", resume.history.responses, MAX_ANSWERS)
     for response in resume.history.responses:
         _check_response(response, resume.history.messages)
+    segments = [segment for response in resume.history.responses for segment in response.segments]
+    _check_count("the segments of resume.history.responses", segments, _MAX_SEGMENTS)
+    words = [word for segment in segments for word in segment.words]
+    _check_count("the words of resume.history.responses", words, _MAX_WORDS)
     _check_user(state)
     _check_count("resume.state.queued", state.queued, MAX_QUEUED)
     for queued in state.queued:
@@ -207,6 +213,9 @@ def _check_progress(progress: ResponseProgress) -> None:
         _check_number("an offset of resume.progress.words", offset_ms, progress.audio_ms, least=before_ms)
         _check_length("a text of resume.progress.words", text, _MAX_WORD)
         before_ms = offset_ms
+    # They are looked for in the text, between the chunks of audio of all conversations.
+    if sum(len(text.split()) for _, text in progress.words) > _MAX_WORDS:
+        raise InvalidMessageError(f"resume.progress.words has more than {_MAX_WORDS} words")
 
 
 def _check_id(name: str, value: str) -> None:

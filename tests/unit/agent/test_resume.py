@@ -23,7 +23,9 @@ from parley.checkpoint import (
     ResponseProgress,
     Resume,
     RoundState,
+    SegmentState,
     SessionState,
+    SpokenResponse,
     UserTurnState,
 )
 from parley.protocol import (
@@ -458,6 +460,15 @@ async def test_a_client_that_is_still_asks_for_prompts_and_leaves():
 
 # --- what is refused --------------------------------------------------------------------------------------
 
+
+def with_answers(*responses: list[SegmentState]) -> Resume:
+    kept = [
+        SpokenResponse(response_id=f"r{number}", audio_ms=10, segments=segments)
+        for number, segments in enumerate(responses)
+    ]
+    return Resume(state=state(), history=HistoryState(responses=kept))
+
+
 BIG = "x" * 70_000
 RESULT = ChatMessage(role="tool", content="1", tool_call_id="a")
 CALLS = ChatMessage(role="assistant", tool_calls=[ToolCall(id="a", name="f", arguments={})])
@@ -508,6 +519,8 @@ CALLS = ChatMessage(role="assistant", tool_calls=[ToolCall(id="a", name="f", arg
                 turns=3, agent=turn(rounds=[RoundState(calls=[CALL], results={CALL.id: "x" * 5_000})])
             )
         ),
+        with_answers(*[[SegmentState(text="a")] * 2_100] * 2),
+        with_answers(*[[SegmentState(text="a", words=[(0, 1, 0)] * 4_100)]] * 2),
         Resume(state=state(), progress=progress(text=BIG)),
         Resume(state=state(), progress=progress(audio_ms=-1)),
         Resume(state=state(), progress=progress(audio_ms=10**9)),
@@ -517,6 +530,7 @@ CALLS = ChatMessage(role="assistant", tool_calls=[ToolCall(id="a", name="f", arg
         Resume(state=state(), progress=progress(audio_ms=100, words=[(-5, "a")])),
         Resume(state=state(), progress=progress(audio_ms=100, words=[(0, "a" * 2_000)])),
         Resume(state=state(), progress=progress(audio_ms=100, words=[(0, "a")] * 9_000)),
+        Resume(state=state(), progress=progress(audio_ms=100, words=[(0, "a " * 500)] * 20)),
     ],
 )
 async def test_a_state_that_cannot_be_is_refused(bad):
