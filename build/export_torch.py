@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DESCRIPTION, FILES, WEIGHTS_FILE
 from parley.asr.device.fastconformer import HISTORY, EncoderPool, EncoderSizes, FastConformer
+from parley.asr.device.prompt import LanguagePrompt
 from parley.asr.device.weights import ENCODER, read_weights
 from parley.asr.features.log_mel import SILENCE
 from parley.asr.offline.networks import OnnxEncoder
@@ -110,6 +111,9 @@ def _streaming(folder: Path, dtype: torch.dtype) -> tuple[float, dict[str, torch
     weights = read_weights(folder, path, common.decoder)
     bands = common.config.features_size
     network = _network(weights, bands, dtype, causal=True)
+    prompts = common.config.prompts
+    prompt = LanguagePrompt.of(weights, prompts, network.sizes.width, _CPU)
+    language = np.array([max(prompts.values(), default=0)], np.int64)
     channel = export.streaming.cache_last_channel
     onnx = CacheAwareEncoder(
         open_session(path), lookahead=look_ahead, channel=channel, time=export.streaming.cache_last_time
@@ -126,11 +130,13 @@ def _streaming(folder: Path, dtype: torch.dtype) -> tuple[float, dict[str, torch
         chunk = rng.normal(-9.0, 4.0, (1, bands, onnx.chunk)).astype(np.float32)
         seen = np.concatenate([history, chunk], axis=2)
         history = seen[:, :, -HISTORY:]
-        encoded, _, caches = onnx.encode(seen, caches)
+        encoded, _, caches = onnx.encode(seen, caches, language)
         expected.append(encoded)
         with torch.inference_mode():
-            own = network.step(torch.from_numpy(chunk.transpose(0, 2, 1)), pool, row, row, positions)
-        found.append(own.float().numpy().transpose(0, 2, 1))
+            own = network.step(torch.from_numpy(chunk.transpose(0, 2, 1)), pool, row, row, positions).float()
+            if prompt is not None:
+                own = prompt(own, torch.from_numpy(language))
+        found.append(own.numpy().transpose(0, 2, 1))
     return _difference(np.concatenate(found, axis=2), np.concatenate(expected, axis=2)), weights
 
 

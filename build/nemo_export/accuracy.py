@@ -13,6 +13,7 @@ import torch
 from nemo.collections.asr.models import ASRModel
 from numpy.typing import NDArray
 
+from nemo_export import prompts
 from nemo_export.archive import Entry, Limits
 from nemo_export.layout import use_look_ahead
 from parley.asr import checkpoint
@@ -83,13 +84,25 @@ def by_nemo(model: ASRModel, entry: Entry, clips: Sequence[NDArray[np.float32]])
     if not entry.streaming:
         return [_offline(model, clip) for clip in clips]
     mel = _nemo_mel(model, clips)
-    return [_streamed(model, look_ahead, features) for look_ahead in entry.look_aheads for features in mel]
+    tags = prompts.compared(model)
+    heard = []
+    for look_ahead in entry.look_aheads:
+        for number, features in enumerate(mel):
+            if tags:
+                model.set_inference_prompt(tags[number % len(tags)])
+            heard.append(_streamed(model, look_ahead, features))
+    return heard
 
 
-def by_export(folder: Path, entry: Entry, clips: Sequence[NDArray[np.float32]]) -> list[Heard]:
-    """What the serving code makes of the recordings with an export, for each look-ahead in turn."""
+def by_export(
+    folder: Path, entry: Entry, clips: Sequence[NDArray[np.float32]], tags: Sequence[str] = ()
+) -> list[Heard]:
+    """What the serving code makes of the recordings with an export, for each look-ahead in turn.
+
+    ``tags`` are the languages of the recordings, in turn, as :func:`nemo_export.prompts.compared` has them.
+    """
     if entry.streaming:
-        return _export_streamed(folder, entry, clips)
+        return _export_streamed(folder, entry, clips, tags)
     export = checkpoint.load(folder)
     mel = LogMel(export.config)
     encoder = OnnxEncoder(open_session(export.encoder, threads=_THREADS))
@@ -153,7 +166,8 @@ def _streamed(model: ASRModel, look_ahead: int, features: NDArray[np.float32]) -
             "keep_all_outputs": True,
             **caches,
         }
-        outputs.append(model.encoder.cache_aware_stream_step(**inputs)[0][0].numpy())
+        encoded = model.encoder.cache_aware_stream_step(**inputs)[0]
+        outputs.append(model._apply_prompt_to_encoded(encoded)[0].numpy())  # noqa: SLF001 - as its own step does
         predicted, _, *following, hypotheses = model.conformer_stream_step(
             **inputs, previous_hypotheses=hypotheses, previous_pred_out=predicted, return_transcription=True
         )
@@ -162,7 +176,9 @@ def _streamed(model: ASRModel, look_ahead: int, features: NDArray[np.float32]) -
     return Heard(np.concatenate(outputs, axis=1), tokens)
 
 
-def _export_streamed(folder: Path, entry: Entry, clips: Sequence[NDArray[np.float32]]) -> list[Heard]:
+def _export_streamed(
+    folder: Path, entry: Entry, clips: Sequence[NDArray[np.float32]], tags: Sequence[str]
+) -> list[Heard]:
     export = streaming_checkpoint.load(folder)
     mel = LogMel(export.checkpoint.config)
     joint = OnnxJoint(open_session(export.checkpoint.decoder, threads=_THREADS))
@@ -175,11 +191,13 @@ def _export_streamed(folder: Path, entry: Entry, clips: Sequence[NDArray[np.floa
             channel=export.streaming.cache_last_channel,
             time=export.streaming.cache_last_time,
         )
-        for clip in clips:
+        for number, clip in enumerate(clips):
+            tag = tags[number % len(tags)] if tags else ""
+            prompt = np.array([export.checkpoint.prompt(tag)], np.int64)
             caches = {name: value[None] for name, value in encoder.initial.items()}
             state, outputs, tokens = decoder.initial_state(1), [], []
             for chunk in chunks(mel.offline(clip), encoder.chunk):
-                encoded, lengths, caches = encoder.encode(chunk, caches)
+                encoded, lengths, caches = encoder.encode(chunk, caches, prompt)
                 (new,), state = decoder.decode(encoded, lengths, state)
                 outputs.append(encoded[0, :, : lengths[0]])
                 tokens += new.ids.tolist()

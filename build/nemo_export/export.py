@@ -21,7 +21,7 @@ from nemo.core.connectors.save_restore_connector import SaveRestoreConnector  # 
 from nemo.utils import logging as nemo_logging  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
-from nemo_export import accuracy, archive, layout  # noqa: E402
+from nemo_export import accuracy, archive, layout, prompts  # noqa: E402
 from nemo_export.accuracy import Accuracy, Heard  # noqa: E402
 from nemo_export.archive import Entry, ExportError, Precision  # noqa: E402
 
@@ -32,6 +32,8 @@ class Reference:
 
     clips: Sequence[NDArray]
     heard: Sequence[Heard]
+    tags: Sequence[str]
+    """Languages of the recordings, in turn; none of a model without prompts."""
 
 
 def export(entry: Entry, nemo: Path, models: Path, clips: Path, count: int) -> None:
@@ -54,7 +56,8 @@ def export(entry: Entry, nemo: Path, models: Path, clips: Path, count: int) -> N
         recordings = accuracy.read_clips(clips, count)
         fp32 = _new(work / "fp32")
         layout.export(model, entry, fp32)
-        reference = Reference(recordings, accuracy.by_nemo(model, entry, recordings))
+        heard = accuracy.by_nemo(model, entry, recordings)
+        reference = Reference(recordings, heard, prompts.compared(model))
         del model
         refused = {}
         for precision in entry.limits:
@@ -107,7 +110,9 @@ def _measure(entry: Entry, precision: Precision, fp32: Path, folder: Path, refer
         if precision in ("fp16", "bf16"):
             runnable = Path(temporary)
             layout.convert(entry, fp32, runnable, precision, emulate=True)
-        return accuracy.compare(reference.heard, accuracy.by_export(runnable, entry, reference.clips))
+        return accuracy.compare(
+            reference.heard, accuracy.by_export(runnable, entry, reference.clips, reference.tags)
+        )
 
 
 def _new(folder: Path) -> Path:

@@ -19,7 +19,7 @@ from nemo.collections.asr.models import ASRModel
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from nemo_export import chunks, graphs
+from nemo_export import chunks, graphs, prompts
 from nemo_export.archive import Entry, ExportError, Precision
 
 Half = Literal["fp16", "bf16"]
@@ -144,6 +144,8 @@ def export(model: ASRModel, entry: Entry, folder: Path) -> None:
                     frames=sizes["history_frames"] + sizes["chunk_frames"][str(look_ahead)],
                     caches={cache: sizes[cache] for cache in ("cache_last_channel", "cache_last_time")},
                 )
+                if prompts.dictionary(model):
+                    prompts.add_prompt(encoder, model)
                 weights.save(encoder, folder / name)
             else:
                 graphs.save(encoder, folder / name)
@@ -219,6 +221,8 @@ def _check_kind(model: ASRModel, entry: Entry) -> None:
     there = {context[1] for context in model.encoder.att_context_size_all}
     if missing := set(entry.look_aheads) - there:
         raise ExportError(f"{entry.name} was not trained for look-aheads of {missing}, only for {there}")
+    if prompts.dictionary(model) and not entry.streaming:
+        raise ExportError(f"{entry.name} has language prompts: only a streaming model is served with them")
     if entry.streaming and model.encoder.att_context_style != "chunked_limited":
         raise ExportError(f"{entry.name} is not cache-aware: its attention is not in chunks")
 
@@ -253,6 +257,8 @@ def _sizes(model: ASRModel, entry: Entry) -> dict[str, Any]:
     }
     if entry.streaming:
         sizes["streaming"] = _streaming_sizes(model, entry)
+    if tags := prompts.dictionary(model):
+        sizes["prompts"] = tags
     return sizes
 
 

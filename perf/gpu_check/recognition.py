@@ -276,7 +276,7 @@ def _step(rows: int, seed: int = 0) -> StreamChunks:
     """A chunk of noise of some streams, in rows of their own."""
     audio = _noise(rows, LogMel(ParakeetConfig()).samples(_CHUNK), seed)
     every = np.arange(rows)
-    return StreamChunks(audio, np.full(rows, audio.shape[1]), np.full(rows, _CHUNK), every, every)
+    return StreamChunks(audio, np.full(rows, audio.shape[1]), np.full(rows, _CHUNK), every, every, every * 0)
 
 
 def _noise(rows: int, samples: int, seed: int = 0) -> NDArray[np.int16]:

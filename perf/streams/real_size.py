@@ -80,7 +80,8 @@ def measure(folder: Path, streams: int, threads: int) -> Step:
     bands = export.checkpoint.config.features_size
     features = rng.normal(-9.0, 4.0, (streams, bands, HISTORY + encoder.chunk)).astype(np.float32)
     caches = {name: np.stack([value] * streams) for name, value in encoder.initial.items()}
-    seconds = _median_s(lambda: encoder.encode(features, caches))
+    prompts = np.zeros(streams, np.int64)
+    seconds = _median_s(lambda: encoder.encode(features, caches, prompts))
     layers, left, width = export.streaming.cache_last_channel
     frames = look_ahead + 1
     # Two feed-forward parts of 8 D^2 weights, query, output and the two pointwise convolutions of 5 D^2

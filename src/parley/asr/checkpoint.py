@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
+from parley.languages import understood_language
 
 ENCODER_FILE = "encoder-model.onnx"
 DECODER_FILE = "decoder_joint-model.onnx"
@@ -54,6 +55,8 @@ class ParakeetConfig(msgspec.Struct, frozen=True):
     """Each band by its own mean and deviation, or not at all."""
     durations: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Encoder frames that each duration class advances by; none for an RNN-T."""
+    prompts: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
+    """Indices of language prompts by tag, such as ``en-US`` or ``auto``; none in a model without them."""
 
     @property
     def frame_ms(self) -> int:
@@ -76,6 +79,20 @@ class Checkpoint:
     """Tokens by id; SentencePiece's ``▁`` begins a word."""
     blank: int
     """Id of the blank, which is the start symbol too."""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages that it understands: those of its prompts, else English, as far as it says anything."""
+        return tuple(self.config.prompts) or ("en",)
+
+    def prompt(self, language: str) -> int:
+        """Index of the prompt for a language tag; 0 in a model without prompts.
+
+        Raises:
+            UnsupportedLanguageError: there is no prompt for the language.
+        """
+        prompts = self.config.prompts
+        return prompts[understood_language(language, tuple(prompts))] if prompts else 0
 
     @property
     def encoder(self) -> Path:

@@ -27,9 +27,10 @@ from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.asr.streaming.recognizer import Recognizer, StreamingRecognizer
 from parley.errors import ModelLoadingError, ParleyError, ShuttingDownError
 from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct
+from parley.languages import find_language
 from parley.metrics import Family
 from parley.models.parakeet_decoder import beam_size
-from parley.models.recognition import RecognitionModel, max_chunk_ms, open_detector
+from parley.models.recognition import RecognitionModel, max_chunk_ms, open_detector, read_languages
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -96,6 +97,7 @@ def load_recognizer(
     """
     encoders: dict[int, CacheAwareEncoder] = {}
     chunks: dict[int, int] = {}
+    prompts = export.checkpoint.config.prompts
     for look_ahead, path in choose(export, look_aheads_ms).items():
         encoder = CacheAwareEncoder(
             open_session(path, part=_graph_with_keys(path, export) if keeps_keys else b""),
@@ -103,8 +105,11 @@ def load_recognizer(
             channel=export.streaming.cache_last_channel,
             time=export.streaming.cache_last_time,
         )
+        if encoder.is_prompted != bool(prompts):
+            there, lacks = (path.name, "config.json") if encoder.is_prompted else ("config.json", path.name)
+            raise ModelLoadingError(f"{path.parent}: a language prompt is in {there}, but not in {lacks}")
         try:
-            encoder.warm_up()
+            encoder.warm_up(max(prompts.values(), default=0))
         except ParleyError as error:
             raise ModelLoadingError(f"{path} cannot be run: {error}") from error
         encoders[encoder.chunk] = encoder
@@ -202,6 +207,8 @@ class StreamingModel:
         ``finals_rest_ms``: time without requests to a model that was late.
         ``finals_wait_ms``: how long a step waits for it, which holds up all streams; after that it
             comes with a later piece of audio.
+        ``languages``: those that are served (:func:`parley.models.recognition.read_languages`); of a model
+            with language prompts each needs one.
         ``vad``, ``timeout_s``: see :func:`parley.models.recognition.open_detector`.
         ``engine``: ``onnx``, or ``torch`` with features, caches and greedy decoding on the device.
         ``device``, ``threads``: where the networks run.
@@ -256,7 +263,10 @@ class StreamingModel:
             default_ms=default_ms,
             limits=limits,
         )
-        self._model = RecognitionModel(pb_utils, args, parameters, pipeline, (ASR_FALLBACKS,))
+        check_languages(parameters, engine.checkpoint)
+        self._model = RecognitionModel(
+            pb_utils, args, parameters, pipeline, (ASR_FALLBACKS,), languages=engine.checkpoint.languages
+        )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""
@@ -272,6 +282,21 @@ class StreamingModel:
         self._model.metrics.recorder.count(
             ASR_FALLBACKS, from_model=event.from_model, to_model=event.to_model, reason=event.reason
         )
+
+
+def check_languages(parameters: Parameters, checkpoint: Checkpoint) -> None:
+    """Refuse languages (parameter ``languages``) that a model with prompts has no prompt for.
+
+    Raises:
+        ModelLoadingError: there is no prompt for one of them.
+    """
+    own = checkpoint.languages
+    for language in read_languages(parameters, own):
+        if checkpoint.config.prompts and find_language(language, own) is None:
+            raise ModelLoadingError(
+                f"languages of model {parameters.model} has {language}; its weights have prompts for "
+                f"{', '.join(own)}"
+            )
 
 
 def _policy(parameters: Parameters) -> FinalTranscriptPolicy:

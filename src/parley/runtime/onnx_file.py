@@ -7,7 +7,7 @@ protocol buffers, of which a few fields matter here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -120,6 +120,11 @@ class OnnxModel:
                     self._initializers[_texts(file, field, (_TENSOR_NAME,))[_TENSOR_NAME][0]] = raw
         except (IndexError, ValueError) as error:
             raise ModelLoadingError(f"this is not an ONNX model: {error}") from error
+
+    @property
+    def inputs(self) -> Collection[str]:
+        """Names of its inputs."""
+        return self._inputs.keys()
 
     def tensors(self, folder: Path) -> dict[str, NDArray[Any]]:
         """The weights and constants by name: f32, f16, i32, i64, and bfloat16 as f32; others are left out.

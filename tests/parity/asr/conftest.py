@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / folder) for folder in ("build", "src", "perf")]
 
 from nemo.collections.asr.models import EncDecRNNTBPEModel  # noqa: E402
+from nemo.collections.asr.models.rnnt_bpe_models_prompt import EncDecRNNTBPEModelWithPrompt  # noqa: E402
 from omegaconf import OmegaConf, open_dict  # noqa: E402
 
 from nemo_export import layout  # noqa: E402
@@ -111,6 +112,7 @@ def sharpened(model):
     audio = torch.tensor(read_clips()[0])[None]
     features, lengths = model.preprocessor(input_signal=audio, length=torch.tensor([audio.shape[1]]))
     encoded, _ = model.encoder(audio_signal=features, length=lengths)
+    encoded = model._apply_prompt_to_encoded(encoded)
     predicted, _ = model.decoder.predict(torch.arange(blank)[None], add_sos=False)
     scores = model.joint.joint(encoded.transpose(1, 2), predicted)[0].flatten(0, 1)
     # No token and no duration is likelier than another, on the average; and scores are not so large
@@ -122,6 +124,26 @@ def sharpened(model):
     lead = scores[:, :blank].max(1).values - scores[:, blank]
     layer.bias[blank] += lead.quantile(BLANKS)
     return model
+
+
+PROMPTS = {"en-US": 0, "en": 0, "es-ES": 2, "auto": 5}
+
+
+def prompted(tokenizer):
+    """A cache-aware model with language prompts, as Nemotron 3.5 is one."""
+    torch.manual_seed(0)
+    config = streaming_configuration(tokenizer)
+    with open_dict(config):
+        config.model_defaults.initialize_prompt_feature = True
+        config.model_defaults.num_prompts = 8
+        config.model_defaults.prompt_dictionary = PROMPTS
+    model = EncDecRNNTBPEModelWithPrompt(cfg=config)
+    with torch.no_grad():
+        # So that frames stay apart behind two random layers, and languages too.
+        model.prompt_kernel[0].weight.mul_(6)
+        model.prompt_kernel[2].weight.mul_(3)
+    model.set_inference_prompt("en-US")
+    return sharpened(model)
 
 
 def built(kind, tokenizer):
@@ -153,6 +175,15 @@ def streaming(tokenizer, tmp_path_factory):
     """A cache-aware model and the folder of its export."""
     model = built("rnnt-streaming", tokenizer)
     folder = tmp_path_factory.mktemp("streaming")
+    layout.export(model, entry_of("rnnt-streaming"), folder)
+    return model, folder
+
+
+@pytest.fixture(scope="session")
+def prompted_streaming(tokenizer, tmp_path_factory):
+    """The same with language prompts."""
+    model = prompted(tokenizer)
+    folder = tmp_path_factory.mktemp("prompted")
     layout.export(model, entry_of("rnnt-streaming"), folder)
     return model, folder
 

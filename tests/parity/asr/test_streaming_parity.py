@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import EXACT, entry_of
+from conftest import EXACT, PROMPTS, entry_of
 
-from nemo_export import accuracy
+from nemo_export import accuracy, prompts
 from parley.asr.features.log_mel import LogMel
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.asr.streaming.encoder import CHANNEL, HISTORY, LENGTH, TIME, CacheAwareEncoder
+from parley.asr.streaming.encoder import CHANNEL, HISTORY, LENGTH, TIME, CacheAwareEncoder, with_keys
 from parley.runtime.onnx import open_session
 from tiny.streaming_model import LOOK_AHEADS
 
@@ -25,6 +25,32 @@ def test_encoder_and_tokens_are_nemos(streaming, clips, look_ahead):
     assert measured.excess(EXACT) == ""
     assert measured.reference_tokens > 20
     assert len({token for heard in expected for token in heard.tokens}) > 5
+
+
+@pytest.mark.parametrize("look_ahead", [0, 6])
+def test_a_model_with_language_prompts_is_nemos_in_every_language(prompted_streaming, clips, look_ahead):
+    model, folder = prompted_streaming
+    entry = entry_of("rnnt-streaming", look_aheads=(look_ahead,))
+    tags = prompts.compared(model)
+    assert tags == ["en-US", "auto"]
+    expected = accuracy.by_nemo(model, entry, clips[:2])
+    measured = accuracy.compare(expected, accuracy.by_export(folder, entry, clips[:2], tags))
+    assert measured.excess(EXACT) == ""
+    assert measured.reference_tokens > 20
+    # Another language, or none as in NeMo's own export, is something else.
+    other = accuracy.compare(expected, accuracy.by_export(folder, entry, clips[:2], ["es-ES"]))
+    assert other.encoder > 0.05
+
+
+def test_the_prompts_of_an_export_are_those_of_the_checkpoint(prompted_streaming):
+    _, folder = prompted_streaming
+    export = streaming_checkpoint.load(folder)
+    assert export.checkpoint.config.prompts == PROMPTS
+    assert export.checkpoint.prompt("es-MX") == 2
+    # What keeps keys keeps the prompt.
+    path = export.encoder(0)
+    part = with_keys(path.read_bytes(), export.streaming.cache_last_channel)
+    assert "prompt_index" in {tensor.name for tensor in open_session(path, part=part).get_inputs()}
 
 
 @pytest.mark.parametrize("look_ahead", sorted(LOOK_AHEADS))
@@ -42,10 +68,13 @@ def test_every_stream_gets_what_it_gets_alone(streaming, look_ahead):
         TIME: rng.standard_normal((5, *time)).astype(np.float32),
         LENGTH: np.array([0, 1, 35, 69, 70]),
     }
-    together = encoder.encode(features, caches)
+    none = np.zeros(5, np.int64)
+    together = encoder.encode(features, caches, none)
     for row in range(5):
         own = slice(row, row + 1)
-        alone = encoder.encode(features[own], {name: values[own] for name, values in caches.items()})
+        alone = encoder.encode(
+            features[own], {name: values[own] for name, values in caches.items()}, none[own]
+        )
         np.testing.assert_allclose(together[0][own], alone[0], atol=1e-5)
         assert together[1][row] == alone[1][0] == look_ahead + 1
         for name, values in alone[2].items():

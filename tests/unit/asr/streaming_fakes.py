@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 from asr_fakes import FEATURES, VOCABULARY, RandomJoint
 
@@ -46,7 +48,8 @@ class MixingEncoder:
         self.poison = None
         self._out = rng.standard_normal((BANDS, FEATURES)).astype(np.float32)
 
-    def encode(self, features, caches):
+    def encode(self, features, caches, prompts):
+        assert (prompts.shape, prompts.dtype) == ((len(features),), np.int64)
         assert features.shape[1:] == (BANDS, HISTORY + self.chunk)
         assert features.dtype == np.float32
         self.calls.append(len(features))
@@ -58,6 +61,11 @@ class MixingEncoder:
         rows = [
             self._row(own, caches[CHANNEL][row], caches[TIME][row], caches[LENGTH][row])
             for row, own in enumerate(features)
+        ]
+        # As with NeMo's models, what a language changes is not remembered.
+        rows = [
+            (encoded * np.float32(1 + prompt), *others)
+            for (encoded, *others), prompt in zip(rows, prompts, strict=True)
         ]
         encoded, channel, time, length = (np.stack(column) for column in zip(*rows, strict=True))
         if self.poison == "not finite":
@@ -142,6 +150,7 @@ class Model:
         early_ms=0,
         beam=0,
         max_tail=64,
+        prompts=None,
     ):
         self.now = 0.0
         self.counted = []
@@ -162,8 +171,9 @@ class Model:
             self.counted.append,
             lambda: self.now,
         )
+        config = msgspec.structs.replace(CONFIG, prompts=prompts or {})
         self.pipeline = StreamingPipeline(
-            CHECKPOINT,
+            replace(CHECKPOINT, config=config),
             self.recognizer,
             self.detector,
             self.final_transcriber,

@@ -91,6 +91,13 @@ def test_control_tokens_and_a_lonely_mark_are_not_words():
     assert words((0, 0, 1, 1.0), (3, 4, 1, 1.0)) == []
 
 
+def test_tags_of_languages_are_not_words_wherever_they_are():
+    tagged = Checkpoint(Path(), ParakeetConfig(), ("<en-US>", "▁hel", "lo", "▁<es-ES>", "<blk>"), blank=4)
+    for ids in ([0, 1, 2, 0], [1, 2, 3], [3, 1, 2]):
+        found = words(*((token, at, 1, 0.9) for at, token in enumerate(ids)), checkpoint=tagged)
+        assert text_of(found) == spell(ids, tagged) == "hello"
+
+
 def test_tokens_before_the_first_mark_are_a_word():
     assert [word.text for word in words((4, 0, 1, 1.0), (5, 1, 1, 1.0), (1, 2, 1, 1.0))] == ["world", "hel"]
 

@@ -37,8 +37,8 @@ class Recorder:
         self.chunk, self.initial = encoder.chunk, encoder.initial
         self.encoded = []
 
-    def encode(self, features, caches):
-        encoded, lengths, after = self._encoder.encode(features, caches)
+    def encode(self, features, caches, prompts):
+        encoded, lengths, after = self._encoder.encode(features, caches, prompts)
         self.encoded.append(encoded)
         return encoded, lengths, after
 

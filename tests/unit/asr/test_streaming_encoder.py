@@ -119,7 +119,7 @@ def test_an_encoder_takes_a_chunk_after_its_history_and_gives_the_next_caches():
     found.warm_up()
     caches = {name: np.stack([value, value]) for name, value in found.initial.items()}
     features = np.zeros((2, 5, HISTORY + 16), np.float32)
-    encoded, lengths, after = found.encode(features, caches | {"other": np.zeros(2)})
+    encoded, lengths, after = found.encode(features, caches | {"other": np.zeros(2)}, np.array([3, 5]))
     assert (encoded.shape, lengths.tolist()) == ((2, 5, 2), [2, 2])
     assert set(after) == set(NEMO)
     assert all((after[name] == 1).all() for name in NEMO)

@@ -48,7 +48,8 @@ def test_the_results_are_those_of_the_export(look_ahead, chunks):
             ]
         features = rng.normal(-9.0, 4.0, (len(rows[0][TIME]), 80, HISTORY + plain.chunk)).astype(np.float32)
         (expected, lengths, rows[0]), (found, kept_lengths, rows[1]) = (
-            one.encode(features, caches) for one, caches in zip((plain, keeping), rows, strict=True)
+            one.encode(features, caches, np.zeros(len(features), np.int64))
+            for one, caches in zip((plain, keeping), rows, strict=True)
         )
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert lengths.tolist() == kept_lengths.tolist()

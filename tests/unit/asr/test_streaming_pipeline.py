@@ -18,7 +18,12 @@ from parley.asr.messages import (
     TranscriptEvent,
 )
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
-from parley.errors import InferenceError, InvalidMessageError, OverloadedError
+from parley.errors import (
+    InferenceError,
+    InvalidMessageError,
+    OverloadedError,
+    UnsupportedLanguageError,
+)
 from parley.protocol import Alternative, Word
 
 UTTERANCE = ((640, False), (1600, True), (640, False))
@@ -132,6 +137,44 @@ def test_phrases_are_favoured_in_their_own_stream_only():
     assert found == [[alone], [boosted]]
     with pytest.raises(InvalidMessageError, match="phrase_weight"):
         models[0].pipeline.new_stream(AsrOptions(phrase_weight=11.0))
+
+
+def test_streams_of_several_languages_share_their_steps_and_none_gets_the_others_prompt():
+    prompts = {"en": 0, "es": 1, "auto": 2}
+    audio = speech(*UTTERANCE)
+    alone = {
+        language: texts(feed(Model(prompts=prompts), audio, language=language)[1], final=True)
+        for language in prompts
+    }
+    assert len({tuple(found) for found in alone.values()}) == 3
+    model = Model(prompts=prompts)
+    chunks = [
+        ChunkRequest(model.pipeline.new_stream(AsrOptions(language=language)), audio)
+        for language in ("es", "auto", "en", "es-MX")
+    ]
+    found = [texts(result.reply.events, final=True) for result in model.pipeline.step(chunks)]
+    assert found == [alone["es"], alone["auto"], alone["en"], alone["es"]]
+    with pytest.raises(UnsupportedLanguageError, match="'de' is not understood; only en, es, auto"):
+        model.pipeline.new_stream(AsrOptions(language="de"))
+    # A model without prompts does not look at the language: its service does.
+    assert texts(feed(Model(), audio, language="de")[1], final=True) == alone["en"]
+
+
+def test_a_model_of_final_texts_is_not_asked_again_for_a_language_that_it_does_not_understand():
+    audio = speech(*UTTERANCE)
+    model = Model(finals="offline", prompts={"en": 0, "es": 1})
+    own = texts(feed(Model(prompts={"en": 0, "es": 1}), audio, language="es")[1], final=True)
+    model.transcribers.failures["offline"] = UnsupportedLanguageError("only en")
+    _, events = feed(model, audio, language="es")
+    assert replaced(events) == [("offline", "streaming", "unsupported_language")]
+    assert texts(events, final=True) == own
+    asked = len(model.transcribers.submitted)
+    _, events = feed(model, audio, language="es")
+    assert (replaced(events), texts(events, final=True)) == ([], own)
+    assert len(model.transcribers.submitted) == asked
+    del model.transcribers.failures["offline"]
+    _, events = feed(model, audio, language="en")
+    assert texts(events, final=True)[0].startswith("offline")
 
 
 def test_finals_only():

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from fake_pb_utils import Request
 
+from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.messages import AsrReply
 from parley.asr.pipeline.step import ChunkResult
 from parley.errors import ModelLoadingError
-from parley.models.recognition import Periodic, RecognitionModel, open_detector
+from parley.models.nemotron_streaming import check_languages
+from parley.models.recognition import Periodic, RecognitionModel, open_detector, read_languages
 from parley.runtime.parameters import Parameters
 
 START = 1
@@ -46,6 +48,29 @@ def model(pb_utils):
     model = RecognitionModel(pb_utils, ARGS, Parameters("rail", {}, environment={}), Counting())
     yield model
     model.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "languages"),
+    [(None, ("en", "es")), ("all", ("en", "es")), ("es, en-GB", ("es", "en-GB"))],
+)
+def test_languages_are_those_of_the_weights_or_of_the_setting(setting, languages):
+    values = {} if setting is None else {"languages": setting}
+    assert read_languages(Parameters("rail", values, environment={}), ("en", "es")) == languages
+
+
+@pytest.mark.parametrize("setting", ["all", "en", "es-MX,en-US"])
+def test_a_model_with_prompts_serves_what_it_has_prompts_for(setting):
+    checkpoint = prompted({"en-US": 0, "es": 1})
+    check_languages(Parameters("rail", {"languages": setting}, environment={}), checkpoint)
+    other = Parameters("rail", {"languages": f"{setting},fr"}, environment={})
+    with pytest.raises(ModelLoadingError, match=r"has (fr|all); its weights have prompts for en-US, es"):
+        check_languages(other, checkpoint)
+    check_languages(other, prompted({}))
+
+
+def prompted(prompts):
+    return Checkpoint(None, ParakeetConfig(prompts=prompts), ("<blk>",), 0)
 
 
 def test_a_number_and_its_digits_are_two_streams(model):

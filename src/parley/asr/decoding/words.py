@@ -22,8 +22,8 @@ def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> l
     without durations spans ``[t, t + 1]``, but not beyond the start of the next word. These are
     NeMo's rules (``_compute_offsets_tdt`` and ``_compute_offsets`` in its ``rnnt_decoding.py``) but
     for words that would overlap. A word spans its tokens and has the mean of their confidences;
-    blanks are not tokens. Control tokens such as ``<unk>`` are left out. Punctuation takes no time:
-    it ends where the token before it ends.
+    blanks are not tokens. Control tokens such as ``<unk>`` and ``<en-US>`` are left out. Punctuation
+    takes no time: it ends where the token before it ends.
 
     Args:
         tokens: one row's tokens.
@@ -99,8 +99,13 @@ def join_words(
     return words
 
 
+def _is_control(piece: str) -> bool:
+    own = piece.removeprefix(WORD_MARK)
+    return own.startswith("<") and own.endswith(">")
+
+
 def _piece(token: str) -> bytes | None:
-    return None if token.startswith("<") and token.endswith(">") else token.encode()
+    return None if _is_control(token) else token.encode()
 
 
 def _sounds(piece: bytes) -> bool:
@@ -119,7 +124,7 @@ def text_of(words: Sequence[Word]) -> str:
 def spell(ids: Iterable[int], checkpoint: Checkpoint) -> str:
     """The text of tokens, as :func:`text_of` has it."""
     pieces = [checkpoint.vocabulary[token] for token in ids]
-    text = "".join(piece for piece in pieces if not (piece.startswith("<") and piece.endswith(">")))
+    text = "".join(piece for piece in pieces if not _is_control(piece))
     return " ".join(text.replace(WORD_MARK, " ").split())
 
 

@@ -12,6 +12,7 @@ from parley.asr.decoding.batch import RowDecoder, make_decoder
 from parley.asr.device.fastconformer import SUBSAMPLING, EncoderSizes, FastConformer
 from parley.asr.device.joint import DeviceJoint
 from parley.asr.device.offline import DeviceEncoder, DeviceGreedyRows, RunSizes
+from parley.asr.device.prompt import LanguagePrompt
 from parley.asr.device.recognizer import DeviceRecognizer
 from parley.asr.device.streaming import ROW_SIZES, StreamingDevice, StreamingNetworks
 from parley.asr.device.transducer import Transducer
@@ -101,6 +102,7 @@ def load_streaming(
             transducer,
             mel,
             common.config.max_tokens_per_step,
+            LanguagePrompt.of(weights, common.config.prompts, sizes.width, settings.device),
         ),
         chunks=list(chunks.values()),
         rows=2 * slots,

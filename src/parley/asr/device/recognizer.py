@@ -117,10 +117,11 @@ class DeviceRecognizer:
         targets = np.array(
             [step.rows.setdefault(slot, _other(slot, int(self._rows[slot]))) for slot in slots]
         )
+        prompts = np.array([utterance.prompt for utterance in utterances])
         on_host = [not self._decodes or bool(len(utterance.boosting.arcs)) for utterance in utterances]
         outputs = self._device.run(
             chunk,
-            StreamChunks(audio, real_samples, real_frames, sources, targets),
+            StreamChunks(audio, real_samples, real_frames, sources, targets, prompts),
             encoded=any(on_host),
         )
         between = self._clock()

@@ -20,6 +20,7 @@ from torch import Tensor
 from parley.asr.decoding.greedy import Tokens
 from parley.asr.device.fastconformer import SUBSAMPLING, EncoderPool, FastConformer
 from parley.asr.device.features import DeviceLogMel
+from parley.asr.device.prompt import LanguagePrompt
 from parley.asr.device.transducer import (
     DecoderPool,
     GreedyDecoder,
@@ -39,7 +40,9 @@ ROW_SIZES = (1, 2, 4, 8, 16, 32, 64)
 LEFT = 70
 """Encoder frames of the past that attention sees, if an export does not say another number."""
 _MOST_STEPS = 16
-_REAL_SAMPLES, _REAL_FRAMES, _SOURCES, _TARGETS = range(4)
+_NUMBERS = 5
+"""Of a row of a step: real samples and frames, source, target, and language prompt."""
+_SOURCES, _TARGETS = 2, 3
 
 
 def decoding_steps(frames: int) -> int:
@@ -61,6 +64,8 @@ class StreamChunks:
     """``[B]``: rows of the pool that are read."""
     targets: NDArray[np.int64]
     """``[B]``: rows that are written, each once."""
+    prompts: NDArray[np.int64]
+    """``[B]``: indices of language prompts; of no meaning to a model without prompts."""
 
     def part(self, rows: slice) -> StreamChunks:
         """Some of the streams."""
@@ -86,6 +91,8 @@ class StreamingNetworks:
     mel: LogMel
     max_symbols: int
     """Tokens allowed at one frame."""
+    prompt: LanguagePrompt | None = None
+    """Makes the encoder's frames those of a language."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,7 @@ class StreamingDevice:
         most, longest = self._sizes[-1], max(chunks)
         # The inputs of all graphs share memory, and so do their encoded frames: only one runs at a time.
         self._audio = torch.zeros(most * networks.mel.samples(longest), dtype=torch.int16, device=device)
-        self._numbers = torch.zeros((4, most), dtype=torch.int64, device=device)
+        self._numbers = torch.zeros((_NUMBERS, most), dtype=torch.int64, device=device)
         self._encoded = torch.zeros(most * (longest // SUBSAMPLING) * encoder.sizes.width, device=device)
         with torch.inference_mode():
             self._positions = {chunk: encoder.positions(left, chunk // SUBSAMPLING) for chunk in chunks}
@@ -214,12 +221,15 @@ class StreamingDevice:
     def _write(self, streams: StreamChunks, size: int) -> None:
         """Copy the inputs to the device; padding reads the row before the first chunk, and silence."""
         rows = len(streams.audio)
-        numbers = np.zeros((4, size), np.int64)
-        numbers[_SOURCES:, rows:] = [[self.initial_row], [self._spare_row]]
-        for row, values in enumerate(
-            (streams.real_samples, streams.real_frames, streams.sources, streams.targets)
-        ):
-            numbers[row, :rows] = values
+        numbers = np.zeros((_NUMBERS, size), np.int64)
+        numbers[_SOURCES, rows:], numbers[_TARGETS, rows:] = self.initial_row, self._spare_row
+        numbers[:, :rows] = (
+            streams.real_samples,
+            streams.real_frames,
+            streams.sources,
+            streams.targets,
+            streams.prompts,
+        )
         self._numbers[:, :size].copy_(torch.from_numpy(numbers))
         audio = torch.from_numpy(np.ascontiguousarray(streams.audio))
         self._audio[: audio.numel()].copy_(audio.reshape(-1))
@@ -233,7 +243,7 @@ class StreamingDevice:
         positions = self._positions[chunk]
         samples = networks.mel.samples(chunk)
         audio = self._audio[: size * samples].view(size, samples)
-        real_samples, real_frames, sources, targets = self._numbers[:, :size]
+        real_samples, real_frames, sources, targets, prompts = self._numbers[:, :size]
         encoded = self._frames_of(chunk, size)
         steps = decoding_steps(frames)
         device = networks.transducer.device
@@ -255,6 +265,8 @@ class StreamingDevice:
         def begin() -> Tensor:
             features = self._mel(audio, real_samples, real_frames)
             found = networks.encoder.step(features, self._pool, sources, targets, positions).float()
+            if networks.prompt is not None:
+                found = networks.prompt(found, prompts)
             encoded.copy_(found)
             failed = ~found.isfinite().flatten(1).all(1)
             if not self._decodes:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from parley.asr.checkpoint import WEIGHTS_FILE
+from parley.asr.prompt_graph import read_prompt
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.runtime.onnx_file import Node, OnnxModel
 
@@ -110,7 +111,7 @@ def _encoder_weights(graph: _Graph) -> dict[str, NDArray[Any]]:
     # A convolution over one frame is a product.
     for name in [name for name in found if ".pointwise_conv" in name and name.endswith("weight")]:
         found[name] = found[name][:, :, 0]
-    return found | _input_scale(graph)
+    return found | _input_scale(graph) | read_prompt(graph.tensors)
 
 
 def _input_scale(graph: _Graph) -> dict[str, NDArray[Any]]:

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DECODER_FILE, VOCABULARY_FILE, Checkpoint
+from parley.asr.prompt_graph import PROMPT
 from parley.asr.streaming.keys import KEYS, VALUES, keep_keys
 from parley.errors import InferenceError, ModelLoadingError, OverloadedError, WeightsNotFoundError
+from parley.runtime.onnx_file import OnnxModel
 from parley.runtime.parameters import Parameters
 
 Rows: TypeAlias = dict[str, NDArray[Any]]
@@ -121,13 +123,14 @@ class StreamingEncoder(Protocol):
     """The caches before the first chunk: one row of each, without the axis of the streams."""
 
     def encode(
-        self, features: NDArray[np.float32], caches: Rows
+        self, features: NDArray[np.float32], caches: Rows, prompts: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], Rows]:
         """Encode the next chunk of several streams.
 
         Args:
             features: f32 ``[B, bands, 9 + chunk]``, the past first.
             caches: a row of each cache for every stream.
+            prompts: i64 ``[B]``, indices of language prompts; a model without prompts does not look at them.
 
         Returns:
             f32 ``[B, D, T]``, i64 ``[B]`` how many of the ``T`` frames are real, and the next caches.
@@ -150,7 +153,8 @@ class CacheAwareEncoder:
             session: with the inputs ``audio_signal`` f32 ``[B, bands, T]``, ``length`` i64 ``[B]``,
                 ``cache_last_channel`` f32 ``[B, layers, left, D]``, ``cache_last_time`` f32
                 ``[B, layers, D, kernel - 1]`` and ``cache_last_channel_len`` i64 ``[B]``; ``cache_keys`` and
-                ``cache_values`` in the place of the first one (:func:`with_keys`).
+                ``cache_values`` in the place of the first one (:func:`with_keys`); with language prompts also
+                ``prompt_index`` i64 ``[B]``.
             lookahead: ``R``, in encoder frames.
             channel: shape of ``cache_last_channel`` for one stream.
             time: shape of ``cache_last_time`` for one stream.
@@ -168,24 +172,32 @@ class CacheAwareEncoder:
         self.initial: Rows = {name: known.get(name, np.zeros(channel, np.float32)) for name in caches}
         self._outputs = [*_OUTPUTS, *map(_next, caches)]
         self._bands = int(shapes["audio_signal"][1])
+        self.is_prompted = PROMPT in shapes
+        """Whether it has language prompts."""
 
-    def warm_up(self) -> None:
+    def warm_up(self, prompt: int = 0) -> None:
         """Run once, so that the first real chunk does not pay for what only the first run does.
+
+        Args:
+            prompt: index of the language prompt; a network whose prompts are fewer fails.
 
         Raises:
             InferenceError: the network cannot run at all.
         """
         features = np.zeros((1, self._bands, HISTORY + self.chunk), np.float32)
-        self.encode(features, {name: value[None] for name, value in self.initial.items()})
+        caches = {name: value[None] for name, value in self.initial.items()}
+        self.encode(features, caches, np.array([prompt], np.int64))
 
     def encode(
-        self, features: NDArray[np.float32], caches: Rows
+        self, features: NDArray[np.float32], caches: Rows, prompts: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], Rows]:
         """See :meth:`StreamingEncoder.encode`."""
         rows, _, frames = features.shape
         feed = {"audio_signal": features, "length": np.full(rows, frames, np.int64)} | {
             name: caches[name] for name in self.initial
         }
+        if self.is_prompted:
+            feed[PROMPT] = prompts
         try:
             encoded, lengths, *after = self._session.run(self._outputs, feed)
         except Exception as error:  # ONNX Runtime's own exceptions have no common base class
@@ -209,10 +221,11 @@ def with_keys(file: bytes, channel: tuple[int, ...]) -> bytes:
     Raises:
         ModelLoadingError: attention in this graph is not as NeMo exports it.
     """
+    prompt = (PROMPT,) if PROMPT in OnnxModel(file).inputs else ()
     return keep_keys(
         file,
         cache=channel,
-        inputs=(*_INPUTS, TIME, LENGTH),
+        inputs=(*_INPUTS, TIME, LENGTH, *prompt),
         outputs=(*_OUTPUTS, _next(TIME), _next(LENGTH)),
     )
 

@@ -29,7 +29,12 @@ from parley.asr.messages import (
 )
 from parley.asr.pipeline.turn_audio import JoinedTurn, rest_of
 from parley.asr.streaming.utterance import EarlyTranscript, StreamingUtterance
-from parley.errors import DeadlineExceededError, ParleyError, ShuttingDownError
+from parley.errors import (
+    DeadlineExceededError,
+    ParleyError,
+    ShuttingDownError,
+    UnsupportedLanguageError,
+)
 from parley.protocol import Alternative, Word
 
 _log = logging.getLogger(__name__)
@@ -94,6 +99,7 @@ class FinalTranscriber:
         self.clock = clock
         self._count = count
         self._resting: dict[str, float] = {}  # models of the policy, and until when
+        self._refused: set[tuple[str, str]] = set()  # models, and languages that they do not understand
 
     def replace(self, utterance: int, from_model: str, to_model: str, error: ParleyError) -> AsrFallbackEvent:
         """Note that a model was replaced."""
@@ -132,12 +138,21 @@ class FinalTranscriber:
             joined: what the model hears in its place.
             options: of the stream.
         """
-        model = self.policy.finals
+        model = self.finals_for(options.language)
         if utterance.early is None and model and not self.rests(model):
             asked_at = self.clock()
             utterance.early = EarlyTranscript(
                 self.ask(model, utterance, joined, options), joined, end, asked_at
             )
+
+    def finals_for(self, language: str) -> str:
+        """The model of final texts in a language; empty: the streaming model's own count."""
+        finals = self.policy.finals
+        return "" if (finals, language) in self._refused else finals
+
+    def on_language_refused(self, model: str, language: str) -> None:
+        """A model does not understand a language: it is not asked for final texts in it again."""
+        self._refused.add((model, language))
 
     def let_rest(self, model: str) -> None:
         """Note that a model was late."""
@@ -170,7 +185,8 @@ class FinalTranscript:
         self._utterance = utterance
         self._joined = joined
         self._options = options
-        self._models = deque([final_transcriber.policy.finals] if final_transcriber.policy.finals else [])
+        finals = final_transcriber.finals_for(options.language)
+        self._models = deque([finals] if finals else [])
         self._model = ""
         self._call: Future[TranscribeReply] | None = None
         self._overdue_at = 0.0
@@ -181,7 +197,7 @@ class FinalTranscript:
         if utterance.early is not None:
             self._joined = utterance.early.joined
             self._wait_for(self._models.popleft(), utterance.early.call, utterance.early.asked_at)
-        elif final_transcriber.policy.finals and not final_transcriber.rests(final_transcriber.policy.finals):
+        elif finals and not final_transcriber.rests(finals):
             # Asked before the streaming model comes to the end, so that both work at the same time.
             self._ask(self._models.popleft())
 
@@ -235,6 +251,8 @@ class FinalTranscript:
             assert self._call is not None
             if self._call.done():
                 error = self._take(self._call)
+                if isinstance(error, UnsupportedLanguageError):
+                    self._final_transcriber.on_language_refused(self._model, self._options.language)
             elif self._final_transcriber.clock() >= self._overdue_at:
                 self._call.cancel()
                 self._final_transcriber.let_rest(self._model)

@@ -109,6 +109,7 @@ class StreamingPipeline:
 
         Raises:
             InvalidMessageError: the options are out of range.
+            UnsupportedLanguageError: the model has no prompt for the language.
         """
         check_options(options)
         chosen = self._default_ms if options.lookahead_ms is None else options.lookahead_ms
@@ -121,7 +122,13 @@ class StreamingPipeline:
             max_utterance_ms=self._limits.max_utterance_ms,
         )
         boosting = compile_phrases(options.phrases, options.phrase_weight, self._checkpoint.vocabulary)
-        return CacheAwareStream(track, options, chunk=self._chunks[chosen], boosting=boosting)
+        return CacheAwareStream(
+            track,
+            options,
+            chunk=self._chunks[chosen],
+            boosting=boosting,
+            prompt=self._checkpoint.prompt(options.language),
+        )
 
     def release(self, stream: CacheAwareStream) -> None:
         """Free the slot of the utterance in progress, and cancel the texts that the stream waits for."""
@@ -235,6 +242,7 @@ class StreamingPipeline:
             onset=began.onset,
             chunk=stream.chunk,
             boosting=stream.boosting,
+            prompt=stream.prompt,
             keep_audio=self._final_transcriber.policy.keeps_audio,
         )
         try:
@@ -345,7 +353,13 @@ class CacheAwareStream:
     """
 
     def __init__(
-        self, track: StreamSegmenter, options: AsrOptions, *, chunk: int, boosting: PhraseAutomaton
+        self,
+        track: StreamSegmenter,
+        options: AsrOptions,
+        *,
+        chunk: int,
+        boosting: PhraseAutomaton,
+        prompt: int,
     ) -> None:
         """Start silent.
 
@@ -354,11 +368,13 @@ class CacheAwareStream:
             options: of the client.
             chunk: feature frames that the encoder takes at once.
             boosting: phrases that are favoured.
+            prompt: index of the language prompt.
         """
         self.track = track
         self.options = options
         self.chunk = chunk
         self.boosting = boosting
+        self.prompt = prompt
         self.utterance: StreamingUtterance | None = None
         self.turn = TurnAudio(options.join_ms)
         """Earlier utterances of the turn, with which the next one is read."""

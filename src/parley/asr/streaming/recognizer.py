@@ -195,7 +195,8 @@ class StreamingRecognizer:
             np.array([utterance.ended for utterance in utterances]),
         )
         features = np.concatenate([rows[_HISTORY], frames], axis=2)
-        encoded, lengths, caches = self._encoders[chunk].encode(features, rows)
+        prompts = np.array([utterance.prompt for utterance in utterances], np.int64)
+        encoded, lengths, caches = self._encoders[chunk].encode(features, rows, prompts)
         put(rounds.rows, group, caches | {_HISTORY: features[:, :, -HISTORY:]})
         finite = np.isfinite(encoded).all(axis=(1, 2))
         if not finite.all():

@@ -46,6 +46,7 @@ class StreamingUtterance:
         onset: int | None = None,
         chunk: int,
         boosting: PhraseAutomaton | None = None,
+        prompt: int = 0,
         keep_audio: bool = False,
     ) -> None:
         """Begin.
@@ -56,6 +57,7 @@ class StreamingUtterance:
             onset: sample at which speech begins; None: at once.
             chunk: feature frames that the encoder takes at once.
             boosting: phrases that are expected; None: no phrase is.
+            prompt: index of the language prompt; of no meaning to a model without prompts.
             keep_audio: whether another model may have to hear it again.
         """
         self.number = number
@@ -64,6 +66,7 @@ class StreamingUtterance:
         self._onset = start if onset is None else onset
         self.chunk = chunk
         self.boosting = boosting or PhraseAutomaton.nothing()
+        self.prompt = prompt
         self.slot: int | None = None
         """Holds the arrays; None: there is none, and nothing is recognised."""
         self.written = 0

@@ -61,9 +61,12 @@ def step(recognizer, utterances):
     return result
 
 
-def recognize(recognizer, recordings, chunks, *, piece=4_000, boosting=None):
+def recognize(recognizer, recordings, chunks, *, piece=4_000, boosting=None, prompts=None):
     """Each recording in pieces, all of them side by side; their utterances."""
-    utterances = [begin(recognizer, chunk, boosting=boosting) for chunk in chunks]
+    utterances = [
+        begin(recognizer, chunk, boosting=boosting, prompt=prompt)
+        for chunk, prompt in zip(chunks, prompts or [0] * len(chunks), strict=True)
+    ]
     for at in range(0, max(map(len, recordings)), piece):
         for utterance, audio in zip(utterances, recordings, strict=True):
             if not utterance.ended:
