@@ -27,7 +27,7 @@ from word_errors import spoken_words, word_errors
 from parley.asr.families import load_model, new_reader
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscribeRequest, TranscriptEvent
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
-from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.segments.reader import Reader, ReadOptions, RecognizedText
 from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.segments.worker import InlineReader, ThreadedReader
@@ -238,7 +238,7 @@ def print_gate(
         clips: people who speak.
         voices: what babble is made of.
     """
-    pipeline = SegmentPipeline(reader, InlineReader(reader), vad, SegmentLimits(), model="moonshine")
+    pipeline = SegmentPipeline(reader, InlineReader(reader), vad, SegmentPipelineLimits(), model="moonshine")
     seconds = 60 * RATE
     makers: dict[str, Callable[[int], Wave]] = {
         "silence": np.zeros,
@@ -286,7 +286,7 @@ def print_call_costs(reader: Reader, vad: SileroVad, clips: Sequence[Clip]) -> N
     Calls go through the worker with its thread, in real time.
     """
     worker = ThreadedReader(reader, room=128)
-    pipeline = SegmentPipeline(reader, worker, vad, SegmentLimits(), model="moonshine")
+    pipeline = SegmentPipeline(reader, worker, vad, SegmentPipelineLimits(), model="moonshine")
     delays_ms: list[float] = []
     spent, seconds = time.process_time(), 0.0
     for clip in clips:
@@ -341,7 +341,9 @@ def main() -> int:
     voices = [clip.audio for clip in load_clips(ROOT / "tests/data/asr_eval") if clip.text]
     worst = 0.0
     if args.only in (None, "errors"):
-        pipeline = SegmentPipeline(reader, InlineReader(reader), vad, SegmentLimits(), model="moonshine")
+        pipeline = SegmentPipeline(
+            reader, InlineReader(reader), vad, SegmentPipelineLimits(), model="moonshine"
+        )
         print("word error rate of whole recordings")
         worst = rate("as they are", clips, lambda audio: read_whole(reader, vad, audio), show=args.show)
         print("word error rate of calls")

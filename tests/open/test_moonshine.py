@@ -22,7 +22,7 @@ from parley.asr.messages import (
     TranscriptEvent,
 )
 from parley.asr.pipeline.step import ChunkRequest
-from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.segments.reader import ReadOptions
 from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.segments.worker import InlineReader
@@ -86,7 +86,7 @@ def texts_of(events):
 
 
 def test_a_person_is_understood_while_speaking_and_in_the_end(reader, vad, speech):
-    rail = SegmentPipeline(reader, InlineReader(reader), vad, SegmentLimits(), model="moonshine")
+    rail = SegmentPipeline(reader, InlineReader(reader), vad, SegmentPipelineLimits(), model="moonshine")
     stream = rail.new_stream(AsrOptions(join_ms=8_000))
     call = np.concatenate([QUIET, speech, QUIET])
     events = []

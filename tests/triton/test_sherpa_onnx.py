@@ -11,7 +11,7 @@ from rails import hear, read_clips
 from parley.asr.families import load_model, new_reader
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.asr.pipeline.step import ChunkRequest
-from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.segments.utterance import Window
 from parley.asr.segments.worker import InlineReader
@@ -92,7 +92,7 @@ async def test_recordings_have_the_words_that_the_library_finds_with_their_times
 async def test_a_stream_has_the_words_that_the_library_finds_with_their_times(port, clips, readers, vad):
     reader = readers[STREAMS]
     pipeline = SegmentPipeline(
-        reader, InlineReader(reader), vad, SegmentLimits(window=WINDOWS[STREAMS]), model=STREAMS
+        reader, InlineReader(reader), vad, SegmentPipelineLimits(window=WINDOWS[STREAMS]), model=STREAMS
     )
     events = await hear(port, "sherpa", clips[0], CHUNK, model=STREAMS, partial_interval_ms=0)
     stream, expected = pipeline.new_stream(AsrOptions(partial_interval_ms=0)), []

@@ -16,7 +16,7 @@ from parley.asr.families import load_model, new_reader
 from parley.asr.files.service import TranscriptionService
 from parley.asr.messages import TranscribeRequest
 from parley.asr.pipeline.segmentation import PER_MS
-from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.segments.reader import Reader, RunLimits
 from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.segments.utterance import Window
@@ -101,8 +101,8 @@ class SegmentRecognizer:
 
     def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
         reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
-        defaults = SegmentLimits()
-        limits = SegmentLimits(
+        defaults = SegmentPipelineLimits()
+        limits = SegmentPipelineLimits(
             window=read_window(parameters, reader),
             preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
             max_utterance_ms=parameters.integer("max_utterance_ms", defaults.max_utterance_ms, minimum=1_000),

@@ -39,10 +39,10 @@ from parley.asr.pipeline.segmentation import (
     FULL_SCALE,
     PER_MS,
     Sound,
-    StreamSegmenter,
     UtteranceAudio,
     UtteranceBegan,
     UtteranceEnded,
+    UtteranceLimits,
 )
 from parley.asr.pipeline.step import check_options
 from parley.asr.pipeline.turn_audio import JoinedTurn, TurnAudio, TurnUtterance, rest_of
@@ -50,17 +50,13 @@ from parley.protocol import Alternative, Word
 
 
 @dataclass(frozen=True)
-class StreamLimits:
+class StreamLimits(UtteranceLimits):
     """How much of a stream is kept and decoded."""
 
-    preroll_ms: int = 320
-    """Audio before the onset that is decoded too, so that no soft first sound is lost."""
     window_ms: int = 20_000
     """Longest audio that is decoded at once."""
     cut_search_ms: int = 5_000
     """How far back from the end of a full window the quietest place is searched."""
-    max_utterance_ms: int = 60_000
-    """Speech without a pause is ended after this time."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +105,7 @@ class OfflineStream:
         self._mel = mel
         self._options = options
         self._limits = limits
-        self.track = StreamSegmenter(
-            options.vad, preroll_ms=limits.preroll_ms, max_utterance_ms=limits.max_utterance_ms
-        )
+        self.track = limits.segmenter(options.vad)
         self._turn = TurnAudio(min(options.join_ms, limits.window_ms), mel.hop)
         self._utterance = 0
         self._onset = 0

@@ -76,6 +76,24 @@ An :class:`OnsetEvent` comes before every :class:`UtteranceBegan`, and has the s
 Happening: TypeAlias = Sound | UtteranceBegan | UtteranceAudio | UtteranceEnded
 
 
+@dataclass(frozen=True)
+class UtteranceLimits:
+    """How an utterance is cut out of its stream."""
+
+    preroll_ms: int = 320
+    """Audio before the onset that is recognised too, so that no soft first sound is lost."""
+    max_utterance_ms: int = 60_000
+    """Speech without a pause is ended after this time."""
+
+    def segmenter(self, options: VadOptions) -> StreamSegmenter:
+        """What cuts a new stream.
+
+        Raises:
+            InvalidMessageError: the options are out of range.
+        """
+        return StreamSegmenter(options, preroll_ms=self.preroll_ms, max_utterance_ms=self.max_utterance_ms)
+
+
 class StreamSegmenter:
     """What is remembered of a stream between two pieces of its audio.
 

@@ -23,6 +23,7 @@ from parley.asr.pipeline.segmentation import (
     UtteranceAudio,
     UtteranceBegan,
     UtteranceEnded,
+    UtteranceLimits,
 )
 from parley.asr.pipeline.step import (
     ChunkRequest,
@@ -52,14 +53,10 @@ take a quarter of the time at most: under load there are fewer."""
 
 
 @dataclass(frozen=True)
-class SegmentLimits:
+class SegmentPipelineLimits(UtteranceLimits):
     """Limits of each stream."""
 
     window: Window = field(default_factory=Window)
-    preroll_ms: int = 320
-    """Audio before the onset that is transcribed too, so that no soft first sound is lost."""
-    max_utterance_ms: int = 60_000
-    """Speech without a pause is ended after this time."""
     early_ms: int = 96
     """The final text is begun after this silence, in vain if the utterance goes on; 0: at its end."""
 
@@ -80,7 +77,7 @@ class SegmentPipeline:
         reader: Reader,
         text_reader: TextReader,
         detector: Detector,
-        limits: SegmentLimits,
+        limits: SegmentPipelineLimits,
         *,
         model: str,
         clock: Callable[[], float] = time.perf_counter,
@@ -110,11 +107,7 @@ class SegmentPipeline:
             UnsupportedLanguageError: the model does not understand the language.
         """
         check_options(options)
-        track = StreamSegmenter(
-            options.vad,
-            preroll_ms=self._limits.preroll_ms,
-            max_utterance_ms=self._limits.max_utterance_ms,
-        )
+        track = self._limits.segmenter(options.vad)
         reading = self._reader.options(options.language, options.phrases, options.phrase_weight)
         return SegmentStream(track, options, reading, longest_ms=self._limits.window.longest_ms)
 

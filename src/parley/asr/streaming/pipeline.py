@@ -23,6 +23,7 @@ from parley.asr.pipeline.segmentation import (
     UtteranceAudio,
     UtteranceBegan,
     UtteranceEnded,
+    UtteranceLimits,
 )
 from parley.asr.pipeline.step import (
     ChunkRequest,
@@ -41,13 +42,9 @@ from parley.protocol import Word
 
 
 @dataclass(frozen=True)
-class StreamingLimits:
+class StreamingLimits(UtteranceLimits):
     """Limits of each stream."""
 
-    preroll_ms: int = 320
-    """Audio before the onset that is recognised too, so that no soft first sound is lost."""
-    max_utterance_ms: int = 60_000
-    """Speech without a pause is ended after this time."""
     early_ms: int = 96
     """Another model begins with its final text after this silence, in vain if the utterance goes on; 0: only
     at its end."""
@@ -116,11 +113,7 @@ class StreamingPipeline:
         if chosen not in self._chunks:
             known = ", ".join(map(str, self._chunks))
             raise InvalidMessageError(f"lookahead_ms is {chosen}; this server has {known}")
-        track = StreamSegmenter(
-            options.vad,
-            preroll_ms=self._limits.preroll_ms,
-            max_utterance_ms=self._limits.max_utterance_ms,
-        )
+        track = self._limits.segmenter(options.vad)
         boosting = compile_phrases(options.phrases, options.phrase_weight, self._checkpoint.vocabulary)
         return CacheAwareStream(
             track,

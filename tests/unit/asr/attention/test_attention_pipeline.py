@@ -16,7 +16,7 @@ from parley.asr.messages import (
     TranscriptEvent,
 )
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
-from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.segments.utterance import Window
 from parley.asr.segments.worker import InlineReader
 from parley.errors import InferenceError, InvalidMessageError, ModelUnavailableError, OverloadedError
@@ -70,7 +70,7 @@ def new_pipeline(text_reader=None, network=None, models=None, **limits):
         reader,
         text_reader or InlineReader(reader),
         models or LoudnessModels(),
-        SegmentLimits(**limits),
+        SegmentPipelineLimits(**limits),
         model="moonshine",
     )
 

@@ -9,7 +9,7 @@ from segment_fakes import MS, LoudReader
 
 from parley.asr.messages import AsrOptions, TranscribeRequest, TranscriptEvent
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
-from parley.asr.segments.pipeline import SegmentLimits, SegmentPipeline
+from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.segments.utterance import Window
 from parley.asr.segments.worker import InlineReader
@@ -24,7 +24,7 @@ def sound(*pieces):
 
 def transcripts(audio, window=None, **options):
     reader = LoudReader()
-    limits = SegmentLimits(window=window or Window())
+    limits = SegmentPipelineLimits(window=window or Window())
     pipeline = SegmentPipeline(reader, InlineReader(reader), LoudnessModels(), limits, model="sherpa_onnx")
     stream = pipeline.new_stream(AsrOptions(**options))
     events = []
