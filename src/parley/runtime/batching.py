@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InvalidInputError, ModelLoadingError, ParleyError
+from parley.errors import InferenceError, InvalidInputError, ModelLoadingError, ParleyError
 from parley.inference import Tensor
 
 Tensors = Mapping[str, Tensor]
@@ -92,6 +92,49 @@ def check_finite(values: Tensor, name: str) -> None:
         raise InvalidInputError(f"{name} has values that are not finite")
 
 
+class RowsNotFiniteError(InferenceError):
+    """Values of some rows of a run are not finite; the others may be run again without these.
+
+    Args:
+        what: the values, such as "the encoder's output is".
+        rows: indices of the rows; at least one.
+    """
+
+    def __init__(self, what: str, rows: Sequence[int]) -> None:
+        super().__init__(f"{what} not finite")
+        self.rows = tuple(rows)
+
+
+def check_rows(
+    finite: NDArray[np.bool_],
+    what: str,
+    *,
+    rows: NDArray[np.int64] | None = None,
+    independent: bool = False,
+) -> None:
+    """Refuse the rows of a run whose values are not finite.
+
+    Args:
+        finite: ``[n]``, whether all values of a line are.
+        what: the values.
+        rows: ``[n]``, of which row each line is; None: each is one.
+        independent: whether a row never changes another one. In a quantised network rows share their scales,
+            so that one may spoil all.
+
+    Raises:
+        RowsNotFiniteError: some rows are not finite.
+        InferenceError: none of several rows is, and it cannot be said which one is at fault.
+    """
+    if finite.all():
+        return
+    owners = np.arange(len(finite)) if rows is None else rows
+    failed = np.unique(owners[~finite])
+    count = len(np.unique(owners))
+    if not independent and len(failed) == count > 1:
+        raise InferenceError(f"{what} not finite")
+    raise RowsNotFiniteError(what, failed.tolist())
+
+
 def run_together(
     requests: Sequence[Tensors],
     check: Callable[[Tensors], None],
@@ -99,8 +142,9 @@ def run_together(
 ) -> list[Tensors | ParleyError]:
     """Serve all requests in one run.
 
-    A request that ``check`` refuses fails alone. If the common run fails, each request is run by
-    itself, so that only those fail that cannot be served.
+    A request that ``check`` refuses fails alone. If some rows of the common run are not finite, their
+    requests fail, and the others are run again together. If the run fails for another reason, each request
+    is run by itself, so that only those fail that cannot be served.
 
     Args:
         requests: their input tensors.
@@ -111,14 +155,32 @@ def run_together(
         For each request its outputs or its error.
     """
     results: list[Tensors | ParleyError | None] = [_refusal(check, request) for request in requests]
-    good = [index for index, result in enumerate(results) if result is None]
-    try:
-        outputs: Sequence[Tensors | ParleyError] = run([requests[index] for index in good]) if good else []
-    except ParleyError as error:
-        outputs = [error] if len(good) == 1 else [_alone(run, requests[index]) for index in good]
-    for index, output in zip(good, outputs, strict=True):
-        results[index] = output
+    while left := [index for index, result in enumerate(results) if result is None]:
+        own = [requests[index] for index in left]
+        outputs: Sequence[Tensors | ParleyError | None]
+        try:
+            outputs = run(own)
+        except ParleyError as error:
+            failed = _failed(error, own)
+            if any(failed):
+                outputs = [error if is_failed else None for is_failed in failed]
+            else:
+                outputs = [error] if len(own) == 1 else [_alone(run, request) for request in own]
+        for index, output in zip(left, outputs, strict=True):
+            results[index] = output
     return [result for result in results if result is not None]
+
+
+def _failed(error: ParleyError, requests: Sequence[Tensors]) -> list[bool]:
+    """Which requests have rows that a common run named."""
+    if not isinstance(error, RowsNotFiniteError):
+        return [False] * len(requests)
+    rows = [len(next(iter(request.values()))) for request in requests]
+    ends = np.cumsum(rows).tolist()
+    # A row behind them is padding.
+    return [
+        any(end - count <= row < end for row in error.rows) for count, end in zip(rows, ends, strict=True)
+    ]
 
 
 def _refusal(check: Callable[[Tensors], None], request: Tensors) -> ParleyError | None:

@@ -191,6 +191,30 @@ def tokens_of(result):
     ]
 
 
+class PoisonedJoint(RandomJoint):
+    """Its scores are not finite for frames that begin with a large value."""
+
+    def step(self, frames, targets, hidden, cell):
+        scores, *states = super().step(frames, targets, hidden, cell)
+        return np.where(frames[:, :1] > 1e6, np.nan, scores), *states
+
+
+@DECODERS
+def test_scores_that_are_not_finite_fail_their_request_and_the_others_are_decoded_once_more(decoder):
+    requests = [speech(1, 12, seed) for seed in range(8)]
+    requests[3]["ENCODED"][0, 0, :] = 1e7
+    expected = [tokens_of(DecoderService(decoder()).serve([request])[0]) for request in requests]
+    service = DecoderService(decoder(PoisonedJoint()))
+    runs = []
+    own = service._decoder.decode
+    service._decoder.decode = lambda encoded, *rest: runs.append(len(encoded)) or own(encoded, *rest)
+    found = service.serve(requests)
+    assert runs == [8, 7]
+    assert isinstance(found.pop(3), InferenceError)
+    del expected[3]
+    assert [tokens_of(result) for result in found] == expected
+
+
 @DECODERS
 def test_decoder_requests_share_one_loop_and_equal_single_ones(decoder):
     requests = [speech(1, 30, 1), speech(3, 12, 2), speech(1, 45, 3)]

@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 
 from parley.errors import InferenceError, InvalidInputError, ModelLoadingError
-from parley.runtime.batching import column, parse_sizes, round_up, run_together, split_rows, stack_rows
+from parley.runtime.batching import (
+    RowsNotFiniteError,
+    check_rows,
+    column,
+    parse_sizes,
+    round_up,
+    run_together,
+    split_rows,
+    stack_rows,
+)
 
 
 def test_rows_are_stacked_with_zeros_and_split_again():
@@ -52,6 +61,79 @@ def run_numbers(requests, *, poison=None):
 
     results = run_together([{"X": number} for number in requests], check, run)
     return [result if isinstance(result, Exception) else result["Y"] for result in results], runs
+
+
+class Rows:
+    """A network of rows in which numbers above 9 become NaN; ``mixes``: one of them spoils all rows."""
+
+    def __init__(self, *, mixes=False):
+        self.mixes = mixes
+        self.runs = []
+
+    def run(self, requests):
+        rows = np.concatenate([request["X"] for request in requests])
+        self.runs.append(rows.tolist())
+        finite = rows <= 9
+        if self.mixes and not finite.all():
+            finite[:] = False
+        check_rows(finite, "rows are")
+        return [{"Y": request["X"] * 2} for request in requests]
+
+    def serve(self, *requests):
+        found = run_together([{"X": np.array(own)} for own in requests], lambda _: None, self.run)
+        return [str(one) if isinstance(one, InferenceError) else one["Y"].tolist() for one in found]
+
+
+def test_requests_with_rows_that_are_not_finite_fail_and_the_others_run_again_together():
+    network = Rows()
+    assert network.serve([1], [2, 10, 3], [4], [5, 6], [11]) == [
+        [2],
+        "rows are not finite",
+        [8],
+        [10, 12],
+        "rows are not finite",
+    ]
+    assert network.runs == [[1, 2, 10, 3, 4, 5, 6, 11], [1, 4, 5, 6]]
+
+
+def test_where_one_row_spoils_all_each_request_runs_alone():
+    network = Rows(mixes=True)
+    assert network.serve([1], [10], [2]) == [[2], "rows are not finite", [4]]
+    assert network.runs == [[1, 10, 2], [1], [10], [2]]
+    alone = Rows(mixes=True)
+    assert alone.serve([10]) == ["rows are not finite"]
+    assert len(alone.runs) == 1
+
+
+def test_padding_that_is_not_finite_is_no_request_s_fault():
+    runs = []
+
+    def run(requests):
+        runs.append(len(requests))
+        if len(requests) > 1:
+            raise RowsNotFiniteError("rows are", [7])
+        return [{"Y": request["X"]} for request in requests]
+
+    found = run_together([{"X": np.array([number])} for number in (1, 2)], lambda _: None, run)
+    assert [one["Y"].tolist() for one in found] == [[1], [2]]
+    assert runs == [2, 1, 1]
+
+
+def test_lines_are_of_rows():
+    finite = np.array([True, False, True, True, False])
+    with pytest.raises(RowsNotFiniteError) as caught:
+        check_rows(finite, "scores are", rows=np.array([4, 4, 0, 7, 9]))
+    assert (caught.value.rows, str(caught.value), caught.value.code) == (
+        (4, 9),
+        "scores are not finite",
+        "inference_failed",
+    )
+    check_rows(~finite | True, "scores are")
+    with pytest.raises(RowsNotFiniteError):
+        check_rows(finite & False, "scores are", independent=True)
+    with pytest.raises(InferenceError) as caught:
+        check_rows(finite & False, "scores are")
+    assert not isinstance(caught.value, RowsNotFiniteError)
 
 
 def test_good_requests_share_one_run_in_order():

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, share
-from parley.asr.decoding.greedy import JointNetwork, check_scores, tsallis_confidence
+from parley.asr.decoding.greedy import SCORES, JointNetwork, check_scores, tsallis_confidence
 from parley.asr.decoding.hypotheses import (
     DEAD,
     NONE,
@@ -38,6 +38,7 @@ from parley.asr.decoding.hypotheses import (
     read_piece,
 )
 from parley.asr.decoding.topk import logsumexp, top_k
+from parley.runtime.batching import RowsNotFiniteError
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,11 @@ class Expanding(Protocol):
         cell: NDArray[np.float32],
         width: int,
     ) -> Expansion:
-        """Find the ``width`` best after what :meth:`parley.asr.decoding.greedy.JointNetwork.step` takes."""
+        """Find the ``width`` best after what :meth:`parley.asr.decoding.greedy.JointNetwork.step` takes.
+
+        Raises:
+            RowsNotFiniteError: scores of some rows are not finite.
+        """
         ...
 
 
@@ -296,7 +301,11 @@ class BeamSearch:
             np.ascontiguousarray(self._cell[row, place].transpose(1, 0, 2)),
         )
         if self._forest is None and isinstance(self._network, Expanding):
-            found = self._network.expand(*inputs, width)
+            try:
+                found = self._network.expand(*inputs, width)
+            except RowsNotFiniteError as error:
+                # Its rows are hypotheses.
+                raise RowsNotFiniteError(SCORES, np.unique(row[list(error.rows)]).tolist()) from error
         else:
             found = self._expand(row, place, inputs, width)
         if durations:
@@ -317,7 +326,7 @@ class BeamSearch:
         """The ``width`` best of all scores, with the bonus of phrases."""
         blank, durations = self._settings.blank, self._settings.durations
         logits, hidden, cell = self._network.step(*inputs)
-        check_scores(logits, blank, len(durations))
+        check_scores(logits, blank, len(durations), row)
         token_scores, duration_scores = np.split(logits, [blank + 1], axis=1)
         bonus = None
         if self._forest is not None:

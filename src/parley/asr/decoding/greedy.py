@@ -22,7 +22,10 @@ from numpy.typing import NDArray
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest
 from parley.errors import InferenceError
+from parley.runtime.batching import check_rows
 
+SCORES = "the joint network's scores are"
+"""In errors about values that are not finite."""
 CONFIDENCE_ALPHA = 0.33
 """Order of the Tsallis entropy, as in NeMo's recommended confidence settings."""
 FRAMES_AHEAD = 8
@@ -136,11 +139,19 @@ def tsallis_confidence(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(np.clip(confidence, 0.0, 1.0), np.float32)
 
 
-def check_scores(logits: NDArray[np.float32], blank: int, durations: int) -> None:
-    """Refuse scores ``[B, n]`` that no decoder can use.
+def check_scores(logits: NDArray[np.float32], blank: int, durations: int, rows: NDArray[np.int64]) -> None:
+    """Refuse scores that no decoder can use.
+
+    Args:
+        logits: f32 ``[B, n]``.
+        blank: number of tokens.
+        durations: number of classes of durations.
+        rows: i64 ``[B]``, of which row of the batch each is.
 
     Raises:
-        InferenceError: they are not finite, or not of ``blank`` tokens, a blank and ``durations``.
+        RowsNotFiniteError: those of some rows are not finite.
+        InferenceError: those of none of several rows are, or they are not of ``blank`` tokens, a blank and
+            ``durations``.
     """
     classes = blank + 1 + durations
     if logits.shape[1] != classes:
@@ -148,8 +159,7 @@ def check_scores(logits: NDArray[np.float32], blank: int, durations: int) -> Non
             f"the joint network scores {logits.shape[1]} classes; "
             f"{blank} tokens, a blank and {durations} durations are {classes}"
         )
-    if not np.isfinite(logits).all():
-        raise InferenceError("the joint network's scores are not finite")
+    check_rows(np.isfinite(logits).all(axis=1), SCORES, rows=rows)
 
 
 class TransducerDecoder:
@@ -239,7 +249,12 @@ class TransducerDecoder:
                 hidden[:, active],
                 cell[:, active],
             )
-            check_scores(scores.reshape(-1, scores.shape[2]), self.blank, len(self._durations))
+            check_scores(
+                scores.reshape(-1, scores.shape[2]),
+                self.blank,
+                len(self._durations),
+                np.repeat(active, scores.shape[1]),
+            )
             logits, passed = self._until_token(scores, places)
             at[active] += passed
             symbols[active[passed > 0]] = 0

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.asr.decoding.beam import Expansion
-from parley.asr.decoding.greedy import JointNetwork
+from parley.asr.decoding.greedy import SCORES, JointNetwork
 from parley.asr.decoding.topk_torch import TopK, top_k
 from parley.asr.device.transducer import Transducer, tsallis_confidence
 from parley.errors import InferenceError
+from parley.runtime.batching import check_rows
 from parley.runtime.process_end import DeviceErrors
 
 
@@ -64,14 +65,15 @@ class DeviceJoint(JointNetwork):
         """See :meth:`parley.asr.decoding.beam.Expanding.expand`.
 
         Raises:
-            InferenceError: the device failed, or scores are not finite.
+            RowsNotFiniteError: scores of some rows are not finite.
+            InferenceError: the device failed.
         """
         blank = self._network.blank
         try:
             with torch.inference_mode():
                 scores, *states = self._score(frames[:, None], targets, hidden, cell)
                 scores = scores[:, 0]
-                finite = scores.isfinite().all()
+                finite = scores.isfinite().all(-1)
                 tokens = scores[:, : blank + 1]
                 values, labels = self._best(tokens, width)
                 parts = (
@@ -82,12 +84,11 @@ class DeviceJoint(JointNetwork):
                     *states,
                 )
                 best, ids, durations, confidences, *after = (part.cpu().numpy() for part in parts)
-                usable = bool(finite)
+                usable = finite.cpu().numpy()
         except RuntimeError as error:
             raise self._failed(len(targets), error) from error
         self._errors.worked()
-        if not usable:
-            raise InferenceError("the joint network's scores are not finite")
+        check_rows(usable, SCORES, independent=True)
         return Expansion(best, ids, durations, confidences.__getitem__, *after)
 
     @torch.inference_mode()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from parley.asr.decoding.batch import GreedyRows, Rows
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.greedy import Tokens, TransducerDecoder
+from parley.asr.decoding.greedy import SCORES, Tokens, TransducerDecoder
 from parley.asr.decoding.hypotheses import Reading
 from parley.asr.device.fastconformer import FastConformer
 from parley.asr.device.joint import DeviceJoint
@@ -32,7 +32,7 @@ from parley.asr.device.transducer import (
     read_tokens,
 )
 from parley.errors import InferenceError, InvalidInputError, ParleyError
-from parley.runtime.batching import round_up
+from parley.runtime.batching import check_rows, round_up
 from parley.runtime.cuda_graphs import Capture
 from parley.runtime.process_end import DeviceErrors
 
@@ -112,20 +112,23 @@ class DeviceEncoder:
 
         Raises:
             InvalidInputError: a row is longer than the longest size.
-            InferenceError: the device failed, or what was encoded is not finite.
+            RowsNotFiniteError: what was encoded of some rows is not finite.
+            InferenceError: the device failed.
         """
         sizes = self._network.sizes
         counts = np.array([sizes.subsampled(int(length)) for length in lengths], np.int64)
         encoded = np.zeros((len(lengths), sizes.width, counts.max(initial=0)), np.float32)
-        for members, rows, frames in self._sizes.runs(lengths):
+        # Of a row without a frame the network makes NaN.
+        filled = np.flatnonzero(lengths > 0)
+        for chosen, rows, frames in self._sizes.runs(lengths[filled]):
+            members = filled[chosen]
             longest = int(lengths[members].max())
             own = self._run(
                 features[members][:, :, :longest].transpose(0, 2, 1), lengths[members], rows, frames
             )
             for row, values in zip(members, own, strict=True):
                 encoded[row, :, : counts[row]] = values[: counts[row]].T
-        if not np.isfinite(encoded).all():
-            raise InferenceError("the encoder's output is not finite")
+        check_rows(np.isfinite(encoded).all(axis=(1, 2)), "the encoder's output is", independent=True)
         return encoded, counts
 
     def _run(
@@ -219,6 +222,7 @@ class DeviceGreedyRows(GreedyRows):
         after = {name: values.copy() for name, values in state.items()}
         pieces: list[list[Tokens]] = [[Tokens.none()] for _ in lengths]
         longest = self._sizes.frames[-1]
+        failed = np.zeros(len(lengths), np.bool_)
         for begin in range(0, max(encoded.shape[2], 1), longest):
             left = (lengths - begin).clip(0, longest)
             for members, rows, frames in self._sizes.runs(left):
@@ -227,10 +231,12 @@ class DeviceGreedyRows(GreedyRows):
                 found, new = self._run(piece.transpose(0, 2, 1), left[members], own, rows, frames)
                 for row, tokens in zip(members, found, strict=True):
                     if isinstance(tokens, ParleyError):
-                        raise tokens
-                    pieces[row].append(tokens.moved(begin))
+                        failed[row] = True
+                    else:
+                        pieces[row].append(tokens.moved(begin))
                 for name, values in new.items():
                     after[name][members] = values
+        check_rows(~failed, SCORES, independent=True)
         return [Reading(Tokens.joined(own), []) for own in pieces], after
 
     def _run(

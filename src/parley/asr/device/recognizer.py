@@ -16,6 +16,7 @@ from parley.asr.pipeline.step import milliseconds
 from parley.asr.streaming.recognizer import is_ready
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import OverloadedError, ParleyError
+from parley.runtime.batching import RowsNotFiniteError
 
 
 class DeviceRecognizer:
@@ -141,9 +142,14 @@ class DeviceRecognizer:
     def _decode(
         self, step: DeviceStep, waiting: Sequence[tuple[StreamingUtterance, NDArray[np.float32]]]
     ) -> None:
-        """Decode on the host: all at once, and if that fails each alone."""
+        """Decode on the host: all at once, then without those that failed, or else each alone."""
         try:
             self._decode_together(step, waiting)
+        except RowsNotFiniteError as error:
+            for row in error.rows:
+                waiting[row][0].failure = error
+            if rest := [one for row, one in enumerate(waiting) if row not in error.rows]:
+                self._decode(step, rest)
         except ParleyError as error:
             if len(waiting) == 1:
                 waiting[0][0].failure = error

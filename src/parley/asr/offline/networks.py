@@ -14,6 +14,7 @@ from parley.asr.decoding.greedy import JointNetwork, Tokens
 from parley.asr.pipeline.segmentation import Detector
 from parley.errors import InferenceError, InvalidInputError
 from parley.inference import BlockingModelClient, ModelRequest, ModelResponse, Tensor
+from parley.runtime.batching import check_rows
 
 
 class OfflineEncoder(Protocol):
@@ -40,23 +41,23 @@ class OnnxEncoder:
 
         Args:
             features: f32 ``[B, bands, T]``, normalised.
-            lengths: i64 ``[B]``, real frames of each row, at least 1.
+            lengths: i64 ``[B]``, real frames of each row; of none nothing is encoded.
 
         Returns:
             f32 ``[B, D, T']`` and i64 ``[B]``, how many of the ``T'`` frames are real.
 
         Raises:
-            InferenceError: the network failed, for example because a row is too long for it, or its
-                output is not finite.
+            RowsNotFiniteError: the output of some rows is not finite.
+            InferenceError: the network failed, for example because a row is too long for it.
         """
-        feed = {"audio_signal": features, "length": lengths}
+        # The network makes NaN of a row without a frame.
+        feed = {"audio_signal": features, "length": np.maximum(lengths, 1)}
         try:
             outputs, encoded = self._session.run(["outputs", "encoded_lengths"], feed)
         except Exception as error:  # ONNX Runtime's own exceptions have no common base class
             raise InferenceError(f"the encoder failed on {features.shape}: {error}") from error
-        if not np.isfinite(outputs).all():
-            raise InferenceError("the encoder's output is not finite")
-        return outputs, encoded
+        check_rows(np.isfinite(outputs).all(axis=(1, 2)), "the encoder's output is")
+        return outputs, np.where(lengths > 0, encoded, 0)
 
 
 class OnnxJoint(JointNetwork):

@@ -16,6 +16,7 @@ from parley.asr.pipeline.step import milliseconds
 from parley.asr.streaming.encoder import HISTORY, Rows, SlotArrays, StreamingEncoder, put, take
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError, ModelLoadingError, ParleyError
+from parley.runtime.batching import RowsNotFiniteError
 
 _HISTORY = "history"
 
@@ -174,9 +175,13 @@ class StreamingRecognizer:
         rows: NDArray[np.int64],
         run: Callable[[NDArray[np.int64]], list[_Piece]],
     ) -> list[_Piece]:
-        """Run for all rows at once; if that fails, for each alone, so that only those fail that must."""
+        """Run for all rows at once, then without those that fail; if they are not known, for each alone."""
         try:
             return run(rows) if len(rows) else []
+        except RowsNotFiniteError as error:
+            failed = np.isin(np.arange(len(rows)), error.rows)
+            rounds.fail(rows[failed], error)
+            return self._try(rounds, rows[~failed], run)
         except ParleyError as error:
             if len(rows) == 1:
                 rounds.fail(rows, error)

@@ -15,6 +15,7 @@ from parley.asr.features.log_mel import LogMel
 from parley.asr.offline.networks import OnnxEncoder, OnnxJoint
 from parley.errors import InferenceError, InvalidInputError
 from parley.launcher.options import ROOT
+from parley.runtime.batching import RowsNotFiniteError
 from parley.runtime.onnx import open_session
 
 SETTINGS = DeviceSettings(CPU, row_sizes=(1, 2))
@@ -117,13 +118,34 @@ def test_what_is_longer_than_what_was_prepared_is_refused(encoder):
 
 def test_values_that_are_not_finite_are_an_error(encoder, decoder, batch):
     features, lengths = batch
-    with pytest.raises(InferenceError, match="output is not finite"):
+    with pytest.raises(RowsNotFiniteError, match="output is not finite") as caught:
         encoder.encode(np.where(np.arange(5)[:, None, None] == 2, np.nan, features), lengths)
-    with pytest.raises(InferenceError, match="scores are not finite"):
-        decoder.decode(np.full((1, 144, 3), np.nan, np.float32), np.array([3]), decoder.initial(1), None)
+    assert caught.value.rows == (2,)
+    encoded = np.zeros((3, 144, 3), np.float32)
+    encoded[1] = np.nan
+    with pytest.raises(RowsNotFiniteError, match="scores are not finite") as caught:
+        decoder.decode(encoded, np.array([3, 3, 3]), decoder.initial(3), None)
+    assert caught.value.rows == (1,)
     # The memory of the runs is good for others.
     assert np.isfinite(encoder.encode(features, lengths)[0]).all()
     decoder.decode(np.zeros((1, 144, 3), np.float32), np.array([3]), decoder.initial(1), None)
+
+
+def test_a_row_without_a_frame_has_no_frames_and_changes_no_other_row(export, encoder, decoder, onnx, batch):
+    features, lengths = batch
+    empty = np.where(np.arange(5) == 3, 0, lengths)
+    for network in (encoder, onnx[0]):
+        expected, counts = network.encode(features, lengths)
+        found, own = network.encode(features, empty)
+        assert own.tolist() == np.where(np.arange(5) == 3, 0, counts).tolist()
+        for row in (0, 1, 2, 4):
+            assert np.abs(found[row, :, : counts[row]] - expected[row, :, : counts[row]]).max() < 1e-4
+        for decode in (decoder, make_decoder(export, onnx[1])):
+            readings, _ = decode.decode(found, own, decode.initial(5), None)
+            assert not len(readings[3].settled.ids)
+            assert len(readings[1].settled.ids)
+        nothing, none = network.encode(features[:1], np.array([0]))
+        assert (none.tolist(), bool(np.isfinite(nothing).all())) == ([0], True)
 
 
 def test_a_device_that_fails_is_an_error_of_the_request(encoder, decoder, monkeypatch):

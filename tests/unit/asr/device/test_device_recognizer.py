@@ -23,6 +23,7 @@ from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.errors import InferenceError, ModelLoadingError, OverloadedError, UnsupportedVersionError
 from parley.launcher.options import ROOT
 from parley.models.nemotron_streaming import load_recognizer
+from parley.runtime.batching import RowsNotFiniteError
 from parley.runtime.onnx import open_session
 
 CHUNKS = {80: 8, 160: 16, 560: 56, 1120: 112}
@@ -178,6 +179,36 @@ def test_phrases_are_decoded_on_the_host_beside_others(export, recognizer, onnx,
     assert same_tokens(mixed[0].tokens(), expected[0])
     assert same_tokens(mixed[1].tokens(), plain[1])
     for utterance in mixed:
+        recognizer.release(utterance.slot)
+
+
+def test_scores_that_are_not_finite_on_the_host_fail_alone_and_cost_one_run_more(
+    export, recognizer, recordings, monkeypatch
+):
+    boosting = compile_phrases(["seattle"], 4.0, export.checkpoint.vocabulary)
+    expected = tokens_of(recognize(recognizer, recordings[:4], [16] * 4, boosting=boosting))
+    utterances = [begin(recognizer, 16, boosting=boosting) for _ in range(4)]
+    decoder, runs = recognizer._decoder, []
+
+    class Poisoned:
+        initial = decoder.initial
+
+        def decode(self, encoded, *rest):
+            runs.append(len(encoded))
+            if len(encoded) == 4:
+                raise RowsNotFiniteError("the joint network's scores are", [2])
+            return decoder.decode(encoded, *rest)
+
+    monkeypatch.setattr(recognizer, "_decoder", Poisoned())
+    for utterance, audio in zip(utterances, recordings, strict=False):
+        add(recognizer, utterance, audio, last=True)
+    step(recognizer, utterances)
+    assert runs[:2] == [4, 3]
+    assert runs.count(4) == 1
+    victim = utterances[2]
+    assert str(victim.failure) == "the joint network's scores are not finite"
+    for utterance, other in zip(utterances, expected, strict=True):
+        assert utterance is victim or same_tokens(utterance.tokens(), other)
         recognizer.release(utterance.slot)
 
 
