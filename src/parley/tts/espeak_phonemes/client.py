@@ -22,6 +22,8 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
+import psutil
+
 from parley.errors import InferenceError, InvalidInputError, ModelUnavailableError
 from parley.metrics import Family
 from parley.runtime.attempts import Attempts
@@ -38,7 +40,11 @@ PHONEME_RESTARTS = Family(
 )
 _PROGRAM = "parley.tts.espeak_phonemes.process"
 _TIMEOUT_S = 0.5
-"""For an answer, which takes milliseconds."""
+"""For an answer, which takes milliseconds of a processor."""
+_PATIENCE = 4
+"""So many times as long is waited for a process that gets no processor meanwhile."""
+_LOOK_S = 0.1
+"""Between two looks at the processor time of a process that is late."""
 _START_S = 20.0
 _END_S = 2.0
 _MOST_STARTS = 5
@@ -64,7 +70,7 @@ class PhonemeProcess:
 
     Args:
         command: of the process; None: that of :mod:`.process`.
-        timeout_s: for each question (seconds).
+        timeout_s: for each question (seconds); four times as long where the process gets no processor.
         start_s: for a process to be ready (seconds).
         attempts: to start it again.
     """
@@ -127,11 +133,15 @@ class PhonemeProcess:
                 process = self._process if self._ready else None
             if process is None:
                 raise ModelUnavailableError("espeak-ng's process is not running; it is started again")
+            limit = _Limit(process.pid, self._timeout_s)
             try:
-                answer = self._ask(process, question)
+                answer = self._ask(process, question, limit)
             except (OSError, ValueError) as error:
-                self._on_failure(process, question, late=isinstance(error, TimeoutError))
+                self._on_failure(
+                    process, question, late=isinstance(error, TimeoutError), held_up=limit.held_up
+                )
                 raise InferenceError(f"espeak-ng's process failed: {error}") from error
+            self._fatal.pop(question, None)
         return answer
 
     def close(self) -> None:
@@ -145,21 +155,28 @@ class PhonemeProcess:
         if self._keeper.is_alive():
             _log.error("espeak-ng's process did not end within %g s", _END_S)
 
-    def _ask(self, process: subprocess.Popen[bytes], question: tuple[str, Sequence[str]]) -> Sequence[str]:
-        until = time.monotonic() + self._timeout_s
-        _write_line(process, question, until)
-        answer = _read_line(process, until)
+    def _ask(
+        self, process: subprocess.Popen[bytes], question: tuple[str, Sequence[str]], limit: _Limit
+    ) -> Sequence[str]:
+        _write_line(process, question, limit)
+        answer = _read_line(process, limit)
         if not isinstance(answer, list) or len(answer) != len(question[1]):
             raise ValueError("its answer is to another question")
         return [str(sounds) for sounds in answer]
 
     def _on_failure(
-        self, process: subprocess.Popen[bytes], question: tuple[str, tuple[str, ...]], *, late: bool
+        self,
+        process: subprocess.Popen[bytes],
+        question: tuple[str, tuple[str, ...]],
+        *,
+        late: bool,
+        held_up: bool,
     ) -> None:
         """Have the process replaced, and remember over which texts it has failed."""
-        self._fatal[question] = self._fatal.pop(question, 0) + 1
-        if len(self._fatal) > _REMEMBERED:
-            self._fatal.popitem(last=False)
+        if not held_up:
+            self._fatal[question] = self._fatal.pop(question, 0) + 1
+            if len(self._fatal) > _REMEMBERED:
+                self._fatal.popitem(last=False)
         with self._changed:
             self._ready = False
             self._late = late
@@ -212,7 +229,7 @@ class PhonemeProcess:
                 process.kill()
         failure = ""
         try:
-            _await_ready(process, time.monotonic() + self._start_s)
+            _await_ready(process, _Limit(process.pid, self._start_s))
             with self._changed:
                 self._ready = self._tried = True
                 self._changed.notify_all()
@@ -223,7 +240,7 @@ class PhonemeProcess:
             status = process.wait()
         with self._changed:
             self._ready, self._process = False, None
-        with self._asking:  # who asks reads the end of the pipe
+        with self._asking:  # a thread that is asking reads the end of the pipe first
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):
@@ -231,14 +248,54 @@ class PhonemeProcess:
         return f"ended with status {status}{failure}"
 
 
-def _await_ready(process: subprocess.Popen[bytes], until: float) -> None:
+class _Limit:
+    """How long a process may take for an answer.
+
+    Args:
+        pid: of the process.
+        timeout_s: seconds; :data:`_PATIENCE` times as long while it got a processor for less than half.
+    """
+
+    def __init__(self, pid: int, timeout_s: float) -> None:
+        self._pid = pid
+        self._timeout_s = timeout_s
+        self._began_s = time.monotonic()
+        self._used_s = _processor_s(pid)
+        self.held_up = False
+        """Whether the time was over although the process had got no processor."""
+
+    def next_wait_s(self) -> float:
+        """For how long to wait before the next look (seconds).
+
+        Raises:
+            TimeoutError: the time is over.
+        """
+        waited_s = time.monotonic() - self._began_s
+        if waited_s < self._timeout_s:
+            return self._timeout_s - waited_s
+        self.held_up = _processor_s(self._pid) - self._used_s < self._timeout_s / 2
+        if not self.held_up or waited_s >= _PATIENCE * self._timeout_s:
+            raise TimeoutError("it does not answer")
+        return _LOOK_S
+
+
+def _processor_s(pid: int) -> float:
+    """Processor time that a process has used (seconds); 0.0 if it has ended."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def _await_ready(process: subprocess.Popen[bytes], limit: _Limit) -> None:
     """Wait for the first line; raises as :func:`_read_line` does."""
-    if _read_line(process, until) != READY:
+    if _read_line(process, limit) != READY:
         raise ValueError("it is another program")
 
 
-def _write_line(process: subprocess.Popen[bytes], value: object, until: float) -> None:
-    """Write a value as a line, by ``until`` (monotonic clock).
+def _write_line(process: subprocess.Popen[bytes], value: object, limit: _Limit) -> None:
+    """Write a value as a line.
 
     Raises:
         OSError: it cannot be written; TimeoutError: in time.
@@ -248,12 +305,12 @@ def _write_line(process: subprocess.Popen[bytes], value: object, until: float) -
     os.set_blocking(pipe, False)
     line = json.dumps(value).encode() + b"\n"
     while line:
-        _wait([], [pipe], until)
+        _wait([], [pipe], limit)
         line = line[os.write(pipe, line) :]
 
 
-def _read_line(process: subprocess.Popen[bytes], until: float) -> object:
-    """The value of the next line that the process writes, by ``until`` (monotonic clock).
+def _read_line(process: subprocess.Popen[bytes], limit: _Limit) -> object:
+    """The value of the next line that the process writes.
 
     Raises:
         OSError: it cannot be read; TimeoutError: in time.
@@ -263,7 +320,7 @@ def _read_line(process: subprocess.Popen[bytes], until: float) -> object:
     pipe = process.stdout.fileno()
     line = b""
     while not line.endswith(b"\n"):
-        _wait([pipe], [], until)
+        _wait([pipe], [], limit)
         piece = os.read(pipe, _LONGEST)
         if not piece:
             raise ValueError("it has ended")
@@ -273,6 +330,6 @@ def _read_line(process: subprocess.Popen[bytes], until: float) -> object:
     return json.loads(line)
 
 
-def _wait(readable: list[int], writable: list[int], until: float) -> None:
-    if not any(select.select(readable, writable, [], max(0.0, until - time.monotonic()))):
-        raise TimeoutError("it does not answer")
+def _wait(readable: list[int], writable: list[int], limit: _Limit) -> None:
+    while not any(select.select(readable, writable, [], limit.next_wait_s())):
+        pass

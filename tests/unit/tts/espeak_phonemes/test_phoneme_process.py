@@ -26,6 +26,11 @@ for line in sys.stdin:
         sys.exit(3)
     if texts == ["hang"]:
         time.sleep(600)
+    if texts == ["compute"]:
+        while True:
+            pass
+    if texts == ["late"]:
+        time.sleep(0.9)
     if texts == ["close"]:
         os.close(1)
         time.sleep(600)
@@ -93,6 +98,7 @@ def test_answers_may_be_longer_than_a_pipe(started):
         ("other", "another question", "died"),
         ("hang", "does not answer", "unresponsive"),
         ("half", "does not answer", "unresponsive"),
+        ("compute", "does not answer", "unresponsive"),
     ],
 )
 def test_a_process_that_fails_is_replaced_and_counted(started, caplog, text, problem, reason):
@@ -125,6 +131,43 @@ def test_a_text_over_which_it_fails_again_is_refused_from_then_on(started):
         say(process, "end")
     assert say(process, "hola") == "hola"
     assert process.restarts() == {"died": 2}
+
+
+def test_a_text_that_is_computed_without_an_end_is_refused_too(started):
+    process = started(timeout_s=0.5, attempts=Attempts(9, waits_s=(0.0,)))
+    for _ in range(2):
+        with pytest.raises(InferenceError, match="does not answer"):
+            say_soon(process, "compute")
+        say_soon(process, "hola")
+    with pytest.raises(InvalidInputError, match="2 times"):
+        say(process, "compute")
+
+
+def test_a_process_that_is_held_up_is_waited_for(started):
+    assert say(started(timeout_s=0.5), "late") == "late"
+
+
+def test_a_text_is_not_at_fault_where_the_process_was_held_up(started):
+    process = started(timeout_s=0.2, attempts=Attempts(9, waits_s=(0.0,)))
+    for _ in range(3):
+        with pytest.raises(InferenceError, match="does not answer"):
+            say_soon(process, "hang")
+    assert process.restarts()["unresponsive"] >= 2
+
+
+def test_a_failure_is_forgotten_when_the_text_is_answered(started, tmp_path):
+    # Ends over the text where the file is there.
+    fatal = tmp_path / "fatal"
+    process = started(
+        PROGRAM.replace('["end"]', f'["sometimes"] and os.path.exists("{fatal}")'),
+        attempts=Attempts(9, waits_s=(0.0,)),
+    )
+    for _ in range(3):
+        fatal.touch()
+        with pytest.raises(InferenceError, match="has ended"):
+            say_soon(process, "sometimes")
+        fatal.unlink()
+        assert say_soon(process, "sometimes") == "sometimes"
 
 
 def test_starts_are_bounded_and_texts_are_refused_meanwhile(started, caplog):
