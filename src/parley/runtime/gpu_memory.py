@@ -1,6 +1,6 @@
 """NVML: the GPUs that CUDA offers, and their used memory.
 
-Apart because the agent has no code of a kind of hardware.
+In a file of its own, because the agent must not import code for GPUs.
 """
 
 from __future__ import annotations
