@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from parley.errors import InferenceError, InvalidInputError, ModelUnavailableError
@@ -16,6 +18,7 @@ from parley.tts.espeak_phonemes.client import PhonemeProcess, is_installed
 from parley.tts.espeak_phonemes.front_end import EspeakFrontEnd
 
 LIMIT_S = 60.0
+needs_espeak = pytest.mark.skipif(not is_installed(), reason="espeakng-loader is not installed")
 # What it does with a text is what the text says.
 PROGRAM = """
 import json, os, sys, time
@@ -211,9 +214,36 @@ def test_it_ends_with_its_owner(started):
         say(process, "hola")
 
 
+PARENT = """
+import os, signal, time
+from parley.tts.espeak_phonemes.client import PhonemeProcess
+process = PhonemeProcess(start_s=60.0)
+assert process.wait_until_tried()
+print(process._process.pid, flush=True)
+os.kill(process._process.pid, signal.SIGSTOP)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@needs_espeak
+def test_a_process_that_hangs_dies_with_its_parent():
+    parent = subprocess.run([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, check=False)
+    assert parent.returncode == -signal.SIGKILL
+    end = time.monotonic() + LIMIT_S
+    while is_running(int(parent.stdout)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_running(number):
+    try:
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@needs_espeak
 def test_espeak_is_in_a_process_of_its_own():
-    if not is_installed():
-        pytest.skip("espeakng-loader is not installed")
     process = PhonemeProcess(timeout_s=LIMIT_S, start_s=LIMIT_S)
     try:
         assert process.wait_until_tried()
