@@ -81,8 +81,10 @@ def process_start(pid: int) -> float:
         OSError: there is no such process.
     """
     # The name before them stands in brackets, and may itself have any character.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    if not ticks:  # a kernel that does not say
+        return time.time()
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age_s
 
 
