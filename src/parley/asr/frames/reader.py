@@ -32,7 +32,7 @@ class FrameReader(Reader):
         self._spelled = model.spelling.spelled
         self._least_confidence = least_confidence
         stretches = min(limits.stretches, model.network.most_rows)
-        self.limits = RunLimits(stretches, limits.samples, limits.ratio)
+        self.run_limits = RunLimits(stretches, limits.samples, limits.ratio)
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ class RunLimits:
 class Reader(ABC):
     """Reads stretches of speech; any thread may use it."""
 
-    limits = RunLimits()
+    run_limits = RunLimits()
     """Which stretches it reads together."""
 
     @property
@@ -132,7 +132,7 @@ class Reader(ABC):
         """Read stretches of at most :attr:`longest_ms` in one run of the networks.
 
         Args:
-            stretches: as many as :attr:`limits` allow.
+            stretches: as many as :attr:`run_limits` allow.
             stop: ends it from another thread, within the present operator of a network.
 
         Raises:

@@ -171,7 +171,7 @@ class SegmentRounds:
             if recording.error is None and (stretch := recording.next_stretch()) is not None
         ]
         while due:
-            places = self._reader.limits.together([len(stretch.audio) for _, stretch in due])
+            places = self._reader.run_limits.together([len(stretch.audio) for _, stretch in due])
             together = [due.pop(place) for place in reversed(places)]
             results = self._reader.read_all([stretch for _, stretch in together])
             for (recording, _), result in zip(together, results, strict=True):

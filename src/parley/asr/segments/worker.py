@@ -292,7 +292,7 @@ class ThreadedReader:
         Streams take turns: what one has in great number does not hold up the others.
         """
         turns = sorted(waiting, key=lambda asked: asked.of.stream in self._served)
-        places = self._reader.limits.together([len(asked.stretch.audio) for asked in turns])
+        places = self._reader.run_limits.together([len(asked.stretch.audio) for asked in turns])
         together = [turns[place] for place in places]
         waiting.clear()
         waiting.extend(asked for asked in turns if asked not in together)

@@ -201,8 +201,8 @@ def test_a_network_of_one_row_reads_one_stretch_at_a_time():
         name, type, shape = fixed[0].name, fixed[0].type, [1, *fixed[0].shape[1:]]
 
     open_network = changing("model.onnx", inputs=[Shaped, fixed[1]])
-    assert new_reader(load("nemo_ctc", open_network), limits=MANY).limits.stretches == 1
-    assert new_reader(load("nemo_ctc"), limits=MANY).limits.stretches == 8
+    assert new_reader(load("nemo_ctc", open_network), limits=MANY).run_limits.stretches == 1
+    assert new_reader(load("nemo_ctc"), limits=MANY).run_limits.stretches == 8
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,7 +15,7 @@ class LoudReader(Reader):
     languages, longest_ms, spelled = ("en",), 30_000, ("<unk>",)
 
     def __init__(self, limits=None):
-        self.limits = limits or RunLimits()
+        self.run_limits = limits or RunLimits()
         self.runs = []
         self.failing = set()
 
