@@ -177,6 +177,32 @@ def test_a_model_of_final_texts_is_not_asked_again_for_a_language_that_it_does_n
     assert texts(events, final=True)[0].startswith("offline")
 
 
+def test_a_text_that_was_begun_before_its_language_was_refused_fails_alone():
+    model = Model(finals="offline", early_ms=96, prompts={"en": 0, "es": 1})
+    model.transcribers.failures["offline"] = UnsupportedLanguageError("only en")
+    audio = speech(*UTTERANCE)
+    # The second stream's utterance has a text under way when the first one's is refused.
+    delays = (0, 80, 240)
+    streams = [model.pipeline.new_stream(AsrOptions(language=language)) for language in ("es", "es", "en")]
+    calls = [
+        np.concatenate([speech((delay, False)), audio, speech((240 - delay, False))]) for delay in delays
+    ]
+    events = [[] for _ in streams]
+    for start in range(0, len(calls[0]), 80 * MS):
+        results = model.pipeline.step(
+            [
+                ChunkRequest(stream, call[start : start + 80 * MS])
+                for stream, call in zip(streams, calls, strict=True)
+            ]
+        )
+        streams = [result.stream for result in results]
+        for row, result in enumerate(results):
+            events[row] += result.reply.events
+    refused = [("offline", "streaming", "unsupported_language")]
+    assert [replaced(found) for found in events] == [refused] * 3
+    assert all(len(texts(found, final=True)) == 1 for found in events)
+
+
 def test_finals_only():
     _, events = feed(Model(), speech(*UTTERANCE), partial_interval_ms=0)
     assert [type(event) for event in events] == [

@@ -142,7 +142,7 @@ class FinalTranscriber:
         if utterance.early is None and model and not self.rests(model):
             asked_at = self.clock()
             utterance.early = EarlyTranscript(
-                self.ask(model, utterance, joined, options), joined, end, asked_at
+                model, self.ask(model, utterance, joined, options), joined, end, asked_at
             )
 
     def finals_for(self, language: str) -> str:
@@ -185,8 +185,7 @@ class FinalTranscript:
         self._utterance = utterance
         self._joined = joined
         self._options = options
-        finals = final_transcriber.finals_for(options.language)
-        self._models = deque([finals] if finals else [])
+        self._models: deque[str] = deque()
         self._model = ""
         self._call: Future[TranscribeReply] | None = None
         self._overdue_at = 0.0
@@ -194,12 +193,17 @@ class FinalTranscript:
         self._own_alternatives: list[Alternative] = []
         self._events: list[AsrEvent] = []
         self._done = False
+        finals = final_transcriber.finals_for(options.language)
         if utterance.early is not None:
-            self._joined = utterance.early.joined
-            self._wait_for(self._models.popleft(), utterance.early.call, utterance.early.asked_at)
+            # The call's own model: another stream may have been refused its language since.
+            early = utterance.early
+            self._joined = early.joined
+            self._wait_for(early.model, early.call, early.asked_at)
         elif finals and not final_transcriber.rests(finals):
             # Asked before the streaming model comes to the end, so that both work at the same time.
-            self._ask(self._models.popleft())
+            self._ask(finals)
+        elif finals:
+            self._models.append(finals)
 
     def set_own(self, own: list[Word], alternatives: list[Alternative], failed: ParleyError | None) -> None:
         """Take the streaming model's own result.

@@ -23,6 +23,7 @@ from parley.errors import ParleyError
 class EarlyTranscript:
     """A call to a model that hears an utterance again, made before it was certain to be over."""
 
+    model: str
     call: Future[TranscribeReply]
     joined: JoinedTurn | None
     """What the model hears in the utterance's place."""
