@@ -17,17 +17,19 @@ from parley.asr.messages import TranscribeRequest
 from parley.asr.segments.reader import DETECT
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.protocol import ResponseText, Transcript, TurnMetrics
+from parley.protocol import ResponseText, Start, Transcript, TurnMetrics
 from parley.runtime.onnx import Stop, open_session
 from parley.tts.espeak_phonemes.client import PhonemeProcess
 from parley.tts.espeak_phonemes.front_end import VOICES, EspeakFrontEnd
 from parley.tts.kokoro.network import SAMPLE_RATE, load_network
 from parley.tts.kokoro.voices import DEFAULTS
 from parley_client import AgentAudio, connect
+from parley_client.call import Call
 from parley_client.stages import Transcriber, open_server
+from parley_client.transport import TritonTransport
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
-NEEDED = ("whisper-base", "kokoro-82m", "misaki-en", "g2p-en", "qwen2.5-coder-0.5b-w8a8")
+NEEDED = ("whisper-base", "moonshine-tiny-en", "kokoro-82m", "misaki-en", "g2p-en", "qwen2.5-coder-0.5b-w8a8")
 pytestmark = pytest.mark.skipif(
     not all((MODELS_DIR / name).is_dir() for name in NEEDED),
     reason="needs whisper-base (make fetch MODEL=whisper-base) and the weights of the profile open",
@@ -49,7 +51,16 @@ PATIENCE = {
     "PARLEY_VOICE_AGENT_TTS_DEADLINE_S": "120",
     "PARLEY_VOICE_AGENT_TTS_FIRST_AUDIO_S": "120",
 }
-MODELS = ("whisper", "whisper_transcribe", "qwen3", "kokoro", "espeak", "smart_turn", "voice_agent")
+MODELS = (
+    "moonshine",
+    "whisper",
+    "whisper_transcribe",
+    "qwen3",
+    "kokoro",
+    "espeak",
+    "smart_turn",
+    "voice_agent",
+)
 ANSWER_S = 240.0
 
 
@@ -105,11 +116,23 @@ def test_the_language_of_a_recording_is_found_out(reader, recordings):
         assert reader.read(recordings[text], reader.options(DETECT, [], 1.0)).language == language
 
 
+async def recognizer_of(server, language):
+    """The model that recognises the speech of a session in this language."""
+    start = Start(system_prompt="", greeting="", language=language, describe=True)
+    call_id = f"described-{language}"
+    call = Call(await TritonTransport(server).open(call_id, 60.0), call_id, start)
+    try:
+        return (await call.open()).agent.recognizer
+    finally:
+        await call.aclose()
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def call(tmp_path_factory, recordings):
-    """A call in which one question is asked in Spanish: its events, the answer's audio, and a transcript.
+    """A call in which one question is asked in Spanish: its events, the answer's audio, and more.
 
-    The transcript is that of the question as a recording, from the model that clients choose.
+    That is a transcript of the question as a recording, by the model that clients choose, and the recognisers
+    that sessions get, by their language.
     """
     options = ServerOptions(
         profile=OPEN_PROFILE,
@@ -137,17 +160,30 @@ async def call(tmp_path_factory, recordings):
         async with open_server(server.endpoints.grpc) as stages, Transcriber(stages) as transcriber:
             request = TranscribeRequest(language=DETECT)
             transcript = await transcriber.transcribe(recordings[QUESTION], request)
-    return events, np.concatenate([np.zeros(0, np.int16), *audio]).astype(np.float32) / 32_768, transcript
+        languages = ("en", "es", "en-GB")
+        recognizers = {
+            language: await recognizer_of(server.endpoints.grpc, language) for language in languages
+        }
+    return (
+        events,
+        np.concatenate([np.zeros(0, np.int16), *audio]).astype(np.float32) / 32_768,
+        transcript,
+        recognizers,
+    )
+
+
+def test_sessions_get_the_recogniser_that_understands_their_language(call):
+    assert call[3] == {"en": "moonshine", "es": "whisper", "en-GB": "moonshine"}
 
 
 def test_the_question_is_understood_in_spanish(call):
-    events, _, _ = call
+    events, *_ = call
     heard = " ".join(event.text for event in events if isinstance(event, Transcript) and event.is_final)
     assert errors(QUESTION, heard) <= 0.2, heard
 
 
 def test_the_answer_is_spanish_and_said_by_a_spanish_voice(call, reader):
-    events, audio, _ = call
+    events, audio, *_ = call
     answer = "".join(event.text for event in events if isinstance(event, ResponseText))
     assert "par\u00eds" in answer.lower().replace("paris", "par\u00eds")
     heard = reader.read(at_16_khz(audio, 24_000), reader.options(DETECT, [], 1.0))
@@ -156,7 +192,7 @@ def test_the_answer_is_spanish_and_said_by_a_spanish_voice(call, reader):
 
 
 def test_a_recording_is_transcribed_in_the_language_that_it_is_in(call):
-    _, _, transcript = call
+    transcript = call[2]
     assert transcript.language == "es"
     assert errors(QUESTION, transcript.text) <= 0.2, transcript
     assert [segment.text for segment in transcript.segments] == [transcript.text]
