@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from parley.audio.pcm import Resampler
 from parley.engines.base import Synthesizer
-from parley.errors import InferenceError, ParleyError, ShuttingDownError
+from parley.errors import InferenceError, ParleyError, ShuttingDownError, UnsupportedLanguageError
+from parley.languages import primary_language
 from parley.timeouts import best_effort, loop_time, with_timeout
 from parley.tts.messages import SpeakRequest, SpeechChunk, TtsFallback, WordMark
 from parley.tts.text import is_speakable
@@ -146,6 +147,8 @@ class FallbackSynthesizer:
     An engine that fails, is late, or makes silence of a text that has words, is replaced by the next in the
     list that speaks the request's language: for the rest of the text, from the first word on that had not
     begun, and for all later requests of the same utterance.
+    An engine that refuses a language, as one does whose weights have fewer than its kind, is not asked for it
+    again.
     A chunk without samples reports which engine was replaced and why. All audio of a request has one sample
     rate: the one that was asked for, else that of the engine that began.
 
@@ -168,6 +171,7 @@ class FallbackSynthesizer:
         self.languages: Sequence[str] = engines[0][1].languages
         self._replaced: OrderedDict[str, int] = OrderedDict()  # the engine to begin with, by utterance
         self._speaking: dict[str, Synthesizer] = {}
+        self._refused: set[tuple[int, str]] = set()  # engines, and languages that they listed and refused
 
     async def speak(self, request: SpeakRequest) -> AsyncGenerator[Piece, None]:
         """Stream the text's audio; raises what the last engine that was asked raised."""
@@ -187,6 +191,9 @@ class FallbackSynthesizer:
                     failure = InferenceError(f"{name} made only silence")
             except ParleyError as error:
                 failure = error
+                # One that lists its voices may have refused the language for this voice only.
+                if isinstance(error, UnsupportedLanguageError) and engine.voices is None:
+                    self._refused.add((index, primary_language(request.language)))
             rest = speech.finish_engine()
             if rest is not None:
                 yield rest
@@ -248,8 +255,9 @@ class FallbackSynthesizer:
 
     def _find(self, first: int, language: str) -> int | None:
         """Index of the first engine from ``first`` on that speaks a language; None: there is none."""
+        own = primary_language(language)
         for index in range(first, len(self._engines)):
-            if speaks(self._engines[index][1].languages, language):
+            if speaks(self._engines[index][1].languages, language) and (index, own) not in self._refused:
                 return index
         return None
 

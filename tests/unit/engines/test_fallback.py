@@ -367,6 +367,27 @@ def test_a_language_that_no_engine_speaks_is_refused_by_the_first(run):
     assert rig.engines[1].requests == []
 
 
+def test_an_engine_that_refuses_a_language_is_not_asked_for_it_again(run):
+    """As Chatterbox with weights for English alone, which lists what its multilingual weights speak."""
+    english = Engine(voices=None, languages=("en", "es"))
+    rig = Rig(english, Engine(languages=("en", "es")))
+    english.fail_after, english.error = 0, UnsupportedLanguageError("only en")
+    for utterance, language in (("a", "es"), ("b", "es-MX"), ("c", "es")):
+        run(rig.say(language=language, utterance=utterance))
+    assert (len(english.requests), len(rig.engines[1].requests), len(rig.fallbacks)) == (1, 3, 1)
+    english.fail_after = None
+    run(rig.say(utterance="d"))
+    assert len(english.requests) == 2
+
+
+def test_a_language_that_a_voice_lacks_is_asked_for_with_others(run):
+    rig = Rig(Engine(languages=("en", "es")), Engine(languages=("en", "es")))
+    rig.engines[0].fail_after, rig.engines[0].error = 0, UnsupportedLanguageError("not by this voice")
+    for utterance in ("a", "b"):
+        run(rig.say(language="es", voice="low", utterance=utterance))
+    assert len(rig.engines[0].requests) == 2
+
+
 def test_the_first_engine_knows_the_voices(run):
     rig = Rig(Engine(voices=("anna",)), Engine(voices=("man",)))
     run(rig.speaker.check_voice("anna"))
