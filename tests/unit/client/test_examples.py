@@ -153,7 +153,7 @@ def test_the_gateways_example_tells_mistakes_in_words(stream):
         ([], r"gateway_stream\.py QUESTION\.wav"),
         (["none.wav"], "^error: none.wav: No such file or directory$"),
         (["other.wav"], "^error: other.wav: 16 kHz, mono, 16 bit expected$"),
-        (["question.wav"], "^error: http://127.0.0.1:1: .*does `parley gateway` run there"),
+        (["question.wav"], "^error: http://127.0.0.1:1: .*does `make gateway` run there"),
     ]:
         with pytest.raises(SystemExit, match=words):
             stream(*arguments)

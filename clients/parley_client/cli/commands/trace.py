@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from parley_client.cli.arguments import handle_signals
 from parley_client.cli.waterfall import print_waterfall
 from parley_client.errors import TraceFileError, UsageError
 from parley_client.waterfall.calls import CallTimes
@@ -75,25 +78,28 @@ def run(args: argparse.Namespace, console: Console) -> int:
         importlib.import_module("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     except ImportError as error:
         raise UsageError(_NEEDS) from error
-    with TraceReceiver(args.listen, args.file) as receiver:
+    ended = threading.Event()
+    # A flag, because an exception could come between two lines and lose the spans that were just taken.
+    with (
+        TraceReceiver(args.listen, args.file) as receiver,
+        handle_signals(lambda *_: ended.set(), signal.SIGINT),
+    ):
         console.print(
             f"Traces go to [bold]{escape(str(args.file))}[/]. Ctrl-C ends this. Start servers with:"
         )
         console.print(f"  OTEL_EXPORTER_OTLP_ENDPOINT={receiver.url}", soft_wrap=True)
-        _draw_as_they_end(receiver, console)
+        _draw_as_they_end(receiver, ended, console)
     return 0
 
 
-def _draw_as_they_end(receiver: TraceReceiver, console: Console) -> None:
+def _draw_as_they_end(receiver: TraceReceiver, ended: threading.Event, console: Console) -> None:
     collection = TraceCollection(_SETTLE_S, time.monotonic)
-    try:
-        while True:
-            collection.add(receiver.take(_WAIT_S))
-            _draw_all(collection.complete(), console)
-    except KeyboardInterrupt:  # the way to end it
-        while spans := receiver.take(0):
-            collection.add(spans)
-        _draw_all(collection.complete(all_of_them=True), console)
+    while not ended.is_set():
+        collection.add(receiver.take(_WAIT_S))
+        _draw_all(collection.complete(), console)
+    while spans := receiver.take(0):
+        collection.add(spans)
+    _draw_all(collection.complete(all_of_them=True), console)
     if collection.dropped:
         console.print(
             f"[yellow]{collection.dropped} spans were too many to be drawn; they are in the file.[/]"
