@@ -13,8 +13,9 @@ pytest.importorskip("torch")
 
 import torch
 from gpu_check import calls as gpu_calls
+from gpu_check import language
 from gpu_check.calls import EXCHANGE, FILL, STAGES, PlanMemory, count_calls, find_plan_memory
-from gpu_check.findings import Findings, throughputs, to_json
+from gpu_check.findings import Findings, Settings, throughputs, to_json
 from gpu_check.roofline import Roof, Work, count_flops, measure_roof
 from gpu_check.sizes import QWEN3_4B, DecoderSizes, qwen3_sizes, t3_sizes
 
@@ -168,6 +169,28 @@ class TestFindings:
         assert written["sections"][0]["figures"][0]["value"] == 50.0
         assert written["calls"]["by_memory"] == 64
         assert written["calls"]["held"] is None
+
+
+@pytest.mark.parametrize(("least", "keeps_up"), [(1.0, True), (1e12, False)])
+async def test_a_load_of_requests_gives_throughput_and_share(least, keeps_up):
+    async def ask(name, tokens):
+        for token in range(tokens):
+            yield [token]
+
+    engine = SimpleNamespace(_engine=SimpleNamespace(model_config=SimpleNamespace(dtype=torch.bfloat16)))
+    sizes = DecoderSizes(weights=1_000, cached=10, attended=20)
+    running = language._Running(engine, None, ask, None, 100, sizes, prompt=5, least_rate=least)
+    settings = Settings(CPU, ROOF, small=True, ends_at=0.0)
+    findings = Findings("qwen3")
+    await language._measure_level(settings, findings, running, 3, 8)
+    figures = {figure.name: figure.value for figure in findings.figures}
+    rate = figures["3 requests: tokens in a second"]
+    assert findings.throughput == (rate if keeps_up else 0.0)
+    share, limit = ROOF.share(sizes.step(3, 9.0, torch.bfloat16), torch.bfloat16, 3 / rate)
+    assert figures[f"3 requests, with their prompts: share of the roof, {limit}"] == pytest.approx(
+        100 * share
+    )
+    assert findings.passed
 
 
 _ROW = re.compile(r"^\| `(\w+)`[^|]*\| ([\d,]+) [^|]*\| ([\d.]+) [^|]*\| ([\d,]+) \|$", re.MULTILINE)
