@@ -30,12 +30,12 @@ def find_language(tag: str, known: Sequence[str]) -> str | None:
 
 
 def understood_language(tag: str, known: Sequence[str]) -> str:
-    """As :func:`find_language`, for a model that recognises speech.
+    """As :func:`find_language`, for a model that recognises speech; an empty tag is its first language.
 
     Raises:
         UnsupportedLanguageError: the model does not understand the language.
     """
-    found = find_language(tag, known)
+    found = find_language(tag, known) if tag else next(iter(known), None)
     if found is None:
         raise UnsupportedLanguageError(f"language {tag!r} is not understood; only {', '.join(known)}")
     return found

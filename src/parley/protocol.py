@@ -220,7 +220,8 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     language: Language = "en"
     """What the user speaks, and the agent: a tag such as ``en`` or ``pt-BR``, of at most 35 characters. The
     first recogniser and the first synthesizer of the server that have the language serve the session; without
-    the region, if they do not tell regions apart. Refused with ``unsupported_language`` if none has it."""
+    the region, if they do not tell regions apart. Refused with ``unsupported_language`` if none has it.
+    Empty: the first language of the first recogniser, and of the first synthesizer, for health checks."""
     phrases: list[str] = []
     """Names and words that the recogniser favours (keyterm boosting)."""
     phrase_weight: float = 1.0

@@ -33,6 +33,12 @@ def test_a_region_is_not_part_of_the_language():
     assert [primary_language(tag) for tag in ("en", "pt-BR", "ES_mx")] == ["en", "pt", "es"]
 
 
+def test_no_language_is_a_models_first():
+    assert understood_language("", ("de", "fr")) == "de"
+    with pytest.raises(UnsupportedLanguageError):
+        understood_language("", ())
+
+
 def test_what_is_not_understood_is_refused_with_what_is():
     assert understood_language("pt_br", KNOWN) == "pt-BR"
     with pytest.raises(UnsupportedLanguageError, match=r"'fr' is not understood; only en, en-GB, pt-BR"):

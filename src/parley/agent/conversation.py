@@ -31,11 +31,18 @@ from parley.agent.tools import ToolExecutor
 from parley.agent.turn import TurnOutput
 from parley.agent.turns import AgentTurns, InterruptReason
 from parley.agent.user_idle import UserIdleTimer
-from parley.agent.validation import check_prompt, check_remembered, check_spoken, choose_idle_settings
+from parley.agent.validation import (
+    check_prompt,
+    check_remembered,
+    check_spoken,
+    choose_idle_settings,
+    speech_language,
+)
 from parley.asr.itn import inverse_normalizer
 from parley.audio.buffer import AudioPiece
 from parley.chat import ChatMessage
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState, UserTurnState
+from parley.engines.base import Synthesizer
 from parley.errors import OverloadedError, ParleyError
 from parley.languages import primary_language
 from parley.llm.history import History
@@ -94,8 +101,7 @@ class Conversation:
         self._metrics = metrics
         self._name = name
         self._engines = engines
-        language = primary_language(start.language)
-        self._language = language
+        language = primary_language(speech_language(start, engines.synthesizer))
         config = localize(config, language)
         self._config = config
         self._emit = emit
@@ -264,7 +270,7 @@ class Conversation:
     def _output(self, start: protocol.Start) -> TurnOutput:
         return TurnOutput(
             self._engines.synthesizer,
-            _speaker(start, self._language, self._engines),
+            _speaker(start, self._engines.synthesizer),
             self._config,
             self._emit_turn,
             aloud=start.output == "audio",
@@ -539,10 +545,11 @@ def _by_speech(start: protocol.Start) -> bool:
     return start.barge_in.enabled and start.turn.detection == "auto"
 
 
-def _speaker(start: protocol.Start, language: str, engines: Engines) -> SpeechSettings:
+def _speaker(start: protocol.Start, synthesizer: Synthesizer) -> SpeechSettings:
+    language = speech_language(start, synthesizer)
     return SpeechSettings(
         voice=start.voice,
-        language=start.language if start.language in engines.synthesizer.languages else language,
+        language=language if language in synthesizer.languages else primary_language(language),
         sample_rate=start.output_sample_rate,
         exaggeration=start.exaggeration,
         guidance_weight=start.guidance_weight,

@@ -23,7 +23,7 @@ from parley.agent.conversation import Conversation
 from parley.agent.metrics import AgentMetrics, SessionMetrics
 from parley.agent.ports import Engines, Outlet, Reason
 from parley.agent.speech import UnreadAudio, check_voice
-from parley.agent.validation import check_start, describe
+from parley.agent.validation import check_start, describe, speech_language
 from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
 from parley.errors import (
@@ -344,8 +344,9 @@ class AgentSession:
 
     async def _recognise(self) -> None:
         try:
-            limit_s = self._config.deadlines.voice_s
-            await check_voice(self._engines.synthesizer, self._start.voice, self._start.language, limit_s)
+            synthesizer, limit_s = self._engines.synthesizer, self._config.deadlines.voice_s
+            language = speech_language(self._start, synthesizer)
+            await check_voice(synthesizer, self._start.voice, language, limit_s)
             await self._recognition.open()
             self._emit(
                 protocol.Connected(
@@ -554,8 +555,9 @@ class SessionUpdates:
         try:
             start = self._checked(update)
             if self._needs_voice_check(start):
-                limit_s = self._config.deadlines.voice_s
-                await check_voice(self._engines.synthesizer, start.voice, start.language, limit_s)
+                synthesizer, limit_s = self._engines.synthesizer, self._config.deadlines.voice_s
+                language = speech_language(start, synthesizer)
+                await check_voice(synthesizer, start.voice, language, limit_s)
             outcome = self._start = start
         except ParleyError as error:
             outcome = error
@@ -575,5 +577,5 @@ class SessionUpdates:
         return start
 
     def _needs_voice_check(self, start: Start) -> bool:
-        new = start.voice != self._start.voice
-        return new and not self._engines.synthesizer.check_known(start.voice, start.language)
+        synthesizer, is_new = self._engines.synthesizer, start.voice != self._start.voice
+        return is_new and not synthesizer.check_known(start.voice, speech_language(start, synthesizer))

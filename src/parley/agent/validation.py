@@ -70,7 +70,7 @@ def check_start(
         rates = ", ".join(map(str, OUTPUT_SAMPLE_RATES))
         raise UnsupportedSampleRateError(f"output at {start.output_sample_rate} Hz; possible are {rates}")
     _check_voice(start)
-    synthesizer.check_known(start.voice, start.language)
+    synthesizer.check_known(start.voice, speech_language(start, synthesizer))
     check_vad_options(start.vad)
     choose_settings(start.turn, config.eagerness)
     choose_idle_settings(start.silence, config.silence)
@@ -102,6 +102,11 @@ def _check_voice(start: Start) -> None:
     ):
         if value is not None and not 0.0 <= value <= most:
             raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most:g}")
+
+
+def speech_language(start: Start, synthesizer: Synthesizer) -> str:
+    """The language that the agent speaks: the session's; if it names none, the synthesizer's first."""
+    return start.language or synthesizer.languages[0]
 
 
 def check_prompt(system_prompt: str | None, config: AgentConfig) -> None:

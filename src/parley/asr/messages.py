@@ -30,7 +30,8 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     vad: VadOptions = VadOptions()
     language: Language = "en"
-    """A tag such as ``en`` or ``pt-BR``; ``auto``: as in :class:`TranscribeRequest`."""
+    """A tag such as ``en`` or ``pt-BR``; ``auto``: as in :class:`TranscribeRequest`. Empty: the model's first
+    language, for health checks."""
     partial_interval_ms: int = 240
     """New audio between two partial transcripts. 0: finals only. A streaming model sends a partial
     after every chunk that changes the text, and heeds only the 0."""
@@ -149,7 +150,8 @@ class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Goes with a whole recording."""
 
     language: Language = "en"
-    """A tag such as ``en`` or ``pt-BR``; ``auto``: a model that understands several finds it out."""
+    """A tag such as ``en`` or ``pt-BR``; ``auto``: a model that understands several finds it out. Empty: its
+    first language, for health checks."""
     words: bool = True
     """Whether the reply carries word times and confidences."""
     phrases: list[str] = []

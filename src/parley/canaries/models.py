@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
+from parley.asr.messages import AsrOptions, AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
 from parley.canaries.connection import CanaryConnection, ServerAddress
 from parley.chat import ChatMessage
 from parley.errors import (
@@ -20,6 +20,7 @@ from parley.errors import (
     ParleyError,
     ReferenceAudioError,
     TooManySessionsError,
+    UnsupportedLanguageError,
 )
 from parley.inference import (
     ModelRequest,
@@ -45,6 +46,7 @@ _WINDOW = 512
 _SILENCE_IS_NOT_SPEECH = 0.5
 _QUEUE_FULL = "Exceeds maximum queue size"  # Triton's words
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class CanaryError(RuntimeError):
@@ -78,6 +80,19 @@ def _probability(outputs: ModelResponse, name: str, shape: Sequence[int | None])
     values = _finite(outputs, name, shape)
     _require(bool(((values >= 0) & (values <= 1)).all()), f"{name} has values outside 0 to 1")
     return float(values.max())
+
+
+def _in_own_language(ask: Callable[Concatenate[str, P], None]) -> Callable[P, None]:
+    """Ask in the language that the model chooses (empty): settings and weights say which ones it has."""
+
+    def ask_in_own_language(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            ask("", *args, **kwargs)
+        except UnsupportedLanguageError:
+            # The servers of an earlier version choose none.
+            ask("en", *args, **kwargs)
+
+    return ask_in_own_language
 
 
 # --- voice activity, turns, recognition ---------------------------------------------------
@@ -138,13 +153,14 @@ def _ask_parakeet_decoder(server: CanaryConnection) -> None:
     _finite(outputs, "NEXT_STATE", (1, None))
 
 
-def _ask_transcriber(model: str, server: CanaryConnection) -> None:
+@_in_own_language
+def _ask_transcriber(language: str, model: str, server: CanaryConnection) -> None:
     """A recording of 100 ms of silence."""
     request = ModelRequest(
         model,
         {
             "AUDIO": np.zeros((1, 1600), np.int16),
-            "REQUEST": struct_tensor(TranscribeRequest(words=False), batched=True),
+            "REQUEST": struct_tensor(TranscribeRequest(language=language, words=False), batched=True),
         },
         ("REPLY",),
     )
@@ -152,13 +168,14 @@ def _ask_transcriber(model: str, server: CanaryConnection) -> None:
     _require(reply.duration_ms == 100, f"a recording of 100 ms has {reply.duration_ms} ms")
 
 
-def _ask_parakeet_features(server: CanaryConnection) -> None:
+@_in_own_language
+def _ask_parakeet_features(language: str, server: CanaryConnection) -> None:
     """100 ms of silence, in which there is no speech."""
     request = ModelRequest(
         "parakeet_features",
         {
             "AUDIO": np.zeros((1, 1600), np.int16),
-            "REQUEST": struct_tensor(TranscribeRequest(), batched=True),
+            "REQUEST": struct_tensor(TranscribeRequest(language=language), batched=True),
         },
         ("FEATURES", "LENGTH", "SPAN"),
     )
@@ -191,14 +208,15 @@ def _ask_parakeet_text(server: CanaryConnection) -> None:
     _require(not reply.text, f"no token is {reply.text!r}")
 
 
-def _ask_recognizer(model: str, server: CanaryConnection) -> None:
+@_in_own_language
+def _ask_recognizer(language: str, model: str, server: CanaryConnection) -> None:
     """One window of silence: a stream that the same request begins and ends."""
     name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
     request = ModelRequest(
         model,
         {
             "AUDIO": np.zeros((1, _WINDOW), np.int16),
-            "REQUEST": struct_tensor(AsrRequest(), batched=True),
+            "REQUEST": struct_tensor(AsrRequest(options=AsrOptions(language=language)), batched=True),
         },
         ("REPLY",),
         sequence=SequenceFlags(name, start=True, end=True),
@@ -341,12 +359,14 @@ def _require_refusal(server: CanaryConnection, request: ModelRequest, kind: type
 # --- the agent ----------------------------------------------------------------------------
 
 
-def _ask_voice_agent(server: CanaryConnection) -> None:
+@_in_own_language
+def _ask_voice_agent(language: str, server: CanaryConnection) -> None:
     """A conversation that is opened and ended at once: ``connected`` … ``closed``."""
     session = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
     nothing = np.zeros((1, 0), np.uint8)
     # Without a prompt there is nothing for the language model to read ahead, and without a greeting nothing
     # is spoken.
+    opening = encode(Start(system_prompt="", greeting="", language=language))
     requests = [
         ModelRequest(
             "voice_agent",
@@ -355,7 +375,7 @@ def _ask_voice_agent(server: CanaryConnection) -> None:
             request_id="start" if start else "end",
             sequence=SequenceFlags(session, start=start, end=not start),
         )
-        for message, start in ((encode(Start(system_prompt="", greeting="")), True), (b"", False))
+        for message, start in ((opening, True), (b"", False))
     ]
     seen: list[str] = []
     failure: ParleyError | None = None

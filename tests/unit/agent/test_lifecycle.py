@@ -190,6 +190,16 @@ async def test_what_the_recogniser_does_not_have_is_refused_before_a_stream_is_o
     await call.check_nothing_left()
 
 
+async def test_without_a_language_recogniser_and_synthesizer_use_their_own():
+    call = FakeCall()
+    call.synthesizer.languages = ("de-AT", "en")
+    await call.start(Start(language="", greeting="Servus."))
+    await call.wait_for(Audio)
+    assert [options.language for options in call.recognition.checks] == [""]
+    assert [request.language for request in call.synthesizer.requests] == ["de-AT"]
+    await call.end()
+
+
 async def test_the_last_event_comes_together_with_the_end():
     call = FakeCall()
     await call.start()

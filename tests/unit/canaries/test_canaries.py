@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc
+import msgspec
 import numpy as np
 import pytest
 from fake_triton import FakeTriton, Servers, outputs
@@ -17,7 +18,12 @@ from parley.canaries import (
     called_models,
     profile_models,
 )
-from parley.errors import DeadlineExceededError, OverloadedError, TooManySessionsError
+from parley.errors import (
+    DeadlineExceededError,
+    OverloadedError,
+    TooManySessionsError,
+    UnsupportedLanguageError,
+)
 from parley.launcher.options import ROOT
 from parley.llm.messages import Completed, TextDelta
 from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, encode
@@ -251,6 +257,56 @@ def test_a_wrong_answer(serve, case):
 def test_a_model_that_says_it_is_full_has_answered(serve, model, refusal):
     address = serve(FakeTriton(**{model: refusal.to_wire()}))
     assert call_canaries(address, [model], DEADLINE_S) == [f"{model} answered, and is full: {refusal}"]
+
+
+def _message(request):
+    """The JSON of a request's message; empty: it has none."""
+    names = [tensor.name for tensor in request.inputs]
+    if not (name := next((name for name in ("REQUEST", "MESSAGE") if name in names), "")):
+        return b""
+    return request.raw_input_contents[names.index(name)][4:]
+
+
+class GermanTriton(FakeTriton):
+    """Its models understand German only, and take an empty language for that if ``chooses``."""
+
+    def __init__(self, *, chooses, **answers):
+        super().__init__(**answers)
+        self.understood = "" if chooses else "en"
+        self.refusals = 0
+
+    def _answer(self, request, context):
+        is_start = not request.parameters or request.parameters["sequence_start"].bool_param
+        message = msgspec.json.decode(_message(request) or b"{}")
+        language = (message.get("options") or message).get("language", "en")
+        if not is_start or language == self.understood:
+            return super()._answer(request, context)
+        self.refusals += 1
+        error = UnsupportedLanguageError("only de")
+        is_agent = request.model_name == "voice_agent"
+        return said(ErrorEvent.of(error), CLOSED) if is_agent else error.to_wire()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "parakeet_transcribe",
+        "parakeet_features",
+        "parakeet_ensemble",
+        "parakeet_tdt",
+        "nemotron_streaming",
+        "moonshine",
+        "sherpa_onnx_transcribe",
+        "voice_agent",
+    ],
+)
+@pytest.mark.parametrize("chooses", [True, False])
+def test_models_are_asked_in_a_language_of_their_own(serve, model, chooses):
+    triton = GermanTriton(chooses=chooses, **{model: RIGHT[model]})
+    (seen,) = call_canaries(serve(triton), [model], DEADLINE_S)
+    assert seen.startswith(model)
+    # Servers of an earlier version refuse an empty language.
+    assert triton.refusals == (0 if chooses else 1)
 
 
 @pytest.mark.parametrize("model", ["smart_turn", "espeak"])

@@ -14,7 +14,7 @@ from listening_gateway import until
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, TooManySessionsError
+from parley.errors import ModelUnavailableError, TooManySessionsError, UnsupportedLanguageError
 from parley_client.errors import CallLostError, ConnectError
 from parley_gateway.apis import agent as agent_api
 from parley_gateway.security.keys import new_key
@@ -35,6 +35,23 @@ async def describing(stream):
     start = protocol.decode_message(frame.message)
     assert start.describe
     assert start.greeting == start.system_prompt == ""
+    # The agent chooses the language: it may lack any.
+    assert start.language == ""
+    await tell(stream)
+
+
+async def describing_in_english(stream):
+    """A server of an earlier version."""
+    frame = await stream.frames.get()
+    if protocol.decode_message(frame.message).language != "en":
+        stream.say(protocol.ErrorEvent.of(UnsupportedLanguageError("language '' is not spoken; only en")))
+        stream.say(protocol.Closed(reason="failed"))
+        stream.end()
+        return
+    await tell(stream)
+
+
+async def tell(stream):
     stream.say(protocol.Connected(session_id="fake", output_sample_rate=22_050, agent=DESCRIPTION))
     while (frame := await stream.frames.get()) is not None:
         if frame.end:
@@ -132,6 +149,14 @@ async def test_the_agent_is_asked_once_for_many_and_again_later(gateway, monkeyp
         monkeypatch.setattr(agent_api, "_CACHE_S", 0.0)
         await one.http.get("/v1/agent")
         assert len(one.agents[0].call_ids) == 2
+
+
+async def test_an_older_agent_is_asked_again_in_english(gateway):
+    one = await gateway(describing_in_english)
+    async with configured(one, "en"):
+        answer = await one.http.get("/v1/agent")
+    assert answer.status_code == 200, answer.text
+    assert len(one.agents[0].call_ids) == 2
 
 
 async def test_an_agent_that_does_not_tell_is_an_error_and_so_is_none(gateway, monkeypatch):
