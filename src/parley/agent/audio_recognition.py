@@ -66,14 +66,15 @@ class AudioRecognition:
     utterance numbers continue.
 
     Args:
-        make_recognizer: makes a recogniser for a stream of the given name, which begins with ``name``.
+        make_recognizer: makes a recogniser for a stream of the given name, which begins with ``name``; takes
+            the model that is asked first, too.
         on_chunk: called with the seconds that a chunk took, and those of the networks among them.
         resume: of another session, whose positions and numbers of utterances go on.
     """
 
     def __init__(
         self,
-        make_recognizer: Callable[[str], Recognizer],
+        make_recognizer: Callable[[str, str], Recognizer],
         name: str,
         options: AsrOptions,
         handler: SpeechHandler,
@@ -103,6 +104,7 @@ class AudioRecognition:
         self._replay_end = self._processed + _REPLAY_MS * _PER_MS
         self._at_rest = False
         self._recognizer: Recognizer | None = None
+        self._accepted_by = ""  # the model that has accepted the options; empty: none yet
         self._streams = 0
         self._muted = self._muted_behind = resume is not None and resume.state.muted
         self._switches: deque[_Switch] = deque()  # behind what another session would go on from
@@ -121,8 +123,9 @@ class AudioRecognition:
             ParleyError: the recogniser refuses the options, or does not answer.
         """
         self._streams += 1
-        self._recognizer = self._make_recognizer(f"{self._name}-{self._streams}")
+        self._recognizer = self._make_recognizer(f"{self._name}-{self._streams}", self._accepted_by)
         await self._with_timeout(self._recognizer.check(self._options))
+        self._accepted_by = self._recognizer.model
         await self._with_timeout(self._recognizer.start(self._options))
 
     def push_audio(self, samples: NDArray[np.int16]) -> None:

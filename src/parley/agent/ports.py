@@ -28,8 +28,9 @@ class TurnScoring:
 class Engines:
     """Shared by all sessions of an instance."""
 
-    recognizer: Callable[[str], Recognizer]
-    """Makes a recogniser for one stream; its argument names the stream and is used only once."""
+    recognizer: Callable[[str, str], Recognizer]
+    """Makes a recogniser for one stream. The first argument names the stream and is used only once; the
+    second is the model that is asked first, or empty."""
     chat: ChatModel
     synthesizer: Synthesizer
     turn: TurnScoring | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,14 +10,23 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import AsrOptions, AsrReply
 from parley.engines.base import Recognizer
-from parley.errors import UnsupportedLanguageError
+from parley.errors import (
+    InvalidInputError,
+    OverloadedError,
+    ParleyError,
+    TooManySessionsError,
+    UnsupportedLanguageError,
+)
+
+_log = logging.getLogger(__name__)
 
 
 class RoutedRecognizer:
     """One stream of audio: a :class:`parley.engines.base.Recognizer` over several.
 
-    The weights of a model say which languages it understands, so :meth:`check` asks the models in turn. A
-    model that fails is not replaced by the next one: only a language is a reason to go on.
+    The weights of a model say which languages it understands, so :meth:`check` asks the models in turn. One
+    that has failed cannot say it, and the next is asked. One that is full is not replaced: its load would be
+    too much for a model of more languages.
 
     Args:
         recognizers: for this stream, in order of preference; at least one.
@@ -36,15 +46,25 @@ class RoutedRecognizer:
 
         Raises:
             UnsupportedLanguageError: none of them understands the language.
-            ParleyError: the one that understands it refuses other options, or one of those asked has failed.
+            ParleyError: the one that understands it is full or refuses other options; or none of those that
+                answer understands it, and this is the first failure of the others.
         """
+        failure: ParleyError | None = None
         for recognizer in self._recognizers:
             try:
                 await recognizer.check(options)
             except UnsupportedLanguageError:
                 continue
+            except (InvalidInputError, OverloadedError, TooManySessionsError):
+                raise
+            except ParleyError as error:
+                _log.warning("%s is left out: %s", recognizer.model, error.to_log(), extra=error.log_extra())
+                failure = failure or error
+                continue
             self._chosen = recognizer
             return
+        if failure is not None:
+            raise failure
         names = ", ".join(recognizer.model for recognizer in self._recognizers)
         raise UnsupportedLanguageError(f"language {options.language!r} is understood by none of {names}")
 

@@ -204,9 +204,10 @@ def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics
 
 def make_recognizers(
     config: AgentConfig, client: ModelClient, *, timeout_s: float
-) -> Callable[[str], Recognizer]:
+) -> Callable[[str, str], Recognizer]:
     """Makes a recogniser for a stream of a given name, of those that the settings name.
 
+    The second argument is the model that is asked first; empty: the order is that of the settings.
     ``timeout_s`` limits the wait for each reply.
 
     Raises:
@@ -217,9 +218,10 @@ def make_recognizers(
     chosen = [makers[name] for name in config.recognizers]
     streams = SequenceEndingClient(client)
 
-    def make(stream: str) -> Recognizer:
+    def make(stream: str, preferred: str) -> Recognizer:
         # Sequences of different models may have the same id.
         recognizers = [own(streams, stream, timeout_s=timeout_s) for own in chosen]
+        recognizers.sort(key=lambda recognizer: recognizer.model != preferred)
         return RoutedRecognizer(recognizers) if len(recognizers) > 1 else recognizers[0]
 
     return make

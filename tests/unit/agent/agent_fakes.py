@@ -77,9 +77,10 @@ class FakeRecognizer:
 
     model = "fake_asr"
 
-    def __init__(self, recognition: FakeRecognition, name: str) -> None:
+    def __init__(self, recognition: FakeRecognition, name: str, preferred: str) -> None:
         self.recognition = recognition
         self.name = name
+        self.preferred = preferred
         self.opened = False
         self.closed = False
         self.samples = 0
@@ -173,8 +174,8 @@ class FakeRecognition:
         self.pushes: list[int] = []
         self.streams: list[FakeRecognizer] = []
 
-    def __call__(self, name: str) -> FakeRecognizer:
-        self.streams.append(FakeRecognizer(self, name))
+    def __call__(self, name: str, preferred: str) -> FakeRecognizer:
+        self.streams.append(FakeRecognizer(self, name, preferred))
         return self.streams[-1]
 
 

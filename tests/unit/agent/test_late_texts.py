@@ -25,6 +25,8 @@ ENDED = [
 class Recognizer:
     """Has heard an utterance with the first piece, and has its text after a time."""
 
+    model = "fake_asr"
+
     def __init__(self, text_after_s):
         self.text_after_s = text_after_s
         self.pushes = []
@@ -74,7 +76,7 @@ class Handler:
 async def listen(recognizer):
     """Hear one window of audio, and nothing after it."""
     handler = Handler()
-    listener = AudioRecognition(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
+    listener = AudioRecognition(lambda *_: recognizer, "call", AsrOptions(), handler, AgentConfig())
     await listener.open()
     running = asyncio.create_task(listener.run())
     listener.push_audio(np.zeros(512, np.int16))
@@ -96,7 +98,7 @@ async def test_a_text_that_comes_later_than_the_end_that_somebody_asked_for_is_a
 
     recognizer.flush = flush
     handler = Handler()
-    listener = AudioRecognition(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
+    listener = AudioRecognition(lambda *_: recognizer, "call", AsrOptions(), handler, AgentConfig())
     await listener.open()
     running = asyncio.create_task(listener.run())
     listener.end_utterance()
@@ -130,6 +132,8 @@ async def test_who_takes_long_is_asked_ever_more_seldom():
 
 class Behind:
     """Has a late text when it is told to end the utterance, and another utterance hidden behind it."""
+
+    model = "fake_asr"
 
     def __init__(self, text_after_s):
         self.text_after_s = text_after_s
@@ -179,7 +183,7 @@ class Order(Handler):
 @pytest.mark.parametrize(("text_after_s", "heard"), [(0.5, ["one", "two", 2]), (60.0, [1])])
 async def test_an_end_waits_for_what_is_hidden_behind_a_late_text_but_not_for_ever(text_after_s, heard):
     handler = Order()
-    listener = AudioRecognition(lambda _: Behind(text_after_s), "call", AsrOptions(), handler, AgentConfig())
+    listener = AudioRecognition(lambda *_: Behind(text_after_s), "call", AsrOptions(), handler, AgentConfig())
     await listener.open()
     running = asyncio.create_task(listener.run())
     listener.end_utterance(on_finished=handler.ended)

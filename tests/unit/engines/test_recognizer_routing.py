@@ -6,7 +6,14 @@ import pytest
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.recognizer_routing import RoutedRecognizer
-from parley.errors import InferenceError, InvalidMessageError, UnsupportedLanguageError
+from parley.errors import (
+    InferenceError,
+    InvalidMessageError,
+    ModelUnavailableError,
+    OverloadedError,
+    TooManySessionsError,
+    UnsupportedLanguageError,
+)
 from parley.inference import struct_tensor, tensor_struct
 
 
@@ -75,9 +82,23 @@ async def test_a_language_that_none_understands_is_refused_and_all_are_named(ser
     assert str(caught.value) == "language 'fr' is understood by none of moonshine, whisper, other"
 
 
-@pytest.mark.parametrize("failure", [InferenceError("down"), InvalidMessageError("too many phrases")])
-async def test_only_a_language_is_a_reason_to_ask_the_next_model(server, failure):
-    server.failures["whisper"] = failure
-    with pytest.raises(type(failure)):
+@pytest.mark.parametrize(
+    "refusal",
+    [InvalidMessageError("too many phrases"), OverloadedError("busy"), TooManySessionsError("all are open")],
+)
+async def test_a_model_that_refuses_more_than_the_language_is_not_replaced(server, refusal):
+    server.failures["whisper"] = refusal
+    with pytest.raises(type(refusal)):
         await server.recognizer().check(AsrOptions(language="es"))
     assert {model for model, *_ in server.asked} == {"moonshine", "whisper"}
+
+
+async def test_a_model_that_has_failed_does_not_stop_one_that_understands_the_language(server):
+    server.failures["moonshine"] = ModelUnavailableError("moonshine is being loaded")
+    recognizer = server.recognizer()
+    await recognizer.check(AsrOptions(language="es"))
+    assert recognizer.model == "whisper"
+    # It may be the only one that understands this language.
+    server.failures["other"] = InferenceError("down")
+    with pytest.raises(ModelUnavailableError, match="being loaded"):
+        await server.recognizer().check(AsrOptions(language="de"))
