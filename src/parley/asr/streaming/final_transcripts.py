@@ -64,6 +64,9 @@ class FinalTranscriptPolicy:
     """After so long another model's text is not waited for any more."""
     rest_s: float = 10.0
     """A model that was late is left out for this time: each step with a new final text would wait for it."""
+    refusal_s: float = 60.0
+    """A model that does not understand a language is not asked for it during this time: it may be loaded
+    again with more languages."""
 
     @property
     def keeps_audio(self) -> bool:
@@ -99,7 +102,8 @@ class FinalTranscriber:
         self.clock = clock
         self._count = count
         self._resting: dict[str, float] = {}  # models of the policy, and until when
-        self._refused: set[tuple[str, str]] = set()  # models, and languages that they do not understand
+        # Models with languages that they did not understand, and until when they are not asked for them.
+        self._refused: dict[tuple[str, str], float] = {}
 
     def replace(self, utterance: int, from_model: str, to_model: str, error: ParleyError) -> AsrFallbackEvent:
         """Note that a model was replaced."""
@@ -148,11 +152,13 @@ class FinalTranscriber:
     def finals_for(self, language: str) -> str:
         """The model of final texts in a language; empty: the streaming model's own count."""
         finals = self.policy.finals
-        return "" if (finals, language) in self._refused else finals
+        return "" if self.clock() < self._refused.get((finals, language), 0.0) else finals
 
-    def on_language_refused(self, model: str, language: str) -> None:
-        """A model does not understand a language: it is not asked for final texts in it again."""
-        self._refused.add((model, language))
+    def on_language_refused(self, model: str, language: str) -> bool:
+        """Note that a model does not understand a language; returns whether that is new."""
+        is_new = (model, language) not in self._refused
+        self._refused[model, language] = self.clock() + self.policy.refusal_s
+        return is_new
 
     def let_rest(self, model: str) -> None:
         """Note that a model was late."""
@@ -253,10 +259,12 @@ class FinalTranscript:
         """The text and the events before it; None: it is not there yet."""
         while not self._done:
             assert self._call is not None
+            expected = False
             if self._call.done():
                 error = self._take(self._call)
                 if isinstance(error, UnsupportedLanguageError):
-                    self._final_transcriber.on_language_refused(self._model, self._options.language)
+                    language = self._options.language
+                    expected = not self._final_transcriber.on_language_refused(self._model, language)
             elif self._final_transcriber.clock() >= self._overdue_at:
                 self._call.cancel()
                 self._final_transcriber.let_rest(self._model)
@@ -265,7 +273,8 @@ class FinalTranscript:
             else:
                 return None
             if error is not None:
-                self._replace(self._model, error)
+                if not expected:
+                    self._replace(self._model, error)
                 self._next()
         return self._events
 
