@@ -212,24 +212,3 @@ def test_a_run_that_is_stopped_gives_no_text(family):
     reader = new_reader(load(family))
     with pytest.raises(StoppedError):
         reader.read(recordings(family)[0], NOTHING, stop)
-
-
-def test_a_paraformer_that_fails_has_found_no_token_unless_it_fails_again_and_again():
-    state = {"fails": True}
-
-    def failing(results):
-        if state["fails"]:
-            raise RuntimeError("a dimension is zero")
-        return results
-
-    reader = new_reader(load("paraformer", changing("model.onnx", change=failing)), limits=MANY)
-    audio = recordings("paraformer")[0]
-    for _ in range(8):
-        assert reader.read(audio, NOTHING).text == ""
-    with pytest.raises(InferenceError, match="a dimension is zero"):
-        reader.read(audio, NOTHING)
-    state["fails"] = False
-    assert reader.read(audio, NOTHING).text
-    state["fails"] = True
-    silent, other = reader.read_all([Stretch(audio, NOTHING), Stretch(audio, NOTHING)])
-    assert silent.text == other.text == ""
