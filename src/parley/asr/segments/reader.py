@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -148,14 +148,23 @@ class Reader(ABC):
         return text
 
     def read_all(
-        self, stretches: Sequence[Stretch], stop: Stop | None = None
+        self,
+        stretches: Sequence[Stretch],
+        stop: Stop | None = None,
+        on_run: Callable[[], object] = lambda: None,
     ) -> list[RecognizedText | Exception]:
         """Read stretches in one run, and each by itself if that fails: what one causes is its own error.
+
+        Args:
+            stretches: as many as :attr:`run_limits` allow.
+            stop: ends it from another thread.
+            on_run: called before each run.
 
         Raises:
             StoppedError: it was stopped.
         """
         stop = stop or Stop()
+        on_run()
         try:
             return list(self.read_together(stretches, stop))
         except StoppedError:
@@ -163,7 +172,7 @@ class Reader(ABC):
         except Exception as error:  # noqa: BLE001 - it is the result
             if len(stretches) == 1:
                 return [error]
-        return [result for one in stretches for result in self.read_all([one], stop)]
+        return [result for one in stretches for result in self.read_all([one], stop, on_run)]
 
     def options(self, language: str, phrases: list[str], weight: float) -> ReadOptions:
         """The options of a stream or a recording.

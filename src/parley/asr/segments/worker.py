@@ -187,7 +187,7 @@ class ThreadedReader:
         Args:
             reader: used by the thread only.
             room: final texts that may wait; as many partial ones may.
-            stall_s: a text that takes longer will never come.
+            stall_s: a run of the networks that takes longer will never end.
             clock: seconds that never go back.
         """
         self._reader = reader
@@ -254,7 +254,6 @@ class ThreadedReader:
 
     def _serve(self) -> None:
         while (run := self._next()) is not None:
-            self._began_at = self._clock()
             self._read(run)
             self._began_at = None
         for asked in (*self._finals, *self._partials):
@@ -263,7 +262,8 @@ class ThreadedReader:
     def _read(self, run: ReadRun) -> None:
         results: list[RecognizedText | Exception | None]
         try:
-            results = [*self._reader.read_all([asked.stretch for asked in run.requests], run.stop)]
+            stretches = [asked.stretch for asked in run.requests]
+            results = [*self._reader.read_all(stretches, run.stop, self._on_run)]
         except StoppedError:
             results = [None] * len(run.requests)
         for asked, result in zip(run.requests, results, strict=True):
@@ -273,6 +273,9 @@ class ThreadedReader:
                 self._failures = _Failures()
         for asked, result in zip(run.requests, results, strict=True):
             asked.resolve(result)
+
+    def _on_run(self) -> None:
+        self._began_at = self._clock()
 
     def _next(self) -> ReadRun | None:
         """What is read next; None: the reader is closing."""

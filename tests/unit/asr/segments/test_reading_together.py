@@ -15,7 +15,7 @@ from parley.asr.messages import TranscribeRequest
 from parley.asr.segments.reader import ReadOptions, RunLimits, Stretch
 from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.segments.worker import Source, ThreadedReader
-from parley.errors import InferenceError, ParleyError
+from parley.errors import InferenceError, ModelUnavailableError, ParleyError
 
 TIMEOUT_S = 10
 MANY = RunLimits(4, 4_000 * MS)
@@ -170,3 +170,24 @@ def test_partial_texts_that_are_read_together_give_way_to_a_final_one(text_reade
     assert waiting[0].run.stop.requested
     reader.permits.release(10)
     assert result(final) == "w70"
+
+
+def test_each_run_after_one_that_failed_has_the_whole_time(reader):
+    now = [0.0]
+    text_reader = ThreadedReader(reader, room=10, stall_s=20.0, clock=lambda: now[0])
+    begin(text_reader, reader)
+    reader.failing = {600}
+    waiting = [asked(text_reader, ms) for ms in (500, 600)]
+    reader.permits.release()
+    assert reader.began.acquire(timeout=TIMEOUT_S)
+    now[0] = 15.0
+    reader.permits.release()
+    assert reader.began.acquire(timeout=TIMEOUT_S)
+    now[0] = 30.0
+    text_reader.check()
+    now[0] = 36.0
+    with pytest.raises(ModelUnavailableError, match="over 20 s"):
+        text_reader.check()
+    reader.permits.release(10)
+    assert result(waiting[0]) == "w50"
+    text_reader.close(TIMEOUT_S)
