@@ -255,7 +255,8 @@ class SegmentPipeline:
         """Have audio read that begins at a sample of the stream, or of what is joined."""
         stream = item.work.stream
         stretch = Stretch(audio, stream.reading, start // PER_MS)
-        asked = self._text_reader.ask(stretch, final=final, of=Source(stream.identity, utterance))
+        source = Source(stream.identity, utterance)
+        asked = self._text_reader.ask(stretch, final=final, of=source, beside=item.asked)
         item.asked.append(asked)
         return asked
 

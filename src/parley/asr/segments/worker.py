@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,7 +35,8 @@ _REMEMBERED = 64
 
 
 _MOST_OF_A_STREAM = 8
-"""Final texts of one stream that may wait, and as many partial ones: the room is there for all streams."""
+"""Final texts of one stream that may wait when it needs more, and as many partial ones: the room is there for
+all streams."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,19 @@ class Source:
 class TextReader(Protocol):
     """Reads audio for streams."""
 
-    def ask(self, stretch: Stretch, *, final: bool, of: Source) -> ReadRequest:
+    def ask(
+        self, stretch: Stretch, *, final: bool, of: Source, beside: Collection[ReadRequest] = ()
+    ) -> ReadRequest:
         """Have a stretch read.
 
         Args:
             stretch: what is read.
             final: whether it comes before all that is not.
             of: the utterance that it is from.
+            beside: what is asked for of the same piece of audio, which is admitted as a whole or not at all.
 
         Raises:
-            OverloadedError: too much waits already.
+            OverloadedError: too much waits already, without what is in ``beside``.
             ShuttingDownError: nothing is read any more.
         """
         ...
@@ -186,7 +190,7 @@ class ThreadedReader:
 
         Args:
             reader: used by the thread only.
-            room: final texts that may wait; as many partial ones may.
+            room: final texts that may wait when a piece of audio needs more; as many partial ones may.
             stall_s: a run of the networks that takes longer will never end.
             clock: seconds that never go back.
         """
@@ -206,7 +210,9 @@ class ThreadedReader:
         self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
         self._thread.start()
 
-    def ask(self, stretch: Stretch, *, final: bool, of: Source) -> ReadRequest:
+    def ask(
+        self, stretch: Stretch, *, final: bool, of: Source, beside: Collection[ReadRequest] = ()
+    ) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
         asked = ReadRequest(stretch, final=final, of=of, clock=self._clock)
         with self._changed:
@@ -215,10 +221,10 @@ class ThreadedReader:
             waiting = self._finals if final else self._partials
             if len(waiting) >= self._room:
                 self._forget_dropped()
-            if len(waiting) >= self._room:
-                raise OverloadedError(f"{len(waiting)} texts are waiting to be read; try again later")
-            own = sum(other.of.stream == of.stream and not other.dropped for other in waiting)
-            if own >= _MOST_OF_A_STREAM:
+            others = [other for other in waiting if not other.dropped and other not in beside]
+            if len(others) >= self._room:
+                raise OverloadedError(f"{len(others)} texts are waiting to be read; try again later")
+            if sum(other.of.stream == of.stream for other in others) >= _MOST_OF_A_STREAM:
                 raise OverloadedError(f"{_MOST_OF_A_STREAM} texts of this stream are waiting to be read")
             waiting.append(asked)
             if final and self._running is not None and not self._running.final:
@@ -309,7 +315,14 @@ class InlineReader:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def ask(self, stretch: Stretch, *, final: bool, of: Source) -> ReadRequest:
+    def ask(
+        self,
+        stretch: Stretch,
+        *,
+        final: bool,
+        of: Source,
+        beside: Collection[ReadRequest] = (),  # noqa: ARG002 - nothing waits
+    ) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
         asked = ReadRequest(stretch, final=final, of=of, clock=lambda: 0.0)
         (result,) = self._reader.read_all([stretch])

@@ -78,7 +78,7 @@ class HeldReader:
         self.room = 100
         self.failure = None
 
-    def ask(self, stretch, *, final, of):
+    def ask(self, stretch, *, final, of, beside=()):
         if len(self.waiting) >= self.room:
             raise OverloadedError("no room")
         asked = ReadRequest(stretch, final=final, of=of, clock=lambda: 0.0)

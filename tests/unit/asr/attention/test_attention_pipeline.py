@@ -146,7 +146,7 @@ def test_there_is_one_partial_text_on_its_way_at_most(text_reader):
 
 def test_a_partial_text_that_takes_long_makes_the_next_one_later():
     class SlowReader(InlineReader):
-        def ask(self, stretch, *, final, of):
+        def ask(self, stretch, *, final, of, beside=()):
             asked = super().ask(stretch, final=final, of=of)
             asked._done_at = asked._asked_at + 0.2
             return asked
