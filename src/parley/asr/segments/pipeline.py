@@ -48,8 +48,8 @@ from parley.asr.segments.worker import ReadRequest, Source, TextReader
 from parley.errors import OverloadedError, ParleyError
 
 _REST = 3
-"""A stream rests between partial texts this many times as long as the last one took, so that partial texts
-take a quarter of the time at most: under load there are fewer."""
+"""A partial text is begun this many times as long after the last one as that took, so that partial texts take
+a third of the time at most: under load there are fewer."""
 
 
 @dataclass(frozen=True)

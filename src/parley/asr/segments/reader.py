@@ -87,7 +87,7 @@ class RunLimits:
     samples: int = 0
     """At most so many for all of them together, each counted as long as the longest; of several only."""
     ratio: float = 2.0
-    """The longest is at most so many times as long as the first: what is padded is computed in vain."""
+    """The longest is at most so many times as long as the shortest: what is padded is computed in vain."""
 
     def together(self, lengths: Sequence[int]) -> list[int]:
         """Which of the stretches are read with the first one, by their place; the first is always one.
