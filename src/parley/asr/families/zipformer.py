@@ -84,8 +84,8 @@ class ZipformerTransducer:
     def __init__(self, encoder: OnnxNetwork, joint: StatelessJoint, *, tokens: int) -> None:
         self.most_rows = encoder.most_rows
         self._encoder = encoder
-        # Icefall trains its transducers with one token at a frame at most.
-        self._decoder = TransducerDecoder(joint, blank=tokens - 1, durations=(), max_symbols=1)
+        self._joint = joint
+        self._tokens = tokens
 
     def run(
         self, features: Sequence[NDArray[np.float32]], options: Sequence[ReadOptions], stop: Stop
@@ -95,10 +95,14 @@ class ZipformerTransducer:
         encoded, frames = self._encoder.run(stop, *pad_rows(features, _SILENCE))[:2]
         ran = time.perf_counter()
         phrases = [shifted(own.boosting) for own in options]
-        found, _ = self._decoder.decode(
+        # Icefall trains its transducers with one token at a frame at most.
+        decoder = TransducerDecoder(
+            self._joint.stopped_by(stop), blank=self._tokens - 1, durations=(), max_symbols=1
+        )
+        found, _ = decoder.decode(
             encoded.transpose(0, 2, 1),
             frames.astype(np.int64),
-            self._decoder.initial_state(len(features)),
+            decoder.initial_state(len(features)),
             phrases if any(len(own.bonus) for own in phrases) else None,
         )
         rows = [

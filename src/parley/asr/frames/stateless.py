@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,6 +49,13 @@ class StatelessJoint(JointNetwork):
         self.width = context - 1
         self._tokens = tokens
         self._unknown = unknown
+        self._stop = Stop()
+
+    def stopped_by(self, stop: Stop) -> StatelessJoint:
+        """The same networks, whose :meth:`scan` raises ``StoppedError`` once ``stop`` was requested."""
+        twin = copy.copy(self)
+        twin._stop = stop  # noqa: SLF001 - same class
+        return twin
 
     def scan(
         self,
@@ -56,14 +65,15 @@ class StatelessJoint(JointNetwork):
         cell: NDArray[np.float32],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """See :class:`JointNetwork`."""
-        stop = Stop()  # a step is short
         rows, length, _ = frames.shape
         last = (targets.astype(np.int64) + 1) % self._tokens
         # Before the first token the decoder is given -1, which it passes over.
         context = np.concatenate([hidden[0].astype(np.int64) - 1, last[:, None]], axis=1)
-        (predicted,) = self._decoder.run(stop, context)[:1]
+        (predicted,) = self._decoder.run(self._stop, context)[:1]
         (logits,) = self._joiner.run(
-            stop, frames.reshape(rows * length, -1), np.repeat(predicted.reshape(rows, -1), length, axis=0)
+            self._stop,
+            frames.reshape(rows * length, -1),
+            np.repeat(predicted.reshape(rows, -1), length, axis=0),
         )[:1]
         if logits.shape != (rows * length, self._tokens):
             raise InferenceError(

@@ -212,3 +212,20 @@ def test_a_run_that_is_stopped_gives_no_text(family):
     reader = new_reader(load(family))
     with pytest.raises(StoppedError):
         reader.read(recordings(family)[0], NOTHING, stop)
+
+
+@pytest.mark.parametrize("role", ["decoder", "joiner"])
+def test_the_decoding_of_a_transducer_is_stopped_at_its_next_step(role):
+    stop, steps = Stop(), []
+
+    def stopping(results):
+        steps.append(role)
+        stop.request()
+        return results
+
+    reader = new_reader(load("zipformer", changing(f"{role}.onnx", change=stopping)))
+    audio = recordings("zipformer")[0]
+    with pytest.raises(StoppedError):
+        reader.read(audio, NOTHING, stop)
+    assert len(steps) == 1
+    assert reader.read(audio, NOTHING).text
