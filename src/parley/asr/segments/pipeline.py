@@ -39,9 +39,9 @@ from parley.asr.segments.reader import (
     ReadOptions,
     RecognizedText,
     Stretch,
-    confidence_of,
-    text_of,
-    words_of,
+    combine_confidences,
+    combine_texts,
+    combine_words,
 )
 from parley.asr.segments.utterance import EarlyText, OpenUtterance, PartialText, PendingText, Window
 from parley.asr.segments.worker import ReadRequest, Source, TextReader
@@ -284,7 +284,7 @@ class SegmentPipeline:
         # A settled piece that failed is read again for the final text.
         before = (piece.result() for piece in settled if piece.future.exception() is None)
         texts = [*(piece for piece in before if piece is not None), read]
-        text = text_of(texts)
+        text = combine_texts(texts)
         stable_words = utterance.stable.push(text.split())
         if text == utterance.reported:
             return
@@ -294,8 +294,8 @@ class SegmentPipeline:
                 utterance=utterance.number,
                 text=text,
                 is_final=False,
-                confidence=confidence_of(texts),
-                words=words_of(texts) if stream.options.words else [],
+                confidence=combine_confidences(texts),
+                words=combine_words(texts) if stream.options.words else [],
                 stable_words=stable_words,
             )
         )

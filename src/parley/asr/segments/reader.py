@@ -59,19 +59,19 @@ class RecognizedText:
 NO_TEXT = RecognizedText("", 0.0)
 
 
-def text_of(pieces: Iterable[RecognizedText]) -> str:
+def combine_texts(pieces: Iterable[RecognizedText]) -> str:
     """The texts of pieces that follow one another."""
     return " ".join(piece.text for piece in pieces if piece.text)
 
 
-def words_of(pieces: Sequence[RecognizedText]) -> list[Word]:
+def combine_words(pieces: Sequence[RecognizedText]) -> list[Word]:
     """The words of pieces that follow one another; none where a text has no times."""
     if any(piece.text and not piece.words for piece in pieces):
         return []
     return [word for piece in pieces for word in piece.words]
 
 
-def confidence_of(pieces: Sequence[RecognizedText]) -> float:
+def combine_confidences(pieces: Sequence[RecognizedText]) -> float:
     """Their confidence, that of each counted as often as it has words; 0 where there are none."""
     words = [len(piece.text.split()) for piece in pieces]
     total = sum(count * piece.confidence for count, piece in zip(words, pieces, strict=True))

@@ -17,10 +17,10 @@ from parley.asr.segments.reader import (
     Reader,
     RecognizedText,
     Stretch,
-    confidence_of,
-    text_of,
+    combine_confidences,
+    combine_texts,
+    combine_words,
     to_parley_error,
-    words_of,
 )
 from parley.asr.segments.utterance import Window, pieces
 from parley.errors import ParleyError
@@ -101,7 +101,7 @@ class SegmentRecording:
             msgspec.structs.replace(
                 word, start_ms=self._in_recording(word.start_ms), end_ms=self._in_recording(word.end_ms)
             )
-            for word in words_of(texts)
+            for word in combine_words(texts)
         ]
         segments = [
             Segment(
@@ -114,8 +114,8 @@ class SegmentRecording:
             if text.text
         ]
         return TranscribeReply(
-            text=text_of(texts),
-            confidence=confidence_of(texts),
+            text=combine_texts(texts),
+            confidence=combine_confidences(texts),
             words=words if self._with_words else [],
             segments=[] if words else segments,
             duration_ms=self.samples // PER_MS,

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.words import StablePrefix
-from parley.asr.decoding.words import confidence_of as confidence_of_words
-from parley.asr.decoding.words import text_of as text_of_words
+from parley.asr.decoding.words import StablePrefix, confidence_of, text_of
 from parley.asr.messages import STREAM_ENDED, AsrEvent, AsrFallbackEvent, TranscriptEvent
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.pipeline.turn_audio import JoinedTurn, TurnUtterance, split_text
-from parley.asr.segments.reader import NO_TEXT, RecognizedText, confidence_of, text_of, words_of
+from parley.asr.segments.reader import (
+    NO_TEXT,
+    RecognizedText,
+    combine_confidences,
+    combine_texts,
+    combine_words,
+)
 from parley.asr.segments.worker import ReadRequest, TextReader
 from parley.errors import ParleyError
 
@@ -283,14 +287,14 @@ class PendingText:
     def _event(
         self, texts: Sequence[RecognizedText], said_before: Callable[[JoinedTurn], Sequence[str]]
     ) -> TranscriptEvent:
-        text, confidence, words = text_of(texts), confidence_of(texts), words_of(texts)
+        text, confidence, words = combine_texts(texts), combine_confidences(texts), combine_words(texts)
         first, before = 0, ""
         if self.joined is not None and text and not self._cut_off:
             first = self.joined.first
             if words:
                 earlier, words = self.joined.split(words)
-                before, text = text_of_words(earlier), text_of_words(words)
-                confidence = confidence_of_words(words)
+                before, text = text_of(earlier), text_of(words)
+                confidence = confidence_of(words)
             else:
                 *self.revised_texts, text = split_text(text, said_before(self.joined))
                 before = " ".join(filter(None, self.revised_texts))

@@ -30,7 +30,7 @@ from parley.asr.families.moonshine import (
     MoonshineNetwork,
     read_vocabulary,
 )
-from parley.asr.segments.reader import NO_TEXT, RecognizedText, confidence_of, text_of
+from parley.asr.segments.reader import NO_TEXT, RecognizedText, combine_confidences, combine_texts
 from parley.asr.segments.utterance import Window, pieces, quietest
 from parley.errors import InferenceError, ModelLoadingError
 from parley.runtime.onnx import Stop, StoppedError
@@ -319,9 +319,9 @@ def test_scores_that_are_no_numbers_are_a_failure():
 
 def test_pieces_count_by_their_words():
     texts = [RecognizedText("one two three", 0.9), NO_TEXT, RecognizedText("four", 0.5)]
-    assert text_of(texts) == "one two three four"
-    assert confidence_of(texts) == pytest.approx(0.8)
-    assert confidence_of([NO_TEXT]) == 0.0
+    assert combine_texts(texts) == "one two three four"
+    assert combine_confidences(texts) == pytest.approx(0.8)
+    assert combine_confidences([NO_TEXT]) == 0.0
 
 
 # --- cutting ------------------------------------------------------------------------------
