@@ -418,6 +418,8 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the synthesizers' models, in order of preference; later ones replace those that fail."""
     languages: list[str]
     """Languages of the synthesizers. The recognisers may support fewer."""
+    recognized_languages: list[str] | None = None
+    """Languages of the recognisers. None: they did not say."""
     voices: list[str] | None = None
     """Names of all voices, the default first. None: voices are enrolled and deleted at run time."""
     tools: list[str] = []

@@ -37,7 +37,7 @@ from parley.errors import (
 from parley.inference import make_engine_name
 from parley.logs import log_ids
 from parley.protocol import Answer, Start, Update
-from parley.timeouts import loop_time
+from parley.timeouts import loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.settings import choose_settings, choose_silence_ms
 
@@ -303,8 +303,21 @@ class AgentSession:
             session=self.session_id, traceparent=self._trace.traceparent or self._start.traceparent
         )
 
-    def _describe(self) -> protocol.AgentDescription:
-        return describe(self._engines, self._config, recognizer=self._recognition.model)
+    async def _describe(self) -> protocol.AgentDescription:
+        # The session's own stream is open already, and another START would end it.
+        recognizer = self._engines.recognizer(f"{self.session_id}-languages", "")
+        languages: list[str] | None = None
+        try:
+            limit_s = self._config.deadlines.asr_s
+            languages = list(await with_timeout(recognizer.languages(), limit_s, "the recogniser"))
+        except ParleyError as error:
+            _log.warning("%s: languages are unknown: %s", self.session_id, error, extra=error.log_extra())
+        return describe(
+            self._engines,
+            self._config,
+            recognizer=self._recognition.model,
+            recognized_languages=languages,
+        )
 
     def _asr_options(self, start: protocol.Start) -> AsrOptions:
         # Utterances become turns later, or never: their spans are below that of the call.
@@ -354,7 +367,7 @@ class AgentSession:
                     output_sample_rate=self._start.output_sample_rate,
                     greets=self._conversation.greets,
                     resumed=self._resumed,
-                    agent=self._describe() if self._start.describe else None,
+                    agent=await self._describe() if self._start.describe else None,
                 )
             )
             _log.log(self._level, "%s: opened", self.session_id)

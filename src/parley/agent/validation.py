@@ -188,7 +188,9 @@ def _check_tool(tool: Tool) -> None:
         raise InvalidMessageError(f"tool {tool.name!r}: {error}") from error
 
 
-def describe(engines: Engines, config: AgentConfig, *, recognizer: str) -> AgentDescription:
+def describe(
+    engines: Engines, config: AgentConfig, *, recognizer: str, recognized_languages: list[str] | None
+) -> AgentDescription:
     """The agent's description for clients, without its prompt; ``recognizer`` is the session's."""
     voices = engines.synthesizer.voices
     synthesizers = [name for name in config.tts if name not in config.absent_models]
@@ -198,6 +200,7 @@ def describe(engines: Engines, config: AgentConfig, *, recognizer: str) -> Agent
         language_model=config.llm,
         synthesizers=synthesizers or list(config.tts),
         languages=list(engines.synthesizer.languages),
+        recognized_languages=recognized_languages,
         voices=None if voices is None else list(voices),
         tools=sorted(engines.server_tools.names) if engines.server_tools else [],
         examples=list(config.examples),

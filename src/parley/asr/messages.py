@@ -138,6 +138,8 @@ class AsrReply(msgspec.Struct, frozen=True, kw_only=True):
     """The highest of this piece's 32 ms windows."""
     stream_ms: int = 0
     """Audio received so far."""
+    languages: list[str] = []
+    """Languages that the model understands; in the reply to START only."""
     vad_ms: float = 0.0
     encoder_ms: float = 0.0
     decoder_ms: float = 0.0

@@ -22,6 +22,14 @@ class Recognizer(Protocol):
         """Name of the model. Of several it is the one that :meth:`check` has chosen last."""
         ...
 
+    async def languages(self) -> Sequence[str]:
+        """Languages that are understood; not while the stream is open.
+
+        Raises:
+            ParleyError: no model answers.
+        """
+        ...
+
     async def check(self, options: AsrOptions) -> None:
         """Check that a stream could be opened with these options; comes before :meth:`start`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,10 @@ class ParakeetRecognizer:
         self._open = False
         self._turn_over = False
 
+    async def languages(self) -> Sequence[str]:
+        """See :class:`parley.engines.base.Recognizer`."""
+        return (await self._try(AsrOptions(language=""))).languages
+
     async def check(self, options: AsrOptions) -> None:
         """Check whether :meth:`start` would accept the options, with a sequence of one request.
 
@@ -53,8 +58,11 @@ class ParakeetRecognizer:
         Raises:
             ParleyError: as :meth:`start`.
         """
+        await self._try(options)
+
+    async def _try(self, options: AsrOptions) -> AsrReply:
         flags = SequenceFlags(self._id, start=True, end=True)
-        await self._send(_NOTHING, AsrRequest(options=options), flags)
+        return await self._send(_NOTHING, AsrRequest(options=options), flags)
 
     async def start(self, options: AsrOptions) -> None:
         """Open the stream.

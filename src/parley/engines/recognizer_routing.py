@@ -41,6 +41,20 @@ class RoutedRecognizer:
         """See :class:`parley.engines.base.Recognizer`."""
         return self._chosen.model
 
+    async def languages(self) -> Sequence[str]:
+        """Languages of the models that answer; see :class:`parley.engines.base.Recognizer`."""
+        found: dict[str, None] = {}
+        failure: ParleyError | None = None
+        for recognizer in self._recognizers:
+            try:
+                found |= dict.fromkeys(await recognizer.languages())
+            except ParleyError as error:
+                _log.warning("%s is left out: %s", recognizer.model, error.to_log(), extra=error.log_extra())
+                failure = failure or error
+        if failure is not None and not found:
+            raise failure
+        return list(found)
+
     async def check(self, options: AsrOptions) -> None:
         """Choose the recogniser; see :class:`parley.engines.base.Recognizer`.
 

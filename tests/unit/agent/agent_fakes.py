@@ -87,6 +87,12 @@ class FakeRecognizer:
         self.flushes = 0
         self._busy = False
 
+    async def languages(self):
+        assert not self.opened
+        if isinstance(self.recognition.languages, ParleyError):
+            raise self.recognition.languages
+        return self.recognition.languages
+
     async def check(self, options) -> None:
         assert not self.opened
         self.recognition.checks.append(options)
@@ -168,6 +174,7 @@ class FakeRecognition:
         self.refusals: deque[ParleyError] = deque()
         self.start_failures: deque[ParleyError] = deque()
         self.push_failures: deque[ParleyError] = deque()
+        self.languages: tuple[str, ...] | ParleyError = ("en", "de")
         self.start_s = 0.005
         self.push_s = 0.005
         self.turns_over: list[int] = []

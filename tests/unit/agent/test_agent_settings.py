@@ -76,13 +76,14 @@ def test_it_is_what_the_agent_is_configured_with():
         server_tools=SimpleNamespace(names={"b", "a"}),
     )
     config = AgentConfig.from_parameters(parameters)
-    described = describe(engines, config, recognizer="understands")
+    described = describe(engines, config, recognizer="understands", recognized_languages=["en"])
     assert described == AgentDescription(
         recognizer="understands",
         recognizers=["understands"],
         language_model="qwen3",
         synthesizers=["speaks"],
         languages=["en", "de"],
+        recognized_languages=["en"],
         voices=["anna"],
         tools=["a", "b"],
         examples=["set a timer", "hello"],

@@ -12,6 +12,7 @@ from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.host import Incoming
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import (
+    InferenceError,
     InvalidMessageError,
     ModelUnavailableError,
     UnsupportedLanguageError,
@@ -188,6 +189,20 @@ async def test_what_the_recogniser_does_not_have_is_refused_before_a_stream_is_o
     assert isinstance(call.outlet.last, Closed)
     await call.hang_up()
     await call.check_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("understood", "told"), [(("fr", "en"), ["fr", "en"]), (InferenceError("no answer"), None)]
+)
+async def test_the_description_has_what_the_recognisers_understand(understood, told):
+    call = FakeCall()
+    call.recognition.languages = understood
+    await call.start(Start(describe=True))
+    connected = await call.wait_for(Connected)
+    assert connected.agent.recognized_languages == told
+    # It is asked beside the stream of the session.
+    assert [stream.opened for stream in call.recognition.streams] == [True, False]
+    await call.end()
 
 
 async def test_without_a_language_recogniser_and_synthesizer_use_their_own():

@@ -78,6 +78,12 @@ def test_a_stream_from_start_to_end(server):
     assert len(server.sessions) == 0
 
 
+def test_the_reply_to_start_has_the_languages(server):
+    message = b'{"options":{"language":""}}'
+    assert server.one(start=True, message=message).languages == ["en", "de"]
+    assert server.one(audio=SPEECH).languages == []
+
+
 def test_everything_in_one_request(server):
     message = json.dumps({"flush": True, "options": {"vad": {"threshold": 0.3}}}).encode()
     reply = server.one(audio=SPEECH[: 640 * MS], message=message, start=True, end=True)

@@ -31,9 +31,10 @@ class Server:
             raise self.failures[request.model]
         message = request.inputs.get("REQUEST")
         options = None if message is None else tensor_struct(message, AsrRequest).options
-        if options is not None and options.language not in self.languages[request.model]:
+        known = self.languages[request.model]
+        if options is not None and options.language and options.language not in known:
             raise UnsupportedLanguageError("not this one")
-        return {"REPLY": struct_tensor(AsrReply(), batched=True)}
+        return {"REPLY": struct_tensor(AsrReply(languages=list(known)), batched=True)}
 
     @property
     def asked(self):
@@ -73,6 +74,16 @@ async def test_the_first_model_that_understands_the_language_has_the_whole_strea
     ]
     flush = tensor_struct(server.requests[-2].inputs["REQUEST"], AsrRequest)
     assert (flush.flush, flush.turn_over) == (True, True)
+
+
+async def test_the_languages_are_those_of_all_models_that_answer(server):
+    assert await server.recognizer().languages() == ["en", "es", "de"]
+    assert all(start and end for _, start, end in server.asked)
+    server.failures["other"] = InferenceError("down")
+    assert await server.recognizer().languages() == ["en", "es"]
+    server.failures |= dict.fromkeys(("moonshine", "whisper"), ModelUnavailableError("being loaded"))
+    with pytest.raises(ModelUnavailableError):
+        await server.recognizer().languages()
 
 
 async def test_a_language_that_none_understands_is_refused_and_all_are_named(server):

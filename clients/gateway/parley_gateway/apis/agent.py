@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
-from typing import Any
 
-import grpc.aio
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley import protocol
 from parley.errors import ModelUnavailableError, ParleyError
-from parley.languages import ALL_LANGUAGES, find_language
+from parley.languages import find_language
 from parley.timeouts import with_timeout
-from parley_client.channel import error_of
 from parley_client.errors import CallLostError, StreamLostError
 from parley_gateway.errors import NoServerReadyError
 from parley_gateway.gateway import Gateway
@@ -26,8 +21,6 @@ from parley_gateway.moves import DOUBTFUL
 from parley_gateway.schemas import answers
 from parley_gateway.servers import TritonServer
 
-_log = logging.getLogger("parley.gateway")
-_TIMEOUT_S = 5.0
 # A description needs a session on a server; it is cached for this time (seconds).
 _CACHE_S = 15.0
 _FAILURE_CACHE_S = 1.0
@@ -128,7 +121,7 @@ class AgentDescriptions:
             recognizers=_recognizers(described),
             language_model=described.language_model,
             synthesizers=described.synthesizers,
-            languages=_common(described.languages, await _recognized_languages(server, described)),
+            languages=_common(described.languages, described.recognized_languages),
             voices=described.voices,
             tools=described.tools,
             examples=described.examples,
@@ -149,35 +142,13 @@ def routes(gateway: Gateway) -> APIRouter:
     return router
 
 
-async def _recognized_languages(
-    server: TritonServer, described: protocol.AgentDescription
-) -> list[str] | None:
-    """The languages in the recognisers' configurations; None: that of one names none."""
-    stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
-    found: list[str] = []
-    for model in _recognizers(described):
-        request = service_pb2.ModelConfigRequest(name=model)
-        try:
-            answer = await stub.ModelConfig(request, timeout=_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            refusal = error_of(error)
-            _log.warning("the configuration of %s cannot be read: %s", model, refusal)
-            return None
-        languages = answer.config.parameters["languages"].string_value.split(",")
-        named = [language.strip() for language in languages if language.strip()]
-        if not named or named == [ALL_LANGUAGES]:
-            return None  # its weights say it
-        found += named
-    return found
-
-
 def _recognizers(described: protocol.AgentDescription) -> list[str]:
     """Names of all recognisers; an older server names only one."""
     return described.recognizers or [described.recognizer]
 
 
 def _common(spoken: list[str], recognized: list[str] | None) -> list[str]:
-    """The spoken languages that are recognised."""
+    """The spoken languages that are recognised; None: the agent does not say which are."""
     if recognized is None:
         return spoken
     return [name for name in spoken if find_language(name, recognized) is not None]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import asynccontextmanager
 
-import grpc.aio
 import msgspec
 import pytest
 from fake_agent import polite
 from listening_gateway import until
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley import protocol
 from parley.errors import ModelUnavailableError, TooManySessionsError, UnsupportedLanguageError
@@ -60,53 +57,28 @@ async def tell(stream):
     stream.end()
 
 
-class Configurations(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Triton, as far as it tells how models are configured."""
-
-    def __init__(self, languages):
-        self.languages = languages
-
-    async def ModelConfig(self, request, context):  # noqa: N802 - gRPC's name
-        answer = service_pb2.ModelConfigResponse()
-        answer.config.name = request.name
-        own = self.languages.get(request.name) if isinstance(self.languages, dict) else self.languages
-        if own is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "no such model")
-        answer.config.parameters["languages"].string_value = own
-        return answer
-
-
-@asynccontextmanager
-async def configured(one, languages):
-    """Every server of the gateway tells this of its recogniser."""
-    server = grpc.aio.server()
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Configurations(languages), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    for behind in one.gateway.servers.all:
-        behind.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-        one.pool.channels[id(behind.channel)] = behind.address
-    yield
-    for behind in one.gateway.servers.all:
-        await behind.channel.close()
-    await server.stop(None)
+def understanding(monkeypatch, languages):
+    """The agent says that its recognisers understand these languages."""
+    described = msgspec.structs.replace(DESCRIPTION, recognized_languages=languages)
+    monkeypatch.setattr(sys.modules[__name__], "DESCRIPTION", described)
 
 
 @pytest.mark.parametrize(
     ("understood", "languages"),
     [
-        ("en, de", ["en", "de", "de-at"]),
-        ("de", ["de", "de-at"]),
-        # Configurations that name none, or cannot be had: what is spoken.
-        ("", DESCRIPTION.languages),
-        ("all", DESCRIPTION.languages),
+        (["en", "de"], ["en", "de", "de-at"]),
+        (["de"], ["de", "de-at"]),
+        (["ja"], []),
+        # An agent of an earlier version, or one whose recognisers do not answer: what is spoken.
         (None, DESCRIPTION.languages),
     ],
 )
-async def test_languages_are_those_that_are_spoken_and_understood(gateway, understood, languages):
+async def test_languages_are_those_that_are_spoken_and_understood(
+    gateway, monkeypatch, understood, languages
+):
+    understanding(monkeypatch, understood)
     one = await gateway(describing)
-    async with configured(one, understood):
-        answer = await one.http.get("/v1/agent")
+    answer = await one.http.get("/v1/agent")
     assert answer.status_code == 200, answer.text
     assert answer.json() == {
         "recognizer": "hears_german",
@@ -122,39 +94,19 @@ async def test_languages_are_those_that_are_spoken_and_understood(gateway, under
     assert call_id.startswith(protocol.CANARY_PREFIX), "it takes no caller's place"
 
 
-@pytest.mark.parametrize(
-    ("understood", "languages"),
-    [
-        ({"hears_german": "de", "hears_english": "en"}, ["en", "de", "de-at"]),
-        # The weights of one of them say what it understands: it may be any.
-        ({"hears_german": "de", "hears_english": ""}, DESCRIPTION.languages),
-    ],
-)
-async def test_languages_are_those_of_all_recognisers(gateway, monkeypatch, understood, languages):
-    several = msgspec.structs.replace(DESCRIPTION, recognizers=["hears_german", "hears_english"])
-    monkeypatch.setattr(sys.modules[__name__], "DESCRIPTION", several)
-    one = await gateway(describing)
-    async with configured(one, understood):
-        answer = (await one.http.get("/v1/agent")).json()
-    assert answer["recognizers"] == ["hears_german", "hears_english"]
-    assert answer["languages"] == languages
-
-
 async def test_the_agent_is_asked_once_for_many_and_again_later(gateway, monkeypatch):
     one = await gateway(describing)
-    async with configured(one, "en"):
-        for _ in range(3):
-            await one.http.get("/v1/agent")
-        assert len(one.agents[0].call_ids) == 1
-        monkeypatch.setattr(agent_api, "_CACHE_S", 0.0)
+    for _ in range(3):
         await one.http.get("/v1/agent")
-        assert len(one.agents[0].call_ids) == 2
+    assert len(one.agents[0].call_ids) == 1
+    monkeypatch.setattr(agent_api, "_CACHE_S", 0.0)
+    await one.http.get("/v1/agent")
+    assert len(one.agents[0].call_ids) == 2
 
 
 async def test_an_older_agent_is_asked_again_in_english(gateway):
     one = await gateway(describing_in_english)
-    async with configured(one, "en"):
-        answer = await one.http.get("/v1/agent")
+    answer = await one.http.get("/v1/agent")
     assert answer.status_code == 200, answer.text
     assert len(one.agents[0].call_ids) == 2
 
@@ -186,8 +138,7 @@ async def mute(stream):
 )
 async def test_another_server_tells_where_one_does_not(gateway, failure):
     one = await gateway(failure, describing)
-    async with configured(one, "en"):
-        answer = await one.http.get("/v1/agent")
+    answer = await one.http.get("/v1/agent")
     assert answer.status_code == 200, answer.text
     assert answer.json()["recognizer"] == "hears_german"
 
@@ -195,8 +146,7 @@ async def test_another_server_tells_where_one_does_not(gateway, failure):
 async def test_another_server_tells_where_one_does_not_answer_in_time(gateway, monkeypatch):
     monkeypatch.setattr(agent_api, "_TOTAL_TIMEOUT_S", 3.0)
     one = await gateway(mute, describing, servers={"retry_s": 50.0, "retry_max_s": 50.0})
-    async with configured(one, "en"):
-        answer = await one.http.get("/v1/agent")
+    answer = await one.http.get("/v1/agent")
     assert answer.status_code == 200, answer.text
     assert [server.is_ready for server in one.gateway.servers.all] == [False, True]
     await until(one.agents[0].streams[0].cancelled.is_set)
@@ -204,10 +154,9 @@ async def test_another_server_tells_where_one_does_not_answer_in_time(gateway, m
 
 async def test_what_one_server_told_is_asked_of_another_when_that_one_has_gone(gateway):
     one = await gateway(describing, describing)
-    async with configured(one, "en"):
-        assert (await one.http.get("/v1/agent")).status_code == 200
-        one.gateway.servers.all[0]._is_reachable = False
-        assert (await one.http.get("/v1/agent")).status_code == 200
+    assert (await one.http.get("/v1/agent")).status_code == 200
+    one.gateway.servers.all[0]._is_reachable = False
+    assert (await one.http.get("/v1/agent")).status_code == 200
     assert [len(agent.call_ids) for agent in one.agents] == [1, 1]
 
 
