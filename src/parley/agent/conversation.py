@@ -44,7 +44,7 @@ from parley.chat import ChatMessage
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState, UserTurnState
 from parley.engines.base import Synthesizer
 from parley.errors import OverloadedError, ParleyError
-from parley.languages import primary_language
+from parley.languages import find_language, primary_language
 from parley.llm.history import History
 from parley.llm.messages import choose_sampling
 from parley.timeouts import loop_time
@@ -549,7 +549,7 @@ def _speaker(start: protocol.Start, synthesizer: Synthesizer) -> SpeechSettings:
     language = speech_language(start, synthesizer)
     return SpeechSettings(
         voice=start.voice,
-        language=language if language in synthesizer.languages else primary_language(language),
+        language=find_language(language, synthesizer.languages) or language,
         sample_rate=start.output_sample_rate,
         exaggeration=start.exaggeration,
         guidance_weight=start.guidance_weight,

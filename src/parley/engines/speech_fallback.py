@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from parley.audio.pcm import Resampler
 from parley.engines.base import Synthesizer
 from parley.errors import InferenceError, ParleyError, ShuttingDownError, UnsupportedLanguageError
-from parley.languages import primary_language
+from parley.languages import find_language, primary_language
 from parley.timeouts import best_effort, loop_time, with_timeout
 from parley.tts.messages import SpeakRequest, SpeechChunk, TtsFallback, WordMark
 from parley.tts.text import is_speakable
@@ -278,8 +278,7 @@ def _for_engine(request: SpeakRequest, engine: Synthesizer, text: str) -> SpeakR
     voice, language = request.voice, request.language
     if voice is not None and engine.voices is not None and voice not in engine.voices:
         voice = None
-    if language not in engine.languages:
-        language = re.split("[-_]", language)[0].lower()
+    language = find_language(language, engine.languages) or language
     return msgspec.structs.replace(request, text=text, voice=voice, language=language)
 
 

@@ -18,6 +18,7 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
+from parley.languages import find_language
 from parley.logs import log_ids
 from parley.runtime.admission import EarlyAborts
 from parley.tts.espeak_library import EspeakLibrary, WordEvent
@@ -69,10 +70,10 @@ def voice_file(voice: str | None, language: str) -> str:
     variant = _VARIANTS.get(voice or VOICES[0])
     if variant is None:
         raise UnsupportedVoiceError(f"no voice {voice!r}; there are {', '.join(VOICES)}")
-    file = _FILES.get(language.lower())
-    if file is None:
+    found = find_language(language, LANGUAGES)
+    if found is None:
         raise UnsupportedLanguageError(f"no voice speaks {language!r}; languages are {', '.join(LANGUAGES)}")
-    return file + variant
+    return _FILES[found] + variant
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
-from parley.languages import primary_language
+from parley.languages import find_language
 
 ENGLISH = ("en", "en-us", "en-gb")
 """Languages of a synthesizer that can pronounce English alone."""
@@ -155,4 +155,4 @@ def spoken_languages(lineup: Lineup) -> list[str]:
 
 def speaks(languages: Sequence[str], language: str) -> bool:
     """Whether ``languages`` has a language, or the one whose dialect it is."""
-    return language in languages or primary_language(language) in languages
+    return find_language(language, languages) is not None

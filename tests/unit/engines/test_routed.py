@@ -82,6 +82,12 @@ def test_a_language_that_is_not_spoken_is_refused(voice, language, match):
         find_route(lineup(), voice, language)
 
 
+@pytest.mark.parametrize("language", ["pt", "pt-BR", "PT_br"])
+def test_a_language_is_found_in_any_spelling(language):
+    only = [("kokoro", Engine(["ana"], ("pt-br",)))]
+    assert find_route(only, "ana", language) == Route(0, "ana")
+
+
 def test_a_voice_that_is_not_known_may_be_of_one_that_has_to_be_asked():
     synthesizers = [("piper", Engine(["joe"])), ("stored", Engine(None, ("en", "de")))]
     assert find_route(synthesizers, "anna", "en") == Route(1, "anna", certain=False)

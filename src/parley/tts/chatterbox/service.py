@@ -16,6 +16,7 @@ from parley.errors import (
     ShuttingDownError,
     UnsupportedSampleRateError,
 )
+from parley.languages import primary_language
 from parley.runtime.admission import Admission
 from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.chatterbox.utterance import (
@@ -156,7 +157,7 @@ class ChatterboxService:
             raise InvalidMessageError(f"seed {seed} is not between 0 and {SEEDS - 1}")
         return SpeakingStyle(
             voice=self._default_voice if request.voice is None else request.voice,
-            language=request.language.replace("_", "-").partition("-")[0].lower(),
+            language=primary_language(request.language),
             sample_rate=rate,
             exaggeration=exaggeration,
             guidance_weight=guidance_weight,

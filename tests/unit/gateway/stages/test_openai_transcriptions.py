@@ -44,8 +44,9 @@ async def test_a_recording_is_transcribed(gateway):
     assert (message.language, message.phrases) == ("en", [])
 
 
-async def test_the_region_of_a_language_is_left_out(gateway):
-    assert (await transcribe(gateway, language="en-US")).status_code == 200
+@pytest.mark.parametrize("language", ["en-US", "EN_us"])
+async def test_the_region_of_a_language_is_left_out(gateway, language):
+    assert (await transcribe(gateway, language=language)).status_code == 200
     assert gateway.models.transcribed[0][1].language == "en"
 
 

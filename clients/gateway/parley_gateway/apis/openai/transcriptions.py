@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.errors import InvalidAudioError
+from parley.languages import primary_language
 from parley_client.stages import Recognition, Transcriber
 from parley_client.stages.transcription import TRANSCRIBERS
 from parley_gateway.apis.openai import rest
@@ -193,7 +194,7 @@ async def _send(recognition: Recognition, audio: NDArray[np.int16]) -> None:
 
 def _language(fields: TranscriptionFields) -> str:
     """The language without its region."""
-    return (fields.language or next(iter(fields.languages), "en")).partition("-")[0].lower()
+    return primary_language(fields.language or next(iter(fields.languages), "en"))
 
 
 def _answer(reply: TranscribeReply, fields: TranscriptionFields) -> Response:
