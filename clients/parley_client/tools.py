@@ -321,6 +321,8 @@ def load_tools(path: Path) -> list[Callable[..., Any]]:
     Raises:
         ToolDefinitionError: the file cannot be run or marks no function.
     """
+    if not path.exists():
+        raise ToolDefinitionError(f"{path}: there is no such file")
     spec = importlib.util.spec_from_file_location(f"parley_tools_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ToolDefinitionError(f"{path}: not a Python file")

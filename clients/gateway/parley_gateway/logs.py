@@ -38,6 +38,9 @@ def log_to_stderr(audit_file: str, level: int, form: LogFormat = "text") -> Iter
         raise GatewaySettingsError(f"security.audit_file: {error}") from error
     root.addHandler(handler)
     root.setLevel(level)
+    # They log each of their requests, and the gateway asks its servers for their load every two seconds.
+    for library in ("httpx", "httpx2"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     try:
         yield
     finally:

@@ -27,14 +27,14 @@ import grpc.aio
 import msgspec
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from parley.engines.registry import SYNTHESIZERS
+from parley.engines.registry import ENGLISH, SYNTHESIZERS
 from parley.engines.speech import ESPEAK, ChatterboxSpeaker, ModelSpeaker
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley.inference import struct_tensor
 from parley.timeouts import best_effort
 from parley.triton.grpc_client import GrpcModelClient
 from parley.tts.messages import MoreText, SpeakRequest
-from parley.tts.voice_routing import find_route, qualify, spoken_languages
+from parley.tts.voice_routing import find_route, qualify, speaks, spoken_languages
 from parley.tts.voices.messages import ListVoices, VoicesReply
 from parley_client.channel import error_of, is_model_ready
 from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
@@ -136,7 +136,7 @@ class SpeechOptions(TypedDict, total=False):
     voice: str | None
     """One of :meth:`Synthesis.voices`; None: that of the first synthesizer that speaks the language."""
     language: str
-    """A tag such as ``en`` (the default) or ``en-GB``."""
+    """A tag such as ``en`` or ``en-GB``; the default: English, or the language of a voice that lacks it."""
     sample_rate: int | None
     """8,000 to 48,000 Hz; None: the synthesizer's own."""
     exaggeration: float | None
@@ -177,8 +177,12 @@ class Synthesis(ClosedAtTheEnd):
         self._idle_s = idle_s
         self._requests = Requests()
 
-    async def synthesizer_of(self, voice: str | None, language: str = "en") -> str:
+    async def synthesizer_of(self, voice: str | None, language: str | None = None) -> str:
         """The synthesizer that speaks with this voice; for Chatterbox's voices it is not asked.
+
+        Args:
+            voice: as in :class:`SpeechOptions`.
+            language: as there; None: the default.
 
         Raises:
             UnsupportedVoiceError: none of them has the voice.
@@ -186,7 +190,7 @@ class Synthesis(ClosedAtTheEnd):
             ParleyError: the server could not be asked.
         """
         lineup = await self._speakers()
-        return lineup[find_route(lineup, voice, language).index][0]
+        return lineup[find_route(lineup, voice, language or _language_of(lineup, voice)).index][0]
 
     async def languages(self) -> Sequence[str]:
         """What they speak.
@@ -218,7 +222,7 @@ class Synthesis(ClosedAtTheEnd):
         """
         request = SpeakRequest(request_id=uuid4().hex, **options)
         script = GrowingText(self._idle_s)
-        spoken = _Routed(self._speakers, request, script)
+        spoken = _Routed(self._speakers, request, script, has_language="language" in options)
         return Speech(script, spoken.pieces(), spoken.stop, self._requests, self._name)
 
     async def voices(self) -> Sequence[VoiceInfo]:
@@ -289,18 +293,26 @@ class _Routed:
     """The synthesizer that has the voice, found when the text begins to be spoken."""
 
     def __init__(
-        self, speakers: Callable[[], Awaitable[Lineup]], request: SpeakRequest, script: GrowingText
+        self,
+        speakers: Callable[[], Awaitable[Lineup]],
+        request: SpeakRequest,
+        script: GrowingText,
+        *,
+        has_language: bool,
     ) -> None:
         self._speakers = speakers
         self._request = request
+        self._has_language = has_language
         self._script = script
         self._spoken: _InSegments | _Written | None = None
 
     async def pieces(self) -> AsyncGenerator[SpeechPiece, None]:
         """The audio."""
         lineup = await self._speakers()
-        route = find_route(lineup, self._request.voice, self._request.language)
-        request = msgspec.structs.replace(self._request, voice=route.voice)
+        voice = self._request.voice
+        language = self._request.language if self._has_language else _language_of(lineup, voice)
+        route = find_route(lineup, voice, language)
+        request = msgspec.structs.replace(self._request, voice=route.voice, language=language)
         speaker = lineup[route.index][1]
         if isinstance(speaker, ChatterboxSpeaker):
             self._spoken = _Written(speaker, request, self._script)
@@ -314,6 +326,20 @@ class _Routed:
         """Stop what is being spoken."""
         if self._spoken is not None:
             await self._spoken.stop()
+
+
+def _language_of(lineup: Lineup, voice: str | None) -> str:
+    """English, or the first language of a voice that is always there and does not speak English.
+
+    Raises:
+        UnsupportedVoiceError: no synthesizer has the voice.
+    """
+    if voice is None:
+        return ENGLISH
+    route = find_route(lineup, voice, None)
+    known = lineup[route.index][1].known_voices or ()
+    languages = next((each.languages for each in known if each.name == route.voice), (ENGLISH,))
+    return ENGLISH if speaks(languages, ENGLISH) else languages[0]
 
 
 class _InSegments:

@@ -99,7 +99,7 @@ def find_route(lineup: Lineup, voice: str | None, language: str | None) -> Route
     for index in candidates:
         if index in speaking and lineup[index][1].voices is None:
             return Route(index, name, certain=False)
-    raise UnsupportedVoiceError(f"voice {voice!r}; possible are {', '.join(voice_names(lineup))}")
+    raise UnsupportedVoiceError(f"there is no voice {voice!r}; possible are {', '.join(voice_names(lineup))}")
 
 
 def check_language(

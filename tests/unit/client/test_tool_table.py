@@ -249,7 +249,7 @@ def test_tools_are_loaded_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("x = 1", "no function"), ("1/0", "ZeroDivisionError"), (None, "not a")]
+    ("text", "why"), [("x = 1", "no function"), ("1/0", "ZeroDivisionError"), (None, "no such file")]
 )
 def test_an_unusable_file_says_why(tmp_path, text, why):
     file = tmp_path / "mine.py"

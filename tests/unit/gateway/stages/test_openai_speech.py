@@ -75,6 +75,20 @@ async def test_voices_and_languages_can_be_named(gateway, voice, name):
 
 
 @pytest.mark.parametrize(
+    ("name", "language"),
+    [("ef_dora", "es"), ("kokoro/ff_siwis", "fr"), ("af_heart", "en"), ("man-2", "en"), ("alloy", "en")],
+)
+async def test_a_voice_of_another_language_speaks_its_own_unless_one_is_named(gateway, voice, name, language):
+    gateway.models.agent_tts, gateway.models.ready = "kokoro,espeak", {"kokoro", "espeak"}
+    answer = await speak(gateway, voice=name)
+    assert answer.status_code == 200
+    assert {asked["language"] for asked in gateway.models.asked} == {language}
+    gateway.models.asked.clear()
+    await speak(gateway, voice=name, language="en-GB")
+    assert {asked["language"] for asked in gateway.models.asked} == {"en-GB"}
+
+
+@pytest.mark.parametrize(
     ("model", "name", "asked"),
     [
         ("tts-1", "alloy", ("kokoro", None)),

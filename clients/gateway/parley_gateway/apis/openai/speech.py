@@ -13,6 +13,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley_client.stages import Synthesis
+from parley_client.stages.synthesis import SpeechOptions
 from parley_gateway.apis.openai import rest
 from parley_gateway.audio.encoding import MEDIA_TYPES, SpeechFormat, encode_all, make_encoder
 from parley_gateway.openai_voices import OPENAI_VOICES
@@ -46,7 +47,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Only 1 is supported."""
     stream_format: Literal["audio", "sse"] | None = "audio"
     language: str | None = None
-    """An extension: the language of the text; the default is English."""
+    """An extension: the language of the text; the default is that of the voice, and English without one."""
 
 
 class SpeechRoute(StageRoute):
@@ -84,16 +85,17 @@ class SpeechRoute(StageRoute):
         self, principal: Principal, wanted: SpeechRequest, model: str, form: SpeechFormat
     ) -> AsyncGenerator[bytes, None]:
         name = wanted.voice if isinstance(wanted.voice, str) else wanted.voice.id
+        options: SpeechOptions = {
+            "voice": None if name in OPENAI_VOICES else name,
+            "sample_rate": SAMPLE_RATE_HZ,
+            "traceparent": caller_trace(),
+        }
+        if wanted.language:
+            options["language"] = wanted.language
         encoder = make_encoder(form, SAMPLE_RATE_HZ)
         with self._limiter.lease(principal) as server:
             async with Synthesis(server, model=model) as synthesis:
-                speech = synthesis.speak(
-                    wanted.input,
-                    voice=None if name in OPENAI_VOICES else name,
-                    language=wanted.language or "en",
-                    sample_rate=SAMPLE_RATE_HZ,
-                    traceparent=caller_trace(),
-                )
+                speech = synthesis.speak(wanted.input, **options)
                 async with speech, aclosing(encode_all(encoder, speech)) as encoded:
                     async for part in encoded:
                         yield part
