@@ -26,7 +26,7 @@ from parley.launcher.options import (
     StartInterruptedError,
 )
 from parley.runtime.repository import config_path, read_config_file, read_parameters
-from parley.runtime.weights import INCOMPLETE
+from parley.runtime.weights import INCOMPLETE, weights_variable
 
 CONTROL_REPOSITORY = Path(__file__).parent / "repository"
 """Holds the model that reloads others."""
@@ -136,12 +136,19 @@ def leave_out_absent(
     return dataclasses.replace(options, load_models=present), absent
 
 
-def describe_left_out(reasons: Mapping[str, str]) -> list[str]:
-    """A line with all models that are left out, and one for each of which only some files are there."""
+def describe_left_out(reasons: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    """A line with all models that are left out, and the reason of each that was meant to be there.
+
+    That is one with some of its files, or whose folder a variable of ``environment`` names.
+    """
     guides = sorted(set(_GUIDE.findall(" ".join(reasons.values()))))
     where = f" ({', '.join(guides)})" if guides else ""
-    incomplete = [reason for reason in reasons.values() if INCOMPLETE in reason]
-    return [f"left out, weights are absent: {', '.join(reasons)}{where}", *incomplete]
+    meant = [
+        reason
+        for model, reason in reasons.items()
+        if INCOMPLETE in reason or environment.get(weights_variable(model))
+    ]
+    return [f"left out, weights are absent: {', '.join(reasons)}{where}", *meant]
 
 
 def count_instances(folder: Path, profile: str) -> int:

@@ -360,7 +360,7 @@ class EmbeddedServer:
         if left_out:
             for reason in left_out.values():
                 self._on_log(f"left out: {reason}")
-            for line in describe_left_out(left_out):
+            for line in describe_left_out(left_out, {**os.environ, **self._options.environment}):
                 self._on_progress(line)
         if plan is not None:
             self._options, line = follow_plan(self._options, plan)

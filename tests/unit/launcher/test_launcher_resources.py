@@ -234,7 +234,7 @@ def test_voices_without_what_they_pronounce_words_with_are_left_out(tmp_path, ab
     _, reasons = leave_out_absent(options, {"PARLEY_MODELS_DIR": str(tmp_path)})
     assert reasons.keys() == {"piper", "kokoro"}
     assert all(f"make fetch MODEL={absent}" in reason for reason in reasons.values())
-    assert describe_left_out(reasons) == ["left out, weights are absent: kokoro, piper"]
+    assert describe_left_out(reasons, {}) == ["left out, weights are absent: kokoro, piper"]
 
 
 def test_what_lacks_some_of_its_files_is_named_with_them(tmp_path):
@@ -244,13 +244,23 @@ def test_what_lacks_some_of_its_files_is_named_with_them(tmp_path):
     options = ServerOptions(model_repository=ROOT / "model_repository", profile="open")
     smaller, reasons = leave_out_absent(options, {"PARLEY_MODELS_DIR": str(tmp_path)})
     assert "whisper" not in smaller.load_models
-    first, *lines = describe_left_out(reasons)
+    first, *lines = describe_left_out(reasons, {})
     absent = ("kokoro", "piper", "sherpa_onnx", "sherpa_onnx_transcribe", "whisper", "whisper_transcribe")
     assert first == f"left out, weights are absent: {', '.join(absent)}"
     assert len(lines) == 2
     for line in lines:
         assert "is without decoder_model_merged.onnx, tokenizer.json, " in line
         assert "download it with `make fetch MODEL=whisper-base`" in line
+
+
+def test_a_folder_of_weights_that_was_named_and_is_not_there_is_told(tmp_path):
+    environment = {"PARLEY_MODELS_DIR": str(tmp_path), "PARLEY_WEIGHTS_SHERPA_ONNX": "/nowhere/mine"}
+    options = ServerOptions(model_repository=ROOT / "model_repository", profile="open")
+    _, reasons = leave_out_absent(options, environment)
+    _, *lines = describe_left_out(reasons, environment)
+    (line,) = lines
+    assert "/nowhere/mine does not exist" in line
+    assert "PARLEY_WEIGHTS_SHERPA_ONNX" in line
 
 
 def test_a_model_that_is_not_there_is_named(repository):
