@@ -24,7 +24,7 @@ NUMBERS = [0, 1, -1, 127, 128, 2**31 - 1, -(2**31)]
 
 
 def packed(numbers):
-    """Numbers behind each other; negative ones as if they had 64 bits."""
+    """Numbers behind each other; negative ones with 64 bits."""
     return b"".join(varint(int(number) % 2**64) for number in numbers)
 
 

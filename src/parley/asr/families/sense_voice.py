@@ -29,7 +29,7 @@ _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
 class SenseVoiceNetwork:
-    """:class:`parley.asr.frames.model.FrameNetwork` that is told the language, or says it.
+    """:class:`parley.asr.frames.model.FrameNetwork` with the language as an input, or as part of its output.
 
     Args:
         network: the session.

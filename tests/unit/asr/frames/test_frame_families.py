@@ -167,7 +167,7 @@ def test_sense_voice_is_told_the_language_or_finds_it_out():
     reader = new_reader(load("sense_voice", open_network))
     assert reader.languages == (DETECT, "zh", "en", "yue", "ja", "ko")
     audio = recordings("sense_voice")[0]
-    # The small network says "en" where it is told English, and "zh" otherwise.
+    # The small network writes "en" where its input is English, and "zh" otherwise.
     assert reader.read(audio, ReadOptions("en")).language == "en"
     assert reader.read(audio, ReadOptions(DETECT)).language == "zh"
     told = [(feed["language"].tolist(), feed["text_norm"].tolist()) for feed in open_network.changed.fed]
