@@ -60,13 +60,20 @@ def find_absent_weights(
         parameters = read_parameters(repository / model, profile, environment)
         if parameters is None or not parameters.text("weights", ""):
             continue
-        try:
-            check_weights(parameters)
-        except WeightsNotFoundError as error:
-            absent[model] = str(error)
-        except ModelLoadingError:
-            continue  # the model itself says what is wrong with its files
+        if reason := absence_of_weights(parameters):
+            absent[model] = reason
     return absent
+
+
+def absence_of_weights(parameters: Parameters) -> str:
+    """Why weights that a model's settings name are absent; empty: they are there, or cannot be judged."""
+    try:
+        check_weights(parameters)
+    except WeightsNotFoundError as error:
+        return str(error)
+    except ModelLoadingError:
+        return ""  # the model itself says what is wrong with its files
+    return ""
 
 
 def recognizer_files(folder: Path, parameters: Parameters) -> Sequence[str]:

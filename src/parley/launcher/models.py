@@ -15,8 +15,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from parley.canaries import VAD_MODEL
-from parley.engines.weight_files import check_weights
-from parley.errors import ModelLoadingError, WeightsNotFoundError
+from parley.engines.weight_files import absence_of_weights
 from parley.launcher.options import (
     GPU_PROFILE,
     ROOT,
@@ -124,12 +123,8 @@ def leave_out_absent(
         parameters = read_parameters(folder, options.profile, environment)
         if parameters is None or parameters.text("optional", "") != "true":
             continue
-        try:
-            check_weights(parameters)
-        except WeightsNotFoundError as error:
-            absent[folder.name] = str(error)
-        except ModelLoadingError:
-            continue  # the model itself says what is wrong with its files
+        if reason := absence_of_weights(parameters):
+            absent[folder.name] = reason
     if not absent:
         return options, {}
     present = tuple(folder.name for folder in folders if folder.name not in absent)
