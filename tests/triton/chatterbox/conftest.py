@@ -13,6 +13,8 @@ from parley.triton.grpc_client import LoopbackClient
 LIMITS = {
     "PARLEY_CHATTERBOX_MAX_UTTERANCES": "16",
     "PARLEY_CHATTERBOX_IDLE_S": "4",
+    # A text that is normalised too late is spoken as it is written, with other tokens.
+    "PARLEY_CHATTERBOX_NORMALIZE_S": "60",
     "PARLEY_T3_MAX_REQUESTS": "32",
     "PARLEY_S3GEN_MAX_UTTERANCES": "16",
     "PARLEY_S3GEN_IDLE_S": "8",
