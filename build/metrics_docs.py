@@ -8,6 +8,7 @@ from pathlib import Path
 from parley.agent.metrics import FAMILIES
 from parley.llm.engine_metrics import ENGINE_FAMILIES
 from parley.metrics import DROPPED, Family
+from parley.models.chatterbox import NOT_NORMALIZED
 from parley.models.nemotron_streaming import ASR_FALLBACKS
 from parley.triton.model_control import RESTARTS
 from parley.triton.model_metrics import MODEL_FAMILIES
@@ -21,7 +22,15 @@ Row = tuple[str, str, tuple[str, ...], str]
 
 def sections() -> dict[str, list[Row]]:
     """The metrics of each section of the page."""
-    models = (*MODEL_FAMILIES, *ENGINE_FAMILIES, ASR_FALLBACKS, PHONEME_RESTARTS, *RESTARTS, DROPPED)
+    models = (
+        *MODEL_FAMILIES,
+        *ENGINE_FAMILIES,
+        ASR_FALLBACKS,
+        NOT_NORMALIZED,
+        PHONEME_RESTARTS,
+        *RESTARTS,
+        DROPPED,
+    )
     return {
         "agent": [_row(family) for family in FAMILIES],
         "models": [_row(family) for family in models],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from parley.engines.weight_files import chatterbox_files, find_weights
 from parley.inference import ModelClient, Tensor, struct_tensor, with_id
+from parley.metrics import Family
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
 from parley.triton.model_client import make_model_client
@@ -34,6 +36,12 @@ from parley.tts.voices.store import open_cache
 
 _log = logging.getLogger(__name__)
 _START_S = 900.0  # grammars may have to be compiled
+NOT_NORMALIZED = Family(
+    "parley_texts_not_normalized_total",
+    "counter",
+    "Texts that a model spoke as they are written because writing them out took too long",
+    ("model",),
+)
 
 
 class ThreadNormalizer:
@@ -41,12 +49,15 @@ class ThreadNormalizer:
 
     Args:
         normalizer: used by that thread alone.
-        limit_s: seconds after which the text is spoken as it is written.
+        limit_s: seconds after which the text is spoken as it is written; other texts' turns in the thread
+            count.
+        on_late: called for each such text.
     """
 
-    def __init__(self, normalizer: TextNormalizer, *, limit_s: float) -> None:
+    def __init__(self, normalizer: TextNormalizer, *, limit_s: float, on_late: Callable[[], None]) -> None:
         self._normalizer = normalizer
         self._limit_s = limit_s
+        self._on_late = on_late
         self._thread = ThreadPoolExecutor(1, "normalization")
 
     async def normalize(self, text: str, language: str) -> SpokenText:
@@ -56,7 +67,12 @@ class ThreadNormalizer:
             async with asyncio.timeout(self._limit_s):
                 return await loop.run_in_executor(self._thread, self._normalizer.normalize, text, language)
         except TimeoutError:
-            _log.warning("a text of %d characters took too long to normalise", len(text))
+            self._on_late()
+            _log.warning(
+                "a text of %d characters is spoken as it is written: normalising took over %g s",
+                len(text),
+                self._limit_s,
+            )
             return self._normalizer.unchanged(text)
 
     def close(self) -> None:
@@ -92,7 +108,10 @@ class ChatterboxModel:
         self._handle: ChatterboxHandler
         self._watch: asyncio.Task[None]
         self._traces = ModelTraces.open(parameters)
-        self._loop = RequestLoop(pb_utils, self._answer, ModelMetrics(pb_utils, parameters))
+        metrics = ModelMetrics(pb_utils, parameters, (NOT_NORMALIZED,))
+        metrics.recorder.count(NOT_NORMALIZED, 0, model=self._model)
+        self._on_late = partial(metrics.recorder.count, NOT_NORMALIZED, model=self._model)
+        self._loop = RequestLoop(pb_utils, self._answer, metrics)
         self._loop.run(self._open(parameters), _START_S)
 
     def submit(self, requests: list[Any]) -> None:
@@ -114,7 +133,9 @@ class ChatterboxModel:
         limits = ChatterboxLimits.from_parameters(parameters)
         grammars = load_grammars(parameters.names("normalize", "en"), cache_dir() / "normalization")
         self._normalizer = ThreadNormalizer(
-            TextNormalizer(grammars, tags=variant == "turbo"), limit_s=limits.normalize_s
+            TextNormalizer(grammars, tags=variant == "turbo"),
+            limit_s=limits.normalize_s,
+            on_late=self._on_late,
         )
         self._client = make_model_client(self._pb, parameters)
         parts = ChatterboxParts(

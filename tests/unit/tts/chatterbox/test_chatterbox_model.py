@@ -129,7 +129,7 @@ class TestThreadNormalizer:
     """These run threads: real time passes, though the loop's does not."""
 
     def test_writes_out(self):
-        normalizer = ThreadNormalizer(TextNormalizer({"en": lambda _: "five"}, tags=False), limit_s=5)
+        normalizer = ThreadNormalizer(TextNormalizer({"en": lambda _: "five"}, tags=False), limit_s=5, on_late=pytest.fail)
         spoken = asyncio.run(normalizer.normalize("5", "en"))
         normalizer.close()
         assert spoken.text == "five"
@@ -141,13 +141,17 @@ class TestThreadNormalizer:
             release.wait(10)
             return text
 
-        normalizer = ThreadNormalizer(TextNormalizer({"en": grammar}, tags=False), limit_s=0.01)
+        late = []
+        normalizer = ThreadNormalizer(
+            TextNormalizer({"en": grammar}, tags=False), limit_s=0.01, on_late=lambda: late.append(1)
+        )
         spoken = asyncio.run(normalizer.normalize("5 [laugh] cats", "en"))
         release.set()
         normalizer.close()
         assert spoken.text == "5 cats"
         assert len(spoken.words) == 3
-        assert "too long" in caplog.text
+        assert "as it is written" in caplog.text
+        assert len(late) == 1
         assert "cats" not in caplog.text
 
 
