@@ -129,7 +129,9 @@ class TestThreadNormalizer:
     """These run threads: real time passes, though the loop's does not."""
 
     def test_writes_out(self):
-        normalizer = ThreadNormalizer(TextNormalizer({"en": lambda _: "five"}, tags=False), limit_s=5, on_late=pytest.fail)
+        normalizer = ThreadNormalizer(
+            TextNormalizer({"en": lambda _: "five"}, tags=False), limit_s=5, on_late=pytest.fail
+        )
         spoken = asyncio.run(normalizer.normalize("5", "en"))
         normalizer.close()
         assert spoken.text == "five"
