@@ -337,7 +337,9 @@ async def test_a_request_without_an_answer_has_no_end(monkeypatch):
         )
         requests = Requests(deployment, [PARIS])
         task = asyncio.create_task(requests.run())
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(20):
+            while len(requests.sent) < 2:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.wait([task])
         for writer in accepted:

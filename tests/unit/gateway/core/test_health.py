@@ -209,6 +209,7 @@ async def test_an_answer_that_is_too_old_is_none():
     health.set_reachable(is_reachable=True)
     watch = asyncio.create_task(health.watch())
     try:
+        await until(lambda: len(calls) > 1)
         await until(lambda: health.problem == "the last report is too old")
         assert len(calls) == 2
     finally:
