@@ -6,9 +6,9 @@ import sys
 
 import pytest
 from local_models import Transcriber
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 from stack import GatewayProcess, Triton
-from visits import microphone_flags, visit, write_speech
+from visits import WAIT_MS, microphone_flags, visit, write_speech
 
 from parley.asr import checkpoint
 from parley.launcher.options import ROOT
@@ -28,6 +28,7 @@ def browser():
 
 @pytest.fixture(scope="session")
 def playwright():
+    expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as running:
         yield running
 

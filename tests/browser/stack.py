@@ -18,7 +18,7 @@ from pathlib import Path
 from parley.launcher import EmbeddedServer, ServerOptions
 
 HERE = Path(__file__).parent
-_START_S = 60.0
+_START_S = 120.0
 _STOP_S = 20.0
 
 
