@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import subprocess
 import sys
+import time
 
 import pytest_asyncio
 from gateway_caller import TOOLS, ask_for_the_weather, call, interrupt_a_story
@@ -13,12 +14,13 @@ from metrics_page import read_page
 from observe import Prometheus, find_program, free_address, render_config
 
 from parley.launcher.options import ROOT
-from parley.triton.observability import PUBLISH_S
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
 RATE_S = 60
 SCRAPE_S = 1
+FOUND_S = 30.0
+"""Until what servers have written is found: fewer than the seconds of the rates."""
 
 
 def load_boards():
@@ -41,34 +43,50 @@ async def prometheus(server, tmp_path_factory):
             server.endpoints.metrics, gateway.url.removeprefix("http://"), interval=f"{SCRAPE_S}s"
         )
         with Prometheus(config, tmp_path_factory.mktemp("prometheus"), free_address()) as one:
-            await asyncio.sleep(3 * SCRAPE_S)
+            async with asyncio.timeout(FOUND_S):
+                while [each["value"][1] for each in one.query("up")] != ["1", "1"]:  # noqa: ASYNC110
+                    await asyncio.sleep(SCRAPE_S)
             async with call(gateway.url, tools=TOOLS) as caller:
                 await caller.until("connected")
                 await ask_for_the_weather(caller)
                 await interrupt_a_story(caller)
                 await caller.send("control", action="hangup")
                 await caller.until("closed")
-            await asyncio.sleep(PUBLISH_S + 2 * SCRAPE_S)
             yield one
+
+
+def until(condition):
+    """Wait until it is so, at most for a while; servers write and Prometheus reads at their own times."""
+    end = time.monotonic() + FOUND_S
+    while not condition() and time.monotonic() < end:
+        time.sleep(SCRAPE_S)
 
 
 def test_every_panel_has_series_and_numbers(prometheus):
     queries = [query for board in load_boards() for panel in board.panels for query in panel.queries]
     assert len(queries) > 40
     empty = []
-    for query in queries:
+
+    def has_numbers(query):
         found = prometheus.query(query.expression.replace("$__rate_interval", f"{RATE_S}s"))
-        if not query.rare and not [one for one in found if one["value"][1] != "NaN"]:
-            empty.append(query.expression)
+        return query.rare or any(one["value"][1] != "NaN" for one in found)
+
+    def all_have():
+        empty[:] = [query.expression for query in queries if not has_numbers(query)]
+        return not empty
+
+    until(all_have)
     assert not empty
 
 
 def test_both_targets_are_scraped_and_the_rules_run(prometheus):
+    ratio = "parley:slow_answers:ratio_rate5m"
     assert {(one["metric"]["job"], one["value"][1]) for one in prometheus.query("up")} == {
         ("parley", "1"),
         ("parley-gateway", "1"),
     }
-    assert prometheus.query("parley:slow_answers:ratio_rate5m")
+    until(lambda: prometheus.query(ratio))
+    assert prometheus.query(ratio)
     firing = {one["metric"]["alertname"] for one in prometheus.query('ALERTS{alertstate="firing"}')}
     assert firing <= {"ParleyModelRestarts", "ParleyServerRestarts"}  # other tests kill models
 

@@ -29,8 +29,8 @@ from parley_gateway.takeover.sealing import Sealer, read_seal_keys
 
 QUESTION = "tell me a story"
 OWNER = "anonymous anonymous"
-PLAYED_S = 2.0
-"""Behind the end of an answer: its audio is played by then, and that is remembered and kept."""
+KEPT_S = 60.0
+"""Until a conversation is kept: its audio is played before."""
 
 
 @pytest.fixture
@@ -114,6 +114,17 @@ async def remembered(redis, keys_file):
     return msgspec.json.decode(content, type=SessionRecord)
 
 
+async def until_remembered(redis, keys_file, *texts):
+    """The same as soon as its first messages have these texts, or as it is at last."""
+    end = asyncio.get_running_loop().time() + KEPT_S
+    while True:
+        record = await remembered(redis, keys_file)
+        kept = [message.content for message in record.history.messages[: len(texts)]]
+        if kept == list(texts) or asyncio.get_running_loop().time() > end:
+            return record
+        await asyncio.sleep(0.2)
+
+
 async def test_a_call_goes_on_when_its_gateway_is_killed_in_an_answer(server, redis, keys_file):
     async with AsyncExitStack() as stack:
         start = [gateway_process(name, server, redis, keys_file) for name in ("a", "b")]
@@ -127,12 +138,12 @@ async def test_a_call_goes_on_when_its_gateway_is_killed_in_an_answer(server, re
         await caller.until(Reconnected)
         await caller.until(ResponseDone)
         await caller.until(TurnMetrics)
-        await asyncio.sleep(PLAYED_S)
+        text = "".join(event.text for event in caller.of(ResponseText) if event.turn == 1)
+        await until_remembered(redis, keys_file, QUESTION, text)
         before = len(caller.of(AgentAudio))
         call.send_text("thank you")
         await caller.until(TurnMetrics, 2)
-        await asyncio.sleep(PLAYED_S)
-        record = await remembered(redis, keys_file)
+        record = await until_remembered(redis, keys_file, QUESTION, text, "thank you")
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
 
@@ -142,7 +153,6 @@ async def test_a_call_goes_on_when_its_gateway_is_killed_in_an_answer(server, re
     assert {event.response_id for event in story} == {story[0].response_id}
     for one, two in pairwise(story):
         assert abs(two.offset_ms - one.offset_ms - one.duration_ms) <= 1
-    text = "".join(event.text for event in caller.of(ResponseText) if event.turn == 1)
     asked, told, thanks, *_ = record.history.messages
     assert (asked.content, thanks.content) == (QUESTION, "thank you")
     assert told.content == text

@@ -51,13 +51,13 @@ async def hold_conversation(url):
     async with call(url, **options) as caller:
         await caller.until("connected")
         await ask_for_the_weather(caller)
-        await caller.send("text", text=f"i would like some {TYPED}")
-        await caller.until("metrics", len(caller.events))
-        await caller.send("say", text=f"A {SAID} is an animal.")
-        await caller.until("metrics", len(caller.events))
+        answered = await caller.until("metrics")
+        for kind, text in (("text", f"i would like some {TYPED}"), ("say", f"A {SAID} is an animal.")):
+            await caller.send(kind, text=text)
+            answered = await caller.until("metrics", caller.events.index(answered) + 1)
         # Errors quote what they are about.
         await caller.send("tool_response", call_id=SAID, output={"animal": SAID})
-        await caller.until("error", len(caller.events))
+        await caller.until("error", caller.events.index(answered))
         await caller.send("control", action="hangup")
         await caller.until("closed")
         texts = "".join(event.get("text", "") for event in caller.events).lower()

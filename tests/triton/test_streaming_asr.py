@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from metrics_page import read_metrics
+from metrics_page import read_metrics, until_metrics
 from rails import QUIET, final_text, hear, read_clips, serve, simple
 
 from parley.asr.messages import (
@@ -101,11 +101,11 @@ def hear_locally(rail, audio, chunk, **options):
     return events
 
 
-def counted(server):
+def counted(page):
     """The fallback counter by (from, to, reason)."""
     return {
         tuple(dict(labels)[label] for label in ("from_model", "to_model", "reason")): value
-        for (name, labels), value in read_metrics(server).items()
+        for (name, labels), value in page.items()
         if name == "parley_asr_fallback_total"
     }
 
@@ -207,7 +207,7 @@ async def test_a_final_text_of_another_model_and_what_happens_without_it(tmp_pat
         texts = [final_text(events) for events in heard]
         assert sum(text == clip.text for text, clip in zip(texts, chosen, strict=True)) >= 5
         assert [replaced(events) for events in heard] == [[]] * 6
-        assert counted(server) == {}
+        assert counted(read_metrics(server)) == {}
         await port.close()
 
 
@@ -220,7 +220,7 @@ async def test_without_the_other_model_its_own_text_is_final(tmp_path, clips, lo
         assert [event for event in simple(events) if not isinstance(event, AsrFallbackEvent)] == simple(
             expected
         )
-        assert counted(server) == {(OTHER, MODEL, "model_unavailable"): 1}
+        assert counted(until_metrics(server, counted)) == {(OTHER, MODEL, "model_unavailable"): 1}
         await port.close()
 
 

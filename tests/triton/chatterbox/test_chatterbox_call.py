@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-import urllib.request
-
 import numpy as np
 import pytest
+from metrics_page import read_metrics, until_metrics
 
 from parley.errors import UnsupportedVoiceError
 from parley.launcher.options import ROOT
 from parley.protocol import ErrorEvent, ResponseText, TurnMetrics
-from parley.triton.observability import PUBLISH_S
 from parley_client import AgentAudio, connect
 from parley_client.audio.files import read_speech
 
@@ -40,11 +37,8 @@ async def one_turn(server, voice):
     return text, words, np.concatenate(samples), errors
 
 
-def counted(server):
-    time.sleep(PUBLISH_S + 0.5)  # until every process has written
-    with urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics") as page:
-        lines = page.read().decode().splitlines()
-    return [line for line in lines if line.startswith(COUNTED)]
+def counted(page):
+    return [(dict(labels), value) for (name, labels), value in page.items() if name == COUNTED]
 
 
 async def test_chatterbox_speaks(chatterbox_server):
@@ -52,14 +46,14 @@ async def test_chatterbox_speaks(chatterbox_server):
     assert errors == []
     assert words == text.split()
     assert len(samples) > 22_050
-    assert counted(chatterbox_server) == []
+    assert counted(read_metrics(chatterbox_server)) == []
 
 
 async def test_a_voice_that_is_not_there_is_told_at_once(chatterbox_server):
     with pytest.raises(UnsupportedVoiceError):
         async with connect(chatterbox_server.endpoints.grpc, voice="nobody"):
             pass
-    assert counted(chatterbox_server) == []
+    assert counted(read_metrics(chatterbox_server)) == []
 
 
 async def test_espeak_speaks_where_chatterbox_fails(chatterbox_server):
@@ -67,7 +61,5 @@ async def test_espeak_speaks_where_chatterbox_fails(chatterbox_server):
     assert errors == ["tts_fallback"]
     assert words == text.split()
     assert len(samples) > 8_000
-    (line,) = counted(chatterbox_server)
-    assert 'reason="voice_damaged"' in line
-    assert 'from_engine="chatterbox"' in line
-    assert line.endswith(" 1")
+    ((labels, count),) = counted(until_metrics(chatterbox_server, counted))
+    assert (labels["from_engine"], labels["reason"], count) == ("chatterbox", "voice_damaged", 1)

@@ -14,12 +14,13 @@ from parley.triton.request_loop import RequestLoop
 class TritonPythonModel:
     def initialize(self, args):
         self._loop = RequestLoop(pb_utils, self._count)
-        self._ended = {"cancelled": 0, "complete": 0}
+        self._ends = {}
 
     async def _count(self, responder, inputs):
         asked = json.loads(tensor_bytes(inputs["REQUEST"]))
-        if asked.get("op") == "ended":
-            responder.send({"EVENT": text_tensor(json.dumps(self._ended)), "AUDIO": np.zeros(0, np.int16)})
+        if asked.get("op") == "end":
+            end = self._ends.get(asked["stream"], "")
+            responder.send({"EVENT": text_tensor(end), "AUDIO": np.zeros(0, np.int16)})
             return
         try:
             await asyncio.sleep(asked.get("first_delay_s", 0.0))
@@ -32,9 +33,9 @@ class TritonPythonModel:
                     {"EVENT": text_tensor(json.dumps(event)), "AUDIO": np.full(n % 7, n, np.int16)}
                 )
         except asyncio.CancelledError:
-            self._ended["cancelled"] += 1
+            self._ends[asked["stream"]] = "cancelled"
             raise
-        self._ended["complete"] += 1
+        self._ends[asked["stream"]] = "complete"
 
     def execute(self, requests):
         self._loop.submit(requests)
