@@ -13,7 +13,16 @@ from pathlib import Path
 
 from fetching import manifest
 from fetching.cache import VARIABLE, Cache, alone_in
-from fetching.hub import Hub, HubUnreachableError, download, fill, length, part_of, resolve_path
+from fetching.hub import (
+    Hub,
+    HubUnreachableError,
+    WrongContentError,
+    download,
+    fill,
+    length,
+    part_of,
+    resolve_path,
+)
 from fetching.manifest import (
     ROOT,
     FetchError,
@@ -82,31 +91,72 @@ def _bring(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
 def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progress, *, record: bool) -> Path:
     """Download all files of an entry into its folder below ``models``, and return the folder.
 
-    With ``record`` the newest version is taken, and pinned in the lock.
+    What the lock pins is taken, else what has come into the folder before, else the newest version; the lock
+    has it afterwards. With ``record`` the newest version is taken in any case.
 
     Raises:
-        FetchError: a file is not available, or the hub has another one for the commit that is there.
+        FetchError: a file is not available, the hub has another content for a commit that is pinned or there,
+            or the lock does not fit the manifest.
     """
-    pinned = None if record else weights.pinned
     folder = models / weights.name
     with alone_in(folder, hub.deadline, progress.note):
+        there = read_origin(folder)
+        pinned = None if record else _pin(weights, there)
         snapshot = pinned or hub.snapshot(weights)
-        _compare(weights.name, snapshot, read_origin(folder))
+        _compare(weights.name, snapshot, there)
         _check_free(folder, sum(_missing_bytes(folder / file.name, file.size) for file in snapshot.files))
-        for file in snapshot.files:
-            progress.begin(file.name, file.size)
-            path = resolve_path(weights.repository, snapshot.commit, file.name)
-            fetched = download(hub, path, file, folder, progress.arrived)
-            progress.end(fetched=fetched)
+        try:
+            for file in snapshot.files:
+                progress.begin(file.name, file.size)
+                path = resolve_path(weights.repository, snapshot.commit, file.name)
+                fetched = download(hub, path, file, folder, progress.arrived)
+                progress.end(fetched=fetched)
+        except WrongContentError as error:
+            if pinned is None:
+                raise
+            where = f"models/{weights.name}/{NOTE}" if weights.pinned is None else manifest.LOCK.name
+            raise FetchError(
+                f"{error}. {where} pins {weights.name} to commit {pinned.commit}; {_newest(weights.name)}"
+            ) from error
         # For small files the hub has git's checksums only.
         digests = (file.sha256 or digest_of(folder / file.name) for file in snapshot.files)
         files = (replace(file, sha256=digest) for file, digest in zip(snapshot.files, digests, strict=True))
         snapshot = replace(snapshot, files=tuple(files))
         describe(models, weights)
-        write_origin(folder, weights.repository, snapshot)
-    if record:
-        manifest.record(weights.name, snapshot)
+        write_origin(folder, snapshot)
+    if weights.pinned is None or record:
+        _record(weights.name, snapshot, progress)
     return folder
+
+
+def _pin(weights: Published, there: Snapshot | None) -> Snapshot | None:
+    """What is to come: as the lock has it, else as in the folder; None: neither has it."""
+    if weights.pinned is None:
+        return there if there is not None and weights.covers(there) else None
+    if not weights.covers(weights.pinned):
+        raise FetchError(
+            f"{manifest.LOCK.name} pins {weights.name} to files of {weights.pinned.repository} that are not "
+            f"those of the manifest; {_newest(weights.name)}"
+        )
+    return weights.pinned
+
+
+def _newest(name: str) -> str:
+    return f"make fetch MODEL={name} ARGS=--lock takes the newest version, and pins that"
+
+
+def _record(name: str, snapshot: Snapshot, progress: Progress) -> None:
+    """Pin what has come in the lock, where that can be written: an image has the project read-only."""
+    try:
+        manifest.record(name, snapshot)
+    except OSError as error:
+        progress.note(
+            f"{name} is pinned in its folder only ({NOTE}): {manifest.LOCK.name} cannot be written ({error})"
+        )
+    else:
+        progress.note(
+            f"{name} is pinned to {snapshot.commit} in build/{manifest.LOCK.name}: commit that file"
+        )
 
 
 def is_fetched(weights: Published, models: Path) -> bool:

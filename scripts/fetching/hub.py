@@ -54,6 +54,10 @@ class NoConnectionError(TransientError):
     """The hub's address does not answer, or not in time."""
 
 
+class WrongContentError(FetchError):
+    """The hub gives other bytes than were announced or pinned."""
+
+
 class HubUnreachableError(FetchError):
     """The hub is unreachable: another file of it needs no attempt."""
 
@@ -197,7 +201,7 @@ class Hub:
         ]
         if missing:
             raise FetchError(f"{weights.repository} has no {', '.join(missing)} at {commit}")
-        return Snapshot(commit, chosen)
+        return Snapshot(weights.repository, commit, chosen)
 
     def _list(self, weights: Published) -> tuple[str, list[RemoteFile]]:
         """The commit, and all files of it."""
@@ -321,7 +325,7 @@ def download(hub: Hub, address: str, file: RemoteFile, folder: Path, arrived: Ca
             complete(part, target)
             return True
         part.unlink()
-    raise FetchError(
+    raise WrongContentError(
         f"{file.name} has a wrong checksum, twice: the hub or the way to it is not to be trusted"
     )
 
@@ -375,7 +379,7 @@ def fill(hub: Hub, address: str, file: RemoteFile, part: Path, arrived: Callable
             retry.failed(hub.unreachable(error))
     if there > file.size:
         part.unlink()
-        raise FetchError(f"{file.name} is longer than the {file.size} bytes that were announced")
+        raise WrongContentError(f"{file.name} is longer than the {file.size} bytes that were announced")
 
 
 def length(part: Path) -> int:

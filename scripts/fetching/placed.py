@@ -85,17 +85,17 @@ class Placed:
                 return
 
 
-def write_origin(folder: Path, repository: str, snapshot: Snapshot) -> None:
+def write_origin(folder: Path, snapshot: Snapshot) -> None:
     """Note what has come into the folder of a published entry."""
-    note = {"repository": repository, **asdict(snapshot)}
-    (folder / NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+    (folder / NOTE).write_text(json.dumps(asdict(snapshot), indent=1) + "\n", encoding="utf-8")
 
 
 def read_origin(folder: Path) -> Snapshot | None:
     """What has come into the folder of a published entry; no files in a note without checksums."""
     try:
         note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        return Snapshot(note["commit"], tuple(RemoteFile(**file) for file in note.get("files", ())))
+        files = tuple(RemoteFile(**file) for file in note.get("files", ()))
+        return Snapshot(note["repository"], note["commit"], files)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

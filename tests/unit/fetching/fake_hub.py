@@ -26,7 +26,11 @@ class FakeHub:
         self.api_faults: list = []
         self.page = 100
         self.announced: dict[str, str] = {}
+        self.commit = COMMIT
+        """Of the branch; the files are the same."""
         self.requests: list[tuple[str, str | None]] = []
+        self.commits: list[str] = []
+        """Of the files that were requested."""
         self.tokens: set[str | None] = set()
         hub = self
 
@@ -61,16 +65,17 @@ class FakeHub:
             if self.api_faults:
                 self.api_faults.pop(0)(handler, b"")
             elif path == f"/api/models/{REPOSITORY}/revision/main":
-                send(handler, json.dumps({"sha": COMMIT}).encode())
-            elif path == f"/api/models/{REPOSITORY}/tree/{COMMIT}":
+                send(handler, json.dumps({"sha": self.commit}).encode())
+            elif path == f"/api/models/{REPOSITORY}/tree/{self.commit}":
                 self._tree(handler, path, query)
             else:
                 send(handler, b"{}", status=404)
             return
-        prefix = f"/{REPOSITORY}/resolve/{COMMIT}/"
-        name = path.removeprefix(prefix)
+        prefix = f"/{REPOSITORY}/resolve/"
+        commit, _, name = path.removeprefix(prefix).partition("/")
         self.requests.append((name, handler.headers.get("Range")))
-        if not path.startswith(prefix) or name not in self.files:
+        self.commits.append(commit)
+        if not path.startswith(prefix) or commit not in (COMMIT, self.commit) or name not in self.files:
             send(handler, b"", status=404)
         elif self.faults:
             self.faults.pop(0)(handler, self.files[name])

@@ -31,6 +31,14 @@ BIG = bytes(range(256)) * 20_000
 FILES = {"encoder-model.onnx": BIG, "sub/vocab.txt": b"a 0\nb 1\n", "README.md": b"nothing we want"}
 
 
+@pytest.fixture(autouse=True)
+def lock(tmp_path, monkeypatch):
+    """The lock, in place of the project's."""
+    lock = tmp_path / "checkpoints.lock.json"
+    monkeypatch.setattr(manifest.record, "__defaults__", (lock,))
+    return lock
+
+
 @pytest.fixture
 def remote():
     hub = FakeHub(dict(FILES), small=("sub/vocab.txt", "README.md"))
@@ -164,9 +172,9 @@ def test_what_never_comes_right_is_refused_and_leaves_nothing(person, faults, wo
 
 
 def test_the_lock_overrides_the_hubs_checksums(person):
-    pinned = Snapshot(COMMIT, (RemoteFile("encoder-model.onnx", len(BIG), sha256="0" * 64),))
+    pinned = Snapshot(REPOSITORY, COMMIT, (RemoteFile("encoder-model.onnx", len(BIG), sha256="0" * 64),))
     with pytest.raises(FetchError, match="checksum"):
-        person.fetch(pinned=pinned)
+        person.fetch(include=("*.onnx",), pinned=pinned)
 
 
 @pytest.mark.parametrize("code", [429, 500, 503])
@@ -305,14 +313,12 @@ def test_a_hub_that_cannot_be_reached_is_named_with_the_variables(person):
 
 class TestCommand:
     @pytest.fixture
-    def run(self, remote, tmp_path, monkeypatch):
+    def run(self, remote, lock, tmp_path, monkeypatch):
         entries = tmp_path / "checkpoints.toml"
         entries.write_text(
             f'[weights."tiny"]\nrepository = "{REPOSITORY}"\ninclude = ["*.onnx", "sub/*"]\nabout="a model"\n'
         )
-        lock = tmp_path / "checkpoints.lock.json"
         monkeypatch.setattr(manifest.load, "__defaults__", (entries, lock))
-        monkeypatch.setattr(manifest.record, "__defaults__", (lock,))
         monkeypatch.setenv("PARLEY_MODEL_HUB", remote.address)
         monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "models"))
         run = lambda *arguments: main(list(arguments))  # noqa: E731
@@ -329,12 +335,13 @@ class TestCommand:
     def test_it_fetches_into_the_models_folder(self, run):
         assert run("tiny") == 0
         assert whole(run.models / "tiny")
-        assert not run.lock.exists()
 
-    def test_it_records_what_it_got_and_keeps_to_it(self, run, remote):
-        assert run("tiny", "--record") == 0
+    @pytest.mark.parametrize("arguments", [(), ("--record",)])
+    def test_it_records_what_it_got_and_keeps_to_it(self, run, remote, capsys, arguments):
+        assert run("tiny", *arguments) == 0
+        assert f"tiny is pinned to {COMMIT} in build/checkpoints.lock.json" in capsys.readouterr().err
         pinned = json.loads(run.lock.read_text())["tiny"]
-        assert pinned["commit"] == COMMIT
+        assert (pinned["repository"], pinned["commit"]) == (REPOSITORY, COMMIT)
         assert {file["name"]: (file["size"], file["sha256"]) for file in pinned["files"]} == {
             name: (len(FILES[name]), hashlib.sha256(FILES[name]).hexdigest())
             for name in ("encoder-model.onnx", "sub/vocab.txt")
@@ -342,6 +349,60 @@ class TestCommand:
         remote.files["encoder-model.onnx"] = bytes(len(BIG))
         (run.models / "tiny/encoder-model.onnx").unlink()
         assert run("tiny") == 1
+        assert (
+            f"checkpoints.lock.json pins tiny to commit {COMMIT}; make fetch MODEL=tiny ARGS=--lock takes "
+            "the newest version" in capsys.readouterr().err
+        )
+
+    def test_on_another_machine_the_same_commit_comes(self, run, remote):
+        assert run("tiny") == 0
+        pins = run.lock.read_text()
+        shutil.rmtree(run.models)
+        remote.commit = "beef"
+        remote.commits.clear()
+        assert run("tiny") == 0
+        assert set(remote.commits) == {COMMIT}
+        assert run.lock.read_text() == pins
+
+    def test_a_newer_version_comes_only_on_demand(self, run, remote):
+        assert run("tiny") == 0
+        remote.commit = "beef"
+        remote.files["encoder-model.onnx"] = BIG[1:]
+        assert run("tiny") == 0
+        assert whole(run.models / "tiny")
+        assert run("tiny", "--lock") == 0
+        assert (run.models / "tiny/encoder-model.onnx").read_bytes() == BIG[1:]
+        assert json.loads(run.lock.read_text())["tiny"]["commit"] == "beef"
+
+    def test_one_lock_pins_several_entries(self, run):
+        other = run.entries.read_text().replace('"tiny"', '"other"')
+        run.entries.write_text(run.entries.read_text() + other)
+        assert run("other") == run("tiny") == 0
+        assert list(json.loads(run.lock.read_text())) == ["other", "tiny"]
+
+    @pytest.mark.parametrize(("was", "now"), [("maker/model", "maker/other"), ('"*.onnx", ', "")])
+    def test_a_lock_that_does_not_fit_the_manifest_is_refused(self, run, capsys, was, now):
+        assert run("tiny") == 0
+        run.entries.write_text(run.entries.read_text().replace(was, now))
+        assert run("tiny") == 1
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "pins tiny to files of maker/model that are not those of the manifest" in error
+
+    def test_where_the_lock_cannot_be_written_the_folder_pins(self, run, remote, monkeypatch, capsys):
+        def refuse(*_):
+            raise PermissionError("read-only")
+
+        monkeypatch.setattr(manifest, "record", refuse)
+        assert run("tiny") == 0
+        assert "tiny is pinned in its folder only (.source.json)" in capsys.readouterr().err
+        remote.commit = "beef"
+        (run.models / "tiny/encoder-model.onnx").unlink()
+        assert run("tiny") == 0
+        assert set(remote.commits) == {COMMIT}
+        remote.files["encoder-model.onnx"] = bytes(len(BIG))
+        (run.models / "tiny/encoder-model.onnx").unlink()
+        assert run("tiny") == 1
+        assert f"models/tiny/.source.json pins tiny to commit {COMMIT}" in capsys.readouterr().err
 
     def test_a_small_file_is_checked_against_the_lock_too(self, run, remote, capsys):
         assert run("tiny", "--lock") == 0
@@ -350,10 +411,10 @@ class TestCommand:
         assert run("tiny") == 1
         assert "sub/vocab.txt has a wrong checksum, twice" in capsys.readouterr().err
 
-    def test_without_a_lock_a_commit_stays_what_it_was(self, run, remote, capsys):
+    def test_a_commit_stays_what_it_was(self, run, remote, capsys):
         assert run("tiny") == 0
         remote.files["encoder-model.onnx"] = bytes(len(BIG))
-        assert run("tiny") == 1
+        assert run("tiny", "--lock") == 1
         assert (
             "encoder-model.onnx of tiny is not what came before for commit c0ffee" in capsys.readouterr().err
         )
@@ -365,6 +426,7 @@ class TestCommand:
             return json.loads(capsys.readouterr().out)["state"]
 
         assert run("tiny") == 0
+        run.lock.unlink()
         assert (state(), state("--verify")) == ("there", "verified")
         assert run("tiny", "--lock") == 0
         assert state("--verify") == "verified, as in the lock"

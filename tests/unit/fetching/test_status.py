@@ -81,7 +81,9 @@ def entries(tmp_path, monkeypatch):
     """The manifest's text; what is written to the file is what the program reads."""
     file = tmp_path / "checkpoints.toml"
     file.write_text(ENTRIES)
-    monkeypatch.setattr(manifest.load, "__defaults__", (file, tmp_path / "checkpoints.lock.json"))
+    lock = tmp_path / "checkpoints.lock.json"
+    monkeypatch.setattr(manifest.load, "__defaults__", (file, lock))
+    monkeypatch.setattr(manifest.record, "__defaults__", (lock,))
     monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "models"))
     monkeypatch.setenv("PARLEY_WEIGHTS_CACHE", str(tmp_path / "cache"))
     return file
