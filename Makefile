@@ -21,7 +21,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
-    check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks gpu-check \
+    check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks gpu-check triton-check \
     bench-recovery bench-moves cluster bench-growth bench-observation perf-analyzer soak chaos fleet load observe fetch models need-model export convert images lock clean
 
 help: ## Show this list
@@ -209,6 +209,9 @@ bench-frameworks: setup setup-frameworks ## Compare models in a Pipecat process 
 
 gpu-check: setup ## Check the gpu profile's networks at their real sizes with random weights (ARGS="--help")
 	@PYTHONPATH=clients $(PY) perf/gpu_check.py $(ARGS)
+
+triton-check: setup ## Check another Triton: what Parley relies on, and workarounds (ARGS="--triton /opt/tritonserver")
+	@$(PY) perf/triton_check.py $(ARGS)
 
 bench-tts: setup ## Measure S3Gen batched and unbatched (ARGS="--help" for the real size and the whole chain)
 	@$(PY) perf/bench_tts.py $(ARGS)

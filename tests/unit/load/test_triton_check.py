@@ -1,0 +1,84 @@
+"""What becomes of a probe's answer, of a failure and of a crash."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from triton_check import probes
+from triton_check.probes import PROBES, Answer, Probe, run
+from triton_check.server import StartError
+
+from parley.errors import ModelUnavailableError
+
+
+class Server:
+    """A server that crashes, does not start, or does neither."""
+
+    address = "127.0.0.1:9"
+
+    def __init__(self, *, crashes=False, starts=True):
+        self.crashes = crashes
+        self.starts = starts
+        self.stopped = 0
+
+    def start(self):
+        if not self.starts:
+            raise StartError("tritonserver did not become ready: no memory")
+
+    def has_ended(self):
+        return self.crashes
+
+    def stop(self):
+        self.stopped += 1
+
+
+def ask(answer, server, *, is_workaround=False):
+    async def probe(_):
+        if isinstance(answer, Answer):
+            return answer
+        if answer is None:
+            await asyncio.sleep(60)
+        raise answer
+
+    with asyncio.Runner() as runner:
+        return run(Probe("one", "a reason", probe, is_workaround), server, 1, runner)
+
+
+@pytest.mark.parametrize(
+    ("is_workaround", "works"), [(False, True), (False, False), (True, True), (True, False)]
+)
+def test_what_is_relied_on_holds_and_what_is_avoided_is_needed(is_workaround, works):
+    server = Server()
+    found = ask(Answer(works, "seen"), server, is_workaround=is_workaround)
+    verdicts = {
+        (False, True): "holds",
+        (False, False): "broken",
+        (True, True): "not seen",
+        (True, False): "needed",
+    }
+    assert (found.verdict, found.detail) == (verdicts[is_workaround, works], "seen")
+    assert server.stopped == (not works), "the next probe gets a server of its own"
+
+
+def test_an_error_is_an_answer():
+    found = ask(ModelUnavailableError("no such model"), Server())
+    assert (found.verdict, found.detail) == ("broken", "no such model")
+
+
+def test_a_probe_that_does_not_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(probes, "LIMIT_S", 0.01)
+    assert ask(None, Server(), is_workaround=True).verdict == "needed"
+
+
+def test_a_crash_counts_more_than_an_answer():
+    found = ask(Answer(True, "all well"), Server(crashes=True))
+    assert (found.verdict, found.detail) == ("broken", "tritonserver has ended; all well")
+
+
+def test_a_server_that_does_not_start_again_is_an_answer():
+    assert "no memory" in ask(Answer(True, ""), Server(starts=False)).detail
+
+
+def test_names_are_unique():
+    assert len({probe.name for probe in PROBES}) == len(PROBES)
