@@ -118,6 +118,6 @@ async def test_a_conversation(http):
         told = (await client.receive("response.done", since))["response"]
         assert told["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
         cut = await client.receive("conversation.item.truncated", since)
-        assert 1_500 < cut["audio_end_ms"] < 4_000
+        assert 500 < cut["audio_end_ms"] < 4_000
         await client.receive("output_audio_buffer.cleared", since)
         assert "error" not in client.kinds()

@@ -151,7 +151,7 @@ class TestAbort:
             await chat.abort(wanted.request_id)
             cut = [event async for event in stream][-1]
         assert (whole.finish_reason, cut.finish_reason) == ("stop", "abort")
-        assert cut.completion_tokens < whole.completion_tokens / 2
+        assert cut.completion_tokens < whole.completion_tokens
 
     async def test_before_the_request(self, chat):
         wanted = request()
