@@ -81,6 +81,9 @@ _NICENESS = 5  # speech that is live comes first
 _STREAMS = 32  # of a file; those that are not decoded cost memory too
 _RESAMPLERS = 1_000  # changes of rate or layout within one recording
 _SLACK_S = 0.01  # the lengths of frames are added up as floats
+# FFmpeg's own filter is 3 dB down at 7.5 kHz and lets 8.2 kHz fold back at -15 dB: noise in a recogniser's
+# highest bands. With these it is as sharp as the filter of the plain reader and the Python client (soxr HQ).
+_RESAMPLING = {"filter_size": "128", "cutoff": "0.97", "internal_sample_fmt": "fltp"}
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _prctl = ctypes.CDLL(None).prctl
@@ -196,7 +199,9 @@ class _Samples:
             self._resamplers += 1
             if self._resamplers > _RESAMPLERS:
                 raise RefusedError("the recording changes its form too often")
-            self._resampler = AudioResampler(format="s16", layout="mono", rate=OUTPUT_RATE)
+            self._resampler = AudioResampler(
+                format="s16", layout="mono", rate=OUTPUT_RATE, options=_RESAMPLING
+            )
             self._form = form
         assert self._resampler is not None
         # Its times are not needed, and strangers' numbers.
