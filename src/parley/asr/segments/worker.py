@@ -28,8 +28,9 @@ _log = logging.getLogger(__name__)
 
 
 _MOST_FAILURES = 3
-"""Failures of different stretches without a success between them: then the networks are broken, and only
-loading them again can help."""
+"""Failures of different stretches without a success between them: then silence is read, to tell audio that
+the networks cannot read, which may be that of one stream, from networks that are broken. Those have to be
+loaded again."""
 _REMEMBERED = 64
 """Failed stretches that are remembered, to recognise one that is tried again."""
 
@@ -72,7 +73,7 @@ class TextReader(Protocol):
         """Return if reading goes on.
 
         Raises:
-            ModelUnavailableError: it hangs, or nothing can be read.
+            ModelUnavailableError: it hangs, or the networks are broken.
         """
         ...
 
@@ -207,6 +208,8 @@ class ThreadedReader:
         """Streams of the last run."""
         self._began_at: float | None = None
         self._failures = _Failures()
+        self._broken = ""
+        """Why nothing can be read any more; empty: as far as known it can."""
         self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
         self._thread.start()
 
@@ -237,10 +240,8 @@ class ThreadedReader:
         began_at = self._began_at
         if began_at is not None and self._clock() - began_at > self._stall_s:
             raise ModelUnavailableError(f"a stretch of speech has been read for over {self._stall_s:g} s")
-        if self._failures.count >= _MOST_FAILURES:
-            raise ModelUnavailableError(
-                f"the last {self._failures.count} stretches of speech could not be read"
-            )
+        if self._broken:
+            raise ModelUnavailableError(self._broken)
 
     def close(self, timeout_s: float) -> None:
         """Read nothing any more, and end the thread; what waits fails with ``ShuttingDownError``."""
@@ -277,8 +278,22 @@ class ThreadedReader:
                 self._failures.add(asked)
             elif result is not None:
                 self._failures = _Failures()
+        if self._failures.count >= _MOST_FAILURES and not self._broken:
+            self._read_silence()
         for asked, result in zip(run.requests, results, strict=True):
             asked.resolve(result)
+
+    def _read_silence(self) -> None:
+        """Find out whether the networks are broken, or have only got audio that they cannot read."""
+        count, self._failures = self._failures.count, _Failures()
+        self._on_run()
+        try:
+            self._reader.warm_up()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing can be read
+            self._broken = f"neither the last {count} stretches of speech nor silence could be read: {error}"
+            _log.error("%s", self._broken)
+        else:
+            _log.warning("the last %d stretches of speech could not be read, but silence can", count)
 
     def _on_run(self) -> None:
         self._began_at = self._clock()

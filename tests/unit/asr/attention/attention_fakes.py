@@ -30,9 +30,10 @@ class LengthNetwork:
     def __init__(self):
         self.read = []  # samples of everything that was encoded
         self.failure = None
+        self.fails_on_silence = True
 
     def encode(self, audio, stop):
-        if self.failure is not None:
+        if self.failure is not None and (self.fails_on_silence or audio.any()):
             raise self.failure
         self.read.append(len(audio))
         sure = float(np.abs(audio).max() > 0.05)

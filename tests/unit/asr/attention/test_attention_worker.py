@@ -191,14 +191,45 @@ def test_networks_that_fail_again_and_again_are_broken(text_reader, network):
     for ms in (100, 200, 300):
         text_reader.check()
         fail(text_reader, network, ms)
-    with pytest.raises(ModelUnavailableError, match="the last 3 stretches"):
+    with pytest.raises(ModelUnavailableError, match="the last 3 stretches of speech nor silence"):
         text_reader.check()
 
 
-def fail(text_reader, network, ms, **options):
+def test_audio_that_cannot_be_read_fails_its_own_stream_only(text_reader, network):
+    network.failure, network.fails_on_silence = broken(), False
+    for ms in range(100, 1_000, 100):
+        fail(text_reader, network, ms, of=Source("stream", ms))
+        text_reader.check()
+    network.failure = None
+    network.permits.release()
+    assert text(ask(text_reader, 500)) == "t50"
+    text_reader.check()
+
+
+def test_networks_that_hang_on_silence_are_noticed(text_reader, network, clock):
+    network.failure, network.fails_on_silence = broken(), False
+    for ms in (100, 200):
+        fail(text_reader, network, ms)
+    asked = ask(text_reader, 300)
+    begun(network)
+    network.permits.release()
+    begun(network)
+    clock.now = 20.1
+    with pytest.raises(ModelUnavailableError, match="over 20 s"):
+        text_reader.check()
     network.permits.release()
     with pytest.raises(InferenceError):
-        text(ask(text_reader, ms, **options))
+        text(asked)
+
+
+def fail(text_reader, network, ms, **options):
+    """Have a stretch read that fails, and silence if that is read after it."""
+    asked = ask(text_reader, ms, **options)
+    while not asked.done:
+        if network.began.acquire(timeout=0.005):
+            network.permits.release()
+    with pytest.raises(InferenceError):
+        text(asked)
 
 
 def test_a_stretch_that_is_tried_again_and_again_is_one_failure(text_reader, network):
