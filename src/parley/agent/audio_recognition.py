@@ -18,7 +18,7 @@ from parley.asr.messages import AsrOptions, AsrReply
 from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import samples_to_ms
 from parley.checkpoint import Resume
-from parley.engines.base import Recognizer
+from parley.engines.base import ChoosingRecognizer, Recognizer
 from parley.engines.recognizer_feed import Mark, RecognizerFeed, retry_if_busy
 from parley.errors import (
     AudioDroppedError,
@@ -39,6 +39,8 @@ _REPLAY_MS = 15_000
 """Audio beyond the limit that a session may get at once when it goes on with another one."""
 _REOPEN_WAITS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 _HEALTHY_S = 3.0
+_CHOICE_WAITS_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+"""Between two questions whether a preferred model is ready; the last one repeats."""
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -63,7 +65,8 @@ class AudioRecognition:
     """Keeps one recogniser stream open for a conversation.
 
     A recogniser that fails is replaced by a new stream; audio waits in the buffer meanwhile, and times and
-    utterance numbers continue.
+    utterance numbers continue. Where a model was chosen because a preferred one was not ready, that is asked
+    again now and then, and has the stream from a later turn on.
 
     Args:
         make_recognizer: makes a recogniser for a stream of the given name, which begins with ``name``; takes
@@ -105,6 +108,8 @@ class AudioRecognition:
         self._at_rest = False
         self._recognizer: Recognizer | None = None
         self._accepted_by = ""  # the model that has accepted the options; empty: none yet
+        self._better_ready = False  # a model that is preferred to it
+        self._turn_over_at = self._speech_events.utterance  # the last one of a turn that is over
         self._streams = 0
         self._muted = self._muted_behind = resume is not None and resume.state.muted
         self._switches: deque[_Switch] = deque()  # behind what another session would go on from
@@ -199,8 +204,11 @@ class AudioRecognition:
 
     def begin_turn(self) -> None:
         """Later utterances are of another turn: the recogniser does not decode them with earlier ones."""
+        self._turn_over_at = self._speech_events.utterance
         if self._recognizer is not None:
             self._recognizer.begin_turn()
+        if self._better_ready:
+            self._feed.wake()
 
     def end_utterance(
         self,
@@ -232,11 +240,21 @@ class AudioRecognition:
         Raises:
             ParleyError: the recogniser has been unavailable for too long.
         """
+        choosing = asyncio.create_task(self._look_for_better(), name=f"{self._name} choice of the recogniser")
+        try:
+            await self._recognize()
+        finally:
+            choosing.cancel()
+
+    async def _recognize(self) -> None:
         while True:
             work = self._feed.take()
             if work is None:
                 if self._new_options is not None and self._speech_events.idle:
                     await self._restart(self._new_options)
+                    continue
+                if self._better_ready and self._is_between_turns:
+                    await self._choose_anew()
                     continue
                 if self._processed >= self._replay_end:
                     self._feed.buffer.capacity = self._config.audio_buffer_ms * _PER_MS
@@ -249,6 +267,28 @@ class AudioRecognition:
                 await self._end_utterance(work.payload)
             elif work is not None:
                 await self._push(work)
+
+    @property
+    def _is_between_turns(self) -> bool:
+        return self.idle and self._speech_events.utterance == self._turn_over_at
+
+    async def _look_for_better(self) -> None:
+        """Ask, as often as :data:`_CHOICE_WAITS_S` says, whether a model is ready that is preferred."""
+        questions = 0
+        while isinstance(recognizer := self._recognizer, ChoosingRecognizer):
+            await asyncio.sleep(_CHOICE_WAITS_S[min(questions, len(_CHOICE_WAITS_S) - 1)])
+            questions += 1
+            if recognizer is self._recognizer and not self._better_ready:
+                self._better_ready = await recognizer.find_better(self._options)
+                self._feed.wake()
+
+    async def _choose_anew(self) -> None:
+        """Have a preferred model recognise what follows."""
+        self._better_ready = False
+        before, self._accepted_by = self._accepted_by, ""
+        await self._restart(self._new_options or self._options)
+        if self.model != before:
+            _log.info("%s: %s recognises in the place of %s", self._name, self.model, before)
 
     async def close(self) -> None:
         """End the stream; never raises."""

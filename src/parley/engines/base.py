@@ -59,6 +59,19 @@ class Recognizer(Protocol):
         ...
 
 
+@runtime_checkable
+class ChoosingRecognizer(Recognizer, Protocol):
+    """A recogniser that is one of several models, chosen by :meth:`check`."""
+
+    async def find_better(self, options: AsrOptions) -> bool:
+        """Whether a model that is preferred to the chosen one would now accept these options.
+
+        It may be called while the stream is open, beside its other calls. A new recogniser's :meth:`check`
+        then chooses that model.
+        """
+        ...
+
+
 class ChatModel(Protocol):
     """Writes the assistant's next message."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +18,35 @@ from parley.errors import (
     TooManySessionsError,
     UnsupportedLanguageError,
 )
+from parley.timeouts import loop_time, with_timeout
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 class RoutedRecognizer:
-    """One stream of audio: a :class:`parley.engines.base.Recognizer` over several.
+    """One stream of audio: a :class:`parley.engines.base.ChoosingRecognizer` over several.
 
     The weights of a model say which languages it understands, so :meth:`check` asks the models in turn. One
-    that has failed cannot say it, and the next is asked. One that is full is not replaced: its load would be
-    too much for a model of more languages.
+    that has failed or hangs cannot say it, and the next is asked. One that is full is not replaced: its load
+    would be too much for a model of more languages.
+
+    Each model has an equal part of the time that is left for those that were not asked, so that one that
+    hangs leaves the next ones theirs.
 
     Args:
         recognizers: for this stream, in order of preference; at least one.
+        limit_s: for :meth:`check`, and for each other call that asks several models (seconds).
+        first: name of the model that :meth:`check` asks before all others; empty: the first one.
     """
 
-    def __init__(self, recognizers: Sequence[Recognizer]) -> None:
-        self._recognizers = tuple(recognizers)
+    def __init__(self, recognizers: Sequence[Recognizer], *, limit_s: float, first: str = "") -> None:
+        self._preferred = tuple(recognizers)
+        self._recognizers = sorted(recognizers, key=lambda recognizer: recognizer.model != first)
+        self._limit_s = limit_s
         self._chosen = self._recognizers[0]
+        self._refused: set[str] = set()
+        """Models that do not understand the language."""
 
     @property
     def model(self) -> str:
@@ -45,9 +57,10 @@ class RoutedRecognizer:
         """Languages of the models that answer; see :class:`parley.engines.base.Recognizer`."""
         found: dict[str, None] = {}
         failure: ParleyError | None = None
+        shares = _Shares(len(self._recognizers), self._limit_s)
         for recognizer in self._recognizers:
             try:
-                found |= dict.fromkeys(await recognizer.languages())
+                found |= dict.fromkeys(await shares.wait(recognizer.languages(), recognizer.model))
             except ParleyError as error:
                 _log.warning("%s is left out: %s", recognizer.model, error.to_log(), extra=error.log_extra())
                 failure = failure or error
@@ -64,10 +77,12 @@ class RoutedRecognizer:
                 answer understands it, and this is the first failure of the others.
         """
         failure: ParleyError | None = None
+        shares = _Shares(len(self._recognizers), self._limit_s)
         for recognizer in self._recognizers:
             try:
-                await recognizer.check(options)
+                await shares.wait(recognizer.check(options), recognizer.model)
             except UnsupportedLanguageError:
+                self._refused.add(recognizer.model)
                 continue
             except (InvalidInputError, OverloadedError, TooManySessionsError):
                 raise
@@ -79,8 +94,24 @@ class RoutedRecognizer:
             return
         if failure is not None:
             raise failure
-        names = ", ".join(recognizer.model for recognizer in self._recognizers)
+        names = ", ".join(recognizer.model for recognizer in self._preferred)
         raise UnsupportedLanguageError(f"language {options.language!r} is understood by none of {names}")
+
+    async def find_better(self, options: AsrOptions) -> bool:
+        """See :class:`parley.engines.base.ChoosingRecognizer`; one that has refused is not asked again."""
+        before = self._preferred[: self._preferred.index(self._chosen)]
+        better = [recognizer for recognizer in before if recognizer.model not in self._refused]
+        shares = _Shares(len(better), self._limit_s)
+        for recognizer in better:
+            try:
+                await shares.wait(recognizer.check(options), recognizer.model)
+            except UnsupportedLanguageError:
+                self._refused.add(recognizer.model)
+            except ParleyError as error:
+                _log.info("%s is still left out: %s", recognizer.model, error.to_log())
+            else:
+                return True
+        return False
 
     async def start(self, options: AsrOptions) -> None:
         """Open the stream at the model that :meth:`check` has chosen."""
@@ -101,3 +132,26 @@ class RoutedRecognizer:
     async def close(self) -> None:
         """See :class:`parley.engines.base.Recognizer`."""
         await self._chosen.close()
+
+
+class _Shares:
+    """Divides a time limit among calls that follow one another; it begins now.
+
+    Args:
+        calls: how many there will be.
+        limit_s: of all together (seconds).
+    """
+
+    def __init__(self, calls: int, limit_s: float) -> None:
+        self._left = calls
+        self._end = loop_time() + limit_s
+
+    async def wait(self, call: Awaitable[T], what: str) -> T:
+        """The result of the next call, which has an equal part of the time that is left.
+
+        Raises:
+            DeadlineExceededError: ``what`` did not answer in that time.
+        """
+        share_s = max(0.0, self._end - loop_time()) / self._left
+        self._left -= 1
+        return await with_timeout(call, share_s, what)

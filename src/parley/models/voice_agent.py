@@ -221,8 +221,9 @@ def make_recognizers(
     def make(stream: str, preferred: str) -> Recognizer:
         # Sequences of different models may have the same id.
         recognizers = [own(streams, stream, timeout_s=timeout_s) for own in chosen]
-        recognizers.sort(key=lambda recognizer: recognizer.model != preferred)
-        return RoutedRecognizer(recognizers) if len(recognizers) > 1 else recognizers[0]
+        if len(recognizers) == 1:
+            return recognizers[0]
+        return RoutedRecognizer(recognizers, limit_s=config.deadlines.asr_s, first=preferred)
 
     return make
 

@@ -1,5 +1,7 @@
 """A stream goes to the first recogniser that understands its language."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.recognizer_routing import RoutedRecognizer
 from parley.errors import (
+    DeadlineExceededError,
     InferenceError,
     InvalidMessageError,
     ModelUnavailableError,
@@ -24,9 +27,12 @@ class Server:
         self.languages = languages
         self.requests = []
         self.failures = {}
+        self.hanging = set()
 
     async def infer(self, request):
         self.requests.append(request)
+        if request.model in self.hanging:
+            await asyncio.Event().wait()
         if request.model in self.failures:
             raise self.failures[request.model]
         message = request.inputs.get("REQUEST")
@@ -41,9 +47,11 @@ class Server:
         """Models and whether the request began a sequence and ended it."""
         return [(request.model, request.sequence.start, request.sequence.end) for request in self.requests]
 
-    def recognizer(self):
+    def recognizer(self, *, first="", limit_s=30.0):
         return RoutedRecognizer(
-            [ParakeetRecognizer(self, "call-1", model=model, timeout_s=1.0) for model in self.languages]
+            [ParakeetRecognizer(self, "call-1", model=model, timeout_s=1.0) for model in self.languages],
+            limit_s=limit_s,
+            first=first,
         )
 
 
@@ -113,3 +121,59 @@ async def test_a_model_that_has_failed_does_not_stop_one_that_understands_the_la
     server.failures["other"] = InferenceError("down")
     with pytest.raises(ModelUnavailableError, match="being loaded"):
         await server.recognizer().check(AsrOptions(language="de"))
+
+
+async def test_a_model_that_hangs_leaves_the_next_ones_their_time(server):
+    server.hanging = {"moonshine"}
+    recognizer = server.recognizer(limit_s=0.3)
+    async with asyncio.timeout(10):
+        await recognizer.check(AsrOptions())
+        assert recognizer.model == "whisper"
+        assert await recognizer.languages() == ["en", "es", "de"]
+
+
+async def test_where_all_models_hang_the_first_failure_is_the_error(server):
+    server.hanging = {"moonshine", "whisper", "other"}
+    async with asyncio.timeout(10):
+        with pytest.raises(DeadlineExceededError, match="moonshine"):
+            await server.recognizer(limit_s=0.3).check(AsrOptions())
+    assert [model for model, *_ in server.asked] == ["moonshine", "whisper", "other"]
+
+
+async def test_the_model_that_has_accepted_the_options_is_asked_first(server):
+    recognizer = server.recognizer(first="whisper")
+    await recognizer.check(AsrOptions())
+    assert recognizer.model == "whisper"
+    assert [model for model, *_ in server.asked] == ["whisper"]
+
+
+async def test_a_preferred_model_that_was_not_ready_is_found_once_it_is(server):
+    server.failures["moonshine"] = ModelUnavailableError("being loaded")
+    recognizer = server.recognizer()
+    await recognizer.check(AsrOptions())
+    await recognizer.start(AsrOptions())
+    assert not await recognizer.find_better(AsrOptions())
+    server.failures.clear()
+    assert await recognizer.find_better(AsrOptions())
+    assert recognizer.model == "whisper", "a stream that is open stays where it is"
+    assert all(start and end for model, start, end in server.asked if model == "moonshine")
+    other = server.recognizer()
+    await other.check(AsrOptions())
+    assert other.model == "moonshine"
+
+
+@pytest.mark.parametrize("first", ["", "whisper"])
+async def test_a_model_that_does_not_understand_the_language_is_asked_once(server, first):
+    recognizer = server.recognizer(first=first)
+    await recognizer.check(AsrOptions(language="es"))
+    for _ in range(3):
+        assert not await recognizer.find_better(AsrOptions(language="es"))
+    assert [model for model, *_ in server.asked].count("moonshine") == 1
+
+
+async def test_the_preferred_model_has_no_better_one(server):
+    recognizer = server.recognizer()
+    await recognizer.check(AsrOptions())
+    before = len(server.requests)
+    assert not await recognizer.find_better(AsrOptions())
+    assert len(server.requests) == before
