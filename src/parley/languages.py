@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from parley.errors import UnsupportedLanguageError
 
+DETECT = "auto"
+"""The language of speech whose language the model finds out, among the languages of a model that can."""
 ALL_LANGUAGES = "all"
 """In a model's parameter ``languages``: every language of its weights."""
 
@@ -30,11 +32,15 @@ def find_language(tag: str, known: Sequence[str]) -> str | None:
 
 
 def understood_language(tag: str, known: Sequence[str]) -> str:
-    """As :func:`find_language`, for a model that recognises speech; an empty tag is its first language.
+    """As :func:`find_language`, for a model that recognises speech.
+
+    An empty tag is :data:`DETECT` for a model that can, and for others their first language.
 
     Raises:
         UnsupportedLanguageError: the model does not understand the language.
     """
+    if not tag and DETECT in known:
+        return DETECT
     found = find_language(tag, known) if tag else next(iter(known), None)
     if found is None:
         raise UnsupportedLanguageError(f"language {tag!r} is not understood; only {', '.join(known)}")

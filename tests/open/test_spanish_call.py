@@ -14,7 +14,7 @@ from word_errors import word_errors
 
 from parley.asr.families import load_model, new_reader
 from parley.asr.messages import TranscribeRequest
-from parley.asr.segments.reader import DETECT
+from parley.languages import DETECT
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.protocol import ResponseText, Start, Transcript, TurnMetrics

@@ -1,7 +1,7 @@
 import pytest
 
 from parley.errors import UnsupportedLanguageError
-from parley.languages import find_language, primary_language, understood_language
+from parley.languages import DETECT, find_language, primary_language, understood_language
 
 KNOWN = ("en", "en-GB", "pt-BR", "pt-PT", "zh-TW", "auto")
 
@@ -35,6 +35,7 @@ def test_a_region_is_not_part_of_the_language():
 
 def test_no_language_is_a_models_first():
     assert understood_language("", ("de", "fr")) == "de"
+    assert understood_language("", ("en", "de", DETECT)) == DETECT
     with pytest.raises(UnsupportedLanguageError):
         understood_language("", ())
 

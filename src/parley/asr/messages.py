@@ -30,8 +30,8 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     vad: VadOptions = VadOptions()
     language: Language = "en"
-    """A tag such as ``en`` or ``pt-BR``; ``auto``: as in :class:`TranscribeRequest`. Empty: the model's first
-    language, for health checks."""
+    """A tag such as ``en`` or ``pt-BR``; ``auto``: as in :class:`TranscribeRequest`. Empty: ``auto`` for a
+    model that understands several and finds it out, otherwise its first language."""
     partial_interval_ms: int = 240
     """New audio between two partial transcripts. 0: finals only. A streaming model sends a partial
     after every chunk that changes the text, and heeds only the 0."""
@@ -152,8 +152,8 @@ class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Goes with a whole recording."""
 
     language: Language = "en"
-    """A tag such as ``en`` or ``pt-BR``; ``auto``: a model that understands several finds it out. Empty: its
-    first language, for health checks."""
+    """A tag such as ``en`` or ``pt-BR``; ``auto``: a model that understands several finds it out. Empty:
+    ``auto`` for such a model, for others their first language."""
     words: bool = True
     """Whether the reply carries word times and confidences."""
     phrases: list[str] = []

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from parley.asr.attention.greedy import GeneratedTokens, GreedyRules, decode
 from parley.asr.attention.network import AttentionNetwork
 from parley.asr.decoding.vocabulary import Vocabulary
-from parley.asr.segments.reader import DETECT, ReadOptions
+from parley.asr.segments.reader import ReadOptions
+from parley.languages import DETECT
 from parley.runtime.onnx import Stop
 
 

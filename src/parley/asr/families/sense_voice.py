@@ -17,8 +17,9 @@ from parley.asr.frames.model import FrameModel, RowTokens, RunResult
 from parley.asr.frames.network import OnnxNetwork, pad_rows
 from parley.asr.frames.tokens import read_symbols, to_vocabulary
 from parley.asr.pipeline.segmentation import FULL_SCALE
-from parley.asr.segments.reader import DETECT, ReadOptions
+from parley.asr.segments.reader import ReadOptions
 from parley.errors import ModelLoadingError
+from parley.languages import DETECT
 from parley.runtime.onnx import Stop
 
 FILES = {"model": "model.onnx", "tokens": "tokens.txt"}

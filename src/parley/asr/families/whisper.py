@@ -21,9 +21,9 @@ from parley.asr.attention.greedy import GreedyRules
 from parley.asr.attention.model import AttentionModel, TextLimits
 from parley.asr.attention.network import CachedDecoder, EncodedAudio, run_encoder
 from parley.asr.decoding.vocabulary import WORD_MARK, Vocabulary
-from parley.asr.segments.reader import DETECT
 from parley.audio.whisper_mel import HOP, SAMPLE_RATE, WhisperMel
 from parley.errors import ModelLoadingError
+from parley.languages import DETECT
 from parley.runtime.onnx import Stop
 
 FILES = {

@@ -15,16 +15,13 @@ from parley.errors import ParleyError, UnsupportedLanguageError
 from parley.protocol import Word
 from parley.runtime.onnx import Stop, StoppedError
 
-DETECT = "auto"
-"""The language of audio whose language the model finds out."""
-
 
 @dataclass(frozen=True)
 class ReadOptions:
     """How a stretch of audio is read."""
 
     language: str = "en"
-    """One of the model's; :data:`DETECT`: it finds out."""
+    """One of the model's; :data:`parley.languages.DETECT`: it finds out."""
     boosting: PhraseAutomaton = field(default_factory=PhraseAutomaton.nothing)
     """Phrases that are favoured."""
 
@@ -115,7 +112,7 @@ class Reader(ABC):
     @property
     @abstractmethod
     def languages(self) -> tuple[str, ...]:
-        """Of the model; :data:`DETECT` among them if it tells them apart by itself."""
+        """Of the model; :data:`parley.languages.DETECT` among them if it tells them apart by itself."""
 
     @property
     @abstractmethod

@@ -29,9 +29,10 @@ from parley.asr.attention.model import ReadText
 from parley.asr.attention.reader import AttentionReader
 from parley.asr.families import FILE
 from parley.asr.families.whisper import FILES, LIMITS
-from parley.asr.segments.reader import DETECT, ReadOptions
+from parley.asr.segments.reader import ReadOptions
 from parley.audio.whisper_mel import WhisperMel
 from parley.errors import ModelLoadingError, UnsupportedLanguageError, WeightsNotFoundError
+from parley.languages import DETECT
 
 # --- the front end ------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ from frame_fakes import EXPECTED, FAMILIES, FOLDERS, ROOT, changing, load
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.families import load_model, new_reader
 from parley.asr.features.log_mel import LogMel
-from parley.asr.segments.reader import DETECT, ReadOptions, RunLimits, Stretch
+from parley.asr.segments.reader import ReadOptions, RunLimits, Stretch
 from parley.errors import InferenceError, InvalidMessageError, UnsupportedLanguageError
+from parley.languages import DETECT
 from parley.runtime.onnx import Stop, StoppedError, open_session
 
 BY_SHERPA = [(family, entry) for family in FAMILIES if family != "nemo_ctc" for entry in EXPECTED[family]]
