@@ -7,6 +7,7 @@ from fake_models import Chat
 from recordings_for_tests import wav
 
 from parley.asr.messages import TranscribeReply
+from parley.canaries import CanaryResult
 from parley.errors import ShuttingDownError
 from parley.llm.messages import Completed
 from parley_gateway.errors import ForbiddenError, RateLimitedError, UnauthorizedError
@@ -133,3 +134,38 @@ async def test_models(gateway):
     assert one == {"id": "qwen3", "object": "model", "created": 0, "owned_by": "parley"}
     missing = await gateway.http.get("/v1/models/chatterbox")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_models_that_were_loaded_without_weights_are_not_listed(gateway):
+    gateway.models.ready = {"qwen3", "espeak", "whisper_transcribe"}
+    (server,) = gateway.gateway.servers.all
+    detail = "weights_not_found: whisper_transcribe has no weights on this server, whose log has the remedy"
+    server.models._results = {
+        "whisper_transcribe": CanaryResult("whisper_transcribe", ok=False, duration_ms=1.0, detail=detail),
+        "qwen3": CanaryResult("qwen3", ok=False, duration_ms=1.0, detail="model_unavailable: is not ready"),
+    }
+    listed = (await gateway.http.get("/v1/models")).json()
+    assert [model["id"] for model in listed["data"]] == ["qwen3", "espeak"]
+    missing = await gateway.http.get("/v1/models/whisper_transcribe")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/audio/speech", {"model": "piper", "input": "Hello.", "voice": "alloy"}),
+        (PATH, {"model": "qwen3", "messages": HELLO}),
+        (PATH, {"model": "qwen3", "messages": HELLO, "stream": True}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [("is not found", (404, "model_not_found")), ("has no available versions", (503, "model_unavailable"))],
+)
+async def test_models_that_are_named_and_not_served_do_not_exist(gateway, path, body, why, expected):
+    async def refuse(_message):
+        yield f"Request for unknown model: '{body['model']}' {why}"
+
+    gateway.models.answer = refuse
+    answer = await gateway.http.post(path, json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == expected

@@ -50,6 +50,84 @@ async def test_the_region_of_a_language_is_left_out(gateway, language):
     assert gateway.models.transcribed[0][1].language == "en"
 
 
+@pytest.mark.parametrize(
+    ("fields", "ready", "model", "language"),
+    [
+        ({}, {"moonshine_transcribe", "whisper_transcribe"}, "whisper_transcribe", ""),
+        ({"language": ""}, {"moonshine_transcribe", "whisper_transcribe"}, "whisper_transcribe", ""),
+        ({"language": "auto"}, {"moonshine_transcribe", "whisper_transcribe"}, "whisper_transcribe", "auto"),
+        ({"language": "en"}, {"moonshine_transcribe", "whisper_transcribe"}, "moonshine_transcribe", "en"),
+        ({"languages[]": ["es"]}, {"moonshine_transcribe", "whisper_transcribe"}, "whisper_transcribe", "es"),
+        ({}, {"moonshine_transcribe"}, "moonshine_transcribe", ""),
+        ({"model": "moonshine_transcribe"}, {"whisper_transcribe"}, "moonshine_transcribe", ""),
+    ],
+)
+async def test_without_a_language_a_model_that_can_finds_it_out(gateway, fields, ready, model, language):
+    gateway.models.ready = ready
+    assert (await transcribe(gateway, **fields)).status_code == 200
+    assert gateway.models.transcriber == model
+    assert gateway.models.transcribed[0][1].language == language
+
+
+async def test_without_a_language_a_stream_names_none(gateway):
+    hear_two_texts(gateway.models)
+    await transcribe(gateway, stream="true")
+    assert gateway.models.heard[0][3].options.language == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "found", "said"),
+    [
+        ({}, "hola", "es", "es"),
+        ({}, "hello", "", "en"),
+        ({}, "", "", "und"),
+        ({"language": "auto"}, "hola", "es", "es"),
+        ({"language": "auto"}, "", "", "und"),
+        ({"language": "es-MX"}, "hola", "", "es"),
+        ({"language": "es-MX"}, "", "", "es"),
+    ],
+)
+async def test_details_have_the_language_that_was_heard(gateway, fields, text, found, said):
+    reply = TranscribeReply(text=text, language=found, duration_ms=1_000)
+    answer = await transcribe(gateway, reply=reply, response_format="verbose_json", **fields)
+    assert answer.json()["language"] == said
+
+
+NOT_LOADED = "Request for unknown model: 'moonshine_transcribe' is not found"
+NO_WEIGHTS = "weights_not_found: moonshine_transcribe has no weights on this server, whose log has the remedy"
+NOT_READY = "Request for unknown model: 'moonshine_transcribe' has no available versions"
+
+
+@pytest.mark.parametrize("said", [NOT_LOADED, NO_WEIGHTS])
+async def test_a_model_that_the_server_does_not_serve_does_not_exist(gateway, said):
+    answer = await transcribe(gateway, reply=said, model="moonshine_transcribe")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("moonshine_transcribe", NOT_READY),
+        ("moonshine_transcribe", "Request for unknown model: 'moonshine_transcribe' is not at ready state"),
+        # The server's own choice: another one may be being loaded.
+        ("whisper-1", NOT_LOADED),
+        ("moonshine", NOT_LOADED),
+    ],
+)
+async def test_a_model_that_may_come_back_is_unavailable(gateway, model, said):
+    answer = await transcribe(gateway, reply=said, model=model)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_unavailable")
+    assert answer.headers["x-should-retry"] == "true"
+
+
+async def test_a_stream_to_a_model_that_the_server_does_not_serve(gateway):
+    gateway.models.refusal = "Request for unknown model: 'whisper' is not found"
+    answer = await transcribe(gateway, model="whisper", stream="true")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
 async def test_names_can_be_expected(gateway):
     answer = await transcribe(gateway, **{"keywords[]": ["Anna", "Ljubljana", " "]})
     assert answer.status_code == 200

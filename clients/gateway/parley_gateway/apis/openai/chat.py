@@ -263,7 +263,8 @@ class ChatRoute(StageRoute):
         principal = await self._gateway.guard.admit(request, "chat")
         wanted = await rest.read_json(request, ChatRequest)
         model = rest.choose_model(wanted.model, rest.LANGUAGE_MODELS, rest.LANGUAGE_MODELS[0])
-        parts = self._answer(principal, parse_chat_request(wanted, self._settings), model)
+        parsed = parse_chat_request(wanted, self._settings)
+        parts = self._answer(principal, parsed, named=wanted.model, model=model)
         head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
         if not wanted.stream:
             return JSONResponse(await while_connected(request, _whole(head, parts)))
@@ -275,12 +276,12 @@ class ChatRoute(StageRoute):
         )
 
     async def _answer(
-        self, principal: Principal, wanted: ParsedChatRequest, model: str
+        self, principal: Principal, wanted: ParsedChatRequest, *, named: str, model: str
     ) -> AsyncGenerator[_Part, None]:
         """Text and calls, at last an end."""
         stops = StopFilter(wanted.stops)
         calls = 0
-        with self._limiter.lease(principal) as server:
+        with rest.serving(named, model), self._limiter.lease(principal) as server:
             async with Generation(server, model=model) as generation:
                 answer = generation.answer(
                     wanted.messages,

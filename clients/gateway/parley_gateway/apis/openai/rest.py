@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from parley.engines import registry
-from parley.errors import ContextTooLongError, ParleyError
+from parley.errors import ContextTooLongError, ModelUnavailableError, ParleyError, WeightsNotFoundError
 from parley_client.stages.transcription import TRANSCRIBERS
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
 
@@ -24,6 +24,8 @@ MEDIA_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
 # OpenAI's models, in requests of clients that changed only the address; they mean the gateway's model.
 _OPENAI_MODEL = re.compile(r"(gpt|chatgpt|whisper|tts|o\d)(-|$)")
+# Triton's words for a model that it has not loaded. One that is being loaded, or has failed, is known to it.
+_NOT_LOADED = re.compile(r"unknown model: '[^']*' is not found")
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]+)`")
 _MISSING_FIELD = re.compile(r"missing required field `([^`]+)`")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
@@ -113,13 +115,32 @@ def choose_model(wanted: str, own: Sequence[str], default: str) -> str:
         return wanted
     if wanted not in MODELS and _OPENAI_MODEL.match(wanted):
         return default
-    raise no_model(wanted, own)
+    raise no_model(wanted)
 
 
-def no_model(wanted: str, own: Sequence[str] = MODELS) -> RefusedRequestError:
-    """The error for an unknown name of a model."""
+@contextmanager
+def serving(wanted: str, model: str | None) -> Iterator[None]:
+    """Refuse a model that the request names and the server does not serve like one that does not exist.
+
+    A model that is being loaded, or has failed, stays unavailable, which the client may try again.
+
+    Args:
+        wanted: the name in the request.
+        model: the one that is asked; None: the server's choice.
+    """
+    try:
+        yield
+    except (ModelUnavailableError, WeightsNotFoundError) as error:
+        is_served = isinstance(error, ModelUnavailableError) and not _NOT_LOADED.search(str(error))
+        if is_served or wanted != model:
+            raise
+        raise no_model(wanted) from error
+
+
+def no_model(wanted: str) -> RefusedRequestError:
+    """The error for a name of a model that is unknown, or not served."""
     return RefusedRequestError(
-        f"The model '{wanted}' does not exist or cannot do this; there are {', '.join(own)}",
+        f"The model '{wanted}' does not exist here or cannot do this; GET /v1/models lists what there is",
         param="model",
         reason="model_not_found",
         status=404,

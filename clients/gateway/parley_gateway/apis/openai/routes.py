@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from parley.errors import WeightsNotFoundError, from_wire
 from parley_client.channel import error_of
 from parley_client.stages import Synthesis
 from parley_gateway.apis.openai.chat import ChatRequest, ChatRoute
@@ -30,7 +31,7 @@ class CatalogueRoutes(StageRoute):
     """Lists models and voices."""
 
     async def models(self, request: Request) -> Response:
-        """The models that are ready."""
+        """The models that the server serves."""
         principal = await self._gateway.guard.admit(request, "chat")
         ready = await while_connected(request, self._ready(principal))
         return JSONResponse({"object": "list", "data": [_model(name) for name in ready]})
@@ -40,7 +41,7 @@ class CatalogueRoutes(StageRoute):
         principal = await self._gateway.guard.admit(request, "chat")
         ready = await while_connected(request, self._ready(principal))
         if model_id not in ready:
-            raise no_model(model_id, ready)
+            raise no_model(model_id)
         return JSONResponse(_model(model_id))
 
     async def voices(self, request: Request) -> Response:
@@ -62,7 +63,13 @@ class CatalogueRoutes(StageRoute):
                 return bool(reply.ready)
 
             ready = await asyncio.gather(*map(is_ready, MODELS))
-        return [name for name, there in zip(MODELS, ready, strict=True) if there]
+        # A server without the launcher loads models without weights too: they refuse all requests.
+        absent = {
+            result.model
+            for result in server.models.results
+            if isinstance(from_wire(result.detail), WeightsNotFoundError)
+        }
+        return [name for name, there in zip(MODELS, ready, strict=True) if there and name not in absent]
 
     async def _voices(self, principal: Principal) -> list[dict[str, Any]]:
         with self._limiter.lease(principal) as server:

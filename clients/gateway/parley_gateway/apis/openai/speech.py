@@ -93,7 +93,7 @@ class SpeechRoute(StageRoute):
         if wanted.language:
             options["language"] = wanted.language
         encoder = make_encoder(form, SAMPLE_RATE_HZ)
-        with self._limiter.lease(principal) as server:
+        with rest.serving(wanted.model, model), self._limiter.lease(principal) as server:
             async with Synthesis(server, model=model) as synthesis:
                 speech = synthesis.speak(wanted.input, **options)
                 async with speech, aclosing(encode_all(encoder, speech)) as encoded:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
+from parley.engines.registry import ENGLISH
 from parley.errors import InvalidAudioError
-from parley.languages import primary_language
+from parley.languages import DETECT, primary_language
 from parley_client.stages import Recognition, Transcriber
 from parley_client.stages.transcription import TRANSCRIBERS
 from parley_gateway.apis.openai import rest
@@ -33,6 +34,8 @@ _REFUSED = ("known_speaker_names", "known_speaker_references")
 _FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 _DEFAULT = ""
 """The server's model for recordings."""
+_UNDETERMINED = "und"
+"""ISO 639-2's code where there is no language."""
 _LISTS = ("include", "keywords", "languages", "timestamp_granularities", *_REFUSED)
 
 
@@ -43,7 +46,8 @@ class TranscriptionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """`parakeet_transcribe`, `moonshine_transcribe`, `whisper_transcribe` or `sherpa_onnx_transcribe`, or the
     name of a model of OpenAI for the server's own."""
     language: str | None = None
-    """The language of the speech, as in `en`; with `whisper_transcribe` also `auto`: it finds out."""
+    """The language of the speech, as in `en`. Without it, and with `auto`, `whisper_transcribe` finds it out
+    and is preferred; without it a model of one language reads that."""
     languages: list[str] = []
     """The same as `language`: the first counts."""
     prompt: str | None = None
@@ -148,8 +152,8 @@ class TranscriptionRoute(StageRoute):
     ) -> TranscribeReply:
         request = TranscribeRequest(language=_language(fields), phrases=_without_blank(fields.keywords))
         async with self._gateway.spool.samples_of(audio) as samples:
-            with slot.lease() as server:
-                named = model if model in TRANSCRIBERS else None
+            named = model if model in TRANSCRIBERS else None
+            with rest.serving(fields.model, named), slot.lease() as server:
                 async with Transcriber(
                     server, model=named, timeout_s=self._settings.transcribe_s
                 ) as recordings:
@@ -169,7 +173,7 @@ class TranscriptionRoute(StageRoute):
             model = self._settings.recognizer
         said: list[str] = []
         async with self._gateway.spool.samples_of(audio) as samples:
-            with slot.lease() as server:
+            with rest.serving(fields.model, model), slot.lease() as server:
                 async with Recognition(server, with_trace(options), model=model) as recognition:
                     sending = asyncio.ensure_future(_send(recognition, samples))
                     try:
@@ -193,8 +197,19 @@ async def _send(recognition: Recognition, audio: NDArray[np.int16]) -> None:
 
 
 def _language(fields: TranscriptionFields) -> str:
-    """The language without its region."""
-    return primary_language(fields.language or next(iter(fields.languages), "en"))
+    """The language without its region; empty: none is named."""
+    return primary_language(fields.language or next(iter(fields.languages), ""))
+
+
+def _heard_language(reply: TranscribeReply, fields: TranscriptionFields) -> str:
+    """The language that a recording was read in; ``und``: nothing was said in it.
+
+    A model of English alone does not say which it was.
+    """
+    named = _language(fields)
+    if reply.language or named not in ("", DETECT):
+        return reply.language or named
+    return ENGLISH if reply.text else _UNDETERMINED
 
 
 def _answer(reply: TranscribeReply, fields: TranscriptionFields) -> Response:
@@ -208,7 +223,7 @@ def _answer(reply: TranscribeReply, fields: TranscriptionFields) -> Response:
     seconds = reply.duration_ms / 1000
     body: dict[str, Any] = {"text": reply.text, "usage": {"type": "duration", "seconds": seconds}}
     if fields.response_format == "verbose_json":
-        body |= {"task": "transcribe", "language": reply.language or _language(fields), "duration": seconds}
+        body |= {"task": "transcribe", "language": _heard_language(reply, fields), "duration": seconds}
         granularities = fields.timestamp_granularities or ["segment"]
         if "word" in granularities:
             if reply.text and not reply.words:
