@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -19,15 +22,48 @@ from parley.errors import UnsupportedLanguageError
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.protocol import VadOptions
+from parley.protocol import ResponseText, Transcript, TurnMetrics, VadOptions
 from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
+from parley_client import AgentAudio, connect
 
 STREAMS, RECORDINGS = "sherpa_onnx", "sherpa_onnx_transcribe"
 SMALL = ROOT / "tests/data/sherpa_onnx"
 FAMILIES = {STREAMS: "zipformer", RECORDINGS: "zipformer_ctc"}
 WINDOWS = {STREAMS: Window(20_000, 10_000), RECORDINGS: Window(28_000, 15_000)}
 CHUNK = 1_280
+TURN_S = 120.0
+ANSWER = b"""data: {"choices": [{"delta": {"content": "I see."}, "finish_reason": "stop"}]}
+
+data: [DONE]
+
+"""
+
+
+class ChatServer(BaseHTTPRequestHandler):
+    """A language model elsewhere, which has one answer to everything."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(ANSWER)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def chat_server():
+    """Its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), ChatServer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +72,16 @@ def clips():
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def chat_url():
+    with chat_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, chat_url):
     options = ServerOptions(
         profile=OPEN_PROFILE,
-        load_models=(STREAMS, RECORDINGS),
+        load_models=(STREAMS, RECORDINGS, "espeak", "voice_agent"),
         state_dir=tmp_path_factory.mktemp("sherpa") / "state",
         grpc_port=0,
         http_port=0,
@@ -47,6 +89,13 @@ def server(tmp_path_factory):
         environment={
             **{f"PARLEY_WEIGHTS_{model.upper()}": str(SMALL / own) for model, own in FAMILIES.items()},
             **{f"PARLEY_{model.upper()}_BATCH": "4" for model in FAMILIES},
+            "PARLEY_VOICE_AGENT_ASR": STREAMS,
+            "PARLEY_VOICE_AGENT_LLM": "openai_chat",
+            "PARLEY_VOICE_AGENT_LLM_URL": chat_url,
+            "PARLEY_VOICE_AGENT_LLM_MODEL": "any",
+            "PARLEY_VOICE_AGENT_TTS": "espeak",
+            "PARLEY_VOICE_AGENT_TTS_FALLBACK": "",
+            "PARLEY_VOICE_AGENT_TURN": "none",
         },
     )
     with EmbeddedServer(options) as running:
@@ -117,3 +166,23 @@ async def test_another_language_is_refused(port, clips):
 async def test_silence_is_no_text(port):
     reply = await transcribe(port, np.zeros(32_000, np.int16))
     assert (reply.text, reply.words) == ("", [])
+
+
+async def test_a_call_is_held_with_it(server, clips):
+    """What it understands is no words, but each utterance has its text, its answer, and the next turn."""
+    async with asyncio.timeout(2 * TURN_S), connect(server.endpoints.grpc) as call:
+        for turn, clip in enumerate(clips[:2], 1):
+            speech = np.concatenate([clip, np.zeros(32_000, np.int16)])
+            for at in range(0, len(speech), CHUNK):
+                await call.send_audio(speech[at : at + CHUNK])
+                await asyncio.sleep(CHUNK / 16_000)
+            events = []
+            async for event in call:
+                events.append(event)
+                if isinstance(event, TurnMetrics):
+                    break
+            finals = [event.text for event in events if isinstance(event, Transcript) and event.is_final]
+            assert any(finals), (turn, events)
+            answer = "".join(event.text for event in events if isinstance(event, ResponseText))
+            assert "I see." in answer
+            assert sum(len(event.samples) for event in events if isinstance(event, AgentAudio)) > 0
