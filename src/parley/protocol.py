@@ -221,7 +221,8 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     """What the user speaks, and the agent: a tag such as ``en`` or ``pt-BR``, of at most 35 characters. The
     first recogniser and the first synthesizer of the server that have the language serve the session; without
     the region, if they do not tell regions apart. Refused with ``unsupported_language`` if none has it.
-    Empty: the first language of the first recogniser, and of the first synthesizer, for health checks."""
+    Empty: what the first recogniser finds out, if it can, or else its first language, and the first language
+    of the first synthesizer, for health checks."""
     phrases: list[str] = []
     """Names and words that the recogniser favours (keyterm boosting)."""
     phrase_weight: float = 1.0
@@ -420,6 +421,8 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Languages of the synthesizers. The recognisers may support fewer."""
     recognized_languages: list[str] | None = None
     """Languages of the recognisers. None: they did not say."""
+    unavailable_recognizers: list[str] = []
+    """Names of recognisers that did not answer: `recognized_languages` lacks what only they understand."""
     voices: list[str] | None = None
     """Names of all voices, the default first. None: voices are enrolled and deleted at run time."""
     tools: list[str] = []

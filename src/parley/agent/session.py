@@ -26,6 +26,7 @@ from parley.agent.speech import UnreadAudio, check_voice
 from parley.agent.validation import check_start, describe, speech_language
 from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
+from parley.engines.base import ChoosingRecognizer
 from parley.errors import (
     InvalidInputError,
     InvalidMessageError,
@@ -317,6 +318,7 @@ class AgentSession:
             self._config,
             recognizer=self._recognition.model,
             recognized_languages=languages,
+            unavailable=recognizer.unavailable if isinstance(recognizer, ChoosingRecognizer) else (),
         )
 
     def _asr_options(self, start: protocol.Start) -> AsrOptions:

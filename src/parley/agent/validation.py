@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -189,9 +190,17 @@ def _check_tool(tool: Tool) -> None:
 
 
 def describe(
-    engines: Engines, config: AgentConfig, *, recognizer: str, recognized_languages: list[str] | None
+    engines: Engines,
+    config: AgentConfig,
+    *,
+    recognizer: str,
+    recognized_languages: list[str] | None,
+    unavailable: Sequence[str] = (),
 ) -> AgentDescription:
-    """The agent's description for clients, without its prompt; ``recognizer`` is the session's."""
+    """The agent's description for clients, without its prompt.
+
+    ``recognizer`` is the session's; ``unavailable`` are recognisers that did not say their languages.
+    """
     voices = engines.synthesizer.voices
     synthesizers = [name for name in config.tts if name not in config.absent_models]
     return AgentDescription(
@@ -201,6 +210,7 @@ def describe(
         synthesizers=synthesizers or list(config.tts),
         languages=list(engines.synthesizer.languages),
         recognized_languages=recognized_languages,
+        unavailable_recognizers=list(unavailable),
         voices=None if voices is None else list(voices),
         tools=sorted(engines.server_tools.names) if engines.server_tools else [],
         examples=list(config.examples),

@@ -63,6 +63,11 @@ class Recognizer(Protocol):
 class ChoosingRecognizer(Recognizer, Protocol):
     """A recogniser that is one of several models, chosen by :meth:`check`."""
 
+    @property
+    def unavailable(self) -> Sequence[str]:
+        """Names of the models that did not answer the last :meth:`languages`."""
+        ...
+
     async def find_better(self, options: AsrOptions) -> bool:
         """Whether a model that is preferred to the chosen one would now accept these options.
 

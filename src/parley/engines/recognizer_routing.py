@@ -47,23 +47,31 @@ class RoutedRecognizer:
         self._chosen = self._recognizers[0]
         self._refused: set[str] = set()
         """Models that do not understand the language."""
+        self._unavailable: tuple[str, ...] = ()
 
     @property
     def model(self) -> str:
         """See :class:`parley.engines.base.Recognizer`."""
         return self._chosen.model
 
+    @property
+    def unavailable(self) -> Sequence[str]:
+        """See :class:`parley.engines.base.ChoosingRecognizer`."""
+        return self._unavailable
+
     async def languages(self) -> Sequence[str]:
         """Languages of the models that answer; see :class:`parley.engines.base.Recognizer`."""
         found: dict[str, None] = {}
         failure: ParleyError | None = None
         shares = _Shares(len(self._recognizers), self._limit_s)
+        self._unavailable = ()
         for recognizer in self._recognizers:
             try:
                 found |= dict.fromkeys(await shares.wait(recognizer.languages(), recognizer.model))
             except ParleyError as error:
                 _log.warning("%s is left out: %s", recognizer.model, error.to_log(), extra=error.log_extra())
                 failure = failure or error
+                self._unavailable += (recognizer.model,)
         if failure is not None and not found:
             raise failure
         return list(found)

@@ -76,7 +76,9 @@ def test_it_is_what_the_agent_is_configured_with():
         server_tools=SimpleNamespace(names={"b", "a"}),
     )
     config = AgentConfig.from_parameters(parameters)
-    described = describe(engines, config, recognizer="understands", recognized_languages=["en"])
+    described = describe(
+        engines, config, recognizer="understands", recognized_languages=["en"], unavailable=("hears",)
+    )
     assert described == AgentDescription(
         recognizer="understands",
         recognizers=["understands"],
@@ -84,6 +86,7 @@ def test_it_is_what_the_agent_is_configured_with():
         synthesizers=["speaks"],
         languages=["en", "de"],
         recognized_languages=["en"],
+        unavailable_recognizers=["hears"],
         voices=["anna"],
         tools=["a", "b"],
         examples=["set a timer", "hello"],

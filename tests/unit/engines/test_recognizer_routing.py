@@ -88,8 +88,13 @@ async def test_the_languages_are_those_of_all_models_that_answer(server):
     assert await server.recognizer().languages() == ["en", "es", "de"]
     assert all(start and end for _, start, end in server.asked)
     server.failures["other"] = InferenceError("down")
-    assert await server.recognizer().languages() == ["en", "es"]
-    server.failures |= dict.fromkeys(("moonshine", "whisper"), ModelUnavailableError("being loaded"))
+    recognizer = server.recognizer()
+    assert await recognizer.languages() == ["en", "es"]
+    assert recognizer.unavailable == ("other",)
+    server.failures.clear()
+    assert await recognizer.languages() == ["en", "es", "de"]
+    assert recognizer.unavailable == ()
+    server.failures |= dict.fromkeys(("moonshine", "whisper", "other"), ModelUnavailableError("being loaded"))
     with pytest.raises(ModelUnavailableError):
         await server.recognizer().languages()
 

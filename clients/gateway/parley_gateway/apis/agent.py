@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, ParleyError
+from parley.errors import ModelUnavailableError, ParleyError, UnsupportedLanguageError
 from parley.languages import find_language
 from parley.timeouts import with_timeout
 from parley_client.errors import CallLostError, StreamLostError
@@ -26,6 +26,8 @@ _CACHE_S = 15.0
 _FAILURE_CACHE_S = 1.0
 # For all servers together: shorter than the page's timeout.
 _TOTAL_TIMEOUT_S = 12.0
+# How long a request for a session waits for a description (seconds).
+_CHECK_S = 1.0
 # Errors without an answer of a server.
 _UNANSWERED = (*DOUBTFUL, CallLostError, StreamLostError)
 
@@ -56,13 +58,42 @@ class AgentDescriptions:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._lock = asyncio.Lock()
-        self._known: Agent | None = None
+        self._known: protocol.AgentDescription | None = None
         self._server: TritonServer | None = None
         self._asked_at = 0.0
         self._failure: ParleyError | None = None
         self._failed_at = -math.inf
+        self._asking: asyncio.Task[protocol.AgentDescription] | None = None
 
-    async def get(self) -> Agent:
+    def close(self) -> None:
+        """Ask nothing any more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def check_language(self, language: str) -> None:
+        """Refuse a language of which it is known that the agent does not understand or speak it.
+
+        No session depends on a server that does not describe its agent at once: then nothing is refused, and
+        neither while a recogniser does not say what it understands.
+
+        Raises:
+            UnsupportedLanguageError: the language cannot be had.
+        """
+        asking = self._asking
+        if asking is None or asking.done():
+            asking = self._asking = asyncio.create_task(self.get(), name="agent-description")
+        await asyncio.wait([asking], timeout=_CHECK_S)
+        if not asking.done() or asking.cancelled() or asking.exception() is not None:
+            return
+        described = asking.result()
+        if described.recognized_languages is None or described.unavailable_recognizers:
+            return
+        both = _common(described.languages, described.recognized_languages)
+        if find_language(language, both) is None:
+            known = ", ".join(both) or "none"
+            raise UnsupportedLanguageError(f"language {language!r} is not one of the agent's: {known}")
+
+    async def get(self) -> protocol.AgentDescription:
         """The agent's description, or the error of the last server that answered."""
         async with self._lock:
             is_fresh = time.monotonic() - self._asked_at < _CACHE_S
@@ -78,7 +109,7 @@ class AgentDescriptions:
                     raise
             return self._known
 
-    async def _ask_in_turn(self) -> tuple[Agent, TritonServer]:
+    async def _ask_in_turn(self) -> tuple[protocol.AgentDescription, TritonServer]:
         """The description of the first server that returns one, and that server."""
         servers = self._gateway.servers
         end = time.monotonic() + _TOTAL_TIMEOUT_S
@@ -99,7 +130,9 @@ class AgentDescriptions:
                 limit_s = max(0.0, end - time.monotonic()) / left
                 tried.append(lease.server)
                 try:
-                    agent = await with_timeout(self._ask(lease.server), limit_s, "the agent")
+                    agent = await with_timeout(
+                        self._gateway.calls.describe(lease.server), limit_s, "the agent"
+                    )
                 except _UNANSWERED as error:
                     unanswered = error
                     if isinstance(error, DOUBTFUL):
@@ -112,20 +145,18 @@ class AgentDescriptions:
                     refusal = ModelUnavailableError("the agent of this server is too old to describe itself")
         raise refusal or NoServerReadyError(f"no server describes its agent: {unanswered}") from unanswered
 
-    async def _ask(self, server: TritonServer) -> Agent | None:
-        described = await self._gateway.calls.describe(server)
-        if described is None:
-            return None
-        return Agent(
-            recognizer=described.recognizer,
-            recognizers=_recognizers(described),
-            language_model=described.language_model,
-            synthesizers=described.synthesizers,
-            languages=_common(described.languages, described.recognized_languages),
-            voices=described.voices,
-            tools=described.tools,
-            examples=described.examples,
-        )
+
+def _agent(described: protocol.AgentDescription) -> Agent:
+    return Agent(
+        recognizer=described.recognizer,
+        recognizers=_recognizers(described),
+        language_model=described.language_model,
+        synthesizers=described.synthesizers,
+        languages=_common(described.languages, described.recognized_languages),
+        voices=described.voices,
+        tools=described.tools,
+        examples=described.examples,
+    )
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -137,7 +168,7 @@ def routes(gateway: Gateway) -> APIRouter:
     async def agent(request: Request) -> Response:
         """The options of sessions: languages, voices, and the names of tools that are not available."""
         await gateway.guard.admit(request, "agent")
-        return Response(msgspec.json.encode(await descriptions.get()), media_type="application/json")
+        return Response(msgspec.json.encode(_agent(await descriptions.get())), media_type="application/json")
 
     return router
 

@@ -217,3 +217,58 @@ async def test_those_who_waited_for_a_failure_do_not_ask_again(gateway, monkeypa
     answers = await asyncio.gather(*(one.http.get("/v1/agent") for _ in range(5)))
     assert {answer.status_code for answer in answers} == {503}
     assert len(one.agents[0].call_ids) == 1
+
+
+async def post(one, **options):
+    answer = await one.http.post("/v1/sessions", json=options)
+    code = answer.json()["error"]["code"] if answer.status_code != 201 else ""
+    return answer.status_code, code
+
+
+@pytest.mark.parametrize("language", ["ja", "fr", "xx", "german"])
+async def test_a_session_in_a_language_that_the_agent_has_not_is_refused_at_once(
+    gateway, monkeypatch, language
+):
+    understanding(monkeypatch, ["en", "de"])
+    one = await gateway(describing)
+    assert await post(one, language=language) == (400, "unsupported_language")
+    assert len(one.agents[0].call_ids) == 1
+
+
+@pytest.mark.parametrize("language", ["de", "de-CH", "de_AT", "en-GB", ""])
+async def test_a_session_in_a_language_of_the_agent_waits_for_its_stream(gateway, monkeypatch, language):
+    understanding(monkeypatch, ["en", "de"])
+    one = await gateway(describing)
+    assert await post(one, language=language) == (201, "")
+
+
+@pytest.mark.parametrize("unavailable", [["whisper"], []])
+async def test_nothing_is_refused_while_a_recogniser_does_not_say_its_languages(
+    gateway, monkeypatch, unavailable
+):
+    described = msgspec.structs.replace(
+        DESCRIPTION,
+        recognized_languages=["en"] if unavailable else None,
+        unavailable_recognizers=unavailable,
+    )
+    monkeypatch.setattr(sys.modules[__name__], "DESCRIPTION", described)
+    one = await gateway(describing)
+    assert await post(one, language="ja") == (201, "")
+
+
+async def test_a_session_does_not_depend_on_a_server_that_does_not_describe_its_agent(gateway, monkeypatch):
+    monkeypatch.setattr(agent_api, "_CHECK_S", 0.05)
+
+    async def silent(stream):
+        while await stream.frames.get() is not None:
+            pass
+
+    for behaviour in (polite, silent):
+        one = await gateway(behaviour)
+        assert await post(one, language="ja") == (201, "")
+
+
+async def test_a_session_that_names_no_language_asks_nothing(gateway):
+    one = await gateway(describing)
+    assert await post(one) == (201, "")
+    assert one.agents[0].call_ids == []
