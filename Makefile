@@ -22,7 +22,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks gpu-check triton-check \
-    bench-recovery bench-moves cluster bench-growth bench-observation perf-analyzer soak chaos fleet load observe fetch models need-model export convert images lock clean
+    bench-recovery bench-moves cluster bench-growth bench-observation perf-analyzer soak chaos fleet load observe fetch models export convert images lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -188,14 +188,20 @@ fetch: setup ## Download weights (MODEL=NAME or PROFILE=NAME; without: list what
 models: setup ## List the models of a profile: licences, sizes, and whether their weights are here (PROFILE=NAME)
 	@.venv/bin/parley models $(WITH_PROFILE) $(ARGS)
 
-# Checked before setup-export, whose environment has more than 1 GB.
-need-model:
-	@test -n "$(MODEL)$(ARGS)" || { echo "error: name a checkpoint, for example: make $(MAKECMDGOALS) MODEL=NAME (make fetch lists them)" >&2; exit 2; }
+# Checked before setup-export, whose environment has more than 1 GB; $(1) is the manifest's table.
+define need-entry
+	@test -n "$(MODEL)$(ARGS)" || { echo "error: name a checkpoint, for example: make $@ MODEL=NAME (make fetch lists them)" >&2; exit 2; }
+	$(call need-python)
+	@$(PYTHON3) build/known_entry.py $(1) "$(MODEL)" $(ARGS)
+	@$(MAKE) --no-print-directory setup-export
+endef
 
-export: need-model setup-export ## Export a NeMo checkpoint to the files that the models load (MODEL=NAME)
+export: ## Export a NeMo checkpoint to the files that the models load (MODEL=NAME)
+	$(call need-entry,checkpoints)
 	@.venv-export/bin/python build/export_nemo.py $(MODEL) $(ARGS)
 
-convert: need-model setup-export ## Convert a published Chatterbox checkpoint for the models that speak (MODEL=NAME)
+convert: ## Convert a published Chatterbox checkpoint for the models that speak (MODEL=NAME)
+	$(call need-entry,chatterbox)
 	@.venv-export/bin/python build/convert_chatterbox.py $(MODEL) $(ARGS)
 
 bench-stages: setup ## Measure stages and calls of Parley, and of any service (PROFILE=NAME; ARGS="--help")
