@@ -24,7 +24,8 @@ from torch import nn
 from tritonclient.grpc import model_config_pb2
 
 from parley.asr.device.memory import (
-    NEMOTRON_DECODER,
+    NEMOTRON_35_DECODER,
+    NEMOTRON_35_PROMPT,
     NEMOTRON_ENCODER,
     PARAKEET_DECODER,
     PARAKEET_ENCODER,
@@ -173,16 +174,18 @@ def _encoder_dtype(settings: Parameters) -> torch.dtype:
 
 
 def _nemotron(plan: GpuPlan) -> RecognizerMemory:
+    """Of Nemotron 3.5, whose vocabulary and language prompt the English model lacks: a plan holds either."""
     settings = read_settings("nemotron_streaming", plan)
     look_aheads = settings.text("lookaheads_ms", "").split(",")
     return streaming_memory(
         NEMOTRON_ENCODER,
-        NEMOTRON_DECODER,
+        NEMOTRON_35_DECODER,
         chunks=[int(milliseconds) // _FRAME_MS for milliseconds in look_aheads],
         slots=2 * settings.integer("max_sessions", 0),
         left=LEFT,
         row_sizes=parse_sizes(settings.text("row_buckets", ""), "row_buckets"),
         dtype=_encoder_dtype(settings),
+        prompt=NEMOTRON_35_PROMPT,
     )
 
 

@@ -48,6 +48,25 @@ class TransducerSizes:
 
 
 @dataclass(frozen=True)
+class PromptSizes:
+    """Sizes of the two layers of a language prompt (:class:`parley.asr.device.prompt.LanguagePrompt`)."""
+
+    prompts: int
+    inner: int
+    width: int
+    """Of an encoder frame."""
+
+    @property
+    def parameters(self) -> int:
+        """How many there are."""
+        return self.inner * (self.width + self.prompts + 1) + self.width * (self.inner + 1)
+
+    def step_bytes(self, frames: int) -> int:
+        """Most that operations on one row of encoder frames hold at once."""
+        return frames * (3 * self.inner + 2 * self.width) * _SINGLE
+
+
+@dataclass(frozen=True)
 class RecognizerMemory:
     """Bytes on the device."""
 
@@ -79,6 +98,9 @@ NEMOTRON_ENCODER = EncoderSizes(
 PARAKEET_ENCODER = replace(NEMOTRON_ENCODER, biased=False, normed=False, causal=False)
 """Of parakeet-tdt-0.6b-v2."""
 NEMOTRON_DECODER = TransducerSizes(tokens=1024, durations=0, layers=2, width=640, joint=640, inputs=1024)
+NEMOTRON_35_DECODER = replace(NEMOTRON_DECODER, tokens=13_087)
+NEMOTRON_35_PROMPT = PromptSizes(prompts=128, inner=2048, width=1024)
+"""Of nemotron-3.5-asr-streaming-0.6b, which has the same encoder."""
 PARAKEET_DECODER = TransducerSizes(tokens=1024, durations=5, layers=2, width=640, joint=640, inputs=1024)
 
 
@@ -98,6 +120,7 @@ def streaming_memory(
     left: int,
     row_sizes: Sequence[int],
     dtype: torch.dtype,
+    prompt: PromptSizes | None = None,
 ) -> RecognizerMemory:
     """Memory of :class:`parley.asr.device.streaming.StreamingDevice`.
 
@@ -109,8 +132,11 @@ def streaming_memory(
         left: encoder frames of the past that attention sees.
         row_sizes: numbers of rows to which steps are padded.
         dtype: of the encoder.
+        prompt: sizes of the language prompt, which is in single precision; None: the model has none.
     """
     weights = encoder_parameters(encoder) * dtype.itemsize + decoder.parameters * _SINGLE
+    if prompt is not None:
+        weights += prompt.parameters * _SINGLE
     row = EncoderPool.row_bytes(encoder, left=left, dtype=dtype) + decoder.row_bytes
     longest, most = max(chunks), row_sizes[-1]
     # Every chunk has a table of positions, and every size the progress of its decoding.
@@ -121,6 +147,8 @@ def streaming_memory(
         kept += tables
         kept += sum(row_sizes) * (frames * decoder.joint * _SINGLE + decoder.row_bytes)
     work = _step_bytes(encoder, frames=HISTORY + longest, left=left, dtype=dtype)
+    if prompt is not None:
+        work = max(work, prompt.step_bytes(encoder.subsampled(HISTORY + longest)))
     scores = 2 * _PLACES * (decoder.joint + decoder.tokens + 1 + decoder.durations) * _SINGLE
     return RecognizerMemory(weights, (2 * slots + 2) * row, kept + most * (work + scores))
 

@@ -11,7 +11,9 @@ from transformers.models.nemotron3_5_asr import modeling_nemotron3_5_asr, proces
 from transformers.models.nemotron3_5_asr.configuration_nemotron3_5_asr import Nemotron3_5AsrConfig
 
 from parley.asr import checkpoint
+from parley.asr.device import memory
 from parley.asr.device.loading import DeviceSettings, load_streaming
+from parley.asr.device.memory import PromptSizes
 from parley.asr.device.prompt import LanguagePrompt
 from parley.asr.device.weights import read_weights
 from parley.asr.prompt_graph import PARAMETERS
@@ -82,6 +84,17 @@ def test_the_layers_are_those_of_transformers():
         expected = theirs(torch.cat([frames, one_hot], dim=-1))
         found = LanguagePrompt.of(kernel, PROMPTS, 144, CPU)(frames, languages)
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+def test_a_memory_plan_counts_its_parameters():
+    found = LanguagePrompt.of(tensors(random_kernel()), PROMPTS, 144, CPU)
+    own = sum(tensor.numel() for tensor in vars(found).values() if isinstance(tensor, torch.Tensor))
+    assert own == PromptSizes(prompts=COUNT, inner=288, width=144).parameters
+    with torch.device("meta"):
+        published = modeling_nemotron3_5_asr.Nemotron3_5AsrPromptProjector(Nemotron3_5AsrConfig())
+    theirs = sum(parameter.numel() for parameter in published.parameters())
+    assert theirs == memory.NEMOTRON_35_PROMPT.parameters
+    assert Nemotron3_5AsrConfig().vocab_size == memory.NEMOTRON_35_DECODER.tokens + 1
 
 
 def test_languages_have_the_published_prompts(tmp_path):

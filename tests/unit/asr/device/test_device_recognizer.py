@@ -284,6 +284,21 @@ def test_memory_of_the_published_sizes():
         dtype=torch.bfloat16,
     )
     assert 1.2e9 < nemotron.weights < 1.3e9
+    multilingual = memory.streaming_memory(
+        memory.NEMOTRON_ENCODER,
+        memory.NEMOTRON_35_DECODER,
+        chunks=list(CHUNKS.values()),
+        slots=128,
+        left=70,
+        row_sizes=streaming.ROW_SIZES,
+        dtype=torch.bfloat16,
+        prompt=memory.NEMOTRON_35_PROMPT,
+    )
+    decoders = memory.NEMOTRON_35_DECODER.parameters - memory.NEMOTRON_DECODER.parameters
+    more = decoders + memory.NEMOTRON_35_PROMPT.parameters
+    assert multilingual.weights == nemotron.weights + 4 * more
+    assert multilingual.pool == nemotron.pool
+    assert multilingual.workspace >= nemotron.workspace
     assert 1.8e9 < nemotron.pool < 2.0e9
     assert nemotron.workspace < 2e9
     runs = RunSizes((1_000, 4_500), (1, 2, 4, 8, 16, 32), 32_000)
