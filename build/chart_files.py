@@ -25,10 +25,10 @@ def copies() -> dict[Path, bytes]:
 
 
 def _plans() -> bytes:
-    """The memory plans by the name of a GPU."""
+    """What the chart reads of the memory plans, by the name of a GPU."""
     plans = tomllib.loads((ROOT / "src" / "parley" / "runtime" / "gpu_plans.toml").read_text())["plan"]
     by_gpu = {
-        gpu: {key: value for key, value in plan.items() if key != "gpus"}
+        gpu: {"sessions": plan["settings"]["voice_agent"]["max_sessions"], "without": plan["without"]}
         for plan in plans
         for gpu in plan["gpus"]
     }

@@ -168,5 +168,16 @@ def test_a_worker_with_a_gpu_loads_the_models_whose_weights_are_fetched():
         if "gpu" in entry.get("profiles", ()) and "repository" in entry
     }
     assert fetched == set(chart["weights"]["hub"]["models"])
-    assert "--ready-timeout=900" in render(chart).container("worker")["args"]
-    assert "--ready-timeout=900" in flags
+
+
+def test_a_start_on_a_gpu_has_the_launchers_own_limit():
+    program = "from parley.launcher.options import GPU_READY_TIMEOUT_S; print(f'{GPU_READY_TIMEOUT_S:.0f}')"
+    limit_s = run_in_project(program, {}).strip()
+    flag = f"--ready-timeout={limit_s}"
+    services = yaml.safe_load((COMPOSE / "compose.gpu.yaml").read_text())["services"]
+    assert flag in services["worker"]["command"]
+    assert flag in render(SETS["single-gpu"]).container("worker")["args"]
+    # Only after it a failed check makes the container unhealthy, for which the gateway waits.
+    image = (ROOT / "build" / "images" / "worker-gpu.Containerfile").read_text()
+    assert f"--start-period={limit_s}s" in image
+    assert "--ready-timeout=900" in render(SETS["cpu"]).container("worker")["args"]

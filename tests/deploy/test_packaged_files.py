@@ -52,7 +52,7 @@ def test_the_alerts_are_those_of_the_repository_except_for_two_times(promtool, t
     rules = {one.get("alert"): one for group in original for one in group["rules"]}
     # drain.seconds and five minutes; worker.startupSeconds and two.
     rules["ParleyDrainOverdue"]["for"] = "2100s"
-    rules["ParleyTargetDown"]["for"] = "1020s"
+    rules["ParleyTargetDown"]["for"] = "2040s"
     assert groups == original
 
 
@@ -92,6 +92,12 @@ def test_every_class_of_gpus_has_a_memory_plan():
     assert worker["gpu"]["properties"]["class"]["enum"] == ["none", *GPUS]
 
 
+def test_the_chart_packages_of_the_memory_plans_what_its_templates_read():
+    templates = "".join(file.read_text() for file in (CHART / "templates").iterdir())
+    for plan in PLANS.values():
+        assert not [name for name in plan if f" .{name}" not in templates]
+
+
 def test_what_models_compile_can_be_kept_for_new_pods():
     def cache(values):
         pod = render(SETS[values]).pod("worker")
@@ -109,7 +115,7 @@ def test_a_memory_plan_reaches_the_models(values, name):
     rendered = render(SETS[values])
     environment = {one["name"]: one.get("value") for one in rendered.container("worker")["env"]}
     assert environment["PARLEY_GPU_CLASS"] == name
-    sessions = PLANS[name]["settings"]["voice_agent"]["max_sessions"]
+    sessions = PLANS[name]["sessions"]
     assert environment["PARLEY_VOICE_AGENT_MAX_SESSIONS"] == str(sessions)
     limits = rendered.container("worker")["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == 1

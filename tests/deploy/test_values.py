@@ -16,7 +16,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 NULLABLE = {
     *("/global", "/gateway/preStopSeconds", "/gateway/gracePeriodSeconds", "/worker/gracePeriodSeconds"),
-    *("/worker/sessions", "/worker/capacity", "/worker/shmSize", "/exposure/tls"),
+    *("/worker/sessions", "/worker/capacity", "/worker/shmSize", "/worker/startupSeconds", "/exposure/tls"),
 }
 
 

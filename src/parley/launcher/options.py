@@ -14,6 +14,7 @@ import psutil
 
 import parley
 from parley.runtime import repository
+from parley.runtime.gpu_loading import START_TIMEOUT_S
 
 if TYPE_CHECKING:
     from parley.launcher.tls import ServerTls
@@ -31,8 +32,8 @@ DEFAULT_PROFILE = OPEN_PROFILE
 
 
 READY_TIMEOUT_S = 300.0
-GPU_READY_TIMEOUT_S = 900.0
-"""The same for the profile gpu, whose first start compiles and captures: what a model on vLLM may take."""
+GPU_READY_TIMEOUT_S = START_TIMEOUT_S + 60.0
+"""The same for the profile gpu: as long as a second model on vLLM may load, and a minute for the canaries."""
 
 
 class LauncherError(RuntimeError):
@@ -44,7 +45,7 @@ class SetupIncompleteError(LauncherError):
 
 
 class LauncherSettingsError(LauncherError):
-    """A setting names a model that does not exist or is not loaded; the message lists those that are."""
+    """A setting names a profile or model that is not there or not loaded; the message has those that are."""
 
 
 class ToolsFileError(LauncherError):
@@ -177,7 +178,8 @@ def _explain(name: str, address: str, port: int, error: OSError) -> str:
     flag = f"--{kind}-port"
     return (
         f"The {kind} port {join_address(address, port)} cannot be used ({error.strerror}){_holder(port)}. "
-        f"Stop that program, or choose another port with {flag} N ({flag} 0 takes any free one)."
+        f"Stop that program, or choose another port with {flag} N ({flag} 0 takes any free one, "
+        "--any-port free ones for all three)."
     )
 
 

@@ -14,14 +14,12 @@ from typing import Any, Generic, TypeVar
 from parley.llm.engine import Engine, PrioritizedRequest, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.inprocess import InProcessEngine, VllmEngine
-from parley.runtime.gpu_loading import ENGINE_START_S, LOADING_TIMEOUT_S, loading_on_gpu
+from parley.runtime.gpu_loading import ENGINE_START_S, loading_on_gpu
 from parley.runtime.parameters import Parameters
 from parley.runtime.python import find_python
 from parley.runtime.versions import check_gpus, check_torch, check_vllm
 from parley.runtime.weights import cache_dir
 
-START_TIMEOUT_S = ENGINE_START_S + LOADING_TIMEOUT_S
-"""Seconds for an engine to start, those included in which others load on the same GPU."""
 _FREE_SHARE = 0.02
 RequestT = TypeVar("RequestT", bound=PrioritizedRequest)
 _DEFAULTS = {

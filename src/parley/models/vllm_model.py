@@ -10,7 +10,7 @@ from typing import Any
 from parley.inference import Tensor
 from parley.llm.engine import Engine
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineMetrics
-from parley.llm.startup import START_TIMEOUT_S
+from parley.runtime.gpu_loading import START_TIMEOUT_S
 from parley.runtime.parameters import Parameters
 from parley.runtime.process_end import skip_interpreter_end
 from parley.triton.model_metrics import ModelMetrics

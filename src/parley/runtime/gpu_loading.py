@@ -24,6 +24,8 @@ ENGINE_START_S = 900.0
 """The longest start of a vLLM engine, which compiles everything if it is the first one."""
 LOADING_TIMEOUT_S = ENGINE_START_S + 60.0
 """The longest wait for others: such an engine may hold the lock for all of its start."""
+START_TIMEOUT_S = LOADING_TIMEOUT_S + ENGINE_START_S
+"""The longest start of a model: it waits for another engine, and then starts one itself."""
 _POLL_S = 0.2
 _log = logging.getLogger(__name__)
 

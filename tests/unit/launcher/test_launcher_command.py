@@ -17,7 +17,15 @@ from parley.launcher.command import (
     build_environment,
     find_installation,
 )
-from parley.launcher.options import ROOT, Endpoints, ServerOptions, SetupIncompleteError, join_address
+from parley.launcher.options import (
+    GPU_READY_TIMEOUT_S,
+    ROOT,
+    Endpoints,
+    ServerOptions,
+    SetupIncompleteError,
+    join_address,
+)
+from parley.runtime.gpu_loading import ENGINE_START_S, LOADING_TIMEOUT_S
 from parley.triton.model_control import CONTROL_MODEL
 
 
@@ -172,10 +180,14 @@ def test_only_the_operator_overrules_a_models_own_threads(installation):
 
 
 @pytest.mark.parametrize(
-    ("line", "limit_s"), [("", 300), ("--profile gpu", 900), ("--profile gpu --ready-timeout 5", 5)]
+    ("line", "limit_s"), [("", 300), ("--profile gpu", 1_920), ("--profile gpu --ready-timeout 5", 5)]
 )
 def test_a_start_on_a_gpu_has_time_to_compile(line, limit_s):
     assert read_options(parser().parse_args(line.split())).ready_timeout_s == limit_s
+
+
+def test_a_start_on_a_gpu_lasts_longer_than_that_of_a_second_engine():
+    assert GPU_READY_TIMEOUT_S > LOADING_TIMEOUT_S + ENGINE_START_S
 
 
 def test_the_embedded_triton_says_its_version(installation):

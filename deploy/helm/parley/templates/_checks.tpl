@@ -134,7 +134,7 @@
 {{- fail (printf "worker.gpu.class is %s, and the profile %s uses no GPU" $worker.gpu.class $worker.profile) -}}
 {{- end -}}
 {{- with (include "parley.gpu" . | fromJson).plan -}}
-{{- $planned := mul $instances (int .settings.voice_agent.max_sessions) -}}
+{{- $planned := mul $instances (int .sessions) -}}
 {{- if gt $sessions (int $planned) -}}
 {{- fail (printf "worker.sessions is %d; the memory plan of the class %s has %d" $sessions $worker.gpu.class $planned) -}}
 {{- end -}}

@@ -111,7 +111,7 @@ capabilities:
 {{- $gpu := include "parley.gpu" . | fromJson -}}
 {{- $planned := 32 -}}
 {{- with $gpu.plan -}}
-{{- $planned = mul (include "parley.instances" $ | int) (int .settings.voice_agent.max_sessions) -}}
+{{- $planned = mul (include "parley.instances" $ | int) (int .sessions) -}}
 {{- end -}}
 {{- .Values.worker.sessions | default $planned | int -}}
 {{- end -}}
@@ -169,6 +169,10 @@ true
 {{- /* The name of the workers' Service, which their certificate has, too. */ -}}
 {{- define "parley.worker.host" -}}
 {{- printf "%s-worker.%s.svc.%s" (include "parley.fullname" .) .Release.Namespace (trimSuffix "." .Values.clusterDomain) -}}
+{{- end -}}
+
+{{- define "parley.worker.startup" -}}
+{{- .Values.worker.startupSeconds | default (ternary 900 1920 (eq .Values.worker.gpu.class "none")) | int -}}
 {{- end -}}
 
 {{- define "parley.gateway.leastGrace" -}}
