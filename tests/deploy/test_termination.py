@@ -30,6 +30,7 @@ def test_the_grace_of_a_worker_covers_its_drain(name):
     container = rendered.container("worker")
     command = container["lifecycle"]["preStop"]["exec"]["command"]
     assert command[:2] == ["parley", "drain"]
+    assert "--absent-ok" in command
     wait, moving = int(option(command, "wait")), int(option(command, "deadline"))
     assert moving <= wait
     assert rendered.pod("worker")["terminationGracePeriodSeconds"] >= wait + 20 + 15
@@ -85,14 +86,17 @@ def test_a_pod_that_drains_is_still_scraped():
     }
 
 
-def test_the_first_start_of_a_worker_may_take_as_long_as_it_is_given():
-    rendered = render(merge(SETS["cpu"], {"worker": {"startupSeconds": 1000}}))
+@pytest.mark.parametrize(
+    ("name", "given", "limit_s"), [("cpu", 1000, 1000), ("cpu", None, 900), ("single-gpu", None, 1920)]
+)
+def test_the_first_start_of_a_worker_may_take_as_long_as_it_is_given(name, given, limit_s):
+    rendered = render(merge(SETS[name], {"worker": {"startupSeconds": given}}))
     probe = rendered.container("worker")["startupProbe"]
     # The launcher ends first, and says why.
-    assert "--ready-timeout=1000" in rendered.container("worker")["args"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] > 1000
+    assert f"--ready-timeout={limit_s}" in rendered.container("worker")["args"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > limit_s
     assert probe["exec"]["command"][:2] == ["parley", "probe"]
-    assert rendered.get("Deployment", "-worker")["spec"]["progressDeadlineSeconds"] > 1000
+    assert rendered.get("Deployment", "-worker")["spec"]["progressDeadlineSeconds"] > limit_s
 
 
 @pytest.mark.parametrize(("name", "is_v6"), [("cpu", False), ("ipv6", True), ("gpu-ipv6", True)])

@@ -82,12 +82,40 @@ def nowhere():
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_where_nothing_listens_there_are_no_calls(tmp_path, capsys):
-    """A pod that is deleted before its server runs."""
+def test_where_a_server_may_be_absent_nothing_listens_and_there_are_no_calls(tmp_path, capsys):
+    """A pod that is deleted before its server runs, or whose server has ended."""
     file = tmp_path / "drain.json"
-    assert main(["drain", "--file", str(file), "--metrics", nowhere(), "--wait", "1800"]) == 0
+    metrics = nowhere()
+    assert main(["drain", "--file", str(file), "--metrics", metrics, "--wait", "1800", "--absent-ok"]) == 0
     assert file.exists()
     said = capsys.readouterr()
+    assert "no server runs" in said.out + said.err
+
+
+def test_an_address_at_which_nothing_ever_was_is_an_error(tmp_path, capsys):
+    file, metrics = tmp_path / "drain.json", nowhere()
+    assert main(["drain", "--file", str(file), "--metrics", metrics]) == 1
+    assert file.exists()
+    said = capsys.readouterr().err
+    assert f"nothing listens at {metrics}; the server was asked" in said
+    assert "--absent-ok" in said
+    assert main(["drain", "--file", str(file), "--metrics", "no-such-host.invalid:8002"]) == 1
+    assert "no-such-host.invalid:8002: no such host" in capsys.readouterr().err
+
+
+def test_a_server_that_has_answered_and_is_gone_has_ended(tmp_path, monkeypatch, capsys):
+    with ExitStack() as running:
+        metrics = running.enter_context(metrics_pages(page((2, 1))))
+        sleeps = []
+
+        def end(_):
+            sleeps.append(running.close())
+
+        monkeypatch.setattr(drain, "time", SimpleNamespace(sleep=end, monotonic=time.monotonic))
+        assert main(["drain", "--file", str(tmp_path / "drain.json"), "--metrics", metrics]) == 0
+    assert len(sleeps) == 2
+    said = capsys.readouterr()
+    assert "2 calls" in said.out + said.err
     assert "no server runs" in said.out + said.err
 
 
@@ -124,6 +152,7 @@ def test_a_server_is_found_by_its_name(tmp_path, monkeypatch):
         )
         assert main(["drain", "--name", "mine"]) == 0
     assert (state / "drain.json").exists()
+    assert main(["drain", "--name", "mine"]) == 0  # its note has the address: it has ended
 
 
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import socket
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ EXAMPLES = """\
                                    calls have 30 s to go on elsewhere; stop waiting after 60 s
   parley drain --file /run/parley/drain.json --metrics 127.0.0.1:8002
                                    a server whose environment has PARLEY_DRAIN_FILE
+  parley drain --file /run/parley/drain.json --wait 1800 --absent-ok
+                                   before the end of a pod, whose server may have ended by itself
   parley drain --cancel            accept calls again"""
 HELP = "let a server take no new calls, and wait until the open ones have ended or gone on elsewhere"
 _DEADLINE_S = 60.0
@@ -33,6 +36,9 @@ _POLL_S = 1.0
 """Longer than two looks of a process at the file."""
 _REFUSALS = 2
 """Looks in a row at which nothing listened: processes of a server that starts have seen the file by then."""
+_UNKNOWN = (
+    "; the server was asked, but how many calls it has is not known. Name its page with --metrics HOST:PORT"
+)
 _PAGE_S = 5.0
 _SAMPLE = re.compile(r"^voice_agent_(active_sessions|draining)\{[^}]*\} (\S+)", re.MULTILINE)
 _METRICS_ENDPOINT = re.compile(r"\bmetrics=(\S+)")
@@ -65,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=positive, metavar="S", help="stop waiting after this time (default: wait for ever)"
     )
+    parser.add_argument(
+        "--absent-ok",
+        action="store_true",
+        help="end with success where nothing ever listened at the metrics page: the server has ended, or has "
+        "not begun (default with --name, whose server notes its address)",
+    )
     parser.add_argument("--cancel", action="store_true", help="accept calls again, and do not wait")
 
 
@@ -75,7 +87,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         The exit status: 1 if there were calls when the wait was over.
 
     Raises:
-        ClientError: there is no such server, or its file cannot be written.
+        ClientError: there is no such server, its file cannot be written, or nothing is at the address of its
+            metrics page.
     """
     if args.deadline > MAX_DEADLINE_S:
         raise UsageError(f"--deadline: at most {MAX_DEADLINE_S:g} s")
@@ -91,7 +104,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     except OSError as error:
         raise ClientError(f"{file} cannot be changed: {error.strerror}") from error
     console.print(f"{metrics} takes no new calls; the others have {args.deadline:g} s to go on elsewhere.")
-    return 0 if _wait_until_empty(metrics, args.wait, console) else 1
+    is_noted = args.metrics is None and args.file is None
+    may_be_absent = args.absent_ok or is_noted
+    return 0 if _wait_until_empty(metrics, args.wait, console, may_be_absent=may_be_absent) else 1
 
 
 def _metrics_of(state: Path, name: str) -> str:
@@ -114,7 +129,15 @@ class _Load:
     """Whether none of them takes new sessions."""
 
 
-def _wait_until_empty(metrics: str, wait_s: float | None, console: Console) -> bool:
+def _wait_until_empty(metrics: str, wait_s: float | None, console: Console, *, may_be_absent: bool) -> bool:
+    """Whether the server has no calls any more; False: the wait was over before.
+
+    A server that has answered once, and then refuses connections, has ended.
+
+    Raises:
+        ClientError: nothing was ever at the address, and that is not to be taken for a server that has ended.
+    """
+    has_answered = False
     end = None if wait_s is None else time.monotonic() + wait_s
     before, refusals = "", 0
     # Not through a proxy: the page is on this machine, or one beside it.
@@ -127,15 +150,21 @@ def _wait_until_empty(metrics: str, wait_s: float | None, console: Console) -> b
             load = None
             reason = error.reason if isinstance(error, URLError) else error
             refusals = refusals + 1 if isinstance(reason, ConnectionRefusedError) else 0
+            if isinstance(reason, socket.gaierror) and not has_answered:
+                raise ClientError(f"{metrics}: no such host{_UNKNOWN}") from error
             line = f"the metrics page does not answer ({type(reason).__name__})"
         else:
-            refusals = 0
+            refusals, has_answered = 0, True
             line = _describe(load)
         if line != before:
             before = line
             console.print(line)
         if load is not None and load.draining and not load.sessions:
             return True
+        if refusals == _REFUSALS and not (has_answered or may_be_absent):
+            raise ClientError(
+                f"nothing listens at {metrics}{_UNKNOWN}, or add --absent-ok if it may have ended"
+            )
         if refusals == _REFUSALS:
             console.print(f"Nothing listens at {metrics}: no server runs, and none that starts takes calls.")
             return True
