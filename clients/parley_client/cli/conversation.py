@@ -184,7 +184,8 @@ class ScriptedConversation:
         spoken = self.microphone.speak(turn.samples)
         report.speech_began_s, report.speech_ended_s = spoken.began_s, spoken.ended_s
         if self._view is not None:
-            self._view.begin_turn(turn, spoken.began_s - self.microphone.began_s)
+            # Not when the clip's first sound is due: events are shown by the time at which they come.
+            self._view.begin_turn(turn, time.perf_counter() - self.microphone.began_s)
         length = spoken.ended_s - self.microphone.began_s
         if not await _within(spoken.ended, length + _SPEECH_GRACE_S):
             report.problem = "could not be sent in time"

@@ -38,6 +38,11 @@ STAGES = {
     ),
 }
 _NAME_COLUMNS = 16
+_INVALID = "-"
+_INVALID_MEANS = (
+    "no valid measurement, and not in p50 and p95: the turn failed, the call changed its server in it, or "
+    "the stage ended before it began, as where an answer began in a pause of the user"
+)
 
 
 class OutputConsole(Console):
@@ -95,7 +100,7 @@ def print_hanging(console: Console, head: str, text: str) -> None:
 
 
 def latency_table(reports: Sequence[TurnReport]) -> Table:
-    """One row for each turn, and below several p50 and p95 of them all (milliseconds)."""
+    """One row for each turn, and below several p50 and p95 of those with a measurement (milliseconds)."""
     table = Table(
         title="Latency of each turn (ms)", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False
     )
@@ -103,12 +108,15 @@ def latency_table(reports: Sequence[TurnReport]) -> Table:
     for heading, _ in STAGES.values():
         table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
     for report in reports:
-        table.add_row(escape(report.name), *(_ms(value) for value in report.stages.values()))
+        invalid = report.invalid_stages
+        cells = (_INVALID if name in invalid else _ms(value) for name, value in report.stages.items())
+        table.add_row(escape(report.name), *cells)
     if len(reports) > 1:
+        count = sum(bool(_measured(report)) for report in reports)
         table.add_section()
         for share in (0.5, 0.95):
             percentiles = (percentile(values, share) for values in by_stage(reports).values())
-            table.add_row(f"p{round(share * 100)}", *map(_ms, percentiles))
+            table.add_row(f"p{round(share * 100)} of {count}", *map(_ms, percentiles))
     return table
 
 
@@ -131,8 +139,11 @@ def print_reports(console: Console, reports: Sequence[TurnReport], *, explain: b
         explain: a table in any case, and what its columns mean; otherwise one turn is one line.
     """
     measured = [report for report in reports if _measured(report)]
-    if len(measured) > 1 or (explain and measured):
-        console.print(latency_table(measured))
+    rows = [report for report in reports if _measured(report) or report.invalid_stages]
+    if len(rows) > 1 or (explain and measured):
+        console.print(latency_table(rows))
+        if any(report.invalid_stages for report in rows):
+            print_hanging(console, f"[dim]{_INVALID:>12}[/]  ", f"[dim]{_INVALID_MEANS}[/]")
     elif measured:
         parts = [
             f"{_one_line(STAGES[name][0])} {_ms(value)}" for name, value in _measured(measured[0]).items()

@@ -21,7 +21,7 @@ from parley.errors import (
 )
 from parley.protocol import Resumed, SpeechIgnored, ToolRequest, ToolRun, TurnMetrics
 from parley_client.audio.playout import Heard, PlayoutClock
-from parley_client.events import AgentAudio, CallEvent
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
 
 _REMEMBERED_TURNS = 64
 _SPOKEN = ("words", "speech", "command")
@@ -87,6 +87,8 @@ class TurnReport:
     """Audio that was sent of the whole answer (milliseconds); None: it has no end yet, or was interrupted."""
     metrics: TurnMetrics | None = None
     """The server's own account."""
+    moved: bool = False
+    """The call changed its server in this turn: audio was sent again, faster than it was spoken."""
     failure: str = ""
     """The first failure that the server reported in this turn."""
     problem: str = ""
@@ -124,7 +126,27 @@ class TurnReport:
 
     @property
     def stages(self) -> dict[str, float | None]:
-        """Latencies of this turn by name (milliseconds)."""
+        """Latencies of this turn by name (milliseconds); None: it has none, or none that is valid."""
+        invalid = self.invalid_stages
+        return {name: None if name in invalid else value for name, value in self._spans().items()}
+
+    @property
+    def invalid_stages(self) -> frozenset[str]:
+        """Stages that the turn went through, whose measurement says nothing.
+
+        Those of a turn in which the call moved, and spans whose end is before their beginning: of a clip in
+        two parts, for example, whose first part was answered already. A turn with a problem of which nothing
+        was measured has its first stage.
+        """
+        spans = self._spans()
+        if self.moved:
+            return frozenset(spans)
+        known = {name: value for name, value in spans.items() if value is not None}
+        if self.problem and not known:
+            return frozenset({"voice_to_voice"})
+        return frozenset(name for name, value in known.items() if value < 0)
+
+    def _spans(self) -> dict[str, float | None]:
         metrics = self.metrics or TurnMetrics(turn=0)
         return {
             "voice_to_voice": self.voice_to_voice_ms,
@@ -185,9 +207,12 @@ class TurnTracker:
         self._by_turn: dict[int, TurnReport] = {}
         self._by_response: dict[str, TurnReport] = {}
         self._unanswered: TurnReport | None = None
+        self._moving = False
+        """The call has left its server, and has no other one yet."""
 
     def begin(self, report: TurnReport) -> None:
         """The user begins to speak."""
+        report.moved = self._moving
         self.reports.append(report)
 
     def enter(self, report: TurnReport, now: float) -> None:
@@ -223,8 +248,16 @@ class TurnTracker:
                 self._on_answer(event)
             case protocol.ErrorEvent() if event.code not in _HARMLESS:
                 self._on_failure(event)
+            case Reconnecting() | Reconnected():
+                self._on_move(is_over=isinstance(event, Reconnected))
             case _:
                 pass
+
+    def _on_move(self, *, is_over: bool) -> None:
+        self._moving = not is_over
+        for report in self.reports:
+            if not report.settled.is_set():
+                report.moved = True
 
     def answered_by(self, response_id: str) -> TurnReport:
         """The turn whose answer this is."""

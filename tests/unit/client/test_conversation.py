@@ -17,11 +17,13 @@ from parley import protocol
 from parley.errors import ModelUnavailableError
 from parley_client import NO_RETRY, AgentAudio, CallEndedError, CallLostError, connect
 from parley_client.audio.files import speech_span
+from parley_client.audio.microphone import PacedMicrophone
 from parley_client.cli.conversation import ScriptedConversation
-from parley_client.cli.output import by_stage, latency_table, print_reports
+from parley_client.cli.output import STAGES, by_stage, latency_table, print_reports
 from parley_client.cli.script import ScriptTurn
 from parley_client.cli.turns import TurnReport, TurnTracker, percentile
 from parley_client.cli.view import CallView, make_console
+from parley_client.events import Reconnected, Reconnecting
 
 RATE = 22_050
 
@@ -914,7 +916,7 @@ def test_the_latency_table_has_a_row_for_each_turn_and_both_percentiles():
     ]
     table = latency_table(reports)
     columns = {column.header: list(column.cells) for column in table.columns}
-    assert columns["turn"] == ["1", "2", "p50", "p95"]
+    assert columns["turn"] == ["1", "2", "p50 of 2", "p95 of 2"]
     assert columns["voice→\nvoice"] == ["400", "500", "400", "500"]
     assert columns["then\nvoice"] == ["100", "200", "100", "200"]
     assert columns["barge\nin"] == ["", "", "", ""]
@@ -951,6 +953,67 @@ def test_the_whole_report_can_be_read_in_80_columns():
     assert row.split() == ["11-whats-my-name", *cells]
     explained = lines[next(n for n, line in enumerate(lines) if "voice→voice" in line) :]
     assert {len(line) - len(line.lstrip()) for line in explained if line.startswith(" " * 13)} == {14}
+
+
+def test_what_is_no_measurement_is_shown_as_such_and_not_counted():
+    usual, moved, early, silent = (
+        measured("usual"),
+        measured("moved"),
+        measured("early"),
+        TurnReport("silent"),
+    )
+    moved.moved = True
+    early.answered_s = 1.5
+    silent.problem = "no speech was noticed in it"
+    reports = [usual, measured("other"), moved, early, silent]
+    lines = shown(reports, width=100)
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
+    assert rows["moved"] == ["-"] * len(STAGES)
+    assert rows["early"][:3] == ["-", "1200", "-"]
+    assert rows["silent"] == ["-"]
+    assert rows["p50"][:4] == ["of", "3", "2300", "1200"]
+    assert rows["p95"][:4] == ["of", "3", "2300", "1200"]
+    assert any("no valid measurement, and not in p50 and p95" in line for line in lines)
+    assert by_stage(reports)["voice_to_voice"] == pytest.approx([2300, 2300])
+
+
+def test_turns_in_which_the_call_moves_have_no_measurement():
+    tracker = TurnTracker()
+    done, going_on, begun, later = (TurnReport(name) for name in ("done", "going on", "begun", "later"))
+    tracker.begin(done)
+    done.settled.set()
+    tracker.begin(going_on)
+    tracker.on_event(Reconnecting("lost"), 1.0)
+    tracker.begin(begun)
+    tracker.on_event(Reconnected(gap_ms=300.0, reason="lost"), 2.0)
+    tracker.begin(later)
+    assert [report.moved for report in tracker.reports] == [False, True, True, False]
+
+
+async def test_all_lines_of_a_call_have_one_clock(monkeypatch):
+    """A microphone that is behind has spoken its clip, by its own clock, before events that came already."""
+    speak = PacedMicrophone.speak
+
+    def late(microphone, samples):
+        spoken = speak(microphone, samples)
+        spoken.began_s -= 10
+        return spoken
+
+    monkeypatch.setattr(PacedMicrophone, "speak", late)
+    times = []
+
+    class Clock(Watcher):
+        def begin_turn(self, turn, at_s):
+            times.append(at_s)
+
+        def show(self, event, at_s):
+            times.append(at_s)
+
+    async with line(TinyAgent()) as call:
+        conversation = ScriptedConversation(call, Clock(), chunk_ms=10)
+        await conversation.run([ScriptTurn(name, clip(), pause_ms=20) for name in ("one", "two")])
+    assert len(times) > 10
+    assert times == sorted(times)
 
 
 def test_one_turn_is_one_line_without_percentiles():
