@@ -42,7 +42,7 @@ from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.call import Call
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.demo_tools import DEMO_TOOLS
-from parley_client.cli.own_server import project_profiles
+from parley_client.cli.own_server import profile_name
 from parley_client.cli.script import ScriptTurn, load_script
 from parley_client.cli.turns import TurnReport, percentile
 
@@ -350,7 +350,8 @@ def main() -> int:
     parser.add_argument("--faults", default=",".join(_FAULTS), help="in this order (default: %(default)s)")
     parser.add_argument(
         "--profile",
-        choices=project_profiles(),
+        type=profile_name,
+        metavar="NAME",
         default=TINY_PROFILE,
         help=f"or {DEFAULT_PROFILE} (default: %(default)s)",
     )

@@ -22,7 +22,7 @@ from parley.launcher.options import DEFAULT_PROFILE, TINY_PROFILE
 from parley_client.cli.arguments import run_to_end
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import project_profiles
+from parley_client.cli.own_server import profile_name
 from parley_client.cli.script import ScriptTurn, load_script
 from parley_client.cli.turns import percentile
 from parley_client.cli.view import make_console
@@ -152,7 +152,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--profile",
-        choices=project_profiles(),
+        type=profile_name,
+        metavar="NAME",
         default=TINY_PROFILE,
         help=f"or {DEFAULT_PROFILE} (default: %(default)s)",
     )

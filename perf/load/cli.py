@@ -22,7 +22,7 @@ from parley.errors import ParleyError
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley_client.cli.arguments import handle_signals
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import own_server, project_profiles
+from parley_client.cli.own_server import own_server, profile_name
 from parley_client.cli.view import make_console
 from parley_client.errors import AudioFileError, ClientError, OutputClosedError
 
@@ -59,7 +59,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--workers", type=int, default=2, help="processes of locust (default: %(default)s)")
     add(
         "--profile",
-        choices=project_profiles(),
+        type=profile_name,
+        metavar="NAME",
         default=TINY_PROFILE,
         help="of the server, and of what is said (default: %(default)s)",
     )

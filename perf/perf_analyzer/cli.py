@@ -25,7 +25,7 @@ from parley.launcher.models import leave_out_absent, model_folders, model_names
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.runtime.repository import read_parameters
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import project_profiles, running_server
+from parley_client.cli.own_server import profile_name, running_server
 from parley_client.cli.view import make_console
 from parley_client.errors import ClientError
 from perf_analyzer.export import Figures
@@ -84,7 +84,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("models", nargs="*", metavar="MODEL", help=f"of {', '.join(DRIVES)} (default: all that are served)")
     add(
         "--profile",
-        choices=project_profiles(),
+        type=profile_name,
+        metavar="NAME",
         default=TINY_PROFILE,
         help="of the models (default: %(default)s)",
     )

@@ -21,7 +21,7 @@ from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
 from parley_client.cli.arguments import handle_signals
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import project_profiles, running_server
+from parley_client.cli.own_server import profile_name, running_server
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 from simulate.caller import Job, run_calls
@@ -60,7 +60,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add(
         "--profile",
-        choices=project_profiles(),
+        type=profile_name,
+        metavar="NAME",
         default=TINY_PROFILE,
         help="of the server and its callers (default: %(default)s)",
     )

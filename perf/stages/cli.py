@@ -23,7 +23,7 @@ from parley.errors import ParleyError
 from parley.launcher import DEFAULT_PROFILE, EmbeddedServer
 from parley_client.cli.arguments import handle_signals, run_to_end
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import own_server, project_profiles
+from parley_client.cli.own_server import own_server, profile_name
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 from parley_client.stages.transcription import TRANSCRIBERS
@@ -112,7 +112,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--profile",
-        choices=project_profiles(),
+        type=profile_name,
+        metavar="NAME",
         default=DEFAULT_PROFILE,
         help="of the own server (default: %(default)s)",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
@@ -266,8 +267,8 @@ def count(text: str) -> int:
 def positive(text: str) -> float:
     """A number above zero, as an argument."""
     value = float(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError("must be above 0")
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"a number above 0 expected, not {text!r}")
     return value
 
 

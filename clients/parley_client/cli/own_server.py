@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from parley.runtime.names import suggest_name
 from parley_client.cli import CHECKOUT
 from parley_client.cli.arguments import handle_signals
 from parley_client.errors import ClientError, OutputClosedError
 
 if TYPE_CHECKING:
     from parley.launcher import EmbeddedServer
+
+
+_MOST_LINES = 10_000
 
 
 @contextmanager
@@ -47,11 +52,12 @@ def own_server(console: Console, name: str, **options: Any) -> Iterator[Embedded
         ClientError: it cannot start.
     """
     launcher = _load_launcher()
-    chosen = launcher.ServerOptions(
-        state_dir=CHECKOUT / ".server" / name, grpc_port=0, http_port=0, metrics_port=0, **options
-    )
-    server = launcher.EmbeddedServer(chosen, on_progress=partial(_print_line, console))
+    state = CHECKOUT / ".server" / name
+    chosen = launcher.ServerOptions(state_dir=state, grpc_port=0, http_port=0, metrics_port=0, **options)
+    progress = _Progress(console, state / "launcher.log")
+    server = launcher.EmbeddedServer(chosen, on_progress=progress.on_line)
     try:
+        server.check_free()
         server.check_settings()
         launcher.bring_weights(chosen)
         console.print("Starting Triton with the agent's models …")
@@ -59,11 +65,41 @@ def own_server(console: Console, name: str, **options: Any) -> Iterator[Embedded
         with console.status("Loading the models …"):
             server.start()
         console.print(f"Ready after {time.perf_counter() - began:.1f} s at {server.endpoints.grpc}.\n")
+        progress.is_apart = True
         yield server
     except launcher.LauncherError as error:
         raise ClientError(str(error)) from error
     finally:
+        progress.is_apart = False
         _stop(server, console)
+        if progress.count_apart:
+            _print_line(console, f"{progress.count_apart} lines about it meanwhile: {progress.file}")
+
+
+class _Progress:
+    """The launcher's lines: on the console while the server starts and stops, in a file while it is used.
+
+    Args:
+        console: shows them.
+        file: takes those that would come between the lines of a call, the first :data:`_MOST_LINES`.
+    """
+
+    def __init__(self, console: Console, file: Path) -> None:
+        self.is_apart = False
+        self.count_apart = 0
+        """How many lines have come while they went to the file."""
+        self.file = file
+        self._console = console
+
+    def on_line(self, line: str) -> None:
+        """Take a line; called by the launcher's threads, too, one at a time."""
+        if not self.is_apart:
+            _print_line(self._console, line)
+            return
+        self.count_apart += 1
+        if self.count_apart <= _MOST_LINES:
+            with suppress(OSError), self.file.open("a" if self.count_apart > 1 else "w") as file:
+                file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
 
 
 def default_profile() -> str:
@@ -76,14 +112,20 @@ def default_profile() -> str:
     return profile
 
 
-def project_profiles() -> list[str]:
-    """Names of the profiles of the project's models.
+def profile_name(text: str) -> str:
+    """The name of a profile of the project's models, as an argument.
 
-    Raises:
-        ClientError: something that the server needs is not installed.
+    A client without the server's packages, or without a checkout, has no list of them: any name will do.
     """
-    profiles: list[str] = _load_launcher().list_profiles(CHECKOUT / "model_repository")
-    return profiles
+    try:
+        profiles: list[str] = _load_launcher().list_profiles(CHECKOUT / "model_repository")
+    except ClientError:
+        return text
+    if profiles and text not in profiles:
+        raise argparse.ArgumentTypeError(
+            f"no profile {text!r}{suggest_name(text, profiles)}; there are {', '.join(profiles)}"
+        )
+    return text
 
 
 def _print_line(console: Console, line: str) -> None:

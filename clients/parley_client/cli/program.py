@@ -31,6 +31,7 @@ from parley_client.cli.commands import (
     voices,
 )
 from parley_client.cli.output import print_error, until_closed
+from parley_client.cli.parser import CommandParser
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError, UsageError
 
@@ -61,7 +62,7 @@ _WRONG_USAGE = 2
 
 def build_parser() -> argparse.ArgumentParser:
     """All commands and their arguments."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="parley",
         description="Talk to a Parley voice agent.",
         epilog=_EXAMPLES,

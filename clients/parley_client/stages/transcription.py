@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.engines.registry import ENGLISH
+from parley.errors import ModelUnavailableError
 from parley.inference import struct_tensor
 from parley.languages import primary_language
 from parley.triton.grpc_client import GrpcModelClient
@@ -44,6 +45,22 @@ async def find_loaded(channel: grpc.aio.Channel, names: Sequence[str], timeout_s
         if await is_model_ready(channel, name, min(timeout_s, _READY_S)):
             return name
     return names[0]
+
+
+async def check_loaded(channel: grpc.aio.Channel, model: str, timeout_s: float) -> None:
+    """Find out before the first recording that a chosen model for recordings is not there.
+
+    Raises:
+        ModelUnavailableError: it is not ready; the text has those that are.
+        ParleyError: the server cannot be asked.
+    """
+    ready = [name for name in TRANSCRIBERS if await is_model_ready(channel, name, min(timeout_s, _READY_S))]
+    if model not in ready:
+        raise ModelUnavailableError(
+            f"the server has not loaded {model}; of the models for recordings it has "
+            f"{', '.join(ready) or 'none'}. A model without its weights is left out: "
+            "`make models` lists them, and `make fetch MODEL=NAME` brings some"
+        )
 
 
 class Transcriber(ClosedAtTheEnd):

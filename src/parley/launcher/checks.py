@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from parley.launcher.models import (
 )
 from parley.launcher.options import LauncherSettingsError, ServerOptions, ToolsFileError
 from parley.logs import read_log_format
+from parley.runtime.names import suggest_name
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_config_file, read_parameters
 
@@ -27,7 +27,7 @@ _AGENT = "voice_agent"
 _READERS = ("text", "choice", "boolean", "names", "integer", "number", "variable")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CLOSE = 0.7
-"""Likeness of a name that may be meant, as ``difflib`` counts it."""
+"""Likeness of a setting that may be meant."""
 _CODE = Path(parley.__file__).parent
 
 
@@ -170,8 +170,7 @@ def find_unknown_settings(repository: Path, environment: Mapping[str, str]) -> l
 def _describe_setting(variable: str, model: str, known: Collection[str]) -> str:
     prefix = _prefix(model)
     names = sorted(name.removeprefix(prefix) for name in known if name.startswith(prefix))
-    close = difflib.get_close_matches(variable.removeprefix(prefix), names, n=1, cutoff=_CLOSE)
-    meant = f"; did you mean {prefix}{close[0]}?" if close else ""
+    meant = suggest_name(variable.removeprefix(prefix), names, prefix=prefix, close=_CLOSE)
     return f"warning: {variable} has no effect: {model} has no such setting{meant}"
 
 

@@ -20,10 +20,12 @@ from parley.launcher.options import (
     GPU_PROFILE,
     ROOT,
     TINY_PROFILE,
+    LauncherSettingsError,
     ServerOptions,
     SetupIncompleteError,
     StartInterruptedError,
 )
+from parley.runtime.names import suggest_name
 from parley.runtime.repository import config_path, read_config_file, read_parameters
 from parley.runtime.weights import INCOMPLETE, weights_variable
 
@@ -77,8 +79,8 @@ def check_models(options: ServerOptions) -> None:
     """Find the mistakes that Triton reports badly.
 
     Raises:
-        SetupIncompleteError: there is no repository, profile or model of this name, or Triton cannot use a
-            folder of this name.
+        SetupIncompleteError: there is no repository, or Triton cannot use a folder of this name.
+        LauncherSettingsError: it has no profile or model of this name.
     """
     for folder in (options.model_repository, options.state_dir):
         if found := _UNSAFE.search(str(folder)):
@@ -92,15 +94,16 @@ def check_models(options: ServerOptions) -> None:
             f"{options.model_repository} is not a model repository: no */config.pbtxt, no */configs/*.pbtxt."
         )
     if options.profile not in profiles:
-        raise SetupIncompleteError(
-            f"{options.model_repository} has no profile {options.profile!r}; it has {', '.join(profiles)}. "
+        raise LauncherSettingsError(
+            f"{options.model_repository} has no profile {options.profile!r}"
+            f"{suggest_name(options.profile, profiles)}; it has {', '.join(profiles)}. "
             "Choose one with --profile NAME."
         )
     present = model_names(options)
     if missing := [name for name in options.load_models if name not in present]:
-        raise SetupIncompleteError(
+        raise LauncherSettingsError(
             f"The profile {options.profile} of {options.model_repository} has no model "
-            f"{', '.join(missing)}; it has {', '.join(present)}."
+            f"{', '.join(missing)}{suggest_name(missing[0], present)}; it has {', '.join(present)}."
         )
 
 

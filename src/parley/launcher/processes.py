@@ -14,7 +14,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,6 +203,24 @@ class StateLock:
         """Prefix of the shared memory and temporary files of such a server. A process number would not tell
         that it is dead: in a container that was started again the numbers begin anew."""
 
+    def check(self) -> bool:
+        """Whether the lock is free; False: a server holds it whose launcher has died.
+
+        Raises:
+            AlreadyRunningError: a live launcher holds the lock.
+        """
+        if not self._folder.is_dir():
+            return True
+        self._open()
+        try:
+            if self._try():
+                return True
+            if not self._is_orphan(self._read()):
+                raise AlreadyRunningError(self._explain())
+            return False
+        finally:
+            self._close()
+
     def acquire(self) -> int:
         """Lock the folder and return the descriptor; ends a server whose launcher has died.
 
@@ -210,7 +228,7 @@ class StateLock:
             AlreadyRunningError: a live launcher holds the lock.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._open()
         if not self._try():
             self._end_orphan()
             if not self._try():
@@ -244,6 +262,9 @@ class StateLock:
             self._noted = {}
             self._close()
 
+    def _open(self) -> None:
+        self._file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
     def _close(self) -> None:
         os.close(self._file)
         self._file = -1
@@ -265,9 +286,13 @@ class StateLock:
     def _end_orphan(self) -> None:
         """End processes whose launcher has died: nothing else would ever stop them."""
         record = self._read()
-        if not record or _is_alive(int(record["launcher"]), record["launcher_started"]):
-            return
-        self.ended = kill_session(int(record["session"]))
+        if self._is_orphan(record):
+            self.ended = kill_session(int(record["session"]))
+
+    @staticmethod
+    def _is_orphan(record: Mapping[str, Any]) -> bool:
+        """Whether a server is recorded whose launcher has died."""
+        return bool(record) and not _is_alive(int(record["launcher"]), record["launcher_started"])
 
     def _explain(self) -> str:
         record = self._read()

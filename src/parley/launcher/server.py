@@ -210,6 +210,16 @@ class EmbeddedServer:
     ) -> None:
         self.stop()
 
+    def check_free(self) -> None:
+        """Find at once what another server or program has: the state folder, or a port.
+
+        Raises:
+            AlreadyRunningError: a launcher runs with the same state folder.
+            PortBusyError: another program listens on a given port.
+        """
+        if self._lock.check():  # else a server without its launcher, which the start ends, has the ports
+            choose_ports(self._options)
+
     def check_settings(self) -> None:
         """Find what would make a start fail or wait in vain, before anything is downloaded or started.
 

@@ -128,6 +128,28 @@ def test_numbers_out_of_range_are_wrong_usage(argument, words, capsys):
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command", "words"),
+    [
+        ("gateway --lisen 9000", "gateway", "unrecognized arguments: --lisen (did you mean --listen?)"),
+        ("gateway keys new --nam kiosk --scpoe chat", "gateway keys new", "--scpoe (did you mean --scope?)"),
+        ("say a.wav --voise ef_dora", "say", "--voise (did you mean --voice?)"),
+        ("say a.wav --zzz=1", "say", "unrecognized arguments: --zzz=1"),
+        ("voices enrol", "voices", "invalid choice: 'enrol'"),
+        ("voices show anna --tiemout 3", "voices show", "--tiemout (did you mean --timeout?)"),
+        ("drain all of it", "drain", "unrecognized arguments: all of it"),
+        ("--verison", "", "--verison (did you mean --version?)"),
+    ],
+)
+def test_what_is_misspelt_is_answered_with_the_usage_of_its_command(arguments, command, words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments.split())
+    error = capsys.readouterr().err
+    assert f"usage: parley {command}".strip() in error
+    assert f"parley {command}".strip() + ": error: " in error
+    assert words in error
+
+
 def start_of(*arguments):
     """What the server is told first."""
     args = build_parser().parse_args(["talk", *arguments])
@@ -383,6 +405,47 @@ async def test_a_recording_without_speech_is_told(clip, capsys):
         assert await run_transcribe(clip, server=triton.address) == 0
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"{clip}: (no speech)\n")
+
+
+async def test_a_recording_is_read_by_the_model_that_is_named(clip, capsys):
+    async with serving(b'{"text": "hola", "duration_ms": 62}') as triton:
+        triton.ready = {"moonshine_transcribe", "whisper_transcribe", "sherpa_onnx_transcribe"}
+        for name in ("sherpa_onnx", "whisper_transcribe"):
+            assert await run_transcribe(clip, "--model", name, server=triton.address) == 0
+    assert [request.model_name for request in triton.requests] == [
+        "sherpa_onnx_transcribe",
+        "whisper_transcribe",
+    ]
+
+
+async def test_a_model_that_is_not_loaded_is_refused_with_those_that_are(clip):
+    async with serving(b"{}") as triton:
+        triton.ready = {"moonshine_transcribe", "piper"}
+        with pytest.raises(ModelUnavailableError, match=r"not loaded sherpa_onnx.* it has moonshine"):
+            await run_transcribe(clip, "--model", "sherpa_onnx", server=triton.address)
+        triton.ready = set()
+        with pytest.raises(ModelUnavailableError, match=r"it has none\. .*make fetch"):
+            await run_transcribe(clip, "--model", "sherpa_onnx", server=triton.address)
+        assert not triton.requests
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--model", "wisper"],
+            "recordings 'wisper' (did you mean whisper?); there are parakeet,",
+        ),
+        (["--model", "piper"], "no model for recordings 'piper'"),
+        (["--phrase-weight", "nan"], "0 to 10 expected, not 'nan'"),
+        (["--nbest", "-1"], "a whole number expected"),
+        (["--timeout", "nan"], "a number above 0 expected, not 'nan'"),
+    ],
+)
+def test_how_recordings_are_read_is_checked_before_a_server_is_asked(arguments, words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["transcribe", "a.wav", *arguments])
+    assert words in capsys.readouterr().err
 
 
 def test_a_folder_is_no_recording(tmp_path):

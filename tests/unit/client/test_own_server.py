@@ -62,10 +62,22 @@ def test_a_client_without_the_server_cannot_know_the_default(program, monkeypatc
     assert "no server" in capsys.readouterr().err
 
 
-def test_a_profile_that_there_is_not_is_refused_with_those_that_there_are(program, capsys):
-    assert main(["models", "--profile", "nope"]) == 1
-    assert "parley: there is no profile 'nope'; there are gpu, open, tiny" in capsys.readouterr().err
+@pytest.mark.parametrize("command", ["models", "demo", "capacity"])
+def test_a_profile_that_there_is_not_is_refused_with_the_nearest(program, capsys, command):
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "--profile", "opne"])
+    error = capsys.readouterr().err
+    assert f"usage: parley {command} " in error
+    assert "no profile 'opne' (did you mean open?); there are gpu, open, tiny" in error
     assert not (program / "arguments").exists()
+
+
+def test_without_the_server_any_profile_may_be_that_of_a_running_one(monkeypatch):
+    def missing():
+        raise ClientError("no server can be started here")
+
+    monkeypatch.setattr(own_server, "_load_launcher", missing)
+    assert own_server.profile_name("mine") == "mine"
 
 
 class LauncherError(Exception):
@@ -83,13 +95,16 @@ class Server:
         self.done.append(name)
         self.during.get(name, lambda: None)()
 
-    def made(self, options):
-        self.options = options
+    def made(self, options, on_progress):
+        self.options, self.say = options, on_progress
         return self
 
     def brought(self, options):
         assert options is self.options
         self._note("bring")
+
+    def check_free(self):
+        self._note("free")
 
     def check_settings(self):
         self._note("check")
@@ -111,9 +126,10 @@ def server(monkeypatch):
     fake = Server()
     launcher = SimpleNamespace(
         ServerOptions=SimpleNamespace,
-        EmbeddedServer=lambda options, on_progress: fake.made(options),
+        EmbeddedServer=fake.made,
         LauncherError=LauncherError,
         DEFAULT_PROFILE="usual",
+        list_profiles=lambda _: ["gpu", "open", "tiny"],
         bring_weights=fake.brought,
     )
     monkeypatch.setattr(own_server, "_load_launcher", lambda: launcher)
@@ -131,7 +147,7 @@ def fail(error):
 
 def test_a_server_is_started_and_stopped(server):
     assert hold() == "127.0.0.1:5"
-    assert server.done == ["check", "bring", "start", "stop", "stopped"]
+    assert server.done == ["free", "check", "bring", "start", "stop", "stopped"]
 
 
 def test_options_that_cannot_be_used_are_refused_before_anything_is_said(server):
@@ -140,14 +156,14 @@ def test_options_that_cannot_be_used_are_refused_before_anything_is_said(server)
     with pytest.raises(ClientError, match="no profile"):
         hold(console)
     assert console.file.getvalue() == ""
-    assert server.done == ["check", "stop", "stopped"]
+    assert server.done == ["free", "check", "stop", "stopped"]
 
 
 def test_weights_that_cannot_be_brought_end_it_before_the_start(server):
     server.during["bring"] = lambda: fail(LauncherError("no weights"))
     with pytest.raises(ClientError, match="no weights"):
         hold()
-    assert server.done == ["check", "bring", "stop", "stopped"]
+    assert server.done == ["free", "check", "bring", "stop", "stopped"]
 
 
 def test_the_demonstration_takes_the_usual_profile_or_the_one_that_is_named(server, monkeypatch):
@@ -155,6 +171,24 @@ def test_the_demonstration_takes_the_usual_profile_or_the_one_that_is_named(serv
     for flags, profile in ([], "usual"), (["--profile", "open"], "open"):
         assert main(["demo", "--out", os.devnull, *flags]) == 0
         assert server.options.profile == profile
+
+
+def test_what_the_launcher_does_during_a_call_is_told_afterwards_and_where(server, monkeypatch, tmp_path):
+    monkeypatch.setattr(own_server, "CHECKOUT", tmp_path)
+    (tmp_path / ".server/demo").mkdir(parents=True)
+    server.during["start"] = lambda: server.say("loaded qwen3 (1 of 9)")
+    console = Console(file=io.StringIO(), width=200)
+    with own_server.running_server(None, console, "demo"):
+        server.say("qwen3 failed its canary, which is repeated: late")
+        server.say("qwen3 is loaded again")
+        assert "canary" not in console.file.getvalue()
+    shown = console.file.getvalue()
+    assert "server: loaded qwen3" in shown
+    log = tmp_path / ".server/demo/launcher.log"
+    assert f"server: 2 lines about it meanwhile: {log}" in shown
+    first, second = log.read_text().splitlines()
+    assert first[9:] == "qwen3 failed its canary, which is repeated: late"
+    assert second[9:] == "qwen3 is loaded again"
 
 
 def test_a_given_server_is_left_alone(server):
@@ -182,7 +216,7 @@ def test_a_signal_while_stopping_hastens_it(server, number):
     before = signal.getsignal(number)
     server.during["stop"] = lambda: signal.raise_signal(number)
     hold()
-    assert server.done == ["check", "bring", "start", "stop", "kill", "stopped"]
+    assert server.done == ["free", "check", "bring", "start", "stop", "kill", "stopped"]
     assert signal.getsignal(number) is before
 
 
@@ -205,4 +239,4 @@ def test_a_reader_that_left_does_not_keep_the_server_alive(server):
         console = OutputConsole(file=file)
         with pytest.raises(OutputClosedError):
             hold(console)
-    assert server.done == ["check", "bring", "start", "stop", "stopped"]
+    assert server.done == ["free", "check", "bring", "start", "stop", "stopped"]

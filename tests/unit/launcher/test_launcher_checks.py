@@ -178,7 +178,7 @@ MODELS = ROOT / "model_repository"
 def test_a_misspelt_setting_is_reported(variable, model, meant):
     (line,) = find_unknown_settings(MODELS, {variable: "1"})
     assert line.startswith(f"warning: {variable} has no effect: {model} has no such setting")
-    assert line.endswith(f"; did you mean {meant}?" if meant else "setting")
+    assert line.endswith(f" (did you mean {meant}?)" if meant else "setting")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -136,6 +138,27 @@ def test_the_program_ends_with_the_launcher(program, tmp_path):
     assert not any(child.is_running() for child in children)
 
 
+def test_a_taken_port_is_noticed_before_anything_is_brought_or_checked(monkeypatch, capfd):
+    def unreached(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(command, "bring_weights", unreached)
+    monkeypatch.setattr(command.EmbeddedServer, "check_settings", unreached)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert command.main(["--any-port", "--name", "none", "--http-port", str(port)]) == 1
+    error = capfd.readouterr().err
+    assert f"error: The http port 127.0.0.1:{port} cannot be used (Address already in use)" in error
+    assert f"process {os.getpid()} (" in error
+    assert "--any-port" in error
+
+
+def test_a_profile_that_there_is_not_is_wrong_usage(capfd):
+    assert command.main(["--any-port", "--name", "none", "--profile", "opne"]) == 2
+    error = capfd.readouterr().err
+    assert "no profile 'opne' (did you mean open?); it has gpu, open, tiny." in error
+
+
 @pytest.mark.parametrize(("arguments", "brought"), [([], ["tiny"]), (["--no-fetch"], [])])
 def test_the_command_brings_weights_unless_no_fetch_is_given(monkeypatch, arguments, brought):
     seen = []
@@ -155,7 +178,7 @@ def test_the_command_brings_weights_unless_no_fetch_is_given(monkeypatch, argume
         signal.getsignal(signal.SIGHUP),
     )
     try:
-        assert command.main(["--profile", "tiny", "--any-port", *arguments]) == 1
+        assert command.main(["--profile", "tiny", "--any-port", "--name", "none", *arguments]) == 1
     finally:
         for number, handler in zip((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), before, strict=True):
             signal.signal(number, handler)

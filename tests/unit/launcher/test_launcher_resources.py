@@ -31,6 +31,7 @@ from parley.launcher.options import (
     ROOT,
     TINY_PROFILE,
     AlreadyRunningError,
+    LauncherSettingsError,
     PortBusyError,
     ServerOptions,
     SetupIncompleteError,
@@ -264,16 +265,18 @@ def test_a_folder_of_weights_that_was_named_and_is_not_there_is_told(tmp_path):
 
 
 def test_a_model_that_is_not_there_is_named(repository):
-    with pytest.raises(SetupIncompleteError, match="no model nope; it has echo"):
+    with pytest.raises(LauncherSettingsError, match="no model nope; it has echo"):
         check_models(ServerOptions(model_repository=repository, load_models=("nope",)))
     with pytest.raises(SetupIncompleteError, match="not a model repository"):
         check_models(ServerOptions(model_repository=repository / "echo"))
 
 
 def test_a_profile_that_is_not_there_is_named(repository):
-    for profile in ("cpu", "", "../tiny"):
-        with pytest.raises(SetupIncompleteError, match=rf"no profile '{profile}'; it has gpu, tiny\."):
+    for profile in ("mine", "", "../mine"):
+        with pytest.raises(LauncherSettingsError, match=rf"no profile '{profile}'; it has gpu, tiny\."):
             check_models(ServerOptions(model_repository=repository, profile=profile))
+    with pytest.raises(LauncherSettingsError, match=r"no profile 'tinny' \(did you mean tiny\?\); it has"):
+        check_models(ServerOptions(model_repository=repository, profile="tinny"))
     for profile in ("gpu", "tiny"):
         check_models(ServerOptions(model_repository=repository, profile=profile))
 
@@ -282,7 +285,7 @@ def test_a_model_of_another_profile_is_not_loaded(repository):
     (repository / "whisper" / "configs").mkdir(parents=True)
     (repository / "whisper" / "configs" / "open.pbtxt").touch()
     check_models(ServerOptions(model_repository=repository, profile="open", load_models=("whisper",)))
-    with pytest.raises(SetupIncompleteError, match=r"profile tiny of .* has no model whisper; it has echo"):
+    with pytest.raises(LauncherSettingsError, match=r"profile tiny of .* has no model whisper; it has echo"):
         check_models(ServerOptions(model_repository=repository, load_models=("whisper",)))
     assert read_parameters(repository / "whisper", "tiny", {}) is None
 
@@ -302,6 +305,8 @@ def test_a_live_launchers_lock_is_respected(tmp_path):
     first.record(os.getpid(), "ready", "")
     with pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}.*--name"):
         second.acquire()
+    with pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}.*--name"):
+        second.check()
     first.record_stop()
     with pytest.raises(AlreadyRunningError, match=r"is stopping .*Try again in a few seconds\.$"):
         second.acquire()
@@ -324,9 +329,12 @@ def test_a_dead_launchers_server_is_ended(tmp_path):
     server = int(made.stdout)
     assert psutil.pid_exists(server)
     lock = StateLock(tmp_path)
+    assert not lock.check()
+    assert psutil.pid_exists(server)
     lock.acquire()
     lock.release()
     assert server in lock.ended
+    assert lock.check()
     assert session_members(server) == []
 
 

@@ -26,7 +26,7 @@ from parley_client.cli.arguments import (
 )
 from parley_client.cli.commands.say import play
 from parley_client.cli.conversation import DEFAULT_TURN_TIMEOUT_S
-from parley_client.cli.own_server import default_profile, running_server
+from parley_client.cli.own_server import default_profile, profile_name, running_server
 from parley_client.cli.script import Script, load_script
 from parley_client.errors import ClientError
 
@@ -79,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
+        type=profile_name,
         metavar="NAME",
         help="of the models of the server that is started, or is running (see parley models)",
     )

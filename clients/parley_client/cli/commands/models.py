@@ -11,7 +11,7 @@ import subprocess
 from rich.console import Console
 
 from parley_client.cli import CHECKOUT
-from parley_client.cli.own_server import default_profile, project_profiles
+from parley_client.cli.own_server import default_profile, profile_name
 from parley_client.errors import ClientError
 
 HELP = "list a profile's models: what they are, licences, sizes, and whether their weights are here"
@@ -25,7 +25,10 @@ _PROGRAM = CHECKOUT / "scripts" / "fetch_models"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.add_argument(
-        "--profile", metavar="NAME", help="of the model repository (default: that of `make serve`)"
+        "--profile",
+        type=profile_name,
+        metavar="NAME",
+        help="of the model repository (default: that of `make serve`)",
     )
     parser.add_argument(
         "--verify", action="store_true", help="read every file anew and compare it with its checksum"
@@ -40,12 +43,10 @@ def run(args: argparse.Namespace, _console: Console) -> int:
         1 if something is not there.
 
     Raises:
-        ClientError: there is no checkout with that program, or no such profile.
+        ClientError: there is no checkout with that program.
     """
     if not _PROGRAM.exists():
         raise ClientError("the list of models is part of the repository: run this in a checkout of it")
-    if args.profile and args.profile not in (profiles := project_profiles()):
-        raise ClientError(f"there is no profile {args.profile!r}; there are {', '.join(profiles)}")
     profile = args.profile or default_profile()
     flags = [flag for flag, given in (("--verify", args.verify), ("--json", args.json)) if given]
     return subprocess.run([_PROGRAM, "--status", "--profile", profile, *flags], check=False).returncode

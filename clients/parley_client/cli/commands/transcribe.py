@@ -11,22 +11,28 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from parley.asr.decoding.boosting import MAX_WEIGHT
 from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
 from parley.errors import ParleyError
 from parley.protocol import Word
+from parley.runtime.names import suggest_name
 from parley_client.audio.files import read_speech
-from parley_client.cli.arguments import add_server, read_tls_options
+from parley_client.cli.arguments import add_server, count, read_tls_options, within
 from parley_client.cli.output import print_error
 from parley_client.errors import AudioFileError, ConnectError
 from parley_client.stages.server import LazyServer
-from parley_client.stages.transcription import MAX_SECONDS, Transcriber
+from parley_client.stages.transcription import MAX_SECONDS, TRANSCRIBERS, Transcriber, check_loaded
 
 EXAMPLES = """\
   parley transcribe meeting.wav    its text
   parley transcribe --words --json *.wav
-                                   one JSON object per file, with each word's time"""
+                                   one JSON object per file, with each word's time
+  parley transcribe --model whisper --language es llamada.wav
+                                   by another model than the server's first"""
 HELP = "write down what is said in audio files"
 _AT_ONCE = 8
+_SUFFIX = "_transcribe"
+_SHORT_NAMES = [name.removesuffix(_SUFFIX) for name in TRANSCRIBERS]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,18 +40,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="WAV, FLAC, OGG or MP3")
     parser.add_argument("--language", default="en", help="what is spoken (default: %(default)s)")
     parser.add_argument(
+        "--model",
+        type=_transcriber,
+        metavar="NAME",
+        help=f"who reads: one of {', '.join(_SHORT_NAMES)} (default: the first of them that the server has, "
+        "for other languages than English whisper)",
+    )
+    parser.add_argument(
         "--phrase", action="append", default=[], metavar="TEXT", help="a name or word to expect; repeatable"
     )
     parser.add_argument(
         "--phrase-weight",
-        type=float,
+        type=within(0, MAX_WEIGHT),
         default=TranscribeRequest().phrase_weight,
         metavar="W",
         help="how much phrases are favoured, 0 to 10 (default: %(default)s)",
     )
     parser.add_argument(
         "--nbest",
-        type=int,
+        type=count,
         default=0,
         metavar="N",
         help="with --json: the N best readings too, of a server that searches with a beam (at most 16)",
@@ -67,6 +80,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
 
     Raises:
         ConnectError: the server cannot be reached.
+        ModelUnavailableError: it has not loaded the model of ``--model``.
     """
     request = TranscribeRequest(
         language=args.language,
@@ -77,11 +91,15 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     places = asyncio.Semaphore(_AT_ONCE)
 
     async with LazyServer(args.server, tls=read_tls_options(args)) as server:
+        if args.model:
+            await check_loaded((await server.get()).channel, args.model, args.timeout)
 
         async def transcribe(path: Path) -> TranscribeReply:
             async with places:
                 audio = await asyncio.to_thread(read_speech, path, max_seconds=MAX_SECONDS)
-                async with Transcriber(await server.get(), timeout_s=args.timeout) as transcriber:
+                async with Transcriber(
+                    await server.get(), model=args.model, timeout_s=args.timeout
+                ) as transcriber:
                     return await transcriber.transcribe(audio, request)
 
         tasks = [asyncio.create_task(transcribe(path)) for path in args.files]
@@ -100,6 +118,18 @@ async def run(args: argparse.Namespace, console: Console) -> int:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
     return status
+
+
+def _transcriber(text: str) -> str:
+    """A model for recordings, as an argument; ``_transcribe`` may be left out."""
+    if text in TRANSCRIBERS:
+        return text
+    if text not in _SHORT_NAMES:
+        raise argparse.ArgumentTypeError(
+            f"no model for recordings {text!r}{suggest_name(text, _SHORT_NAMES)}; there are "
+            f"{', '.join(_SHORT_NAMES)}. `parley say` uses the recogniser of calls"
+        )
+    return text + _SUFFIX
 
 
 def _named(path: Path, error: ParleyError) -> str:

@@ -1,0 +1,15 @@
+"""Suggestions for misspelt names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_CLOSE = 0.6
+"""Least similarity, 0 to 1, of a name that is suggested."""
+
+
+def suggest_name(name: str, known: Iterable[str], *, prefix: str = "", close: float = _CLOSE) -> str:
+    """`` (did you mean NAME?)`` with the nearest known name behind ``prefix``; empty: none is near."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=close)
+    return f" (did you mean {prefix}{found[0]}?)" if found else ""
