@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from parley.errors import InvalidMessageError
+from parley.errors import InvalidMessageError, UnsupportedLanguageError
 from parley_client.channel import is_unknown_host
 from parley_client.cli import CHECKOUT, PARLEY
 from parley_client.errors import (
@@ -36,6 +36,11 @@ _NOT_READY = "It answers: its models are loading, or are being started again; wa
 _UNKNOWN_HOST = (
     "Look at the name in --server HOST:PORT: this machine cannot find it. A server of this machine is "
     "127.0.0.1:8001."
+)
+_LANGUAGES = (
+    "A language needs a voice and a recogniser. In the profile open, `make fetch MODEL=kokoro-82m` brings "
+    "voices of Spanish and French, `make fetch MODEL=whisper-base` a recogniser of 99 languages. Then start "
+    f"the server anew. `{PARLEY} voices` lists its voices (docs/how-to.md#a-conversation-in-spanish-or-french)."
 )
 _CALL_AGAIN = (
     f"The conversation is lost with it; call again. `{PARLEY} probe` says whether the models answer."
@@ -73,6 +78,8 @@ def advice(error: BaseException, server: str | None, notes: Path = _STATE) -> st
         server: ``host:port`` that was tried; None: none.
         notes: holds what the launchers of this checkout note, a folder for each server.
     """
+    if getattr(error, "code", "") == UnsupportedLanguageError.code:
+        return _LANGUAGES
     if isinstance(error, InvalidMessageError) and _TAKEN in str(error):
         return "Leave the built-in tools out with --no-demo-tools, or rename yours in the file of --tools."
     state = "" if server is None else noted_state(server, notes)

@@ -34,7 +34,8 @@ def find_weights(parameters: Parameters, default: str, files: Files) -> Path:
         ModelLoadingError: a file that describes the others cannot be used.
     """
     folder = resolve_weights(parameters, default)
-    return resolve_weights(parameters, default, files(folder, parameters))
+    remedy = _describe_recognizer(folder, parameters) if files is recognizer_files else ""
+    return resolve_weights(parameters, default, files(folder, parameters), remedy=remedy)
 
 
 def check_weights(parameters: Parameters) -> None:
@@ -79,9 +80,26 @@ def absence_of_weights(parameters: Parameters) -> str:
 def recognizer_files(folder: Path, parameters: Parameters) -> Sequence[str]:
     """Of a recogniser that reads stretches of speech."""
     # The families import ONNX Runtime.
-    from parley.asr.families import file_names  # noqa: PLC0415
+    from parley.asr.families import FILE, file_names  # noqa: PLC0415
 
-    return file_names(folder, parameters.text("family", "moonshine"))
+    names = file_names(folder, parameters.text("family", "moonshine"))
+    is_described = (folder / FILE).is_file()
+    if is_described or all((folder / name).is_file() for name in names):
+        return names
+    # Without it the files of the setting's family are sought, which may not be the folder's.
+    return (FILE, *names)
+
+
+def _describe_recognizer(folder: Path, parameters: Parameters) -> str:
+    from parley.asr.families import FAMILIES, FILE  # noqa: PLC0415
+
+    if (folder / FILE).is_file():
+        return ""
+    return (
+        f"write {FILE} into it if it is not of the family {parameters.text('family', 'moonshine')}, for "
+        f'example {{"family": "zipformer"}} (of {", ".join(FAMILIES)}; '
+        "docs/asr-models.md#a-folder-of-your-own has the names of their files)"
+    )
 
 
 def t3_files(folder: Path, parameters: Parameters) -> Sequence[str]:

@@ -31,11 +31,15 @@ _CLOSE = 0.7
 _CODE = Path(parley.__file__).parent
 
 
-def check_agent_models(options: ServerOptions, inherited: Mapping[str, str]) -> None:
+def check_agent_models(
+    options: ServerOptions, inherited: Mapping[str, str], left_out: Mapping[str, str] | None = None
+) -> None:
     """Refuse an agent whose canary could never be answered, because a model that it calls is not loaded.
 
     The agent does without a recogniser or a synthesizer that is absent, as long as another one is named, be
     it as a fallback.
+
+    ``left_out`` has the reasons why models are not loaded, by name.
 
     Raises:
         LauncherSettingsError: a named model is not in this profile, or is not loaded.
@@ -74,7 +78,10 @@ def check_agent_models(options: ServerOptions, inherited: Mapping[str, str]) -> 
             source = (
                 variable if parameters.environment.get(variable) else f"the parameter {setting} of {_AGENT}"
             )
-            raise LauncherSettingsError(_describe_model(options, (unknown or named)[0], source, possible))
+            wanted = (unknown or named)[0]
+            why = (left_out or {}).get(wanted, "")
+            text = _describe_model(options, wanted, source, possible)
+            raise LauncherSettingsError(f"{text} {why[:1].upper()}{why[1:]}." if why else text)
 
 
 def check_vad_callers(options: ServerOptions, inherited: Mapping[str, str]) -> None:

@@ -378,7 +378,7 @@ class EmbeddedServer:
             if warning := find_foreign_memory(self._options, os.environ):
                 self._on_progress(warning)
         if left_out or plan is not None:
-            check_agent_models(self._options, os.environ)
+            check_agent_models(self._options, os.environ, left_out)
 
     def _wait_until_ready(self) -> None:
         """Follow the log until Triton serves, then let the canary decide."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parley.errors import WeightsNotFoundError
+from parley.runtime.names import suggest_name
 from parley.runtime.parameters import Parameters
 
 MODELS_DIR_VARIABLE = "PARLEY_MODELS_DIR"
@@ -59,7 +60,12 @@ def models_dir(parameters: Parameters) -> Path:
 
 
 def resolve_weights(
-    parameters: Parameters, default: str, required: Sequence[str] = (), *, setting: str = _OWN
+    parameters: Parameters,
+    default: str,
+    required: Sequence[str] = (),
+    *,
+    setting: str = _OWN,
+    remedy: str = "",
 ) -> Path:
     """The folder with a model's weights.
 
@@ -68,19 +74,29 @@ def resolve_weights(
     choice), ``default``. A relative name is a folder in :func:`models_dir`.
 
     ``setting`` may be another parameter that names weights; its variable is ``PARLEY_<MODEL>_<SETTING>``.
+    ``remedy`` is what can be done where the folder is there and a file is missing, besides the usual.
 
     Raises:
         WeightsNotFoundError: the folder or one of its files is missing; the text has the remedy.
     """
     variable = weights_variable(parameters.model) if setting == _OWN else parameters.variable(setting)
-    name = parameters.environment.get(variable) or parameters.text(setting, default)
+    given = parameters.environment.get(variable, "")
+    name = given or parameters.text(setting, default)
     folder = models_dir(parameters) / name
     missing = [file for file in required if not (folder / file).is_file()]
     if folder.is_dir() and not missing:
         return folder
-    found = f"{INCOMPLETE}{', '.join(missing)}" if folder.is_dir() else "does not exist"
+    remedies = _remedies(name)
+    if folder.is_dir():
+        found = f"{INCOMPLETE}{', '.join(missing)}"
+        remedies += [remedy] if remedy else []
+    else:
+        found = f"does not exist{_near(name, models_dir(parameters))}"
+    remedies.append(
+        f"correct {variable}, which names it" if given else f"set {variable} to a folder that has it"
+    )
     raise WeightsNotFoundError(
-        f"weights of model {parameters.model}: {folder} {found}; {_remedy(name, variable)}"
+        f"weights of model {parameters.model}: {folder} {found}; {', or '.join(remedies)}"
     )
 
 
@@ -90,9 +106,15 @@ def cache_dir() -> Path:
     return Path(home or tempfile.gettempdir()) / "parley"
 
 
-def _remedy(name: str, variable: str) -> str:
-    """What can be done about weights that are not there."""
+def _remedies(name: str) -> list[str]:
+    """How weights that are not there can be had."""
     remedies = [f"download it with `make fetch MODEL={name}`"] if name in _DOWNLOADS else []
     if made := _REMEDIES.get(_PRECISION.sub("", name)):
         remedies.append(made)
-    return ", or ".join([*remedies, f"set {variable} to a folder that has it"])
+    return remedies
+
+
+def _near(name: str, folder: Path) -> str:
+    """The folder, or the weights of the manifest, that a misspelt name may mean."""
+    there = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    return suggest_name(name, sorted({*there, *_DOWNLOADS}))

@@ -24,10 +24,10 @@ from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.validation import check_start
 from parley.engines.speech import EspeakSpeaker
-from parley.errors import InvalidMessageError, ModelUnavailableError
+from parley.errors import InvalidMessageError, ModelUnavailableError, UnsupportedLanguageError
 from parley_client import NO_RETRY, connect
 from parley_client.audio.files import read_speech
-from parley_client.cli import PARLEY
+from parley_client.cli import CHECKOUT, PARLEY
 from parley_client.cli.advice import advice, advice_on_waiting, noted_state
 from parley_client.cli.arguments import check_output, open_call, tool_table
 from parley_client.cli.commands import demo, say, transcribe
@@ -37,6 +37,7 @@ from parley_client.cli.view import make_console
 from parley_client.errors import (
     AudioFileError,
     CallLostError,
+    CallRefusedError,
     ConnectError,
     NoGrpcError,
     NoServerError,
@@ -251,6 +252,17 @@ def test_a_tool_that_the_server_has_too_can_be_left_out():
     assert "--no-demo-tools" in advice(caught.value, NOBODY)
     assert advice(InvalidMessageError("something else"), NOBODY) == ""
     assert not start_of("--no-demo-tools").tools
+
+
+def test_a_language_that_the_server_lacks_is_answered_with_what_brings_it():
+    refusal = UnsupportedLanguageError("language 'es' is understood by none of moonshine")
+    for error in (refusal, CallRefusedError(refusal)):
+        said = advice(error, NOBODY)
+        assert "`make fetch MODEL=kokoro-82m`" in said
+        assert "`make fetch MODEL=whisper-base`" in said
+    guide = (CHECKOUT / "docs/how-to.md").read_text()
+    assert "how-to.md#a-conversation-in-spanish-or-french" in said
+    assert "### A conversation in Spanish or French\n" in guide
 
 
 def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():

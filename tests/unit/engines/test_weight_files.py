@@ -115,6 +115,21 @@ def test_a_recogniser_needs_what_its_description_names(tmp_path):
         check_weights(settings("whisper", tmp_path))
 
 
+def test_a_folder_of_another_family_without_its_description_is_answered_with_that(tmp_path):
+    mine = tmp_path / "my-zipformer"
+    write(mine, {"encoder.onnx", "decoder.onnx", "joiner.onnx", "tokens.txt"})
+    environment = {"PARLEY_WEIGHTS_SHERPA_ONNX": str(mine)}
+    with pytest.raises(WeightsNotFoundError) as caught:
+        check_weights(settings("sherpa_onnx", tmp_path, **environment))
+    said = str(caught.value)
+    assert f"{mine} is without recognizer.json, model.onnx; write recognizer.json into it" in said
+    assert '{"family": "zipformer"}' in said
+    assert "docs/asr-models.md#a-folder-of-your-own" in said
+    assert said.endswith("or correct PARLEY_WEIGHTS_SHERPA_ONNX, which names it")
+    (mine / "recognizer.json").write_text('{"family": "zipformer"}')
+    check_weights(settings("sherpa_onnx", tmp_path, **environment))
+
+
 @pytest.mark.parametrize(("engine", "needed"), [
     ("onnx", {"config.json", "vocab.txt", "decoder_joint-model.onnx", "encoder-r1.onnx", "encoder-r6.onnx"}),
     ("torch", {"config.json", "vocab.txt", "model.safetensors"}),

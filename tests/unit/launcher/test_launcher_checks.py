@@ -78,6 +78,12 @@ def test_a_model_of_the_profile_must_be_loaded():
     check_agent_models(ServerOptions(load_models=("espeak",)), {ASR: "whisper"})
 
 
+def test_a_model_that_is_left_out_is_answered_with_the_reason():
+    chosen = ServerOptions(load_models=("voice_agent", "silero_vad", "qwen3"))
+    with pytest.raises(LauncherSettingsError, match=r"there are none\. Weights of it are away\.$"):
+        check_agent_models(chosen, {}, {"nemotron_streaming": "weights of it are away"})
+
+
 def test_the_command_ends_with_status_2_at_once(monkeypatch, capfd):
     monkeypatch.setenv(ASR, "parakeet_tdt")
     assert main(["--profile", "open", "--name", "never", "--any-port", "--no-fetch"]) == 2

@@ -110,4 +110,13 @@ def test_weights_of_ones_own_have_no_command(root):
         resolve_weights(parameters(root, {"PARLEY_WEIGHTS_QWEN3": "my-nothing"}), "tiny-qwen3")
     said = str(caught.value)
     assert "make " not in said
-    assert said.endswith("my-nothing does not exist; set PARLEY_WEIGHTS_QWEN3 to a folder that has it")
+    assert said.endswith("my-nothing does not exist; correct PARLEY_WEIGHTS_QWEN3, which names it")
+
+
+def test_a_misspelt_folder_is_answered_with_the_nearest(root):
+    for given, meant in (("zipfomer-en", "zipformer-en"), ("tiny-qwenn3", "tiny-qwen3")):
+        (root / "models" / "tiny-qwen3").mkdir(exist_ok=True)
+        with pytest.raises(WeightsNotFoundError) as caught:
+            resolve_weights(parameters(root, {"PARLEY_WEIGHTS_QWEN3": given}), "tiny-qwen3")
+        said = f"{given} does not exist (did you mean {meant}?); correct PARLEY_WEIGHTS_QWEN3, which names it"
+        assert str(caught.value).endswith(said)

@@ -80,10 +80,18 @@ def load_model(folder: Path, family: str, open_network: OpenNetwork) -> Attentio
         raise WeightsNotFoundError(
             f"{folder} is without {', '.join(missing)}, which the family {found.family} needs"
         )
-    known = FAMILIES[found.family]
-    if isinstance(known, FrameFamily):
-        return known.load(files, open_network, found.languages or known.languages)
-    return known.load(files, open_network)
+    try:
+        known = FAMILIES[found.family]
+        if isinstance(known, FrameFamily):
+            return known.load(files, open_network, found.languages or known.languages)
+        return known.load(files, open_network)
+    except ModelLoadingError as error:
+        if (folder / FILE).is_file():
+            raise
+        raise ModelLoadingError(
+            f"{error}. {folder} has no {FILE}, so it was taken for one of the family {found.family}: if it "
+            "is not, write its family there (docs/asr-models.md#a-folder-of-your-own)"
+        ) from error
 
 
 def file_names(folder: Path, family: str) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import soundfile
@@ -11,7 +13,7 @@ from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.families import load_model, new_reader
 from parley.asr.features.log_mel import LogMel
 from parley.asr.segments.reader import ReadOptions, RunLimits, Stretch
-from parley.errors import InferenceError, InvalidMessageError, UnsupportedLanguageError
+from parley.errors import InferenceError, InvalidMessageError, ModelLoadingError, UnsupportedLanguageError
 from parley.languages import DETECT
 from parley.runtime.onnx import Stop, StoppedError, open_session
 
@@ -146,6 +148,15 @@ def test_an_expected_phrase_wins_a_close_race_and_nothing_else():
         assert reader.read(audio, reader.options("en", ["two there"], 0.0)).text == plain
         with pytest.raises(InvalidMessageError):
             reader.options("en", ["\N{CYRILLIC SMALL LETTER A}"], 1.0)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("nemo_ctc", "zipformer")])
+def test_a_folder_without_its_description_is_answered_with_that(tmp_path, family):
+    for file in (FOLDERS / family).iterdir():
+        if file.name != "recognizer.json":
+            shutil.copy(file, tmp_path)
+    with pytest.raises(ModelLoadingError, match=r"no recognizer\.json, so .* family nemo_ctc.*docs/"):
+        load_model(tmp_path, "nemo_ctc", open_session)
 
 
 def test_models_say_which_languages_they_understand(tmp_path):
