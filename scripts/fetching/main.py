@@ -14,10 +14,11 @@ huggingface_hub; HF_TOKEN is for repositories that are not public.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -76,9 +77,11 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
     parser.add_argument(
         "names", nargs="*", metavar="MODEL", type=_known(entries), help="what to download; without: list all"
     )
+    profiles = sorted({profile for entry in entries.values() for profile in entry.profiles})
     parser.add_argument(
         "--profile",
         metavar="NAME",
+        type=_known(profiles),
         help="also what this profile of the model repository needs",
     )
     parser.add_argument(
@@ -115,16 +118,9 @@ def _status(entries: dict[str, Weights], args: argparse.Namespace) -> int:
 
 
 def _chosen(entries: dict[str, Weights], names: Sequence[str], profile: str | None) -> list[Weights]:
-    """The named entries and those of a profile; without either, all.
-
-    Raises:
-        FetchError: nothing is for the profile.
-    """
+    """The named entries and those of a profile; without either, all."""
     if not names and profile is None:
         return list(entries.values())
-    known = sorted({known for entry in entries.values() for known in entry.profiles})
-    if profile is not None and profile not in known:
-        raise FetchError(f"the manifest has nothing for the profile {profile}; it knows {', '.join(known)}")
     return [entry for entry in entries.values() if entry.name in names or profile in entry.profiles]
 
 
@@ -174,10 +170,12 @@ def _comes_by_itself(entry: Weights) -> bool:
     return isinstance(entry, Installed | Included)
 
 
-def _known(entries: dict[str, Weights]) -> Callable[[str], str]:
+def _known(names: Collection[str]) -> Callable[[str], str]:
     def check(name: str) -> str:
-        if name not in entries:
-            raise argparse.ArgumentTypeError(f"no {name!r}; there are {', '.join(entries)}")
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            raise argparse.ArgumentTypeError(f"no {name!r}{meant}; there are {', '.join(names)}")
         return name
 
     return check

@@ -40,7 +40,8 @@ _UNKNOWN_HOST = (
 _LANGUAGES = (
     "A language needs a voice and a recogniser. In the profile open, `make fetch MODEL=kokoro-82m` brings "
     "voices of Spanish and French, `make fetch MODEL=whisper-base` a recogniser of 99 languages. Then start "
-    f"the server anew. `{PARLEY} voices` lists its voices (docs/how-to.md#a-conversation-in-spanish-or-french)."
+    "the server anew (docs/how-to.md#a-conversation-in-spanish-or-french). "
+    f"`{PARLEY} voices` lists its voices."
 )
 _CALL_AGAIN = (
     f"The conversation is lost with it; call again. `{PARLEY} probe` says whether the models answer."

@@ -31,6 +31,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -76,14 +77,17 @@ class Script:
     """The texts of turns whose recordings are missing."""
 
 
+_Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _Turn(msgspec.Struct, forbid_unknown_fields=True):
     say: str = ""
     part: tuple[int, int] | None = None
     write: str = ""
     press: str = ""
     text: str = ""
-    pause_ms: int = DEFAULT_PAUSE_MS
-    barge_in_ms: int | None = None
+    pause_ms: _Milliseconds = DEFAULT_PAUSE_MS
+    barge_in_ms: _Milliseconds | None = None
     optional: bool = False
 
 

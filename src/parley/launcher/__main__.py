@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import signal
 import sys
@@ -75,12 +76,12 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--grpc-port",
         "--port",
-        type=int,
+        type=_port,
         metavar="N",
         help=f"default: {defaults.grpc_port}; 0: any free port",
     )
-    add("--http-port", type=int, metavar="N", help=f"default: {defaults.http_port}; 0: any free port")
-    add("--metrics-port", type=int, metavar="N", help=f"default: {defaults.metrics_port}; 0: any free port")
+    add("--http-port", type=_port, metavar="N", help=f"default: {defaults.http_port}; 0: any free port")
+    add("--metrics-port", type=_port, metavar="N", help=f"default: {defaults.metrics_port}; 0: any free port")
     add("--any-port", action="store_true", help="take free ports where none is given")
     add("--grpc-address", default=defaults.grpc_address, metavar="IP", help="default: %(default)s")
     add("--http-address", default=defaults.http_address, metavar="IP", help="default: %(default)s")
@@ -100,11 +101,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--ready-timeout",
-        type=float,
+        type=_seconds,
         metavar="SECONDS",
         help=f"limit of a start (default: {READY_TIMEOUT_S:g}, for the profile gpu {GPU_READY_TIMEOUT_S:g})",
     )
-    add("--exit-timeout", type=int, default=defaults.exit_timeout_s, metavar="SECONDS")
+    add("--exit-timeout", type=_whole_seconds, default=defaults.exit_timeout_s, metavar="SECONDS")
     add(
         "--no-fetch",
         dest="fetch",
@@ -130,6 +131,25 @@ def parser() -> argparse.ArgumentParser:
         help="passed on to tritonserver, for example: -- --log-verbose=1",
     )
     return found
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 65_536:
+        raise argparse.ArgumentTypeError(f"a port expected, 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"a number above 0 expected, not {text!r}")
+    return value
+
+
+def _whole_seconds(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number expected, not {text!r}")
+    return int(text)
 
 
 def read_options(arguments: argparse.Namespace) -> ServerOptions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -76,7 +77,31 @@ def test_a_server_that_refuses_a_single_call_is_said(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr(capacity, "hold_level", refuses)
     assert run(tmp_path)[0] == 1
-    assert "a single call failed: connect_failed" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "nothing answers at 127.0.0.1:1" in error
+    assert "make serve" in error
+
+
+def test_a_single_call_that_fails_once_is_said_with_its_code(tmp_path, monkeypatch, capsys):
+    async def refuses(*_):
+        return LevelResult(1, refused=["overloaded"])
+
+    @asynccontextmanager
+    async def connects():
+        yield
+
+    monkeypatch.setattr(capacity, "hold_level", refuses)
+    monkeypatch.setattr(capacity, "_connector", lambda *_: connects)
+    assert run(tmp_path)[0] == 1
+    assert "a single call failed: overloaded" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_or_read_is_noticed_before_the_search(levels, tmp_path, capsys):
+    levels(lambda _: AssertionError())
+    assert run(tmp_path, "--json", str(tmp_path))[0] == 1
+    assert "is a folder; name a file" in capsys.readouterr().err
+    assert run(tmp_path, "--tools", str(tmp_path / "none.py"))[0] == 1
+    assert "none.py: there is no such file" in capsys.readouterr().err
 
 
 def test_a_warm_up_that_never_ends_is_said(tmp_path, monkeypatch, capsys):

@@ -99,8 +99,9 @@ def test_an_address_at_which_nothing_ever_was_is_an_error(tmp_path, capsys):
     said = capsys.readouterr().err
     assert f"nothing listens at {metrics}; the server was asked" in said
     assert "--absent-ok" in said
-    assert main(["drain", "--file", str(file), "--metrics", "no-such-host.invalid:8002"]) == 1
-    assert "no-such-host.invalid:8002: no such host" in capsys.readouterr().err
+    for metrics in ("no-such-host.invalid:8002", "a b:1", "..:1"):
+        assert main(["drain", "--file", str(file), "--metrics", metrics]) == 1
+        assert f"{metrics}: no such host" in capsys.readouterr().err
 
 
 def test_a_server_that_has_answered_and_is_gone_has_ended(tmp_path, monkeypatch, capsys):

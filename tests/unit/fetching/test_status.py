@@ -202,8 +202,9 @@ def test_programs_get_json(entries, models, capsys):
 
 
 def test_a_profile_that_nothing_is_for_is_told(entries, capsys):
-    assert main(["--status", "--profile", "cpu"]) == 1
-    assert "nothing for the profile cpu" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--status", "--profile", "opne"])
+    assert "argument --profile: no 'opne' (did you mean open?); there are" in capsys.readouterr().err
 
 
 def test_a_profile_that_is_complete_needs_nothing(entries, models, capsys, monkeypatch):

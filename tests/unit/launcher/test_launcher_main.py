@@ -153,6 +153,22 @@ def test_a_taken_port_is_noticed_before_anything_is_brought_or_checked(monkeypat
     assert "--any-port" in error
 
 
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--grpc-port=99999", "a port expected, 0 to 65535, not '99999'"),
+        ("--http-port=-1", "a port expected, 0 to 65535, not '-1'"),
+        ("--metrics-port=x", "a port expected, 0 to 65535, not 'x'"),
+        ("--ready-timeout=nan", "a number above 0 expected, not 'nan'"),
+        ("--exit-timeout=-1", "a whole number expected, not '-1'"),
+    ],
+)
+def test_numbers_out_of_range_are_wrong_usage(argument, words, capfd):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--name", "none", argument])
+    assert words in capfd.readouterr().err
+
+
 def test_a_profile_that_there_is_not_is_wrong_usage(capfd):
     assert command.main(["--any-port", "--name", "none", "--profile", "opne"]) == 2
     error = capfd.readouterr().err

@@ -22,6 +22,7 @@ from parley_client.cli.arguments import (
     add_timeout,
     add_tls,
     address,
+    check_output,
     count,
     open_call,
     positive,
@@ -128,6 +129,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.print(
             f"No level can be surely held: that takes {FEWEST} turns, so --turns 30.", style="yellow"
         )
+    check_output(args.json)
+    tool_table(args)
     levels: list[LevelResult] = []
     with _server(args, console) as server:
         args.server = server.address
@@ -210,6 +213,8 @@ class _Search:
         self.console.print("Warming up with a call that does not count …")
         warm_up = await hold_level(self.plan, 1, _WARM_UP_TURNS, self.args.p95_ms)
         if warm_up.refused or warm_up.lost:
+            async with self.plan.connect():  # its error has the reason, of which a level has the code
+                pass
             raise ClientError(f"a single call failed: {', '.join(warm_up.refused + warm_up.lost)}")
         if warm_up.overdue_s is not None and not warm_up.turns:
             raise ClientError(f"a single call held no turn within {warm_up.overdue_s:.0f} s")
@@ -239,6 +244,9 @@ def _report(capacity: Capacity, args: argparse.Namespace, console: Console) -> N
     for line in capacity.lines():
         console.print(line, highlight=False)
     if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(capacity.to_json(), indent=1))
+        try:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            args.json.write_text(json.dumps(capacity.to_json(), indent=1))
+        except OSError as error:
+            raise ClientError(f"{args.json} cannot be written: {error.strerror}") from error
         console.print(f"All figures: {args.json}", highlight=False)

@@ -9,7 +9,7 @@ import socket
 import time
 import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from urllib.error import URLError
 
@@ -150,7 +150,7 @@ def _wait_until_empty(metrics: str, wait_s: float | None, console: Console, *, m
             load = None
             reason = error.reason if isinstance(error, URLError) else error
             refusals = refusals + 1 if isinstance(reason, ConnectionRefusedError) else 0
-            if isinstance(reason, socket.gaierror) and not has_answered:
+            if _is_no_host(reason) and not has_answered:
                 raise ClientError(f"{metrics}: no such host{_UNKNOWN}") from error
             line = f"the metrics page does not answer ({type(reason).__name__})"
         else:
@@ -171,6 +171,13 @@ def _wait_until_empty(metrics: str, wait_s: float | None, console: Console, *, m
         if end is not None and time.monotonic() + _POLL_S > end:
             return False
         time.sleep(_POLL_S)
+
+
+def _is_no_host(reason: object) -> bool:
+    """Whether an address has a name that no machine has, or can have."""
+    if isinstance(reason, UnicodeError):  # of a name; of a page it is a UnicodeDecodeError
+        return not isinstance(reason, UnicodeDecodeError)
+    return isinstance(reason, socket.gaierror | InvalidURL)
 
 
 def _read_load(page: str) -> _Load | None:

@@ -17,6 +17,7 @@ from parley_client.cli.arguments import (
     add_servers,
     add_session,
     check_output,
+    count,
     open_call,
     tool_table,
 )
@@ -105,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--barge-in-after",
-        type=int,
+        type=count,
         metavar="MS",
         help="every further file speaks over the answer, this long after it began to be heard",
     )
