@@ -47,9 +47,12 @@ def read_speech(path: Path, *, max_seconds: int = _MAX_SECONDS) -> Pcm:
 
 
 def _why_unreadable(path: Path) -> str:
-    if path.is_dir():
-        return "is a folder"
-    return "not an audio file that can be read" if path.exists() else "no such file"
+    try:
+        if path.is_dir():
+            return "is a folder"
+        return "not an audio file that can be read" if path.exists() else "no such file"
+    except OSError as error:  # a name that is too long, or a folder that cannot be entered
+        return error.strerror or "cannot be read"
 
 
 def speech_span(samples: Pcm) -> tuple[int, int]:

@@ -191,6 +191,8 @@ def test_a_part_that_is_not_in_the_recording_is_refused(tmp_path, part):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ('[[turn]]\nwrite = "a"\npause_ms = -1\n', ">= 0"),
+        ('[[turn]]\nwrite = "a"\nbarge_in_ms = -1\n', ">= 0"),
         (None, "No such file"),
         ("turn = 3", "array"),
         ("turn = []", "at least one"),
