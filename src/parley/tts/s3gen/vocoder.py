@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
 from parley.tts.s3gen.networks import MEL_BANDS
+from parley.tts.s3gen.spectra import BINS, ShortTimeTransform
 
 SAMPLE_RATE = 24_000
 HOP = 480
@@ -46,7 +47,6 @@ _RESIDUAL_KERNELS = (3, 7, 11)
 _SOURCE_KERNELS = (7, 7, 11)
 _SOURCE_STRIDES = (15, 3, 1)
 _DILATIONS = (1, 3, 5)
-_FFT, _FFT_HOP = 16, 4
 _SLOPE = 0.1
 _LIMIT = 0.99
 _MAX_MAGNITUDE = 100.0
@@ -225,11 +225,9 @@ class Vocoder(nn.Module):
         pitch_channels: width of the pitch predictor.
     """
 
-    window: Tensor
-
     def __init__(self, channels: int, pitch_channels: int) -> None:
         super().__init__()
-        bins = _FFT + 2  # real and imaginary parts, or magnitudes and phases
+        bins = 2 * BINS  # real and imaginary parts, or magnitudes and phases
         widths = [channels >> level for level in range(len(_RATES) + 1)]
         self.m_source = _Source()
         self.conv_pre = Conv(MEL_BANDS, channels, 7, padding=3)
@@ -249,13 +247,12 @@ class Vocoder(nn.Module):
         )
         self.conv_post = Conv(widths[-1], bins, 7, padding=3)
         self.f0_predictor = PitchPredictor(pitch_channels)
-        self.register_buffer("window", torch.hann_window(_FFT), persistent=False)
+        self.transform = ShortTimeTransform()
 
     def forward(self, mel: Tensor, source: Tensor) -> Tensor:
         """Decode ``mel`` ``[B, 80, M]`` and ``source`` ``[B, 480 M]`` to ``[B, 480 M]``, within ±0.99."""
         layout = torch.channels_last if mel.device.type == "cpu" else torch.contiguous_format
-        spectra = torch.stft(source, _FFT, _FFT_HOP, _FFT, self.window, return_complex=True)
-        image = torch.cat([spectra.real, spectra.imag], dim=1)[:, :, None].contiguous(memory_format=layout)
+        image = self.transform(source).transpose(1, 2)[:, :, None].contiguous(memory_format=layout)
         x = self.conv_pre(mel[:, :, None].contiguous(memory_format=layout))
         for level, up in enumerate(self.ups):
             x = up(F.leaky_relu_(x, _SLOPE))
@@ -267,11 +264,11 @@ class Vocoder(nn.Module):
             for stack in stacks[1:]:
                 stacks[0] += stack
             x = stacks[0].div_(len(stacks))
-        x = self.conv_post(F.leaky_relu_(x))[:, :, 0]
-        magnitude, phase = x.split(_FFT // 2 + 1, dim=1)
-        spectra = torch.polar(magnitude.exp().clamp(max=_MAX_MAGNITUDE), torch.sin(phase))
-        waveform = torch.istft(spectra, _FFT, _FFT_HOP, _FFT, self.window)
-        return waveform.clamp(-_LIMIT, _LIMIT)
+        x = self.conv_post(F.leaky_relu_(x))[:, :, 0].transpose(1, 2)
+        magnitude, phase = x.split(BINS, dim=2)
+        magnitude, phase = magnitude.exp().clamp_(max=_MAX_MAGNITUDE), torch.sin(phase)
+        spectra = torch.cat([magnitude * torch.cos(phase), magnitude * torch.sin(phase)], dim=2)
+        return self.transform.inverse(spectra).clamp_(-_LIMIT, _LIMIT)
 
 
 @dataclass(frozen=True)

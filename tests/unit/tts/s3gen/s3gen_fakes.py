@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.tts.s3gen.flow import AudioVoice
 from parley.tts.s3gen.synthesizer import Job
@@ -61,3 +64,46 @@ def stream(synthesizer, utterance, tokens, pieces):
         else:
             utterance.push(tokens[begin : begin + pieces])
     return audio
+
+
+class Recording:
+    """In place of a graph: the same call again, whose result goes where the first one's was."""
+
+    def __init__(self):
+        self.captured = 0
+        self.replayed = 0
+        self.threads = set()
+
+    def __call__(self, run):
+        self.captured += 1
+        self.threads.add(threading.current_thread())
+        result = run().clone()
+
+        def replay():
+            self.replayed += 1
+            result.copy_(run())
+
+        return replay, result
+
+
+class HostReads(TorchDispatchMode):
+    """Counts operations with which a program on a GPU waits for the device, on any device."""
+
+    _READS = (
+        "_local_scalar_dense",
+        "equal",
+        "nonzero",
+        "masked_select",
+        "unique",
+        "repeat_interleave.Tensor",
+    )
+
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = str(func).removeprefix("aten.")
+        if name.startswith(self._READS) and "output_size" not in (kwargs or {}):
+            self.operations.append(name)
+        return func(*args, **(kwargs or {}))
