@@ -34,6 +34,7 @@ from parley.tts.s3gen.service import S3GenService, ServiceLimits
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN
 from parley.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer
 from parley.tts.s3gen.utterance import Plan
+from parley.tts.s3gen.window_graphs import VocoderSizes
 from parley.tts.watermark import load_watermark
 
 _requests: msgspec.json.Decoder[S3GenRequest] = msgspec.json.Decoder(S3GenRequest)
@@ -196,7 +197,8 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``idle_s``: seconds without tokens after which an utterance is given up.
         ``gather_s``: seconds that the first work after a pause waits for that of others.
         ``graphs``: ``true`` captures the flow as a CUDA graph for each of the sizes below, which have to be
-            as large as the other settings allow batches to be.
+            as large as the other settings allow batches to be; and the vocoder for sizes that follow from
+            ``chunks``, ``max_step``, ``hold_back`` and ``row_buckets``.
         ``frame_buckets``: rising sizes to which the new frames are padded, with the past kept.
         ``whole_buckets``: the same for prompts and all frames, if the past is not kept.
         ``past_buckets``: rising sizes to which the estimator's past is padded, in frames. The estimator's is
@@ -241,7 +243,7 @@ def prepare_s3gen(parameters: Parameters, networks: Networks) -> Loaded:
 
     def warm_up() -> None:
         synthesizer.warm_up(
-            keep=plan.keeps_past,
+            plan,
             max_frames=limits.batch.max_frames,
             capture=CudaCapture() if graphs else None,
         )
@@ -265,6 +267,8 @@ class S3GenSizes:
     """Tokens of the encoder's past and frames of the estimator's in that batch."""
     largest_frames: int
     """New frames of that batch."""
+    vocoder: VocoderSizes
+    """Of the vocoder's batches."""
 
 
 def s3gen_sizes(parameters: Parameters) -> S3GenSizes:
@@ -285,6 +289,7 @@ def s3gen_sizes(parameters: Parameters) -> S3GenSizes:
         rows=buckets.rows[-1],
         largest_past=buckets.past[-1],
         largest_frames=buckets.frames[-1],
+        vocoder=plan.vocoder_sizes(buckets.rows),
     )
 
 
@@ -298,7 +303,7 @@ def _voices(parameters: Parameters) -> int:
 
 def _check_buckets(buckets: Buckets, plan: Plan, limits: ServiceLimits, max_prompt: int) -> None:
     """Refuse settings with which some batches would have no graph."""
-    step = max(plan.max_step, *plan.schedule.sizes)
+    step = plan.longest_step
     if plan.keeps_past:
         past_tokens = plan.past_tokens or plan.max_tokens
         frames, tokens = buckets.past[-1][::-1] if buckets.past else (0, 0)

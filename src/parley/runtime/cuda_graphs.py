@@ -9,6 +9,7 @@ Apart because importing it needs ``torch``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -52,3 +53,22 @@ class Repetition:
         """See :class:`Capture`."""
         result = run()
         return lambda: result.copy_(run()), result
+
+
+class SharedMemory:
+    """Memory for inputs of graphs of which only one runs at a time: inputs of the same name share it.
+
+    The largest is best placed first; a graph whose input was smaller keeps the memory that it had.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
+
+    def place(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor in the shared memory, with the shape and the values of ``tensor``."""
+        size = math.prod(tensor.shape)
+        if name not in self._memory or len(self._memory[name]) < size:
+            self._memory[name] = tensor.new_zeros(size)
+        place = self._memory[name][:size].view(tensor.shape)
+        place.copy_(tensor)
+        return place

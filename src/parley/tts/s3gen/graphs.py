@@ -11,13 +11,12 @@ The inputs of all graphs share memory, and so do their results: only one graph r
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from torch import Tensor
 
-from parley.runtime.cuda_graphs import Capture
+from parley.runtime.cuda_graphs import Capture, SharedMemory
 from parley.tts.s3gen.flow import Flow, FlowBatch
 from parley.tts.s3gen.state import PastBatch
 
@@ -45,7 +44,7 @@ class FlowGraphs:
     def __init__(self, flow: Flow, capture: Capture) -> None:
         self._flow = flow
         self._capture = capture
-        self._memory: dict[str, Tensor] = {}
+        self._memory = SharedMemory()
         self._graphs: dict[Size, _Graph] = {}
         self.without_graph = 0
         """Batches whose size had none."""
@@ -58,7 +57,11 @@ class FlowGraphs:
         size = batch_size(batch, keep=keep)
         if size in self._graphs:
             return
-        own = _replace(batch, {name: self._place(name, tensor) for name, tensor in _tensors(batch).items()})
+        placed = {
+            name: tensor if name == _OWN_MEMORY else self._memory.place(name, tensor)
+            for name, tensor in _tensors(batch).items()
+        }
+        own = _replace(batch, placed)
         replay, mels = self._capture(lambda: self._flow(own, keep=keep))
         self._graphs[size] = _Graph(replay, own, mels, self._flow.cached_tensors)
 
@@ -77,17 +80,6 @@ class FlowGraphs:
                 own[name].copy_(tensor)
         graph.replay()
         return graph.mels.clone(), graph.batch.past
-
-    def _place(self, name: str, tensor: Tensor) -> Tensor:
-        """Memory for an input of all graphs, with the values of ``tensor``."""
-        if name == _OWN_MEMORY:
-            return tensor
-        size = math.prod(tensor.shape)
-        if name not in self._memory or len(self._memory[name]) < size:
-            self._memory[name] = tensor.new_zeros(size)
-        place = self._memory[name][:size].view(tensor.shape)
-        place.copy_(tensor)
-        return place
 
 
 def batch_size(batch: FlowBatch, *, keep: bool) -> Size:

@@ -1,7 +1,8 @@
 """One step of many utterances: one run of the flow, few of the vocoder.
 
 Because padding changes nothing, every batch can be padded to one of a few sizes. On a GPU each of them has
-a graph, which :mod:`parley.tts.s3gen.graphs` captures when the model is loaded.
+a graph, which is captured when the model is loaded: the flow's by :mod:`parley.tts.s3gen.graphs`, the
+vocoder's by :mod:`parley.tts.s3gen.window_graphs`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from parley.tts.s3gen.graphs import FlowGraphs
 from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.scheduling import S3GenLimits
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, PastBatch, Workspace
-from parley.tts.s3gen.utterance import AudioUtterance, prompt_row
-from parley.tts.s3gen.vocoder import VocoderJob, vocode
+from parley.tts.s3gen.utterance import AudioUtterance, Plan, prompt_row
+from parley.tts.s3gen.vocoder_state import VocoderJob, capture_vocoder, vocode
+from parley.tts.s3gen.window_graphs import VocoderGraphs
 
 _log = logging.getLogger(__name__)
 DEFAULT_VOICES = 16
@@ -121,7 +123,9 @@ class AudioSynthesizer:
         self._threads = threads
         self._errors = DeviceErrors("s3gen")
         self.graphs: FlowGraphs | None = None
-        """Of :meth:`warm_up`."""
+        """The flow's, of :meth:`warm_up`."""
+        self.vocoder_graphs: VocoderGraphs | None = None
+        """The vocoder's, of :meth:`warm_up`."""
 
     def begin(self) -> None:
         """To be called first by the thread that will run the networks.
@@ -134,16 +138,17 @@ class AudioSynthesizer:
             torch.set_num_threads(self._threads)
 
     @torch.inference_mode()
-    def warm_up(self, *, keep: bool, max_frames: int, capture: Capture | None = None) -> None:
+    def warm_up(self, plan: Plan, *, max_frames: int, capture: Capture | None = None) -> None:
         """Run the flow once for each size of the buckets, in the thread that will serve.
 
         Args:
-            keep: as for :meth:`flow`.
+            plan: of the utterances.
             max_frames: rows times frames of a batch, without its padding; sizes that only larger ones would
                 need are left out.
-            capture: makes a graph for each size.
+            capture: makes a graph for each size of the flow and of the vocoder.
         """
         began = time.perf_counter()
+        keep = plan.keeps_past
         sizes = self._buckets.sizes(max_frames)
         self.graphs = FlowGraphs(self._networks.flow, capture) if capture is not None else None
         for frames, (tokens, past), rows in sizes:
@@ -155,6 +160,12 @@ class AudioSynthesizer:
         self._workspace.fix()
         self._max_frames = max_frames
         _log.info("ran %d sizes of the flow in %.1f s", len(sizes), time.perf_counter() - began)
+        if capture is not None:
+            began = time.perf_counter()
+            of_windows = plan.vocoder_sizes(self._buckets.rows)
+            self.vocoder_graphs = capture_vocoder(self._networks.vocoder, of_windows, capture)
+            taken = time.perf_counter() - began
+            _log.info("captured %d sizes of the vocoder in %.1f s", len(self.vocoder_graphs), taken)
 
     def padded_frames(self, frames: int) -> int:
         """Length of a row of ``frames`` frames in the flow."""
@@ -249,11 +260,14 @@ class AudioSynthesizer:
                 VocoderJob(job.utterance.vocoder, job.utterance.frames(piece.mel, job.end, piece.past), last)
                 for (job, piece), last in zip(made, lasts, strict=True)
             ],
+            self.vocoder_graphs,
         )
-        finite = _are_finite(audio)
+        # In one copy, the only one for which the host waits.
+        ends = np.cumsum([len(own) for own in audio])
+        samples = np.split(torch.cat(audio).cpu().numpy(), ends[:-1])
         return [
-            job.utterance.output.push(samples.cpu().numpy(), last=last) if own else _not_finite("waveform")
-            for (job, _), samples, last, own in zip(made, audio, lasts, finite, strict=True)
+            job.utterance.output.push(own, last=last) if np.isfinite(own).all() else _not_finite("waveform")
+            for (job, _), own, last in zip(made, samples, lasts, strict=True)
         ]
 
     def _compute_prompt_pasts(self, voices: Sequence[AudioVoice]) -> list[Past]:

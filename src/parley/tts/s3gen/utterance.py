@@ -16,7 +16,9 @@ from parley.tts.s3gen.flow import AudioVoice, FlowRow, flow_noise, prompt_noise
 from parley.tts.s3gen.networks import LOOKAHEAD
 from parley.tts.s3gen.scheduling import ChunkSchedule
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, bounded
-from parley.tts.s3gen.vocoder import HOP, SAMPLE_RATE, VocoderState
+from parley.tts.s3gen.vocoder import HOP, SAMPLE_RATE
+from parley.tts.s3gen.vocoder_state import VocoderState, vocoder_sizes
+from parley.tts.s3gen.window_graphs import VocoderSizes
 from parley.tts.watermark import PerthStream, PerthWatermark
 
 _OVERLAP = 8  # frames of the crossfade
@@ -95,6 +97,22 @@ class Plan:
     def keeps_past(self) -> bool:
         """Whether the next chunks reuse the state of earlier ones."""
         return not (self.full_attention or self.recompute)
+
+    @property
+    def longest_step(self) -> int:
+        """New tokens of any step: the last chunk takes those with it that were to be look-ahead."""
+        return max(self.max_step, max(self.schedule.sizes) + LOOKAHEAD - 1)
+
+    def vocoder_sizes(self, rows: tuple[int, ...]) -> VocoderSizes:
+        """Sizes of the vocoder's batches, for ``rows`` to which they are padded."""
+        # The last chunk's size repeats; after two of them all windows do.
+        steps = [
+            FRAMES_PER_TOKEN * tokens for tokens in (*self.schedule.sizes, *self.schedule.sizes[-1:] * 2)
+        ]
+        overlap = _OVERLAP if self.full_attention else 0
+        steps[0] = max(steps[0] - overlap, 0)
+        longest = FRAMES_PER_TOKEN * self.longest_step + overlap
+        return vocoder_sizes(steps, longest, self.hold_back, rows)
 
 
 class AudioUtterance:

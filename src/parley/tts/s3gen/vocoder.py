@@ -1,4 +1,4 @@
-"""HiFT, the vocoder, over growing spectrograms of many utterances.
+"""HiFT, the vocoder: its networks, and the harmonic source that excites it.
 
 HiFTNet (https://arxiv.org/abs/2309.09493): convolutions upsample the spectrogram 120 times and
 predict magnitude and phase of short spectra, whose inverse transform is the waveform; at each
@@ -12,23 +12,16 @@ harmonics' phases follow from it, each with an offset that stays the same for th
 (Upstream draws new offsets on each call and starts the phase anew: the known click between the
 chunks of its streamed audio. And it draws noise for each harmonic, to sum it with the harmonics'
 weights; the sum of independent normal noises is one of them, so one is drawn here.)
-
-A frame's pitch depends on five frames on either side, a sample of the waveform on fourteen, the
-outermost hardly. So the last ``5 + hold_back`` frames of an unfinished utterance wait for the next ones,
-and each window of the spectrogram that is decoded begins 16 frames before its first new
-one. With ``hold_back`` 12 the samples are those of the whole utterance in one piece (to 2e-6,
-random weights of a speech-like level); with 11 they differ by 1e-4, with 10 by 1e-3, with 8 by
-1e-2. Each frame less makes the first audio 20 ms earlier.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
@@ -57,8 +50,6 @@ _AMPLITUDE = 0.1
 _VOICED_NOISE = 0.003
 _UNVOICED_NOISE = _AMPLITUDE / 3
 _VOICED_ABOVE_HZ = 10.0
-_LEFT = 16  # frames decoded again before the first new one
-_MIN_FILL = 0.75  # length of a window against the longest in its batch
 
 
 class HarmonicSource:
@@ -69,25 +60,27 @@ class HarmonicSource:
         self.offsets = self._noise.uniform(-math.pi, math.pi, HARMONICS).astype(np.float32)
         """Offsets of the harmonics' phases, in radians."""
         self.offsets[0] = 0.0
-        self._phase = 0.0  # of the fundamental, in turns
+        self._phase: Tensor | None = None  # of the fundamental, in turns, f64 [1], where the pitch is
 
     def advance(self, pitch: Tensor) -> Tensor:
-        """The fundamental's phase in turns at the beginning of the next frames; both f64 ``[n]``."""
-        turns = torch.cumsum(pitch * (HOP / SAMPLE_RATE), 0)
-        begins = torch.cat([turns.new_zeros(1), turns])[:-1] + self._phase
-        if len(pitch):
-            self._phase = float(self._phase + turns[-1]) % 1.0
-        return begins
+        """The fundamental's phase in turns at the beginning of the next frames; both f64 ``[n]``.
 
-    def next_noise(self, samples: int) -> Tensor:
+        The host never reads it.
+        """
+        begin = pitch.new_zeros(1) if self._phase is None else self._phase
+        turns = torch.cumsum(torch.cat([begin, pitch * (HOP / SAMPLE_RATE)]), 0)
+        self._phase = turns[-1:] % 1.0
+        return turns[:-1]
+
+    def next_noise(self, samples: int) -> NDArray[np.float32]:
         """Noise for the next samples."""
-        return torch.from_numpy(self._noise.standard_normal(samples, np.float32))
+        return self._noise.standard_normal(samples, np.float32)
 
 
 def extend_sources(
     sources: Sequence[HarmonicSource], pitches: Sequence[Tensor], mix: nn.Linear
 ) -> list[Tensor]:
-    """The next samples of many sources, each ``[480 n]``.
+    """The next samples of many sources, each ``[480 n]``; the host does not wait for the device.
 
     Each source is given once, with the ``pitches`` of its next frames in hertz, f64 ``[n]``; ``mix`` has the
     weights of the harmonics.
@@ -96,22 +89,30 @@ def extend_sources(
     device = mix.weight.device
     pitch = torch.cat(list(pitches))
     begins = torch.cat([source.advance(part) for source, part in zip(sources, pitches, strict=True)])
-    offsets = torch.from_numpy(np.stack([source.offsets for source in sources])).to(device)
+    # Offsets are known on the host for each frame: the device would have to tell it the number of all frames.
+    offsets = np.repeat(np.stack([source.offsets for source in sources]), frames, axis=0)
+    shifts = _to_device(offsets, device).T
     noises = [source.next_noise(count * HOP) for source, count in zip(sources, frames, strict=True)]
-    noise = torch.cat(noises).to(device)
+    noise = _to_device(np.concatenate(noises), device)
     samples = torch.arange(1, HOP + 1, device=device, dtype=torch.float64)
     # After some seconds turns need more digits than a float has; whole turns are dropped early.
     turns = (begins[:, None] + pitch[:, None] * (samples / SAMPLE_RATE)) % 1.0
     angles = (2 * math.pi) * turns.float().reshape(-1)
     numbers = torch.arange(1, HARMONICS + 1, device=device)
     # One harmonic after the other: [9, samples].
-    shifts = offsets.repeat_interleave(torch.tensor(frames, device=device), dim=0).T
-    waves = (numbers[:, None] * angles).view(HARMONICS, -1, HOP).add_(shifts[:, :, None]).sin_().flatten(1)
+    waves = (numbers[:, None] * angles).view(HARMONICS, len(pitch), HOP)
+    waves = waves.add_(shifts[:, :, None]).sin_().flatten(1)
     voiced = (pitch > _VOICED_ABOVE_HZ).float().repeat_interleave(HOP)
     level = voiced * _VOICED_NOISE + (1 - voiced) * _UNVOICED_NOISE
     tone = (mix.weight @ waves)[0] * (_AMPLITUDE * voiced)
     mixed = torch.tanh(tone + level * torch.linalg.vector_norm(mix.weight) * noise + mix.bias)
     return list(torch.split(mixed, [count * HOP for count in frames]))
+
+
+def _to_device(values: NDArray[np.float32], device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(values)
+    # From pinned memory a copy waits for nothing that the device has still to do.
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class Conv(nn.Conv1d):
@@ -269,158 +270,3 @@ class Vocoder(nn.Module):
         magnitude, phase = magnitude.exp().clamp_(max=_MAX_MAGNITUDE), torch.sin(phase)
         spectra = torch.cat([magnitude * torch.cos(phase), magnitude * torch.sin(phase)], dim=2)
         return self.transform.inverse(spectra).clamp_(-_LIMIT, _LIMIT)
-
-
-@dataclass(frozen=True)
-class AudioWindow:
-    """A stretch of frames for a network."""
-
-    tensors: tuple[Tensor, ...]
-    """``[..., k n]`` with k values for each of n frames."""
-    first: bool
-    """Whether the utterance begins with it."""
-    last: bool
-    """Whether the utterance ends with it."""
-
-    @property
-    def frames(self) -> int:
-        """Its length n."""
-        return self.tensors[0].shape[-1]
-
-    def padded(self, frames: int) -> list[Tensor]:
-        """The tensors with zeros on the side where the utterance continues."""
-        before, after = self._around(frames)
-        scales = [tensor.shape[-1] // self.frames for tensor in self.tensors]
-        return [
-            F.pad(tensor, (before * scale, after * scale))
-            for tensor, scale in zip(self.tensors, scales, strict=True)
-        ]
-
-    def cut(self, result: Tensor, frames: int) -> Tensor:
-        """The window's part of the result for the padded tensors, ``[k frames]``."""
-        scale = result.shape[-1] // frames
-        before = self._around(frames)[0]
-        return result[before * scale : (before + self.frames) * scale]
-
-    def _around(self, frames: int) -> tuple[int, int]:
-        missing = frames - self.frames
-        return (missing, 0) if self.last else (0, missing)
-
-    def fits(self, frames: int) -> bool:
-        """Whether it may be padded to ``frames`` frames."""
-        whole = self.first and self.last
-        return self.frames == frames or (not whole and self.frames >= _MIN_FILL * frames)
-
-
-class VocoderState:
-    """State of one utterance between chunks: at most 21 + ``hold_back`` frames of everything.
-
-    ``hold_back`` frames at the end wait for the next ones.
-    """
-
-    def __init__(self, seed: int, hold_back: int) -> None:
-        self._hold_back = hold_back
-        self.source = HarmonicSource(seed)
-        self._mel = torch.zeros(0)
-        self._waves = torch.zeros(0)
-        self._first = 0  # absolute number of the first frame held
-        self._sent = 0  # frames whose audio is out
-        self._known = 0  # frames whose source is made
-        self._end = 0  # frames that have come
-
-    def add(self, mel: Tensor) -> None:
-        """Append frames, ``[80, n]``."""
-        self._mel = torch.cat([self._mel, mel], dim=1) if self._mel.numel() else mel
-        self._end += mel.shape[1]
-
-    def pitch_window(self, *, last: bool) -> AudioWindow:
-        """The frames around those whose pitch is next, ``[80, n]``."""
-        begin = max(self._known - F0_CONTEXT, self._first)
-        return AudioWindow((self._mel[:, begin - self._first :],), first=begin == 0, last=last)
-
-    def new_pitch(self, pitch: Tensor, *, last: bool) -> Tensor:
-        """The new and certain frames of the pitch of :meth:`pitch_window`."""
-        certain = max(self._known, self._end if last else self._end - F0_CONTEXT)
-        begin = max(self._known - F0_CONTEXT, self._first)
-        new = pitch[self._known - begin : certain - begin]
-        self._known = certain
-        return new
-
-    def add_source(self, waves: Tensor) -> None:
-        """Append the source of the frames of :meth:`new_pitch`."""
-        self._waves = torch.cat([self._waves.to(waves), waves])
-
-    def window(self, *, last: bool) -> AudioWindow | None:
-        """Spectrogram ``[80, n]`` and source ``[480 n]`` to decode next, if any."""
-        if self._until(last=last) <= self._sent:
-            return None
-        begin = max(self._sent - _LEFT, self._first)
-        part = slice(begin - self._first, self._known - self._first)
-        waves = self._waves[part.start * HOP : part.stop * HOP]
-        return AudioWindow((self._mel[:, part], waves), first=begin == 0, last=last)
-
-    def new_samples(self, waveform: Tensor, *, last: bool) -> Tensor:
-        """The new samples of the decoded :meth:`window`; frames that are no longer needed are dropped."""
-        until = self._until(last=last)
-        begin = max(self._sent - _LEFT, self._first)
-        new = waveform[(self._sent - begin) * HOP : (until - begin) * HOP]
-        self._sent = until
-        drop = max(self._sent - _LEFT - F0_CONTEXT, self._first) - self._first
-        self._mel, self._waves = self._mel[:, drop:].clone(), self._waves[drop * HOP :].clone()
-        self._first += drop
-        return new
-
-    def _until(self, *, last: bool) -> int:
-        return self._known if last else self._known - self._hold_back
-
-
-@dataclass(frozen=True)
-class VocoderJob:
-    """New frames of one utterance."""
-
-    state: VocoderState
-    mel: Tensor
-    """``[80, n]``."""
-    last: bool
-
-
-def vocode(vocoder: Vocoder, jobs: Sequence[VocoderJob]) -> list[Tensor]:
-    """The new samples of each utterance, ``[m]``; m may be 0.
-
-    Windows of similar length are decoded together.
-    """
-    for job in jobs:
-        job.state.add(job.mel)
-    windows = [job.state.pitch_window(last=job.last) for job in jobs]
-    pitches = [
-        job.state.new_pitch(pitch, last=job.last)
-        for job, pitch in zip(jobs, _together(vocoder.f0_predictor, windows), strict=True)
-    ]
-    sources = extend_sources([job.state.source for job in jobs], pitches, vocoder.m_source.l_linear)
-    for job, waves in zip(jobs, sources, strict=True):
-        job.state.add_source(waves)
-    ready = [(job, window) for job in jobs if (window := job.state.window(last=job.last)) is not None]
-    decoded = iter(_together(vocoder, [window for _, window in ready]))
-    made = {id(job): job.state.new_samples(next(decoded), last=job.last) for job, _ in ready}
-    return [made.get(id(job), job.mel.new_zeros(0)) for job in jobs]
-
-
-def _together(run: Callable[..., Tensor], windows: Sequence[AudioWindow]) -> list[Tensor]:
-    """Run on windows of similar lengths in one call each; the results in the windows' order.
-
-    A window is padded at an edge inside its utterance: the frames next to such an edge are not used.
-    """
-    groups: list[list[int]] = []
-    for index in sorted(range(len(windows)), key=lambda index: -windows[index].frames):
-        if groups and windows[index].fits(windows[groups[-1][0]].frames):
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    results: dict[int, Tensor] = {}
-    for members in groups:
-        frames = windows[members[0]].frames
-        stacked = zip(*(windows[member].padded(frames) for member in members), strict=True)
-        output = run(*(torch.stack(tensors) for tensors in stacked))
-        for member, result in zip(members, output, strict=True):
-            results[member] = windows[member].cut(result, frames)
-    return [results[index] for index in range(len(windows))]

@@ -16,7 +16,7 @@ from parley.tts.s3gen.scheduling import ChunkSchedule
 from parley.tts.s3gen.state import Workspace
 from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job, PromptPasts
 from parley.tts.s3gen.utterance import SAMPLES_PER_TOKEN, AudioUtterance, Plan
-from parley.tts.s3gen.vocoder import VocoderJob, vocode
+from parley.tts.s3gen.vocoder_state import VocoderJob, vocode
 
 TOKENS = make_tokens(130)
 LONG_TOKENS = make_tokens(230)
