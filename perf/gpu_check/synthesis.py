@@ -19,7 +19,7 @@ from gpu_check.findings import Findings, Settings
 from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import memory_used_mib, once, seconds
 from parley.models.s3gen import Loaded, prepare_s3gen
-from parley.runtime.cuda_graphs import CudaCapture
+from parley.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 from parley.runtime.parameters import Parameters
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import FlowRow, batch_rows
@@ -28,12 +28,19 @@ from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.service import S3GenService
 from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job, blank_row
 from parley.tts.s3gen.utterance import AudioUtterance, Plan
-from parley.tts.s3gen.vocoder import HOP
+from parley.tts.s3gen.vocoder import F0_CONTEXT, HOP
+from parley.tts.s3gen.vocoder_state import LEFT, capture_vocoder
+from parley.tts.s3gen.window_graphs import VocoderSizes, WindowSizes
+from parley.tts.s3gen.windows import AudioWindow, run_windows
 
 _CONFIG = Path(__file__).parents[2] / "model_repository" / "s3gen" / "config.pbtxt"
 _SETTING = re.compile(r'^parameters \{ key: "(\w+)" value \{ string_value: "([^"]*)" \} \}$', re.MULTILINE)
 _SIZES = ((208, (1_100, 704), 8), (64, (1_100, 704), 8), (64, (160, 320), 1), (32, (160, 320), 1))
 """New frames, tokens and frames of the past, rows: what is compared, the largest first."""
+_WINDOWS = ((8, 128), (1, 19))
+"""Windows and frames of the vocoder's batches: eight streams, and the first audio of one."""
+_WAVEFORM_ERROR = 1e-3
+"""Largest difference of samples, which are up to 0.99."""
 _SESSIONS = (1, 8, 16, 32, 64)
 _TOKENS = 250
 """Of each utterance: 10 s."""
@@ -121,7 +128,7 @@ def _compare_ways(settings: Settings, findings: Findings, networks: Networks) ->
     for size, work in works.items():
         findings.measure(f"flow {_named(size)}", work.flops / 1e9, "GFLOP")
         findings.share(f"flow {_named(size)}, operation by operation", settings.roof, work, kind, plain[size])
-    _measure_vocoder(settings, findings, networks)
+    _compare_vocoder(settings, findings, networks)
     if settings.device.type != "cuda":
         findings.skipped = "graphs need a GPU"
         return
@@ -175,21 +182,46 @@ def _add(synthesizer: AudioSynthesizer, frames: int, past: tuple[int, int], rows
     synthesizer.graphs.add(batch_rows(batch, synthesizer.empty, workspace, buckets, keep=True), keep=True)
 
 
-def _measure_vocoder(settings: Settings, findings: Findings, networks: Networks) -> None:
-    for rows, frames in ((1, 24),) if settings.small else ((1, 24), (8, 100)):
-        mel = torch.randn(rows, MEL_BANDS, frames, device=settings.device)
-        source = torch.zeros(rows, HOP * frames, device=settings.device)
+@torch.inference_mode()
+def _compare_vocoder(settings: Settings, findings: Findings, networks: Networks) -> None:
+    """The same windows operation by operation and as graphs; without a GPU as calls that are repeated."""
+    vocoder, device = networks.vocoder, settings.device
+    frames, rows = (19, 128), (1, 8)
+    sizes = VocoderSizes(WindowSizes(frames, rows, F0_CONTEXT), WindowSizes(frames, rows, LEFT))
+    graphs = capture_vocoder(vocoder, sizes, _capture(settings))
+    for count, length in _WINDOWS[-1:] if settings.small else _WINDOWS:
+        mels = torch.randn(count, MEL_BANDS, length, device=device)
+        sources = 0.1 * torch.randn(count, HOP * length, device=device)
+        around = [AudioWindow((mel,), first=False, last=False) for mel in mels]
+        windows = [
+            AudioWindow((mel, source), first=False, last=False)
+            for mel, source in zip(mels, sources, strict=True)
+        ]
 
-        @torch.inference_mode()
-        def run() -> None:
-            networks.vocoder.f0_predictor(mel)  # noqa: B023
-            networks.vocoder(mel, source)  # noqa: B023
+        def plain() -> torch.Tensor:
+            run_windows(vocoder.f0_predictor, around)  # noqa: B023
+            return torch.stack(run_windows(vocoder, windows))  # noqa: B023
 
-        taken = seconds(run, settings.device)
-        name = f"vocoder {rows} x {frames} frames, operation by operation"
-        findings.measure(name, 1_000 * taken, "ms")
-        work = Work(count_flops(run), _bytes((*networks.vocoder.parameters(), mel, source)))
-        findings.share(name, settings.roof, work, torch.float32, taken)
+        def replayed() -> torch.Tensor:
+            graphs.pitch.run(around)  # noqa: B023
+            return torch.stack(graphs.waveform.run(windows))  # noqa: B023
+
+        work = Work(count_flops(plain), _bytes((*vocoder.parameters(), mels, sources)))
+        ways = {"operation by operation": plain}
+        if device.type == "cuda":
+            ways["graph"] = replayed
+        name = f"vocoder {count} x {length} frames"
+        for way, run in ways.items():
+            taken = seconds(run, device)
+            findings.measure(f"{name}, {way}", 1_000 * taken, "ms")
+            findings.share(f"{name}, {way}", settings.roof, work, torch.float32, taken)
+        error = float((replayed() - plain()).abs().max())
+        passed = error < _WAVEFORM_ERROR
+        findings.check(f"{name}: a graph computes the same", passed, f"{error:.2g} < {_WAVEFORM_ERROR:g}")
+
+
+def _capture(settings: Settings) -> Capture:
+    return CudaCapture() if settings.device.type == "cuda" else Repetition()
 
 
 def _load(settings: Settings, networks: Networks) -> Loaded:
@@ -230,13 +262,34 @@ def _serve(settings: Settings, findings: Findings, *, meanflow: bool) -> None:
             findings.measure(f"{kind}, {sessions} sessions: first audio p50", _median_ms(level), "ms")
             memory = memory_used_mib(settings.device) - before
             findings.measure(f"{kind}, {sessions} sessions: memory", memory, "MiB")
+        if settings.device.type == "cuda" and settings.seconds_left > 0:
+            _measure_first_audio(findings, service, loaded.synthesizer, tokens, kind)
     finally:
         service.close()
-    graphs = loaded.synthesizer.graphs
-    if graphs is not None:
+    synthesizer = loaded.synthesizer
+    if settings.device.type == "cpu":  # after the figures: there padding only takes time
+        synthesizer.warm_up(loaded.plan, max_frames=loaded.limits.batch.max_frames, capture=Repetition())
+    for part, graphs in (("flow", synthesizer.graphs), ("vocoder", synthesizer.vocoder_graphs)):
+        assert graphs is not None
         found = f"{len(graphs)} graphs, {graphs.without_graph} runs without"
-        findings.check(f"{kind}: every batch had a graph", graphs.without_graph == 0, found)
+        findings.check(f"{kind}: every batch of the {part} had a graph", graphs.without_graph == 0, found)
     _check_graphs(settings, findings, loaded, networks, kind)
+    assert synthesizer.vocoder_graphs is not None
+    found = f"{synthesizer.vocoder_graphs.without_graph} runs without"
+    findings.check(f"{kind}: every length had a graph", synthesizer.vocoder_graphs.without_graph == 0, found)
+
+
+def _measure_first_audio(
+    findings: Findings, service: S3GenService, synthesizer: AudioSynthesizer, tokens: int, kind: str
+) -> None:
+    """One utterance at a time, whose vocoder runs operation by operation."""
+    graphs, synthesizer.vocoder_graphs = synthesizer.vocoder_graphs, None
+    level = Level(1)
+    for _ in range(3):
+        speak_at_once(service, level, tokens)
+    name = f"{kind}, 1 session, vocoder operation by operation: first audio p50"
+    findings.measure(name, _median_ms(level), "ms")
+    synthesizer.vocoder_graphs = graphs
 
 
 def _check_graphs(
@@ -244,7 +297,8 @@ def _check_graphs(
 ) -> None:
     """Utterances of different voices and lengths sound as without graphs, also after a batch without one."""
     plain = AudioSynthesizer(networks, settings.device, buckets=loaded.buckets)
-    lengths = (20, 25) if settings.small else (40, 180, 95)
+    # Of one window, of two, and of many.
+    lengths = (10, 20, 25) if settings.small else (10, 20, 40, 180, 95)
     expected = _spoken_together(plain, loaded.plan, lengths)
     found = _spoken_together(loaded.synthesizer, loaded.plan, lengths)
     loaded.synthesizer.flow([blank_row(700, None)], keep=loaded.plan.keeps_past)  # no bucket is that large
