@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from bench_tts import random_networks
 from google.protobuf import text_format
+from gpu_check.held_tensors import HeldTensors
 from gpu_check.sizes import QWEN3_4B, T3_WIDTH, qwen3_sizes, t3_shapes, t3_sizes
 from torch import nn
 from tritonclient.grpc import model_config_pb2
@@ -42,7 +43,10 @@ from parley.runtime.gpu_plan import GpuPlan, read_plans
 from parley.runtime.parameters import Parameters
 from parley.runtime.precision import AUTO_PRECISION, PRECISIONS
 from parley.tts.s3gen.checkpoint import Networks
+from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.state import Past
+from parley.tts.s3gen.vocoder import HOP
+from parley.tts.s3gen.window_graphs import VocoderSizes
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 SPARE = 0.05
@@ -60,7 +64,12 @@ _WORKSPACES = {
     "t3": 800 * _MB,
     "s3gen": 1_400 * _MB,
 }
-"""Activations, graphs and what allocators hold in reserve; of recognisers graphs and the reserve."""
+"""Activations, graphs and what allocators hold in reserve; of recognisers graphs and the reserve.
+
+Of S3Gen, without the graphs of its vocoder, which were not yet when it was measured.
+"""
+_VOCODER_GRAPH = 8 * _MB
+"""What CUDA keeps of a graph of the vocoder's 600 kernels; an allowance."""
 _HALF = 2
 _SINGLE = 4
 _FRAME_MS = 10
@@ -233,7 +242,23 @@ def _s3gen(plan: GpuPlan, *, has_bfloat16: bool = True) -> Need:
     batch = empty.blank(sizes.largest_past[0] + sizes.largest_frames // 2)
     batch = batch.cut(sizes.largest_past[1] + sizes.largest_frames)
     caches = sizes.max_utterances * _size(utterance) + sizes.voices * _size(voice) + sizes.rows * _size(batch)
-    return Need(_CONTEXT, weights, caches, 0)
+    return Need(_CONTEXT, weights, caches, _WORKSPACES["s3gen"] + vocoder_graphs(sizes.vocoder))
+
+
+def vocoder_graphs(sizes: VocoderSizes) -> float:
+    """Bytes of the vocoder's graphs: they share memory for what the largest batch holds at once."""
+    batches = sizes.waveform.batches()
+    results = sum(rows * frames for rows, frames in batches) * HOP * _SINGLE
+    return _vocoder_peak(*batches[0]) + results + len(batches) * _VOCODER_GRAPH
+
+
+@cache
+def _vocoder_peak(rows: int, frames: int) -> int:
+    """The most that the tensors of a run take at once, its inputs included; the pitch predictor has less."""
+    vocoder = _on_meta(_build_s3gen).vocoder
+    with torch.device("meta"), torch.inference_mode(), HeldTensors(vocoder.parameters()) as held:
+        vocoder(torch.zeros(rows, MEL_BANDS, frames), torch.zeros(rows, HOP * frames))
+    return held.peak
 
 
 def _build_s3gen_in_float32() -> Networks:

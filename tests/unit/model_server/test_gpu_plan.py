@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import memory_plans as sums
 import pytest
+import torch
+from gpu_check.held_tensors import HeldTensors
 
 from parley.asr.device.memory import (
     NEMOTRON_DECODER,
@@ -232,6 +234,30 @@ def test_the_sum_for_s3gen_is_about_what_was_measured():
     )
     assert one.weights + one.caches + sums._WORKSPACES["s3gen"] == pytest.approx(4.0e9, rel=0.15)
     assert 0.115e9 <= (more.caches - one.caches) / 10 <= 0.2e9
+
+
+def test_the_graphs_of_the_vocoder_are_counted_by_their_largest_batch():
+    sizes = {name: sums.s3gen_sizes(sums.read_settings("s3gen", PLANS[name])) for name in ("L4", "H100")}
+    small, large = (sums.vocoder_graphs(sizes[name].vocoder) for name in ("L4", "H100"))
+    assert sizes["H100"].vocoder.waveform.batches()[0] == (8, 237)
+    # Of its last level, 64 channels at 120 times the frames, a few signals are held at once.
+    signal = 8 * 64 * 237 * 120 * 4
+    assert 3 * signal < large < 20 * signal
+    assert 0.4 * large < small < large
+    need = sums._s3gen(PLANS["H100"])
+    assert need.workspace == sums._WORKSPACES["s3gen"] + large
+
+
+def test_tensors_count_while_they_are_held():
+    weight = torch.ones(256)
+    with HeldTensors([weight]) as held:
+        for _ in range(3):
+            one = weight[:128] * 2  # 512 bytes; the view is of the weight
+            two = torch.cat([one, one])  # 1,024
+            one.add_(1)
+            del one, two
+        weight.view(2, 128)
+    assert held.peak == 1_536
 
 
 @pytest.mark.parametrize("name", PLANS)
