@@ -69,7 +69,7 @@ _WORKSPACES = {
 Of S3Gen, without the graphs of its vocoder, which were not yet when it was measured.
 """
 _VOCODER_GRAPH = 8 * _MB
-"""What CUDA keeps of a graph of the vocoder's 600 kernels; an allowance."""
+"""What CUDA keeps of a graph of the vocoder's 600 operations; an allowance."""
 _HALF = 2
 _SINGLE = 4
 _FRAME_MS = 10
