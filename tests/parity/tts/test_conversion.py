@@ -30,9 +30,10 @@ from parley.tts.voices.store import VoiceStore
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/unit/fetching")]
 
 from fake_hub import COMMIT, REPOSITORY, FakeHub  # noqa: E402
+from fetching import manifest as weights_manifest  # noqa: E402
+from fetching.fetch import fetch_published  # noqa: E402
 from fetching.hub import Hub  # noqa: E402
-from fetching.main import fetch  # noqa: E402
-from fetching.manifest import Weights  # noqa: E402
+from fetching.manifest import Published  # noqa: E402
 from fetching.progress import Progress  # noqa: E402
 
 VARIANTS = ["original", "multilingual", "turbo"]
@@ -86,12 +87,18 @@ def left(run):
     return sorted(path.name for path in run.models.iterdir()) if run.models.exists() else []
 
 
+@pytest.fixture(autouse=True)
+def lock(tmp_path, monkeypatch):
+    """In place of the project's, where downloads are pinned."""
+    monkeypatch.setattr(weights_manifest.record, "__defaults__", (tmp_path / "checkpoints.lock.json",))
+
+
 def download(files, models, name):
     remote = FakeHub({path.name: path.read_bytes() for path in files.iterdir()})
     try:
-        weights = Weights(name, REPOSITORY, ("*",), "main", "", None)
+        weights = Published(name=name, repository=REPOSITORY, include=("*",))
         with Hub(remote.address, token=None, deadline=time.monotonic() + 60, note=print) as hub:
-            fetch(hub, weights, models, Progress(io.StringIO()), record=False)
+            fetch_published(hub, weights, models, Progress(io.StringIO()), record=False)
     finally:
         remote.close()
 
