@@ -46,6 +46,11 @@ _CHUNK = 16
 """Feature frames: 160 ms."""
 _FULL_AFTER = 2 * LEFT * SUBSAMPLING // _CHUNK
 """Steps until the caches have been full for as long as it took to fill them."""
+_REFERENCE_STEPS = 6
+_REFERENCE_LENGTHS = (400, 250)
+"""Feature frames of two utterances."""
+_FROM_CPU = {torch.float32: 1e-2, torch.bfloat16: 0.1}
+"""Largest difference from a CPU in single precision, of the largest value."""
 _MIB = 1 << 20
 
 
@@ -96,6 +101,14 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
     """Steps of 160 ms of many streams whose caches are full: features, encoder and greedy decoding."""
     sizes, decoder = _shrunk(settings, NEMOTRON_ENCODER, NEMOTRON_DECODER)
     streams = _STREAMS[:2] if settings.small else _STREAMS
+    on_cpu = replace(settings, device=torch.device("cpu"))
+    reference = StreamingDevice(
+        _streaming_networks(on_cpu, sizes, decoder, torch.float32),
+        chunks=[_CHUNK],
+        rows=2 * streams[-1],
+        capture=Repetition(),
+        sizes=(4,),
+    )
     for dtype in _dtypes(settings):
         forget_memory(settings.device)
         name = str(dtype).removeprefix("torch.")
@@ -114,7 +127,12 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
         taken = once(lambda: graphs.append(device(_capture(settings))), settings.device)  # noqa: B023
         findings.measure(f"{name}: load, with {len(streams)} sizes", taken, "s")
         steps = 3 if settings.small else _FULL_AFTER
-        _check_graphs(findings, name, (graphs[0], device(Repetition())), steps)
+        limit = 0.02 if dtype is torch.bfloat16 else 1e-3
+        _compare_steps(
+            findings, f"{name}, with and without graphs", (graphs[0], device(Repetition())), steps, limit
+        )
+        of_cpu = f"{name}, against a CPU"
+        _compare_steps(findings, of_cpu, (graphs[0], reference), _REFERENCE_STEPS, _FROM_CPU[dtype])
         forget_memory(settings.device)
         for rows in streams:
             if settings.seconds_left <= 0:
@@ -145,10 +163,14 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
         _compare_memory(settings, findings, name, computed)
 
 
-def _check_graphs(
-    findings: Findings, name: str, devices: tuple[StreamingDevice, StreamingDevice], steps: int
+def _compare_steps(
+    findings: Findings,
+    name: str,
+    devices: tuple[StreamingDevice, StreamingDevice],
+    steps: int,
+    limit: float,
 ) -> None:
-    """Both get the same audio, one with graphs and one without."""
+    """Both get the same audio; their encoded frames may differ by so much, of the largest value."""
     difference = 0.0
     same = True
     for index in range(steps):
@@ -161,12 +183,26 @@ def _check_graphs(
             if isinstance(own, Exception) or isinstance(other, Exception):
                 findings.check(f"{name}: finite", passed=False, detail=str(own))
                 return
-            scale = float(np.abs(other.encoded).max())
-            difference = max(difference, float(np.abs(own.encoded - other.encoded).max()) / scale)
+            difference = max(difference, largest_difference(own.encoded, other.encoded))
             same = same and own.tokens.ids.tolist() == other.tokens.ids.tolist()
-    limit = 0.02 if name == "bfloat16" else 1e-3
-    findings.check(f"{name}: a graph computes the same", difference < limit, f"{difference:.2g}")
-    findings.measure(f"{name}: all tokens are the same with and without graphs", float(same), "")
+    findings.check(f"{name}: encoded frames", difference < limit, f"{difference:.2g} < {limit:g}")
+    findings.measure(f"{name}: all tokens are the same", float(same), "")
+
+
+def largest_difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """Of the largest expected value; infinite if a value is not finite or the shapes differ."""
+    if found.shape != expected.shape or not np.isfinite(found).all():
+        return float("inf")
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def _encode_reference(encoder: DeviceEncoder, bands: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The frames of two utterances that share a run, without their padding; ``[n, width]`` each."""
+    longest = max(_REFERENCE_LENGTHS)
+    features = np.random.default_rng(1).standard_normal((len(_REFERENCE_LENGTHS), bands, longest))
+    encoded, counts = encoder.encode(features.astype(np.float32), np.array(_REFERENCE_LENGTHS))
+    first, second = (frames[:, :count].T for frames, count in zip(encoded, counts, strict=True))
+    return first, second
 
 
 def check_parakeet(settings: Settings, findings: Findings) -> None:
@@ -177,6 +213,12 @@ def check_parakeet(settings: Settings, findings: Findings) -> None:
     runs = RunSizes(frames, utterances, frames[-1] * utterances[-1])
     pieces = RunSizes((frames[-1] // SUBSAMPLING + 1,), utterances, 1 << 30)
     weights = _random_weights(sizes, decoder)
+    on_cpu = DeviceEncoder(
+        FastConformer.of(weights, sizes, torch.float32, torch.device("cpu")),
+        RunSizes((max(_REFERENCE_LENGTHS),), (len(_REFERENCE_LENGTHS),), 1 << 30),
+        Repetition(),
+    )
+    expected = _encode_reference(on_cpu, sizes.bands)
     for dtype in _dtypes(settings):
         forget_memory(settings.device)
         name = str(dtype).removeprefix("torch.")
@@ -185,6 +227,12 @@ def check_parakeet(settings: Settings, findings: Findings) -> None:
             count = sum(parameter.numel() for parameter in network.parameters())
             findings.measure("parameters of the encoder", count / 1e6, "million")
         encoder = DeviceEncoder(network, runs, _capture(settings))
+        found = _encode_reference(encoder, sizes.bands)
+        difference = max(largest_difference(*pair) for pair in zip(found, expected, strict=True))
+        limit = _FROM_CPU[dtype]
+        findings.check(
+            f"{name}, against a CPU: encoded frames", difference < limit, f"{difference:.2g} < {limit:g}"
+        )
         rows_of = DeviceGreedyRows(
             Transducer(
                 weights, blank=decoder.tokens, durations=range(decoder.durations), device=settings.device

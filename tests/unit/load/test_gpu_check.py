@@ -7,6 +7,7 @@ import re
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -16,6 +17,7 @@ from gpu_check import calls as gpu_calls
 from gpu_check import language
 from gpu_check.calls import EXCHANGE, FILL, STAGES, PlanMemory, count_calls, find_plan_memory
 from gpu_check.findings import Findings, Settings, throughputs, to_json
+from gpu_check.recognition import largest_difference
 from gpu_check.roofline import Roof, Work, count_flops, measure_roof
 from gpu_check.sizes import QWEN3_4B, DecoderSizes, qwen3_sizes, t3_sizes
 
@@ -144,6 +146,14 @@ class TestMemory:
         assert find_plan_memory(torch.device("cuda")).line.startswith(
             "no memory plan: import of memory_plans"
         )
+
+
+def test_frames_are_compared_by_the_largest_value():
+    expected = np.array([[4.0, -8.0]], np.float32)
+    assert largest_difference(expected, expected) == 0
+    assert largest_difference(expected + 2, expected) == pytest.approx(0.25)
+    assert largest_difference(expected * np.nan, expected) == float("inf")
+    assert largest_difference(expected[:, :1], expected) == float("inf")
 
 
 class TestFindings:
