@@ -5,11 +5,15 @@ import locale
 import multiprocessing
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from parley.llm import startup
 from parley.llm.startup import prepare_environment
+from parley.runtime.parameters import Parameters
 
 ROOT = Path(__file__).parents[3]
 VERSION = ROOT / "model_repository" / "qwen3" / "1"
@@ -193,3 +197,32 @@ def test_python_gets_its_name_back(interpreter, tmp_path):
     assert sys.executable.startswith(sys.prefix)
     assert "python" in sys.executable.rsplit("/", 1)[1]
     interpreter.setattr(sys, "executable", python)
+
+
+@pytest.mark.parametrize(("cache_bytes", "alone"), [(None, True), (1 << 30, False)])
+def test_an_engine_that_measures_the_gpu_loads_alone(monkeypatch, tmp_path, cache_bytes, alone):
+    """With the size of its cache it measures nothing."""
+    happened = []
+
+    @contextmanager
+    def loading(*, alone):
+        happened.append(alone)
+        yield
+        happened.append("loaded")
+
+    def engine(*_, **__):
+        happened.append("engine")
+        return SimpleNamespace(max_model_len=1_024)
+
+    for name in ("prepare_environment", "check_vllm", "check_torch", "check_gpus"):
+        monkeypatch.setattr(startup, name, lambda *_, **__: None)
+    monkeypatch.setattr(startup, "loading_on_gpu", loading)
+    arguments = SimpleNamespace(kv_cache_memory_bytes=cache_bytes)
+    types = SimpleNamespace(read_engine_args=lambda *_, **__: arguments)
+    monkeypatch.setitem(sys.modules, "parley.llm.vllm_types", types)
+    monkeypatch.setitem(sys.modules, "parley.llm.async_llm", SimpleNamespace(AsyncEngine=engine))
+    started = startup.start_engine(
+        Parameters("qwen3", {"engine": "async"}, model_dir=tmp_path, environment={}), tmp_path, object
+    )
+    assert happened == [alone, "engine", "loaded"]
+    assert started.max_model_len == 1_024

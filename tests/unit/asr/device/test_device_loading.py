@@ -1,0 +1,71 @@
+"""What is chosen for a GPU, with fakes in the places of what only a GPU has."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from parley.asr.decoding import topk_torch
+from parley.asr.device import loading
+from parley.asr.device.loading import DeviceSettings
+from parley.errors import ModelLoadingError
+from parley.models import torch_device
+from parley.runtime.cuda_graphs import Repetition
+from parley.runtime.parameters import Parameters
+
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+
+
+def parameters(**values):
+    return Parameters("nemotron_streaming", values, environment={})
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU that is found, and whose graphs are counted."""
+    made = []
+    monkeypatch.setattr(torch_device, "choose_device", lambda kind, _: CUDA if kind == "gpu" else CPU)
+    monkeypatch.setattr(torch_device, "choose_precision", lambda *_, **__: torch.bfloat16)
+    monkeypatch.setattr(loading, "CudaCapture", lambda: made.append("graph") or "graph")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("values", "graphs"), [({}, True), ({"graphs": "true"}, True), ({"graphs": "false"}, False)]
+)
+def test_steps_on_a_gpu_are_graphs_unless_it_is_said(gpu, values, graphs):
+    settings = torch_device.device_settings(parameters(device="gpu", **values), 0)
+    capture = settings.capture()
+    assert gpu == ["graph"] * graphs
+    assert (capture == "graph") is graphs
+
+
+def test_steps_on_a_processor_are_repeated(gpu):
+    settings = torch_device.device_settings(parameters(device="cpu"), 0)
+    assert isinstance(settings.capture(), Repetition)
+    with pytest.raises(ModelLoadingError, match="device must be gpu"):
+        torch_device.device_settings(parameters(device="cpu", graphs="true"), 0)
+
+
+@pytest.mark.parametrize(("device", "taken"), [(CUDA, [False]), (CPU, [])])
+def test_networks_on_a_gpu_take_memory_only_while_no_engine_measures(monkeypatch, device, taken):
+    found = []
+    monkeypatch.setattr(torch_device, "loading_on_gpu", lambda *, alone: found.append(alone) or nullcontext())
+    with torch_device.loading(DeviceSettings(device)):
+        assert found == taken
+
+
+def test_scores_on_a_gpu_go_to_the_fused_kernel(monkeypatch):
+    asked = []
+    kernel = SimpleNamespace(top_k=lambda *given: asked.append(given) or "best")
+    monkeypatch.setitem(sys.modules, "parley.asr.decoding.topk_triton", kernel)
+    monkeypatch.setattr("parley.asr.decoding.topk_triton", kernel, raising=False)
+    monkeypatch.setattr(topk_torch.importlib.util, "find_spec", lambda name: name == "triton")
+    scores = SimpleNamespace(is_cuda=True)
+    assert topk_torch.top_k(scores, 3, None) == "best"
+    assert asked == [(scores, 3, None)]
