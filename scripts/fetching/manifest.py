@@ -236,7 +236,7 @@ def _entry(name: str, entry: Mapping[str, Any], pin: Mapping[str, Any] | None) -
                 repository=entry["repository"],
                 include=tuple(entry["include"]),
                 revision=entry.get("revision", "main"),
-                pinned=None if pin is None else _snapshot(pin),
+                pinned=None if pin is None else _snapshot(pin, entry["repository"]),
             )
         case "pinned":
             return Pinned(**known, files=tuple(_pinned_file(entry, file) for file in entry["files"]))
@@ -258,9 +258,10 @@ def _entry(name: str, entry: Mapping[str, Any], pin: Mapping[str, Any] | None) -
             raise ValueError(f"{name} is of an unknown kind {kind!r}")
 
 
-def _snapshot(pin: Mapping[str, Any]) -> Snapshot:
+def _snapshot(pin: Mapping[str, Any], repository: str) -> Snapshot:
+    """Of the lock; a pin without a repository is older than that field, and of the manifest's repository."""
     files = tuple(RemoteFile(**{**file, "name": check_name(file["name"])}) for file in pin["files"])
-    return Snapshot(pin["repository"], pin["commit"], files)
+    return Snapshot(pin.get("repository", repository), pin["commit"], files)
 
 
 def _pinned_file(entry: Mapping[str, Any], file: Mapping[str, Any]) -> PinnedFile:

@@ -374,6 +374,20 @@ class TestCommand:
         assert (run.models / "tiny/encoder-model.onnx").read_bytes() == BIG[1:]
         assert json.loads(run.lock.read_text())["tiny"]["commit"] == "beef"
 
+    def test_a_lock_of_before_repositories_were_written_still_counts(self, run, remote):
+        digest = hashlib.sha256(BIG).hexdigest()
+        file = {"name": "encoder-model.onnx", "size": len(BIG), "sha256": digest, "git_blob": None}
+        vocabulary = FILES["sub/vocab.txt"]
+        digest = hashlib.sha256(vocabulary).hexdigest()
+        small = {"name": "sub/vocab.txt", "size": len(vocabulary), "sha256": digest, "git_blob": None}
+        run.lock.write_text(json.dumps({"tiny": {"commit": COMMIT, "files": [file, small]}}))
+        remote.commit = "beef"
+        assert run("tiny") == 0
+        assert set(remote.commits) == {COMMIT}
+        assert run("tiny", "--lock") == 0
+        pinned = json.loads(run.lock.read_text())["tiny"]
+        assert (pinned["repository"], pinned["commit"]) == (REPOSITORY, "beef")
+
     def test_one_lock_pins_several_entries(self, run):
         other = run.entries.read_text().replace('"tiny"', '"other"')
         run.entries.write_text(run.entries.read_text() + other)
