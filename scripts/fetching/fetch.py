@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fetching import manifest
 from fetching.cache import VARIABLE, Cache, alone_in
@@ -125,7 +127,7 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
         describe(models, weights)
         write_origin(folder, snapshot)
     if weights.pinned is None or record:
-        _record(weights.name, snapshot, progress)
+        _record(weights.name, snapshot, hub.deadline, progress)
     return folder
 
 
@@ -145,10 +147,32 @@ def _newest(name: str) -> str:
     return f"make fetch MODEL={name} ARGS=--lock takes the newest version, and pins that"
 
 
-def _record(name: str, snapshot: Snapshot, progress: Progress) -> None:
+def record(
+    name: str,
+    snapshot: Snapshot,
+    deadline: float,
+    note: Callable[[str], None],
+    lock: Path = manifest.LOCK,
+) -> None:
+    """Pin ``name`` in the lock, to which other processes may add at the same time.
+
+    Raises:
+        FetchError: another process has kept the lock until the deadline.
+        OSError: the lock cannot be written, as in an image.
+    """
+    with alone_in(lock.parent, deadline, note):
+        pins: dict[str, Any] = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
+        pins[name] = asdict(snapshot)
+        text = json.dumps(dict(sorted(pins.items())), indent=2) + "\n"
+        temporary = lock.with_suffix(".new")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(lock)
+
+
+def _record(name: str, snapshot: Snapshot, deadline: float, progress: Progress) -> None:
     """Pin what has come in the lock, where that can be written: an image has the project read-only."""
     try:
-        manifest.record(name, snapshot)
+        record(name, snapshot, deadline, progress.note)
     except OSError as error:
         progress.note(
             f"{name} is pinned in its folder only ({NOTE}): {manifest.LOCK.name} cannot be written ({error})"

@@ -14,15 +14,12 @@ An entry of ``[weights]`` is one of:
 
 from __future__ import annotations
 
-import fcntl
 import fnmatch
 import json
-import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -185,31 +182,6 @@ def load(manifest: Path = MANIFEST, lock: Path = LOCK) -> dict[str, Weights]:
         return {name: _entry(name, entry, pins.get(name)) for name, entry in entries.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FetchError(f"{manifest} or {lock.name} cannot be used: {error!r}") from error
-
-
-def record(name: str, snapshot: Snapshot, lock: Path = LOCK) -> None:
-    """Pin ``name`` in the lock, to which other processes may add at the same time.
-
-    Raises:
-        OSError: the lock cannot be written, as in an image.
-    """
-    with _alone(lock.parent):
-        pins: dict[str, Any] = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
-        pins[name] = asdict(snapshot)
-        text = json.dumps(dict(sorted(pins.items())), indent=2) + "\n"
-        temporary = lock.with_suffix(".new")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(lock)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def check_name(name: str) -> str:

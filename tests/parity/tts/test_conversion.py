@@ -30,7 +30,7 @@ from parley.tts.voices.store import VoiceStore
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/unit/fetching")]
 
 from fake_hub import COMMIT, REPOSITORY, FakeHub  # noqa: E402
-from fetching import manifest as weights_manifest  # noqa: E402
+from fetching import fetch as weights_fetching  # noqa: E402
 from fetching.fetch import fetch_published  # noqa: E402
 from fetching.hub import Hub  # noqa: E402
 from fetching.manifest import Published  # noqa: E402
@@ -90,7 +90,7 @@ def left(run):
 @pytest.fixture(autouse=True)
 def lock(tmp_path, monkeypatch):
     """In place of the project's, where downloads are pinned."""
-    monkeypatch.setattr(weights_manifest.record, "__defaults__", (tmp_path / "checkpoints.lock.json",))
+    monkeypatch.setattr(weights_fetching.record, "__defaults__", (tmp_path / "checkpoints.lock.json",))
 
 
 def download(files, models, name):

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_hub
 from fake_hub import COMMIT, REPOSITORY, FakeHub, breaks_after, status
-from fetching import manifest
+from fetching import fetch, manifest
 from fetching.fetch import fetch_published
 from fetching.hub import Hub, Patience, base_address
 from fetching.main import main
@@ -35,7 +35,7 @@ FILES = {"encoder-model.onnx": BIG, "sub/vocab.txt": b"a 0\nb 1\n", "README.md":
 def lock(tmp_path, monkeypatch):
     """The lock, in place of the project's."""
     lock = tmp_path / "checkpoints.lock.json"
-    monkeypatch.setattr(manifest.record, "__defaults__", (lock,))
+    monkeypatch.setattr(fetch.record, "__defaults__", (lock,))
     return lock
 
 
@@ -302,6 +302,18 @@ def test_two_downloads_keep_out_of_each_others_way(person):
     assert person.remote.requests == []
 
 
+def test_a_lock_that_another_process_changes_is_waited_for_until_the_deadline(lock):
+    snapshot, notes = Snapshot(REPOSITORY, COMMIT, ()), []
+    with (lock.parent / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(FetchError, match="another process still works in"):
+            fetch.record("tiny", snapshot, 0.0, notes.append, lock)
+    assert notes == [f"waiting for another process that works in {lock.parent}"]
+    assert not lock.exists()
+    fetch.record("tiny", snapshot, 0.0, notes.append, lock)
+    assert json.loads(lock.read_text())["tiny"]["commit"] == COMMIT
+
+
 def test_a_hub_that_cannot_be_reached_is_named_with_the_variables(person):
     person.remote.close()
     with pytest.raises(
@@ -406,7 +418,7 @@ class TestCommand:
         def refuse(*_):
             raise PermissionError("read-only")
 
-        monkeypatch.setattr(manifest, "record", refuse)
+        monkeypatch.setattr(fetch, "record", refuse)
         assert run("tiny") == 0
         assert "tiny is pinned in its folder only (.source.json)" in capsys.readouterr().err
         remote.commit = "beef"

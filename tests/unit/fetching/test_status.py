@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from archive_makers import make_installable
 from fake_hub import REPOSITORY, FakeHub
+from fetching import fetch, manifest
 from fetching import main as fetching_main
-from fetching import manifest
 from fetching.fetch import prerequisites
 from fetching.hub import Hub, Patience
 from fetching.main import main
@@ -83,7 +83,7 @@ def entries(tmp_path, monkeypatch):
     file.write_text(ENTRIES)
     lock = tmp_path / "checkpoints.lock.json"
     monkeypatch.setattr(manifest.load, "__defaults__", (file, lock))
-    monkeypatch.setattr(manifest.record, "__defaults__", (lock,))
+    monkeypatch.setattr(fetch.record, "__defaults__", (lock,))
     monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "models"))
     monkeypatch.setenv("PARLEY_WEIGHTS_CACHE", str(tmp_path / "cache"))
     return file
