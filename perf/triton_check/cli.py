@@ -40,7 +40,11 @@ def main(argv: list[str] | None = None) -> int:
         "--only", action="append", choices=[probe.name for probe in PROBES], help="repeatable"
     )
     parser.add_argument(
-        "--rounds", type=int, default=20, help="of probes for faults of timing (default: %(default)s)"
+        "--rounds",
+        type=_rounds,
+        default=20,
+        metavar="N",
+        help="of probes for faults of timing (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE")
     args = parser.parse_args(argv)
@@ -73,3 +77,10 @@ def main(argv: list[str] | None = None) -> int:
     broken = [finding.name for finding in found if finding.verdict == "broken"]
     print(f"{len(found)} probes; broken: {', '.join(broken) or 'nothing'}")
     return 1 if broken else 0
+
+
+def _rounds(text: str) -> int:
+    """At least one, as an argument."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"a whole number above 0 expected, not {text!r}")
+    return int(text)

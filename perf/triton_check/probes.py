@@ -21,8 +21,10 @@ from parley.inference import ModelRequest, text_tensor
 from parley.triton.grpc_client import LoopbackClient, to_message
 from triton_check.server import ProbedServer, StartError
 
-LIMIT_S = 60.0
-"""For one probe."""
+_LIMIT_S = 60.0
+"""For one probe without its rounds."""
+_ROUND_S = 1.0
+"""For each round besides. One takes 0.2 s on two cores."""
 _CALL_S = 20.0
 _NOTICE_S = 10.0
 """In which a model has to notice that its caller has left."""
@@ -62,6 +64,8 @@ class Asked:
     client: triton.InferenceServerClient
     streams: LoopbackClient
     rounds: int
+    limit_s: float
+    """For the probe."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,13 @@ def run(probe: Probe, server: ProbedServer, rounds: int, runner: asyncio.Runner)
 
     gRPC keeps to the event loop that it has met first: all probes run in that of ``runner``.
     """
+    limit_s = _LIMIT_S + rounds * _ROUND_S
     good, bad = ("not seen", "needed") if probe.is_workaround else ("holds", "broken")
     try:
         server.start()
-        answer = runner.run(_ask(probe, server, rounds))
+        answer = runner.run(_ask(probe, server, rounds, limit_s))
     except TimeoutError:
-        answer = Answer(False, f"no answer within {LIMIT_S:.0f} s")
+        answer = Answer(False, f"no answer within {limit_s:.0f} s")
     except grpc.aio.AioRpcError as error:
         answer = Answer(False, error.details() or str(error.code()))
     except (InferenceServerException, ParleyError, StartError) as error:
@@ -94,11 +99,11 @@ def run(probe: Probe, server: ProbedServer, rounds: int, runner: asyncio.Runner)
     return Finding(probe.name, good if answer.works else bad, answer.detail)
 
 
-async def _ask(probe: Probe, server: ProbedServer, rounds: int) -> Answer:
+async def _ask(probe: Probe, server: ProbedServer, rounds: int, limit_s: float) -> Answer:
     streams = LoopbackClient(server.address)
     try:
-        async with asyncio.timeout(LIMIT_S), triton.InferenceServerClient(server.address) as client:
-            return await probe.ask(Asked(server, client, streams, rounds))
+        async with asyncio.timeout(limit_s), triton.InferenceServerClient(server.address) as client:
+            return await probe.ask(Asked(server, client, streams, rounds, limit_s))
     finally:
         await streams.close()
 
@@ -127,9 +132,10 @@ async def _numbers(streams: LoopbackClient, **asked: Any) -> list[int]:
         return [number async for number in numbers]
 
 
-async def _call(client: triton.InferenceServerClient, run: str, **asked: Any) -> Any:
+async def _call(asked: Asked, run: str, **options: Any) -> Any:
     """What ``probe_caller`` finds when it runs something in process."""
-    result = await client.infer("probe_caller", _text_input({"run": run, **asked}), client_timeout=LIMIT_S)
+    inputs = _text_input({"run": run, **options})
+    result = await asked.client.infer("probe_caller", inputs, client_timeout=asked.limit_s)
     return json.loads(result.as_numpy("RESULT").item())
 
 
@@ -171,23 +177,23 @@ async def _large_tensors(asked: Asked) -> Answer:
 
 
 async def _sequence_in_process(asked: Asked) -> Answer:
-    found = await _call(asked.client, "sequence", name="call-7", chunks=3)
+    found = await _call(asked, "sequence", name="call-7", chunks=3)
     expected = [[f"call-7 {flags}", [[n] * 3]] for n, flags in enumerate((1, 0, 2))]
     return Answer(found == expected, f"three chunks of a named sequence: {found}")
 
 
 async def _error_in_process(asked: Asked) -> Answer:
-    found = (await _call(asked.client, "stream", count=5, fail_at=2))["found"]
+    found = (await _call(asked, "stream", count=5, fail_at=2))["found"]
     return Answer(found == [0, 1, "asked to fail"], f"two responses and an error arrive as {found}")
 
 
 async def _cancel_in_process(asked: Asked) -> Answer:
-    can = (await _call(asked.client, "stream", count=1))["can_cancel"]
+    can = (await _call(asked, "stream", count=1))["can_cancel"]
     return Answer(can, f"the stream has {'a' if can else 'no'} method to cancel it")
 
 
 async def _together_in_process(asked: Asked) -> Answer:
-    found = await _call(asked.client, "together", streams=_STREAMS, rounds=asked.rounds, count=20)
+    found = await _call(asked, "together", streams=_STREAMS, rounds=asked.rounds, count=20)
     detail = f"{asked.rounds} times {_STREAMS} streams that start together"
     return Answer(found["wrong"] is None, detail if found["wrong"] is None else f"{detail}: {found['wrong']}")
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from triton_check import probes
+from triton_check.cli import main
 from triton_check.probes import PROBES, Answer, Probe, run
 from triton_check.server import StartError
 
@@ -33,16 +34,18 @@ class Server:
         self.stopped += 1
 
 
-def ask(answer, server, *, is_workaround=False):
-    async def probe(_):
+def ask(answer, server, *, is_workaround=False, rounds=1):
+    async def probe(asked):
         if isinstance(answer, Answer):
             return answer
+        if callable(answer):
+            return Answer(True, answer(asked))
         if answer is None:
             await asyncio.sleep(60)
         raise answer
 
     with asyncio.Runner() as runner:
-        return run(Probe("one", "a reason", probe, is_workaround), server, 1, runner)
+        return run(Probe("one", "a reason", probe, is_workaround), server, rounds, runner)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +70,22 @@ def test_an_error_is_an_answer():
 
 
 def test_a_probe_that_does_not_end_is_given_up(monkeypatch):
-    monkeypatch.setattr(probes, "LIMIT_S", 0.01)
+    monkeypatch.setattr(probes, "_LIMIT_S", 0.01)
+    monkeypatch.setattr(probes, "_ROUND_S", 0.01)
     assert ask(None, Server(), is_workaround=True).verdict == "needed"
+
+
+def test_the_limit_grows_with_the_rounds():
+    """500 rounds take about two minutes with a Triton that is well."""
+    limits = [float(ask(lambda asked: str(asked.limit_s), Server(), rounds=n).detail) for n in (1, 500)]
+    assert limits == [61.0, 560.0]
+
+
+@pytest.mark.parametrize("rounds", ["0", "-3", "many", "1.5"])
+def test_rounds_that_prove_nothing_are_refused(rounds, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--rounds", rounds])
+    assert "--rounds: a whole number above 0 expected" in capsys.readouterr().err
 
 
 def test_a_crash_counts_more_than_an_answer():
