@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import memory_plans as sums
 import pytest
 import torch
-from gpu_check.held_tensors import HeldTensors
 
 from parley.asr.device.memory import (
     NEMOTRON_DECODER,
@@ -250,7 +249,7 @@ def test_the_graphs_of_the_vocoder_are_counted_by_their_largest_batch():
 
 def test_tensors_count_while_they_are_held():
     weight = torch.ones(256)
-    with HeldTensors([weight]) as held:
+    with sums.HeldTensors([weight]) as held:
         for _ in range(3):
             one = weight[:128] * 2  # 512 bytes; the view is of the weight
             two = torch.cat([one, one])  # 1,024
