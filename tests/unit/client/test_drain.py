@@ -18,15 +18,15 @@ from parley_client.cli.program import main
 
 @contextmanager
 def metrics_pages(*pages, port=0):
-    """A server that gives one page after the other, and then the last one; None: an error."""
+    """A server that gives one page after the other, and then the last one; a number: an error's status."""
     left = list(pages)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             page = left.pop(0) if len(left) > 1 else left[0]
-            self.send_response(200 if page is not None else 503)
+            self.send_response(page if isinstance(page, int) else 200)
             self.end_headers()
-            self.wfile.write((page or "").encode())
+            self.wfile.write(b"" if isinstance(page, int) else page.encode())
 
         def log_message(self, *_):
             pass
@@ -59,21 +59,22 @@ def quick(monkeypatch):
 
 def test_it_waits_until_no_instance_has_calls(tmp_path, capsys):
     file = tmp_path / "drain.json"
-    pages = [page((1, 0), (0, 1)), page((1, 1), (2, 1)), None, page((0, 1), (2, 1)), page((0, 1), (0, 1))]
+    pages = [page((1, 0), (0, 1)), page((1, 1), (2, 1)), 503, page((0, 1), (2, 1)), page((0, 1), (0, 1))]
     with metrics_pages(*pages) as metrics:
         assert main(["drain", "--file", str(file), "--metrics", metrics, "--deadline", "30"]) == 0
     assert json.loads(file.read_bytes()) == {"deadline_s": 30.0}
     said = capsys.readouterr()
     written = said.out + said.err
-    for line in ("do not know of it yet", "3 calls", "does not answer", "2 calls", "No calls are left."):
+    for line in ("do not know of it yet", "3 calls", "answers with 503", "2 calls", "No calls are left."):
         assert line in written
 
 
-@pytest.mark.parametrize("shown", [page((1, 1)), page((0, 0)), "", None])
-def test_the_wait_may_end_before(tmp_path, shown):
+@pytest.mark.parametrize("shown", [page((1, 1)), page((0, 0)), "", 503])
+def test_the_wait_may_end_before(tmp_path, shown, capsys):
     with metrics_pages(shown) as metrics:
         file = str(tmp_path / "drain.json")
-        assert main(["drain", "--file", file, "--metrics", metrics, "--wait", "0.05"]) == 1
+        assert main(["drain", "--file", file, "--metrics", metrics, "--wait", "0.1", "--absent-ok"]) == 1
+    assert capsys.readouterr().err == ""
 
 
 def nowhere():
@@ -89,7 +90,7 @@ def test_where_a_server_may_be_absent_nothing_listens_and_there_are_no_calls(tmp
     assert main(["drain", "--file", str(file), "--metrics", metrics, "--wait", "1800", "--absent-ok"]) == 0
     assert file.exists()
     said = capsys.readouterr()
-    assert "no server runs" in said.out + said.err
+    assert "No server runs" in said.out + said.err
 
 
 def test_an_address_at_which_nothing_ever_was_is_an_error(tmp_path, capsys):
@@ -102,6 +103,63 @@ def test_an_address_at_which_nothing_ever_was_is_an_error(tmp_path, capsys):
     for metrics in ("no-such-host.invalid:8002", "a b:1", "..:1"):
         assert main(["drain", "--file", str(file), "--metrics", metrics]) == 1
         assert f"{metrics}: no such host" in capsys.readouterr().err
+
+
+NO_AGENT = "# TYPE nv_inference_count counter\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        (404, "answers with 404 Not Found"),
+        (NO_AGENT, "has no sessions of an agent"),
+        (
+            "<html>\udcff</html>".encode("utf-8", "surrogateescape").decode("latin-1"),
+            "no sessions of an agent",
+        ),
+    ],
+    ids=["another service", "a Triton without agent", "a web page"],
+)
+def test_an_address_at_which_something_else_listens_is_an_error(tmp_path, capsys, shown, words):
+    file = tmp_path / "drain.json"
+    with metrics_pages(shown) as metrics:
+        assert main(["drain", "--file", str(file), "--metrics", metrics]) == 1
+        assert file.exists()
+        said = capsys.readouterr().err
+        assert words in said
+        assert f"{metrics}" in said
+        assert "--absent-ok" in said
+
+
+def test_a_port_of_another_protocol_is_an_error(tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        metrics = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer():
+            for _ in range(2):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1_024)
+                    connection.sendall(b"\0\0\x12\x04\0\0\0\0\0\n")  # as gRPC begins
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        try:
+            assert main(["drain", "--file", str(tmp_path / "drain.json"), "--metrics", metrics]) == 1
+        finally:
+            answering.join()
+    assert f"what listens at {metrics} does not speak HTTP" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [404, NO_AGENT])
+def test_a_server_whose_agent_comes_later_is_waited_for(tmp_path, capsys, before):
+    """As a server that starts while its pod is deleted."""
+    file = str(tmp_path / "drain.json")
+    with metrics_pages(before, before, before, page((1, 1)), page((0, 1))) as metrics:
+        assert main(["drain", "--file", file, "--metrics", metrics, "--wait", "60", "--absent-ok"]) == 0
+    with metrics_pages(before, page((1, 1)), NO_AGENT, NO_AGENT, NO_AGENT, page((0, 1))) as metrics:
+        assert main(["drain", "--file", file, "--metrics", metrics, "--wait", "60"]) == 0
+    assert "No calls are left." in capsys.readouterr().out
 
 
 def test_a_server_that_has_answered_and_is_gone_has_ended(tmp_path, monkeypatch, capsys):
@@ -117,7 +175,7 @@ def test_a_server_that_has_answered_and_is_gone_has_ended(tmp_path, monkeypatch,
     assert len(sleeps) == 2
     said = capsys.readouterr()
     assert "2 calls" in said.out + said.err
-    assert "no server runs" in said.out + said.err
+    assert "No server runs" in said.out + said.err
 
 
 def test_a_server_that_begins_to_listen_is_asked(tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ import urllib.request
 from dataclasses import dataclass
 from http.client import HTTPException, InvalidURL
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 
 from rich.console import Console
 
@@ -34,8 +34,9 @@ _DEADLINE_S = 60.0
 _METRICS = "127.0.0.1:8002"
 _POLL_S = 1.0
 """Longer than two looks of a process at the file."""
-_REFUSALS = 2
-"""Looks in a row at which nothing listened: processes of a server that starts have seen the file by then."""
+_LOOKS = 2
+"""In a row at which nothing, or something else, was there: processes of a server that starts have seen the
+file by then."""
 _UNKNOWN = (
     "; the server was asked, but how many calls it has is not known. Name its page with --metrics HOST:PORT"
 )
@@ -75,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--absent-ok",
         action="store_true",
         help="end with success where nothing ever listened at the metrics page: the server has ended, or has "
-        "not begun (default with --name, whose server notes its address)",
+        "not begun; wait where another page is there (default with --name, whose server notes its address)",
     )
     parser.add_argument("--cancel", action="store_true", help="accept calls again, and do not wait")
 
@@ -87,8 +88,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         The exit status: 1 if there were calls when the wait was over.
 
     Raises:
-        ClientError: there is no such server, its file cannot be written, or nothing is at the address of its
-            metrics page.
+        ClientError: there is no such server, its file cannot be written, or the address of its metrics page
+            has no such page.
     """
     if args.deadline > MAX_DEADLINE_S:
         raise UsageError(f"--deadline: at most {MAX_DEADLINE_S:g} s")
@@ -129,44 +130,70 @@ class _Load:
     """Whether none of them takes new sessions."""
 
 
+class _MetricsPage:
+    """The page of a server, or what else is at its address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.line = ""
+        """What the last look has found, in words."""
+        self.had_agent = False
+        """Whether an agent was on the page at any look."""
+        self.refusals = 0
+        """The last looks, in a row, at which nothing listened."""
+        self.strange = 0
+        """Those at which something was there, but no page with an agent."""
+        # Not through a proxy: the page is on this machine, or one beside it.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def look(self) -> _Load | None:
+        """None: there is no page, or no agent on it.
+
+        Raises:
+            ClientError: the address has a name of no machine, and never had.
+        """
+        try:
+            with self._opener.open(f"http://{self.address}/metrics", timeout=_PAGE_S) as page:
+                load = _read_load(page.read().decode(errors="replace"))
+        except (OSError, ValueError, HTTPException) as error:
+            if isinstance(error, HTTPError):
+                error.close()
+            reason = error.reason if type(error) is URLError else error
+            if _is_no_host(reason) and not self.had_agent:
+                raise ClientError(f"{self.address}: no such host{_UNKNOWN}") from error
+            self.refusals = self.refusals + 1 if isinstance(reason, ConnectionRefusedError) else 0
+            self.strange = self.strange + 1 if isinstance(reason, HTTPError | HTTPException) else 0
+            self.line = _describe_failure(reason, self.address)
+            return None
+        self.refusals, self.strange = 0, self.strange + 1 if load is None else 0
+        self.had_agent = self.had_agent or load is not None
+        self.line = _describe(load, self.address)
+        return load
+
+
 def _wait_until_empty(metrics: str, wait_s: float | None, console: Console, *, may_be_absent: bool) -> bool:
     """Whether the server has no calls any more; False: the wait was over before.
 
-    A server that has answered once, and then refuses connections, has ended.
+    A server whose agent has been on its page once, and which then refuses connections, has ended.
 
     Raises:
-        ClientError: nothing was ever at the address, and that is not to be taken for a server that has ended.
+        ClientError: no agent was ever on a page at the address, and that is not to be taken for a server that
+            has ended, or one that starts.
     """
-    has_answered = False
     end = None if wait_s is None else time.monotonic() + wait_s
-    before, refusals = "", 0
-    # Not through a proxy: the page is on this machine, or one beside it.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    page, before = _MetricsPage(metrics), ""
     while True:
-        try:
-            with opener.open(f"http://{metrics}/metrics", timeout=_PAGE_S) as page:
-                load = _read_load(page.read().decode())
-        except (OSError, ValueError, HTTPException) as error:
-            load = None
-            reason = error.reason if isinstance(error, URLError) else error
-            refusals = refusals + 1 if isinstance(reason, ConnectionRefusedError) else 0
-            if _is_no_host(reason) and not has_answered:
-                raise ClientError(f"{metrics}: no such host{_UNKNOWN}") from error
-            line = f"the metrics page does not answer ({type(reason).__name__})"
-        else:
-            refusals, has_answered = 0, True
-            line = _describe(load)
-        if line != before:
-            before = line
-            console.print(line)
+        load = page.look()
+        if page.line != before:
+            before = page.line
+            console.print(page.line)
         if load is not None and load.draining and not load.sessions:
             return True
-        if refusals == _REFUSALS and not (has_answered or may_be_absent):
-            raise ClientError(
-                f"nothing listens at {metrics}{_UNKNOWN}, or add --absent-ok if it may have ended"
-            )
-        if refusals == _REFUSALS:
-            console.print(f"Nothing listens at {metrics}: no server runs, and none that starts takes calls.")
+        if _LOOKS in (page.refusals, page.strange) and not (page.had_agent or may_be_absent):
+            absent = "it may have ended" if page.refusals else "its agent may not be loaded yet"
+            raise ClientError(f"{page.line}{_UNKNOWN}, or add --absent-ok if {absent}")
+        if page.refusals == _LOOKS:
+            console.print("No server runs, and none that starts takes calls.")
             return True
         if end is not None and time.monotonic() + _POLL_S > end:
             return False
@@ -175,9 +202,18 @@ def _wait_until_empty(metrics: str, wait_s: float | None, console: Console, *, m
 
 def _is_no_host(reason: object) -> bool:
     """Whether an address has a name that no machine has, or can have."""
-    if isinstance(reason, UnicodeError):  # of a name; of a page it is a UnicodeDecodeError
-        return not isinstance(reason, UnicodeDecodeError)
-    return isinstance(reason, socket.gaierror | InvalidURL)
+    return isinstance(reason, UnicodeError | socket.gaierror | InvalidURL)
+
+
+def _describe_failure(reason: object, metrics: str) -> str:
+    """Why there is no page."""
+    if isinstance(reason, HTTPError):
+        return f"the page at {metrics} answers with {reason.code} {reason.reason}"
+    if isinstance(reason, HTTPException):
+        return f"what listens at {metrics} does not speak HTTP ({type(reason).__name__})"
+    if isinstance(reason, ConnectionRefusedError):
+        return f"nothing listens at {metrics}"
+    return f"the page at {metrics} does not answer ({type(reason).__name__})"
 
 
 def _read_load(page: str) -> _Load | None:
@@ -190,9 +226,9 @@ def _read_load(page: str) -> _Load | None:
     return _Load(round(sessions), draining)
 
 
-def _describe(load: _Load | None) -> str:
+def _describe(load: _Load | None, metrics: str) -> str:
     if load is None:
-        return "the metrics page has no sessions of an agent"
+        return f"the page at {metrics} has no sessions of an agent"
     if not load.draining:
         return f"{load.sessions} calls; some processes do not know of it yet"
     return f"{load.sessions} calls" if load.sessions else "No calls are left."
