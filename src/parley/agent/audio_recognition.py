@@ -24,6 +24,7 @@ from parley.errors import (
     AudioDroppedError,
     InferenceError,
     InvalidInputError,
+    ModelUnavailableError,
     OverloadedError,
     ParleyError,
 )
@@ -66,7 +67,8 @@ class AudioRecognition:
 
     A recogniser that fails is replaced by a new stream; audio waits in the buffer meanwhile, and times and
     utterance numbers continue. Where a model was chosen because a preferred one was not ready, that is asked
-    again now and then, and has the stream from a later turn on.
+    again now and then. It has the audio from a later turn on, once a stream of it is open; until then, and if
+    that fails, the stream that works goes on.
 
     Args:
         make_recognizer: makes a recogniser for a stream of the given name, which begins with ``name``; takes
@@ -107,9 +109,10 @@ class AudioRecognition:
         self._replay_end = self._processed + _REPLAY_MS * _PER_MS
         self._at_rest = False
         self._recognizer: Recognizer | None = None
-        self._accepted_by = ""  # the model that has accepted the options; empty: none yet
-        self._better_ready = False  # a model that is preferred to it
+        self._answered_by = ""  # the model whose stream has answered last; empty: none yet
         self._turn_over_at = self._speech_events.utterance  # the last one of a turn that is over
+        self._step = asyncio.Lock()  # held while the recogniser has a request, and while it is replaced
+        self._stepped = asyncio.Event()  # whether it is between two turns may have changed
         self._streams = 0
         self._muted = self._muted_behind = resume is not None and resume.state.muted
         self._switches: deque[_Switch] = deque()  # behind what another session would go on from
@@ -127,10 +130,8 @@ class AudioRecognition:
         Raises:
             ParleyError: the recogniser refuses the options, or does not answer.
         """
-        self._streams += 1
-        self._recognizer = self._make_recognizer(f"{self._name}-{self._streams}", self._accepted_by)
+        self._recognizer = self._make_stream(self._answered_by)
         await self._with_timeout(self._recognizer.check(self._options))
-        self._accepted_by = self._recognizer.model
         await self._with_timeout(self._recognizer.start(self._options))
 
     def push_audio(self, samples: NDArray[np.int16]) -> None:
@@ -207,8 +208,7 @@ class AudioRecognition:
         self._turn_over_at = self._speech_events.utterance
         if self._recognizer is not None:
             self._recognizer.begin_turn()
-        if self._better_ready:
-            self._feed.wake()
+        self._stepped.set()
 
     def end_utterance(
         self,
@@ -245,16 +245,18 @@ class AudioRecognition:
             await self._recognize()
         finally:
             choosing.cancel()
+            await asyncio.wait({choosing})
+            if not choosing.cancelled() and (failure := choosing.exception()) is not None:
+                _log.error("%s: %s failed", self._name, choosing.get_name(), exc_info=failure)
 
     async def _recognize(self) -> None:
         while True:
             work = self._feed.take()
             if work is None:
                 if self._new_options is not None and self._speech_events.idle:
-                    await self._restart(self._new_options)
-                    continue
-                if self._better_ready and self._is_between_turns:
-                    await self._choose_anew()
+                    async with self._step:
+                        await self._restart(self._new_options)
+                    self._stepped.set()
                     continue
                 if self._processed >= self._replay_end:
                     self._feed.buffer.capacity = self._config.audio_buffer_ms * _PER_MS
@@ -263,10 +265,14 @@ class AudioRecognition:
                     work = await self._feed.wait(awaits_final=self._speech_events.awaits_text)
                 finally:
                     self._at_rest, self._processed = False, self._feed.buffer.start
-            if isinstance(work, Mark):
-                await self._end_utterance(work.payload)
-            elif work is not None:
-                await self._push(work)
+            if work is None:
+                continue
+            async with self._step:
+                if isinstance(work, Mark):
+                    await self._end_utterance(work.payload)
+                else:
+                    await self._push(work)
+            self._stepped.set()
 
     @property
     def _is_between_turns(self) -> bool:
@@ -275,20 +281,54 @@ class AudioRecognition:
     async def _look_for_better(self) -> None:
         """Ask, as often as :data:`_CHOICE_WAITS_S` says, whether a model is ready that is preferred."""
         questions = 0
-        while isinstance(recognizer := self._recognizer, ChoosingRecognizer):
+        while isinstance(self._recognizer, ChoosingRecognizer):
             await asyncio.sleep(_CHOICE_WAITS_S[min(questions, len(_CHOICE_WAITS_S) - 1)])
             questions += 1
-            if recognizer is self._recognizer and not self._better_ready:
-                self._better_ready = await recognizer.find_better(self._options)
-                self._feed.wake()
+            async with self._step:  # not one that is being opened: its checks would overlap
+                recognizer = self._recognizer
+            try:
+                if model := await recognizer.find_better(self._options):
+                    await self._replace(recognizer, model)
+            except ParleyError as error:
+                _log.info("%s: %s goes on: %s", self._name, self.model, error.to_log())
+            except Exception:  # noqa: BLE001 - logged; the stream goes on, and the question is repeated
+                _log.exception("%s: no preferred recogniser was chosen", self._name)
 
-    async def _choose_anew(self) -> None:
-        """Have a preferred model recognise what follows."""
-        self._better_ready = False
-        before, self._accepted_by = self._accepted_by, ""
-        await self._restart(self._new_options or self._options)
-        if self.model != before:
-            _log.info("%s: %s recognises in the place of %s", self._name, self.model, before)
+    async def _replace(self, recognizer: Recognizer, model: str) -> None:
+        """Have ``model`` recognise what follows, between two turns; ``recognizer`` works until that is open.
+
+        Raises:
+            ParleyError: it is not ready; nothing has changed.
+        """
+        while recognizer is self._recognizer and not self._is_between_turns:
+            self._stepped.clear()
+            await self._stepped.wait()
+        if recognizer is not self._recognizer:
+            return
+        options, unused = self._options, self._make_stream(model)
+        try:
+            await self._with_timeout(unused.check(options))
+            if unused.model != model:
+                raise ModelUnavailableError(f"{model} is not ready any more")
+            await self._with_timeout(unused.start(options))
+            async with self._step:
+                if recognizer is self._recognizer and self._is_between_turns:
+                    self._recognizer, unused = unused, recognizer
+                    self._speech_events.begin_stream()
+                    _log.info("%s: %s recognises in the place of %s", self._name, model, recognizer.model)
+        finally:
+            await self._close_unused(unused)
+
+    async def _close_unused(self, recognizer: Recognizer) -> None:
+        """Free the place of a stream, also where the task is cancelled meanwhile."""
+        what = f"ending an audio stream of {self._name} that is not used"
+        closing = asyncio.create_task(
+            best_effort(recognizer.close(), self._config.deadlines.close_s, what), name=what
+        )
+        try:
+            await asyncio.shield(closing)
+        finally:
+            await closing
 
     async def close(self) -> None:
         """End the stream; never raises."""
@@ -314,6 +354,7 @@ class AudioRecognition:
                 # The stream that may have processed the piece is gone: the new one begins with it.
                 await self._reopen(error)
         self._failing = self._unavailable = False
+        self._answered_by = self.model
         if len(piece.samples):
             self._processed = piece.position + len(piece.samples)
             self._speech_events.on_processed(piece)
@@ -337,6 +378,11 @@ class AudioRecognition:
 
     async def _request(self, request: Callable[[], Awaitable[AsrReply]]) -> AsrReply:
         return await retry_if_busy(lambda: self._with_timeout(request()))
+
+    def _make_stream(self, model: str) -> Recognizer:
+        """A recogniser for the next stream, which asks ``model`` first."""
+        self._streams += 1
+        return self._make_recognizer(f"{self._name}-{self._streams}", model)
 
     def _opened(self) -> Recognizer:
         if self._recognizer is None:

@@ -68,11 +68,11 @@ class ChoosingRecognizer(Recognizer, Protocol):
         """Names of the models that did not answer the last :meth:`languages`."""
         ...
 
-    async def find_better(self, options: AsrOptions) -> bool:
-        """Whether a model that is preferred to the chosen one would now accept these options.
+    async def find_better(self, options: AsrOptions) -> str:
+        """Name of a model that is preferred to the chosen one and would accept these options; empty: none.
 
-        It may be called while the stream is open, beside its other calls. A new recogniser's :meth:`check`
-        then chooses that model.
+        It may be called while the stream is open, beside its other calls. A new recogniser that asks that
+        model first has the same time for it.
         """
         ...
 

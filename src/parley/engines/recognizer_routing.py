@@ -20,6 +20,10 @@ from parley.errors import (
 )
 from parley.timeouts import loop_time, with_timeout
 
+_RESERVE_S = 1.0
+"""Left to each model that is asked later: a request without audio takes milliseconds, more under load."""
+_RESERVED = 0.4
+"""Part of the limit that all of them have together at most."""
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -31,12 +35,12 @@ class RoutedRecognizer:
     that has failed or hangs cannot say it, and the next is asked. One that is full is not replaced: its load
     would be too much for a model of more languages.
 
-    Each model has an equal part of the time that is left for those that were not asked, so that one that
-    hangs leaves the next ones theirs.
+    Each model has the time that is left but for a reserve of those after it: a slow one is not replaced by
+    one that needs more, and one that hangs leaves the next ones time for an answer.
 
     Args:
         recognizers: for this stream, in order of preference; at least one.
-        limit_s: for :meth:`check`, and for each other call that asks several models (seconds).
+        limit_s: for :meth:`check` and :meth:`languages`, which ask several models (seconds).
         first: name of the model that :meth:`check` asks before all others; empty: the first one.
     """
 
@@ -105,12 +109,15 @@ class RoutedRecognizer:
         names = ", ".join(recognizer.model for recognizer in self._preferred)
         raise UnsupportedLanguageError(f"language {options.language!r} is understood by none of {names}")
 
-    async def find_better(self, options: AsrOptions) -> bool:
-        """See :class:`parley.engines.base.ChoosingRecognizer`; one that has refused is not asked again."""
+    async def find_better(self, options: AsrOptions) -> str:
+        """See :class:`parley.engines.base.ChoosingRecognizer`; one that has refused is not asked again.
+
+        Each model has the time that :meth:`check` gives to the one that it asks first.
+        """
         before = self._preferred[: self._preferred.index(self._chosen)]
         better = [recognizer for recognizer in before if recognizer.model not in self._refused]
-        shares = _Shares(len(better), self._limit_s)
         for recognizer in better:
+            shares = _Shares(len(self._recognizers), self._limit_s)
             try:
                 await shares.wait(recognizer.check(options), recognizer.model)
             except UnsupportedLanguageError:
@@ -118,8 +125,8 @@ class RoutedRecognizer:
             except ParleyError as error:
                 _log.info("%s is still left out: %s", recognizer.model, error.to_log())
             else:
-                return True
-        return False
+                return recognizer.model
+        return ""
 
     async def start(self, options: AsrOptions) -> None:
         """Open the stream at the model that :meth:`check` has chosen."""
@@ -145,6 +152,9 @@ class RoutedRecognizer:
 class _Shares:
     """Divides a time limit among calls that follow one another; it begins now.
 
+    A call has all the time that is left but a reserve for each call after it: :data:`_RESERVE_S`, or less
+    where there are many.
+
     Args:
         calls: how many there will be.
         limit_s: of all together (seconds).
@@ -153,13 +163,14 @@ class _Shares:
     def __init__(self, calls: int, limit_s: float) -> None:
         self._left = calls
         self._end = loop_time() + limit_s
+        self._reserve_s = min(_RESERVE_S, _RESERVED * limit_s / max(calls - 1, 1))
 
     async def wait(self, call: Awaitable[T], what: str) -> T:
-        """The result of the next call, which has an equal part of the time that is left.
+        """The result of the next call.
 
         Raises:
             DeadlineExceededError: ``what`` did not answer in that time.
         """
-        share_s = max(0.0, self._end - loop_time()) / self._left
         self._left -= 1
-        return await with_timeout(call, share_s, what)
+        share_s = self._end - loop_time() - self._left * self._reserve_s
+        return await with_timeout(call, max(0.0, share_s), what)

@@ -1,4 +1,4 @@
-"""Which recogniser a call has while a preferred one is loading, hangs, or has come back."""
+"""Which recogniser a call has while a preferred one is loading, hangs, is full, or has come back."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -10,47 +10,98 @@ from agent_fakes import now
 from parley.agent.audio_recognition import AudioRecognition
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.asr.messages import AsrOptions, AsrReply, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.checkpoint import Resume, SessionState
 from parley.engines.recognizer_routing import RoutedRecognizer
-from parley.errors import ModelUnavailableError
+from parley.errors import (
+    InferenceError,
+    ModelUnavailableError,
+    OverloadedError,
+    TooManySessionsError,
+    UnsupportedLanguageError,
+)
 
 CONFIG = AgentConfig(asr=("moonshine", "whisper"), deadlines=AgentDeadlines(asr_s=5.0))
 WINDOW = np.zeros(512, np.int16)
+ENDED = [
+    SpeechStoppedEvent(utterance=1, at_ms=10, detected_at_ms=20),
+    TranscriptEvent(utterance=1, text="set a timer", is_final=True),
+]
+SPOKEN = [SpeechStartedEvent(utterance=1, at_ms=0), *ENDED]
 
 
 class Models:
-    """Two recognisers; every stream begins with those events of ``script`` that no stream has reported."""
+    """Recognisers by name; a stream begins with those events of ``script`` that no stream has reported."""
 
-    def __init__(self):
+    def __init__(self, *names):
+        self.names = names or CONFIG.asr
         self.ready = {"whisper"}
         self.hanging = set()
+        self.english = set()
+        """Models that understand nothing else."""
+        self.delays = {}
+        """Seconds until a model answers a check."""
+        self.failures = {}
+        """Of checks."""
+        self.start_failures = {}
+        self.start_hanging = set()
+        self.places = {}
+        """Streams that a model holds at most."""
+        self.push_failures = {}
+        self.close_s = 0.0
         self.asked = []  # (time, model) of each check
         self.open = []  # models of the streams, in their order
         self.closed = []
+        self.streams = []  # models of those that are open now, or whose START hangs
+        self.pushed = []  # (time, model) of each piece
         self.script = []
 
     def make(self, _name, preferred):
-        recognizers = [Recognizer(self, model) for model in CONFIG.asr]
+        recognizers = [Recognizer(self, model) for model in self.names]
         return RoutedRecognizer(recognizers, limit_s=CONFIG.deadlines.asr_s, first=preferred)
+
+    def check_place(self, model):
+        if self.streams.count(model) >= self.places.get(model, 100):
+            raise TooManySessionsError("all are open")
 
 
 class Recognizer:
     def __init__(self, models, model):
         self.models = models
         self.model = model
+        self.has_place = False
 
     async def check(self, options):
-        self.models.asked.append((now(), self.model))
-        if self.model in self.models.hanging:
+        models = self.models
+        models.asked.append((now(), self.model))
+        await asyncio.sleep(models.delays.get(self.model, 0.0))
+        if self.model in models.hanging:
             await asyncio.Event().wait()
-        if self.model not in self.models.ready:
+        if self.model not in models.ready:
             raise ModelUnavailableError("being loaded")
+        if self.model in models.failures:
+            raise models.failures[self.model]
+        if options.language != "en" and self.model in models.english:
+            raise UnsupportedLanguageError("not this one")
+        models.check_place(self.model)
 
     async def start(self, options):
-        self.models.open.append(self.model)
+        models = self.models
+        models.check_place(self.model)
+        models.streams.append(self.model)
+        self.has_place = True
+        if self.model in models.start_hanging:
+            await asyncio.Event().wait()
+        if self.model in models.start_failures:
+            raise models.start_failures[self.model]
+        models.open.append(self.model)
 
     async def push(self, audio):
+        assert self.has_place
+        self.models.pushed.append((now(), self.model))
         if self.model not in self.models.ready:
             raise ModelUnavailableError("gone")
+        if self.model in self.models.push_failures:
+            raise self.models.push_failures[self.model]
         events, self.models.script = self.models.script, []
         return AsrReply(events=events)
 
@@ -58,25 +109,45 @@ class Recognizer:
         pass
 
     async def close(self):
-        self.models.closed.append(self.model)
+        if self.has_place:
+            self.has_place = False
+            await asyncio.sleep(self.models.close_s)
+            self.models.streams.remove(self.model)
+            self.models.closed.append(self.model)
 
 
 class Handler:
-    """Ignores what is recognised."""
+    """Records errors and transcripts; ignores what else is recognised."""
+
+    def __init__(self):
+        self.errors = []
+        self.transcripts = []
+
+    def on_error(self, error):
+        self.errors.append(error)
+
+    def on_transcript(self, event):
+        self.transcripts.append(event)
 
     def __getattr__(self, name):
         return lambda *_: None
 
 
 @asynccontextmanager
-async def listening(models):
-    recognition = AudioRecognition(models.make, "call", AsrOptions(), Handler(), CONFIG)
+async def listening(models, *, name="call", handler=None, resume=None, language="en"):
+    handler = handler or Handler()
+    options = AsrOptions(language=language)
+    recognition = AudioRecognition(models.make, name, options, handler, CONFIG, resume=resume)
     await recognition.open()
     running = asyncio.create_task(recognition.run())
     yield recognition
+    assert not running.done()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not [task for task in left if f"{name} " in task.get_name()]
+    await recognition.close()
 
 
 async def hear(recognition, models, events=()):
@@ -116,11 +187,7 @@ async def test_nothing_changes_within_an_utterance_or_a_turn():
         models.ready.add("moonshine")
         await asyncio.sleep(60)
         assert recognition.model == "whisper", "somebody speaks"
-        ended = [
-            SpeechStoppedEvent(utterance=1, at_ms=10, detected_at_ms=20),
-            TranscriptEvent(utterance=1, text="set a timer", is_final=True),
-        ]
-        await hear(recognition, models, ended)
+        await hear(recognition, models, ENDED)
         await asyncio.sleep(60)
         assert recognition.model == "whisper", "the turn may go on"
         recognition.begin_turn()
@@ -150,3 +217,256 @@ async def test_after_a_failure_the_preferred_one_comes_back():
         models.ready.add("moonshine")
         await asyncio.sleep(61)
         assert recognition.model == "moonshine"
+
+
+def is_full(models):
+    models.places["moonshine"] = 0
+
+
+def overloaded(models):
+    models.failures["moonshine"] = OverloadedError("busy")
+
+
+def hangs(models):
+    models.hanging.add("moonshine")
+
+
+def start_fails(models):
+    models.start_failures["moonshine"] = InferenceError("out of memory")
+
+
+def start_hangs(models):
+    models.start_hanging.add("moonshine")
+
+
+def works(models):
+    models.places.clear()
+    models.failures.clear()
+    models.start_failures.clear()
+    models.hanging.clear()
+    models.start_hanging.clear()
+
+
+async def hear_for(recognition, models, seconds):
+    """Audio all the time; returns the longest time between two pieces that a model has got."""
+    before = len(models.pushed)
+    for _ in range(int(seconds / 0.032)):
+        recognition.push_audio(WINDOW)
+        await asyncio.sleep(0.032)
+    return max(np.diff([at for at, _ in models.pushed[before:]]))
+
+
+@pytest.mark.parametrize("fails", [is_full, overloaded, hangs, start_fails, start_hangs])
+async def test_the_stream_that_works_goes_on_while_the_preferred_model_fails(fails):
+    models, handler = Models(), Handler()
+    async with listening(models, handler=handler) as recognition:
+        models.ready.add("moonshine")
+        fails(models)
+        assert await hear_for(recognition, models, 200) < 0.1
+        assert (models.open, models.streams) == (["whisper"], ["whisper"])
+        assert "whisper" not in models.closed
+        assert not handler.errors
+        works(models)
+        assert await hear_for(recognition, models, 70) < 0.1
+        assert (models.open, models.streams) == (["whisper", "moonshine"], ["moonshine"])
+        assert not handler.errors
+    assert models.streams == []
+
+
+@pytest.mark.parametrize("fails", [is_full, overloaded, hangs, start_fails, start_hangs])
+async def test_a_preferred_model_that_fails_when_the_turn_is_over_changes_nothing(fails):
+    models, handler = Models(), Handler()
+    async with listening(models, handler=handler) as recognition:
+        models.ready.add("moonshine")
+        await hear(recognition, models, [SpeechStartedEvent(utterance=1, at_ms=0)])
+        await asyncio.sleep(6)  # it is found
+        fails(models)
+        await hear(recognition, models, ENDED)
+        recognition.begin_turn()
+        assert await hear_for(recognition, models, 200) < 0.1
+        assert (models.open, models.streams) == (["whisper"], ["whisper"])
+        assert not handler.errors
+        works(models)
+        await asyncio.sleep(61)
+        assert recognition.model == "moonshine"
+
+
+async def test_of_two_calls_one_has_the_only_place_of_the_preferred_model():
+    models, handler = Models(), Handler()
+    models.places["moonshine"] = 1
+    async with (
+        listening(models, name="one", handler=handler) as one,
+        listening(models, name="other", handler=handler) as other,
+    ):
+        models.ready.add("moonshine")
+        await asyncio.sleep(300)
+        assert {one.model, other.model} == {"moonshine", "whisper"}
+        assert models.open == ["whisper", "whisper", "moonshine"]
+        assert sorted(models.streams) == ["moonshine", "whisper"]
+        assert not handler.errors
+    assert models.streams == []
+
+
+async def test_speech_that_begins_while_the_other_stream_opens_stays_where_it_is():
+    models, handler = Models(), Handler()
+    async with listening(models, handler=handler) as recognition:
+        models.ready.add("moonshine")
+        models.delays["moonshine"] = 2.0
+        await asyncio.sleep(8)  # found after 7 s
+        await hear(recognition, models, [SpeechStartedEvent(utterance=1, at_ms=0)])
+        await asyncio.sleep(10)
+        assert recognition.model == "whisper"
+        await hear(recognition, models, ENDED)
+        recognition.begin_turn()
+        await asyncio.sleep(61)
+        assert recognition.model == "moonshine"
+        assert models.streams == ["moonshine"]
+        assert [(each.utterance, each.text) for each in handler.transcripts] == [(1, "set a timer")]
+
+
+async def test_a_preferred_model_that_fails_with_the_first_audio_gives_the_stream_back():
+    models = Models()
+    async with listening(models) as recognition:
+        await hear(recognition, models)
+        models.ready.add("moonshine")
+        models.push_failures["moonshine"] = InferenceError("out of memory")
+        await asyncio.sleep(11)
+        assert models.streams == ["moonshine"]
+        await hear_for(recognition, models, 2)
+        assert models.open == ["whisper", "moonshine", "whisper"]
+        assert (recognition.model, models.streams) == ("whisper", ["whisper"])
+
+
+async def test_what_was_found_for_a_stream_that_has_failed_is_not_used():
+    models = Models()
+    async with listening(models) as recognition:
+        models.ready.add("moonshine")
+        await hear(recognition, models, [SpeechStartedEvent(utterance=1, at_ms=0)])
+        await asyncio.sleep(6)  # it is found
+        models.ready = set()
+        await hear(recognition, models)
+        models.ready = {"whisper"}
+        await asyncio.sleep(5)
+        assert models.open == ["whisper", "whisper"]
+        recognition.begin_turn()
+        await asyncio.sleep(200)
+        assert models.open == ["whisper", "whisper"]
+
+
+async def test_a_stream_that_fails_while_the_preferred_model_is_asked_is_replaced_once():
+    models = Models()
+    async with listening(models) as recognition:
+        models.ready.add("moonshine")
+        models.delays["moonshine"] = 2.0
+        await asyncio.sleep(6)  # the answer comes after 7 s
+        models.ready.discard("whisper")
+        await hear(recognition, models)
+        await asyncio.sleep(60)
+        assert models.open == ["whisper", "moonshine"]
+        assert models.streams == ["moonshine"]
+
+
+@pytest.mark.parametrize("delay_s", np.arange(0.5, 6.0, 0.5).tolist())
+@pytest.mark.parametrize("others", [1, 2, 3])
+async def test_a_model_that_answers_late_is_chosen_or_left_alone(others, delay_s):
+    models = Models("moonshine", *["parakeet", "nemotron"][: others - 1], "whisper")
+    async with listening(models):
+        models.ready.add("moonshine")
+        models.delays["moonshine"] = delay_s
+        await asyncio.sleep(300)
+        assert models.open in (["whisper"], ["whisper", "moonshine"])
+
+
+@pytest.mark.parametrize(
+    "names", [("moonshine", "whisper"), ("moonshine", "parakeet", "nemotron", "whisper")]
+)
+async def test_a_model_under_load_is_not_replaced_by_one_that_needs_more(names):
+    models = Models(*names)
+    models.ready = set(names)
+    models.delays["moonshine"] = 2.6
+    async with listening(models) as recognition:
+        assert recognition.model == "moonshine"
+
+
+@pytest.mark.parametrize("hanging", [1, 2, 3])
+async def test_of_many_models_those_that_hang_leave_the_last_one_time(hanging):
+    names = ("moonshine", "parakeet", "nemotron", "whisper")
+    models = Models(*names)
+    models.ready, models.hanging = set(names), set(names[:hanging])
+    models.delays = dict.fromkeys(names, 0.5)
+    began = now()
+    async with listening(models) as recognition:
+        assert recognition.model == names[hanging]
+        assert now() - began <= CONFIG.deadlines.asr_s
+
+
+@pytest.mark.parametrize("place", ["failures", "start_failures"])
+async def test_an_unexpected_error_is_logged_and_the_question_repeated(place, caplog):
+    models, handler = Models(), Handler()
+    async with listening(models, handler=handler) as recognition:
+        models.ready.add("moonshine")
+        getattr(models, place)["moonshine"] = RuntimeError("a mistake in the program")
+        await asyncio.sleep(60)
+        assert (recognition.model, models.streams) == ("whisper", ["whisper"])
+        assert "a mistake in the program" in caplog.text
+        works(models)
+        await asyncio.sleep(61)
+        assert recognition.model == "moonshine"
+        assert not handler.errors
+
+
+@pytest.mark.parametrize("after_s", [5.5, 7.0, 10.5])
+async def test_a_call_that_ends_while_streams_change_frees_the_places_of_both(after_s):
+    models = Models()
+    models.start_hanging = {"moonshine"} if after_s > 6 else set()
+    models.close_s = 1.0
+    async with listening(models):
+        models.ready.add("moonshine")
+        await asyncio.sleep(after_s)
+        assert len(models.streams) == 2, "one is opened, or closed"
+    assert models.streams == []
+
+
+async def test_a_call_that_changes_to_a_language_of_the_preferred_model_goes_back_to_it():
+    models = Models()
+    models.ready.add("moonshine")
+    models.english = {"moonshine"}
+    async with listening(models, language="es") as recognition:
+        await asyncio.sleep(300)
+        assert [model for _, model in models.asked].count("moonshine") == 1
+        recognition.change(AsrOptions(language="en"))
+        await asyncio.sleep(61)
+        assert (recognition.model, models.streams) == ("moonshine", ["moonshine"])
+        recognition.change(AsrOptions(language="es"))
+        await asyncio.sleep(61)
+        assert (recognition.model, models.streams) == ("whisper", ["whisper"])
+
+
+async def test_options_that_change_while_the_other_stream_opens_are_those_of_the_stream():
+    models, handler = Models(), Handler()
+    models.english = {"moonshine"}
+    async with listening(models, handler=handler) as recognition:
+        models.ready.add("moonshine")
+        models.delays["moonshine"] = 2.0
+        await asyncio.sleep(8)  # found after 7 s
+        recognition.change(AsrOptions(language="es"))
+        await asyncio.sleep(100)
+        assert (recognition.model, models.streams) == ("whisper", ["whisper"])
+        assert sorted(models.closed) == ["moonshine", "whisper"]
+        assert not handler.errors
+
+
+async def test_a_moved_call_goes_on_with_its_numbers_and_times_on_the_preferred_model():
+    models, handler = Models(), Handler()
+    state = SessionState(version=1, utterances=4, audio_ms=10_000)
+    async with listening(models, handler=handler, resume=Resume(state=state, audio_ms=10_000)) as recognition:
+        await hear(recognition, models, SPOKEN)
+        recognition.begin_turn()
+        models.ready.add("moonshine")
+        await asyncio.sleep(61)
+        assert recognition.model == "moonshine"
+        await hear(recognition, models, SPOKEN)
+        assert [each.utterance for each in handler.transcripts] == [5, 6]
+        assert recognition.processed_ms == 10_064
+        assert recognition.contained(None).utterances == 6
+        assert recognition.contained(None).audio_ms == 10_000 + 32 + 20
