@@ -12,8 +12,10 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from types import FrameType, ModuleType
+from typing import Any
 
 from parley.errors import ParleyError
+from parley.runtime.names import suggest_name
 from parley_client.cli import PARLEY
 from parley_client.cli.advice import advice
 from parley_client.cli.arguments import handle_signals, run_to_end
@@ -31,7 +33,6 @@ from parley_client.cli.commands import (
     voices,
 )
 from parley_client.cli.output import print_error, until_closed
-from parley_client.cli.parser import CommandParser
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError, UsageError
 
@@ -58,6 +59,49 @@ examples{_IS}:
 parley COMMAND --help shows what a command can do, with examples."""
 _INTERRUPTED = 130
 _WRONG_USAGE = 2
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Refuses what it does not know, with its own usage and the nearest name.
+
+    A parser of :mod:`argparse` leaves that to the topmost one, which prints the usage of all commands. What
+    follows a misspelt option it takes for the name of a command.
+    """
+
+    def parse_known_args(  # type: ignore[override] # of its overloads this is the general one
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """As the base class; ends the program if an argument is unknown."""
+        given = sys.argv[1:] if args is None else list(args)
+        self._refuse_unknown_options(given)
+        found, rest = super().parse_known_args(given, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
+    def _refuse_unknown_options(self, args: Sequence[str]) -> None:
+        """Refuse long options before values that follow them are taken for something else."""
+        commands = [
+            name
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - has no public name
+            for name in action.choices
+        ]
+        known = [option for action in self._actions for option in action.option_strings]
+        takes_value = False
+        for arg in args:
+            if arg == "--" or arg in commands:
+                return
+            name, is_assigned, _ = arg.partition("=")
+            # The base class takes what contains a space for a value, unless it is an option with its value.
+            is_value = " " in name or (takes_value and " " in arg)
+            found = [option for option in known if option.startswith(name)] if arg.startswith("--") else []
+            if arg.startswith("--") and not is_value and not found:
+                self.error(f"unrecognized arguments: {arg}{suggest_name(name, known)}")
+            takes_value = not is_assigned and any(self._takes_value(option) for option in found)
+
+    def _takes_value(self, option: str) -> bool:
+        return self._option_string_actions[option].nargs != 0
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -151,6 +151,27 @@ def test_what_is_misspelt_is_answered_with_the_usage_of_its_command(arguments, c
     assert words in error
 
 
+@pytest.mark.parametrize(
+    "text", ["--- be brief ---", "--brief = good, but kind", "--x=be brief"], ids=["dashes", "=", "an option"]
+)
+def test_a_text_with_spaces_may_begin_with_dashes(text):
+    """As everywhere in argparse."""
+    assert start_of("--system-prompt", text).system_prompt == text
+    args = build_parser().parse_args(["say", "--system", text, "--greeting", "Good day", "a.wav"])
+    assert (args.system_prompt, [str(file) for file in args.files]) == (text, ["a.wav"])
+
+
+def test_what_follows_two_dashes_is_no_option():
+    args = build_parser().parse_args(["say", "--voice", "anna", "--", "--mine.wav", "--voise"])
+    assert [str(file) for file in args.files] == ["--mine.wav", "--voise"]
+
+
+def test_a_misspelt_option_is_found_by_its_text_with_spaces_too(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["say", "a.wav", "--greting=Hello there"])
+    assert "--greting=Hello there (did you mean --greeting?)" in capsys.readouterr().err
+
+
 def start_of(*arguments):
     """What the server is told first."""
     args = build_parser().parse_args(["talk", *arguments])
