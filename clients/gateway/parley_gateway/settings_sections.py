@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from parley.errors import InvalidInputError
 from parley.logs import LogFormat
+from parley.runtime.drain import MAX_DEADLINE_S
 from parley_client.stages.synthesis import AUTO, read_names
 from parley_client.stages.transcription import MAX_SECONDS
 from parley_gateway.instances import PATTERN
@@ -55,8 +56,8 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """All gateways behind the same address, this one too: `host:port`, or `dns://name:port` for every address
     of a name. Requests and streams of a session that one of them has made are passed on to it. Empty: the
     balancer has to route ([several gateways](#several-gateways-behind-one-address))."""
-    drain_s: Annotated[float, Meta(ge=0)] = 30.0
-    """How long running calls may go on after SIGTERM (seconds)."""
+    drain_s: Annotated[float, Meta(ge=0, le=MAX_DEADLINE_S)] = 30.0
+    """How long running calls may go on after SIGTERM (seconds, at most a day)."""
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from parley.runtime.drain import MAX_DEADLINE_S
 from parley_client.cli.advice import advice_on_waiting
-from parley_client.cli.arguments import address
+from parley_client.cli.arguments import address, within
 from parley_client.cli.commands import gateway_health, gateway_keys
 from parley_client.cli.output import print_warning
 from parley_client.errors import UsageError
@@ -59,9 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--public-url", metavar="URL", help="what clients call the gateway, behind a proxy")
     parser.add_argument(
         "--drain-seconds",
-        type=float,
+        type=within(0.0, MAX_DEADLINE_S),
         metavar="S",
-        help="how long calls may go on after SIGTERM (default: 30)",
+        help="how long calls may go on after SIGTERM, a day at most (default: 30)",
     )
     parser.set_defaults(action=None)
     actions = parser.add_subparsers(dest="action", metavar="[keys|health]", help="instead of running one:")

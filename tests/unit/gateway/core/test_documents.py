@@ -187,6 +187,8 @@ def test_flags_count_over_the_environment_and_that_over_the_file(tmp_path):
         ("[lisen]\nport = 1", {}, {}),
         ("[listen]\nport = 70000", {}, {}),
         ("[listen]\nport = '1'", {}, {}),
+        ("[listen]\ndrain_s = inf", {}, {}),
+        ("", {"PARLEY_GATEWAY_LISTEN_DRAIN_S": "nan"}, {}),
         ("listen", {}, {}),
         ("", {"PARLEY_GATEWAY_LISTEN_PROT": "1"}, {}),
         ("", {"PARLEY_GATEWAY_LISTEN_PORT": "one"}, {}),

@@ -48,9 +48,13 @@ def test_a_port_that_is_taken_leads_to_another(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--listen", "host"], ["--listen", "h:70000"], ["--server", "a:1,b"], ["--port", "h:1"]]
+    "arguments",
+    [
+        *(["--listen", "host"], ["--listen", "h:70000"], ["--server", "a:1,b"], ["--port", "h:1"]),
+        *(["--drain-seconds", number] for number in ("inf", "nan", "-1", "86401")),
+    ],
 )
-def test_what_is_no_address_is_refused(arguments, capsys):
+def test_what_is_no_address_and_no_time_is_refused(arguments, capsys):
     with pytest.raises(SystemExit) as refusal:
         flags(*arguments)
     assert refusal.value.code == 2
