@@ -14,7 +14,6 @@ huggingface_hub; HF_TOKEN is for repositories that are not public.
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 import time
@@ -30,6 +29,7 @@ from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Pub
 from fetching.packages import Packages
 from fetching.progress import Progress
 from fetching.status import show, state_of, with_sources
+from parley.runtime.names import suggest_name
 
 _INTERRUPTED = 130
 _IMPATIENT = Patience(attempts=3, longest_s=4.0, longest_asked_s=15.0)
@@ -173,9 +173,9 @@ def _comes_by_itself(entry: Weights) -> bool:
 def _known(names: Collection[str]) -> Callable[[str], str]:
     def check(name: str) -> str:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            meant = f" (did you mean {close[0]}?)" if close else ""
-            raise argparse.ArgumentTypeError(f"no {name!r}{meant}; there are {', '.join(names)}")
+            raise argparse.ArgumentTypeError(
+                f"no {name!r}{suggest_name(name, names)}; there are {', '.join(names)}"
+            )
         return name
 
     return check

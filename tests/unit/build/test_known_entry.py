@@ -22,7 +22,7 @@ def test_the_names_are_those_of_the_manifest(table):
 def test_an_unknown_name_is_wrong_usage_with_what_there_is(capsys):
     assert main(["checkpoints", "parakeet-tdt-0.6-v2"]) == 2
     error = capsys.readouterr().err
-    assert "no 'parakeet-tdt-0.6-v2' in checkpoints.toml; did you mean parakeet-tdt-0.6b-v2?" in error
+    assert "no 'parakeet-tdt-0.6-v2' in checkpoints.toml (did you mean parakeet-tdt-0.6b-v2?)" in error
     assert "nemotron-speech-streaming-en-0.6b" in error
     assert main(["chatterbox", "chatterbox", "--from", "published"]) == 0
 
