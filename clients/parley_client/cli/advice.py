@@ -37,11 +37,15 @@ _UNKNOWN_HOST = (
     "Look at the name in --server HOST:PORT: this machine cannot find it. A server of this machine is "
     "127.0.0.1:8001."
 )
+_RECOGNISER = "`make fetch MODEL=whisper-base` brings a recogniser of 99 languages"
 _LANGUAGES = (
     "A language needs a voice and a recogniser. In the profile open, `make fetch MODEL=kokoro-82m` brings "
-    "voices of Spanish and French, `make fetch MODEL=whisper-base` a recogniser of 99 languages. Then start "
+    f"voices of Spanish and French, {_RECOGNISER}. Then start "
     "the server anew (docs/how-to.md#a-conversation-in-spanish-or-french). "
     f"`{PARLEY} voices` lists its voices."
+)
+_TRANSCRIBED_LANGUAGES = (
+    f"In the profile open, {_RECOGNISER}. Then start the server anew; --model whisper names that one."
 )
 _CALL_AGAIN = (
     f"The conversation is lost with it; call again. `{PARLEY} probe` says whether the models answer."
@@ -71,16 +75,17 @@ class _Supervised(msgspec.Struct):
 _State: TypeAlias = Literal["", "loading", "restarting", "stopping", "lost"]
 
 
-def advice(error: BaseException, server: str | None, notes: Path = _STATE) -> str:
+def advice(error: BaseException, server: str | None, notes: Path = _STATE, *, command: str = "") -> str:
     """One sentence on what to do, or an empty text.
 
     Args:
         error: what went wrong; its causes count too.
         server: ``host:port`` that was tried; None: none.
         notes: holds what the launchers of this checkout note, a folder for each server.
+        command: that failed; empty: one that holds a call.
     """
     if getattr(error, "code", "") == UnsupportedLanguageError.code:
-        return _LANGUAGES
+        return _advise_on_language(server, command)
     if isinstance(error, InvalidMessageError) and _TAKEN in str(error):
         return "Leave the built-in tools out with --no-demo-tools, or rename yours in the file of --tools."
     state = "" if server is None else noted_state(server, notes)
@@ -93,6 +98,19 @@ def advice(error: BaseException, server: str | None, notes: Path = _STATE) -> st
     if not isinstance(error, NoServerError):
         return "Name Triton's gRPC port with --server HOST:PORT; the line of `make serve` says which it is."
     return _UNKNOWN_HOST if isinstance(error, UnknownHostError) else _STATES[state] or _START
+
+
+def _advise_on_language(server: str | None, command: str) -> str:
+    """What the server lacks, and how one of this machine gets it."""
+    if command == "voices":
+        return ""  # a voice that is enrolled needs neither another voice nor a recogniser
+    is_local = server is None or server.rpartition(":")[0] in _LOCAL
+    if command == "transcribe":
+        return _TRANSCRIBED_LANGUAGES if is_local else f"{server} needs a recogniser of this language."
+    if is_local:
+        return _LANGUAGES
+    needs = f"{server} needs a voice and a recogniser of this language."
+    return f"{needs} `{PARLEY} voices --server {server}` lists its voices."
 
 
 def advice_on_waiting(server: str, problem: str, *, is_connected: bool, notes: Path = _STATE) -> str:

@@ -143,7 +143,8 @@ def _run(args: argparse.Namespace) -> int:
     except OutputClosedError:
         raise
     except ParleyError as error:
-        print_error(str(error), error.code, advice(error, getattr(args, "server", None)))
+        server = getattr(args, "server", None)
+        print_error(str(error), error.code, advice(error, server, command=args.command))
         return _WRONG_USAGE if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         console.print("Interrupted.")

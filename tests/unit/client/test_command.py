@@ -286,6 +286,24 @@ def test_a_language_that_the_server_lacks_is_answered_with_what_brings_it():
     assert "### A conversation in Spanish or French\n" in guide
 
 
+def test_a_language_that_another_machine_lacks_is_not_brought_by_make():
+    refusal = UnsupportedLanguageError("language 'es' is understood by none of moonshine")
+    for command in ("say", "transcribe"):
+        said = advice(refusal, "10.0.0.5:8001", command=command)
+        assert "10.0.0.5:8001 needs" in said
+        assert "make" not in said
+    assert f"`{PARLEY} voices --server 10.0.0.5:8001`" in advice(refusal, "10.0.0.5:8001", command="say")
+
+
+def test_a_language_of_recordings_needs_no_voice():
+    said = advice(
+        UnsupportedLanguageError("language 'es' is not one of the model's"), NOBODY, command="transcribe"
+    )
+    assert "`make fetch MODEL=whisper-base`" in said
+    assert "voice" not in said
+    assert advice(UnsupportedLanguageError("language 'xx' is unknown"), NOBODY, command="voices") == ""
+
+
 def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():
     error = ConnectError("no call")
     error.__cause__ = ModelUnavailableError("the model voice_agent is not loaded by this server")

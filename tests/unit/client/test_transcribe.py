@@ -93,6 +93,22 @@ async def test_segments_are_printed_where_words_have_no_times(triton, tmp_path, 
     assert "no times of words" in err
 
 
+async def test_what_brings_a_language_is_said_once_for_all_files(triton, tmp_path, capsys):
+    triton.failure = (
+        grpc.StatusCode.INTERNAL,
+        "unsupported_language: language 'es' is not one of the model's",
+    )
+    path = tmp_path / "a.wav"
+    soundfile.write(path, AUDIO, 16_000)
+    parser = argparse.ArgumentParser()
+    transcribe.add_arguments(parser)
+    args = parser.parse_args([str(path), str(path), "--language", "es", "--server", triton.address])
+    assert await transcribe.run(args, Console()) == 1
+    error = capsys.readouterr().err
+    assert error.count("(unsupported_language)") == 2
+    assert error.count("make fetch MODEL=whisper-base") == 1
+
+
 def test_no_server_is_one_line_and_a_hint(tmp_path, capsys):
     path = tmp_path / "a.wav"
     soundfile.write(path, AUDIO, 16_000)

@@ -17,6 +17,7 @@ from parley.errors import ParleyError
 from parley.protocol import Word
 from parley.runtime.names import suggest_name
 from parley_client.audio.files import read_speech
+from parley_client.cli.advice import advice
 from parley_client.cli.arguments import add_server, count, read_tls_options, within
 from parley_client.cli.output import print_error
 from parley_client.errors import AudioFileError, ConnectError
@@ -103,7 +104,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
                     return await transcriber.transcribe(audio, request)
 
         tasks = [asyncio.create_task(transcribe(path)) for path in args.files]
-        status = 0
+        status, advised = 0, ""
         try:
             for path, task in zip(args.files, tasks, strict=True):
                 try:
@@ -111,8 +112,9 @@ async def run(args: argparse.Namespace, console: Console) -> int:
                 except ConnectError:
                     raise
                 except ParleyError as error:
-                    status = 1
-                    print_error(_named(path, error), error.code)
+                    said = advice(error, args.server, command="transcribe")
+                    print_error(_named(path, error), error.code, said if said != advised else "")
+                    status, advised = 1, said
         finally:
             for task in tasks:
                 task.cancel()
