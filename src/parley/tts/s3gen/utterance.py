@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,12 +106,11 @@ class Plan:
 
     def vocoder_sizes(self, rows: tuple[int, ...]) -> VocoderSizes:
         """Sizes of the vocoder's batches, for ``rows`` to which they are padded."""
-        # The last chunk's size repeats; after two of them all windows do.
-        steps = [
-            FRAMES_PER_TOKEN * tokens for tokens in (*self.schedule.sizes, *self.schedule.sizes[-1:] * 2)
-        ]
         overlap = _OVERLAP if self.full_attention else 0
-        steps[0] = max(steps[0] - overlap, 0)
+        # The last chunk's size repeats; after two of them, beyond the first overlap, all windows do.
+        chunks = (*self.schedule.sizes, *self.schedule.sizes[-1:] * (2 + overlap))
+        ends = [max(FRAMES_PER_TOKEN * end - overlap, 0) for end in itertools.accumulate(chunks)]
+        steps = [end - begin for begin, end in itertools.pairwise([0, *ends])]
         longest = FRAMES_PER_TOKEN * self.longest_step + overlap
         return vocoder_sizes(steps, longest, self.hold_back, rows)
 

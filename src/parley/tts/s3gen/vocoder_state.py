@@ -98,7 +98,7 @@ class VocoderJob:
 
     state: VocoderState
     mel: Tensor
-    """``[80, n]``."""
+    """``[80, n]``; n may be 0."""
     last: bool
 
 
@@ -112,14 +112,17 @@ def vocode(vocoder: Vocoder, jobs: Sequence[VocoderJob], graphs: VocoderGraphs |
     run: _Run = partial(run_windows, vocoder) if graphs is None else graphs.waveform.run
     for job in jobs:
         job.state.add(job.mel)
-    windows = [job.state.pitch_window(last=job.last) for job in jobs]
-    pitches = [
-        job.state.new_pitch(pitch, last=job.last) for job, pitch in zip(jobs, run_pitch(windows), strict=True)
-    ]
-    sources = extend_sources([job.state.source for job in jobs], pitches, vocoder.m_source.l_linear)
-    for job, waves in zip(jobs, sources, strict=True):
-        job.state.add_source(waves)
-    ready = [(job, window) for job in jobs if (window := job.state.window(last=job.last)) is not None]
+    # All frames of a short first chunk may wait for a crossfade.
+    begun = [(job, around) for job in jobs if (around := job.state.pitch_window(last=job.last)).frames]
+    if begun:
+        pitches = [
+            job.state.new_pitch(pitch, last=job.last)
+            for (job, _), pitch in zip(begun, run_pitch([around for _, around in begun]), strict=True)
+        ]
+        sources = extend_sources([job.state.source for job, _ in begun], pitches, vocoder.m_source.l_linear)
+        for (job, _), waves in zip(begun, sources, strict=True):
+            job.state.add_source(waves)
+    ready = [(job, window) for job, _ in begun if (window := job.state.window(last=job.last)) is not None]
     decoded = iter(run([window for _, window in ready]))
     made = {id(job): job.state.new_samples(next(decoded), last=job.last) for job, _ in ready}
     return [made.get(id(job), job.mel.new_zeros(0)) for job in jobs]
@@ -129,8 +132,8 @@ def vocoder_sizes(steps: Sequence[int], longest: int, hold_back: int, rows: tupl
     """Sizes of batches that hold every window.
 
     Args:
-        steps: frames of the steps of a stream whose tokens never wait, until they repeat; its windows get
-            sizes of their own.
+        steps: frames of the steps of a stream whose tokens never wait, until they repeat; the first ones may
+            be 0. Its windows get sizes of their own.
         longest: frames of any step.
         hold_back: see :class:`VocoderState`.
         rows: rising numbers of rows to which batches are padded.
@@ -140,6 +143,8 @@ def vocoder_sizes(steps: Sequence[int], longest: int, hold_back: int, rows: tupl
     for frames in steps:
         state.add(torch.zeros(MEL_BANDS, frames))
         around = state.pitch_window(last=False)
+        if not around.frames:
+            continue
         pitch.add(around.frames)
         new = state.new_pitch(torch.zeros(around.frames), last=False)
         state.add_source(torch.zeros(HOP * len(new)))

@@ -177,6 +177,8 @@ PLANS = [
     Plan(),
     Plan(max_step=1),
     Plan(full_attention=True),
+    Plan(full_attention=True, schedule=ChunkSchedule((4, 8, 16))),
+    Plan(full_attention=True, schedule=ChunkSchedule((1, 2)), max_step=1),
     Plan(schedule=ChunkSchedule((5,)), max_step=30, hold_back=16),
     Plan(schedule=ChunkSchedule((1, 2)), max_step=1, hold_back=8),
     Plan(schedule=ChunkSchedule((20, 7, 40)), max_step=60, hold_back=0),
@@ -254,3 +256,38 @@ def test_chunks_of_which_no_pitch_is_certain_yet_wait(networks):
     found, expected = (spoken(synthesizer, replace(plan, max_step=step), 12, 12) for step in (1, 200))
     assert len(found) == len(expected) == 12 * 960
     assert np.abs(found.astype(int) - expected).max() <= 3
+
+
+CROSSFADED = Plan(full_attention=True, schedule=ChunkSchedule((4, 8, 16)), max_step=16)
+
+
+def test_chunks_of_which_all_frames_wait_for_the_crossfade_have_no_windows():
+    """Eight frames wait, which are those of the first chunk."""
+    sizes = CROSSFADED.vocoder_sizes((1, 2))
+    # Frames after each chunk: 0, 16, 48, 80, ...
+    assert sizes.pitch.frames == (16, 42, 54)
+    assert min(sizes.waveform.frames) > 0
+    assert Plan(full_attention=True, schedule=ChunkSchedule((1, 2))).vocoder_sizes((1,)).pitch.frames[0] == 2
+
+
+@pytest.mark.parametrize("chunks", [(4, 8, 16), (1,), (2, 3)])
+def test_a_step_without_new_frames_fails_no_utterance_of_its_batch(networks, chunks):
+    plan = replace(CROSSFADED, schedule=ChunkSchedule(chunks), max_step=max(chunks))
+    with_graphs = AudioSynthesizer(networks, CPU)
+    with torch.inference_mode():
+        sizes = plan.vocoder_sizes((1, 2, 4))
+        with_graphs.vocoder_graphs = capture_vocoder(networks.vocoder, sizes, Recording())
+    for synthesizer in (AudioSynthesizer(networks, CPU), with_graphs):
+        counts = (30, 30, 4, 1)
+        several = [AudioUtterance(make_voice(10), plan, seed=1, rate=24_000) for _ in counts]
+        made = dict.fromkeys(several, 0)
+        for utterance, count in zip(several, counts, strict=True):
+            utterance.push(make_tokens(count))
+            utterance.end()
+        joined = several[:1]  # the others come when its first steps are made
+        while jobs := [Job(u, u.next_end()) for u in joined if u.next_end() is not None]:
+            for job, pcm in zip(jobs, synthesizer.step(jobs), strict=True):
+                made[job.utterance] += len(pcm)
+            joined = several if made[several[0]] else joined
+        assert list(made.values()) == [960 * count for count in counts]
+    assert with_graphs.vocoder_graphs.without_graph == 0
