@@ -185,7 +185,7 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
             :mod:`parley.tts.s3gen.state`.
         ``past_tokens``: how far before its chunk a frame sees the utterance; 0: to its beginning.
         ``voices``: whose prompts' pasts are kept.
-        ``hold_back``: frames; see :mod:`parley.tts.s3gen.vocoder`.
+        ``hold_back``: frames; see :mod:`parley.tts.s3gen.vocoder_state`.
         ``max_tokens``: of an utterance.
         ``max_step``: new tokens of one step.
         ``max_prompt_tokens``: of a voice.

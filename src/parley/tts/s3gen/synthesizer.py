@@ -139,7 +139,9 @@ class AudioSynthesizer:
 
     @torch.inference_mode()
     def warm_up(self, plan: Plan, *, max_frames: int, capture: Capture | None = None) -> None:
-        """Run the flow once for each size of the buckets, in the thread that will serve.
+        """Run the flow once for each size of the buckets, and capture its graphs and those of the vocoder.
+
+        To be called by the thread that will serve.
 
         Args:
             plan: of the utterances.

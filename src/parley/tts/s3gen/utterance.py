@@ -86,7 +86,7 @@ class Plan:
     past_tokens: int = 0
     """How far before its chunk a frame sees the utterance; 0: to its beginning. Bounds the state."""
     hold_back: int = 12
-    """See :mod:`parley.tts.s3gen.vocoder`."""
+    """See :mod:`parley.tts.s3gen.vocoder_state`."""
     max_tokens: int = 1_500
     """Tokens of one utterance: 60 s."""
     max_step: int = 200
