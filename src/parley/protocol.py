@@ -421,8 +421,9 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Languages of the synthesizers. The recognisers may support fewer."""
     recognized_languages: list[str] | None = None
     """Languages of the recognisers. None: they did not say."""
-    unavailable_recognizers: list[str] = []
-    """Names of recognisers that did not answer: `recognized_languages` lacks what only they understand."""
+    unavailable_recognizers: list[str] | None = None
+    """Names of recognisers that did not answer: `recognized_languages` lacks what only they understand. None:
+    an older server, which does not say whether all of them answered."""
     voices: list[str] | None = None
     """Names of all voices, the default first. None: voices are enrolled and deleted at run time."""
     tools: list[str] = []

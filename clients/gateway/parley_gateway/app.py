@@ -13,6 +13,7 @@ from fastapi import APIRouter, FastAPI
 
 from parley.tracing import Tracing, open_tracing
 from parley_client.transport import Transport
+from parley_gateway.agent_descriptions import AgentDescriptions
 from parley_gateway.apis import agent, operations, page, tokens
 from parley_gateway.apis.agent import Agent
 from parley_gateway.apis.deepgram import routes as deepgram
@@ -154,6 +155,7 @@ def create_app(
         instance=guard.instance,
         servers=servers,
         calls=calls,
+        descriptions=AgentDescriptions(servers, calls),
         guard=guard,
         metrics=metrics,
         spool=spool,
@@ -169,6 +171,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with servers:
             yield
+            await gateway.descriptions.aclose()
             await gateway.calls.aclose()
             await gateway.decoders.aclose()
             await gateway.guard.aclose()

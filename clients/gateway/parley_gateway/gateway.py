@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from parley_gateway.agent_descriptions import AgentDescriptions
 from parley_gateway.audio.decoders import Decoders
 from parley_gateway.calls import Calls
 from parley_gateway.connections import ConnectionLimiter
@@ -29,6 +30,7 @@ class Gateway:
     """Its name in the ids that it makes."""
     servers: Servers
     calls: Calls
+    descriptions: AgentDescriptions
     guard: Guard
     metrics: Metrics
     spool: Spool

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-import time
-
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, ParleyError, UnsupportedLanguageError
-from parley.languages import find_language
-from parley.timeouts import with_timeout
-from parley_client.errors import CallLostError, StreamLostError
-from parley_gateway.errors import NoServerReadyError
+from parley_gateway.agent_descriptions import common_languages
 from parley_gateway.gateway import Gateway
-from parley_gateway.moves import DOUBTFUL
 from parley_gateway.schemas import answers
-from parley_gateway.servers import TritonServer
-
-# A description needs a session on a server; it is cached for this time (seconds).
-_CACHE_S = 15.0
-_FAILURE_CACHE_S = 1.0
-# For all servers together: shorter than the page's timeout.
-_TOTAL_TIMEOUT_S = 12.0
-# How long a request for a session waits for a description (seconds).
-_CHECK_S = 1.0
-# Errors without an answer of a server.
-_UNANSWERED = (*DOUBTFUL, CallLostError, StreamLostError)
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,107 +32,13 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Examples of what a user may say to this agent."""
 
 
-class AgentDescriptions:
-    """Requests the description of the agent from one server after another, and caches the first."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._lock = asyncio.Lock()
-        self._known: protocol.AgentDescription | None = None
-        self._server: TritonServer | None = None
-        self._asked_at = 0.0
-        self._failure: ParleyError | None = None
-        self._failed_at = -math.inf
-        self._asking: asyncio.Task[protocol.AgentDescription] | None = None
-
-    def close(self) -> None:
-        """Ask nothing any more."""
-        if self._asking is not None:
-            self._asking.cancel()
-
-    async def check_language(self, language: str) -> None:
-        """Refuse a language of which it is known that the agent does not understand or speak it.
-
-        No session depends on a server that does not describe its agent at once: then nothing is refused, and
-        neither while a recogniser does not say what it understands.
-
-        Raises:
-            UnsupportedLanguageError: the language cannot be had.
-        """
-        asking = self._asking
-        if asking is None or asking.done():
-            asking = self._asking = asyncio.create_task(self.get(), name="agent-description")
-        await asyncio.wait([asking], timeout=_CHECK_S)
-        if not asking.done() or asking.cancelled() or asking.exception() is not None:
-            return
-        described = asking.result()
-        if described.recognized_languages is None or described.unavailable_recognizers:
-            return
-        both = _common(described.languages, described.recognized_languages)
-        if find_language(language, both) is None:
-            known = ", ".join(both) or "none"
-            raise UnsupportedLanguageError(f"language {language!r} is not one of the agent's: {known}")
-
-    async def get(self) -> protocol.AgentDescription:
-        """The agent's description, or the error of the last server that answered."""
-        async with self._lock:
-            is_fresh = time.monotonic() - self._asked_at < _CACHE_S
-            if self._known is None or self._server is None or not (is_fresh and self._server.is_ready):
-                # Requests that waited for a server without an answer must not each wait for it again.
-                if self._failure is not None and time.monotonic() - self._failed_at < _FAILURE_CACHE_S:
-                    raise self._failure
-                try:
-                    self._known, self._server = await self._ask_in_turn()
-                    self._asked_at = time.monotonic()
-                except ParleyError as error:
-                    self._failure, self._failed_at = error, time.monotonic()
-                    raise
-            return self._known
-
-    async def _ask_in_turn(self) -> tuple[protocol.AgentDescription, TritonServer]:
-        """The description of the first server that returns one, and that server."""
-        servers = self._gateway.servers
-        end = time.monotonic() + _TOTAL_TIMEOUT_S
-        tried: list[TritonServer] = []
-        refusal: ParleyError | None = None
-        unanswered: ParleyError | None = None
-        while not tried or len(tried) < servers.attempts:
-            try:
-                lease = servers.lease(excluding=tried, opens_session=False)
-            except NoServerReadyError:
-                if not tried:
-                    raise
-                break
-            with lease:
-                # A server that hangs leaves the others their part of the time.
-                ready = sum(one.is_ready and one not in tried for one in servers.all)
-                left = min(ready, max(1, servers.attempts - len(tried)))
-                limit_s = max(0.0, end - time.monotonic()) / left
-                tried.append(lease.server)
-                try:
-                    agent = await with_timeout(
-                        self._gateway.calls.describe(lease.server), limit_s, "the agent"
-                    )
-                except _UNANSWERED as error:
-                    unanswered = error
-                    if isinstance(error, DOUBTFUL):
-                        lease.server.doubt(error)
-                except ParleyError as error:
-                    refusal = error
-                else:
-                    if agent is not None:
-                        return agent, lease.server
-                    refusal = ModelUnavailableError("the agent of this server is too old to describe itself")
-        raise refusal or NoServerReadyError(f"no server describes its agent: {unanswered}") from unanswered
-
-
 def _agent(described: protocol.AgentDescription) -> Agent:
     return Agent(
         recognizer=described.recognizer,
         recognizers=_recognizers(described),
         language_model=described.language_model,
         synthesizers=described.synthesizers,
-        languages=_common(described.languages, described.recognized_languages),
+        languages=common_languages(described.languages, described.recognized_languages),
         voices=described.voices,
         tools=described.tools,
         examples=described.examples,
@@ -161,14 +47,15 @@ def _agent(described: protocol.AgentDescription) -> Agent:
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/agent``."""
-    descriptions = AgentDescriptions(gateway)
     router = APIRouter(tags=["sessions"])
 
     @router.get("/v1/agent", responses=answers(200, Agent, 401, 403, 429, 503))
     async def agent(request: Request) -> Response:
         """The options of sessions: languages, voices, and the names of tools that are not available."""
         await gateway.guard.admit(request, "agent")
-        return Response(msgspec.json.encode(_agent(await descriptions.get())), media_type="application/json")
+        return Response(
+            msgspec.json.encode(_agent(await gateway.descriptions.get())), media_type="application/json"
+        )
 
     return router
 
@@ -176,10 +63,3 @@ def routes(gateway: Gateway) -> APIRouter:
 def _recognizers(described: protocol.AgentDescription) -> list[str]:
     """Names of all recognisers; an older server names only one."""
     return described.recognizers or [described.recognizer]
-
-
-def _common(spoken: list[str], recognized: list[str] | None) -> list[str]:
-    """The spoken languages that are recognised; None: the agent does not say which are."""
-    if recognized is None:
-        return spoken
-    return [name for name in spoken if find_language(name, recognized) is not None]

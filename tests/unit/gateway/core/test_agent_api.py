@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import sys
 
 import msgspec
@@ -13,7 +15,7 @@ from listening_gateway import until
 from parley import protocol
 from parley.errors import ModelUnavailableError, TooManySessionsError, UnsupportedLanguageError
 from parley_client.errors import CallLostError, ConnectError
-from parley_gateway.apis import agent as agent_api
+from parley_gateway import agent_descriptions
 from parley_gateway.security.keys import new_key
 
 DESCRIPTION = protocol.AgentDescription(
@@ -59,7 +61,9 @@ async def tell(stream):
 
 def understanding(monkeypatch, languages):
     """The agent says that its recognisers understand these languages."""
-    described = msgspec.structs.replace(DESCRIPTION, recognized_languages=languages)
+    described = msgspec.structs.replace(
+        DESCRIPTION, recognized_languages=languages, unavailable_recognizers=[]
+    )
     monkeypatch.setattr(sys.modules[__name__], "DESCRIPTION", described)
 
 
@@ -99,7 +103,7 @@ async def test_the_agent_is_asked_once_for_many_and_again_later(gateway, monkeyp
     for _ in range(3):
         await one.http.get("/v1/agent")
     assert len(one.agents[0].call_ids) == 1
-    monkeypatch.setattr(agent_api, "_CACHE_S", 0.0)
+    monkeypatch.setattr(agent_descriptions, "_CACHE_S", 0.0)
     await one.http.get("/v1/agent")
     assert len(one.agents[0].call_ids) == 2
 
@@ -112,7 +116,7 @@ async def test_an_older_agent_is_asked_again_in_english(gateway):
 
 
 async def test_an_agent_that_does_not_tell_is_an_error_and_so_is_none(gateway, monkeypatch):
-    monkeypatch.setattr(agent_api, "_FAILURE_CACHE_S", 0.0)
+    monkeypatch.setattr(agent_descriptions, "_FAILURE_CACHE_S", 0.0)
     one = await gateway(polite)
     answer = await one.http.get("/v1/agent")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_unavailable")
@@ -144,7 +148,7 @@ async def test_another_server_tells_where_one_does_not(gateway, failure):
 
 
 async def test_another_server_tells_where_one_does_not_answer_in_time(gateway, monkeypatch):
-    monkeypatch.setattr(agent_api, "_TOTAL_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(agent_descriptions, "_TOTAL_TIMEOUT_S", 3.0)
     one = await gateway(mute, describing, servers={"retry_s": 50.0, "retry_max_s": 50.0})
     answer = await one.http.get("/v1/agent")
     assert answer.status_code == 200, answer.text
@@ -170,7 +174,7 @@ async def test_where_no_server_answers_that_has_a_code_of_its_own(gateway):
 
 
 async def test_the_limit_counts_for_all_servers_together(gateway, monkeypatch):
-    monkeypatch.setattr(agent_api, "_TOTAL_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(agent_descriptions, "_TOTAL_TIMEOUT_S", 1.5)
     one = await gateway(mute, mute, mute)
     answer = await one.http.get("/v1/agent")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_server_ready")
@@ -212,7 +216,7 @@ async def test_those_who_waited_for_a_failure_do_not_ask_again(gateway, monkeypa
             stream.acknowledge(frame)
         stream.end()
 
-    monkeypatch.setattr(agent_api, "_FAILURE_CACHE_S", 60.0)
+    monkeypatch.setattr(agent_descriptions, "_FAILURE_CACHE_S", 60.0)
     one = await gateway(silent)
     answers = await asyncio.gather(*(one.http.get("/v1/agent") for _ in range(5)))
     assert {answer.status_code for answer in answers} == {503}
@@ -242,14 +246,13 @@ async def test_a_session_in_a_language_of_the_agent_waits_for_its_stream(gateway
     assert await post(one, language=language) == (201, "")
 
 
-@pytest.mark.parametrize("unavailable", [["whisper"], []])
+# An agent of an earlier version reports no recognisers that did not answer.
+@pytest.mark.parametrize(("understood", "unavailable"), [(["en"], ["whisper"]), (None, []), (["en"], None)])
 async def test_nothing_is_refused_while_a_recogniser_does_not_say_its_languages(
-    gateway, monkeypatch, unavailable
+    gateway, monkeypatch, understood, unavailable
 ):
     described = msgspec.structs.replace(
-        DESCRIPTION,
-        recognized_languages=["en"] if unavailable else None,
-        unavailable_recognizers=unavailable,
+        DESCRIPTION, recognized_languages=understood, unavailable_recognizers=unavailable
     )
     monkeypatch.setattr(sys.modules[__name__], "DESCRIPTION", described)
     one = await gateway(describing)
@@ -257,7 +260,7 @@ async def test_nothing_is_refused_while_a_recogniser_does_not_say_its_languages(
 
 
 async def test_a_session_does_not_depend_on_a_server_that_does_not_describe_its_agent(gateway, monkeypatch):
-    monkeypatch.setattr(agent_api, "_CHECK_S", 0.05)
+    monkeypatch.setattr(agent_descriptions, "_CHECK_S", 0.05)
 
     async def silent(stream):
         while await stream.frames.get() is not None:
@@ -266,6 +269,55 @@ async def test_a_session_does_not_depend_on_a_server_that_does_not_describe_its_
     for behaviour in (polite, silent):
         one = await gateway(behaviour)
         assert await post(one, language="ja") == (201, "")
+
+
+@pytest.mark.parametrize(
+    ("failure", "level"),
+    [(TooManySessionsError("full"), logging.DEBUG), (ValueError("odd"), logging.WARNING)],
+)
+async def test_a_failure_after_the_sessions_stopped_waiting_is_logged_once(
+    gateway, monkeypatch, caplog, failure, level
+):
+    monkeypatch.setattr(agent_descriptions, "_CHECK_S", 0.0)
+    caplog.set_level(logging.DEBUG, agent_descriptions.__name__)
+    one = await gateway(describing)
+    answered = asyncio.Event()
+    unread = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
+
+    async def fail(server):
+        await answered.wait()
+        raise failure
+
+    monkeypatch.setattr(one.gateway.calls, "describe", fail)
+    assert await post(one, language="ja") == (201, "")
+    asking = one.gateway.descriptions._asking
+    assert not asking.done()
+    answered.set()
+    await asyncio.wait([asking])
+    assert await post(one, language="ja") == (201, "")
+    assert one.gateway.descriptions._asking is not asking
+    del asking
+    gc.collect()
+    assert unread == []
+    levels = [record.levelno for record in caplog.records if "languages of sessions" in record.message]
+    assert levels[:1] == [level]
+
+
+async def test_a_request_to_the_agent_ends_with_the_gateway(gateway, monkeypatch):
+    monkeypatch.setattr(agent_descriptions, "_CHECK_S", 0.0)
+    one = await gateway(mute)
+    assert await post(one, language="ja") == (201, "")
+    await one.gateway.descriptions.aclose()
+    assert one.gateway.descriptions._asking.cancelled()
+
+
+async def test_sessions_and_the_page_share_a_description(gateway, monkeypatch):
+    understanding(monkeypatch, ["en", "de"])
+    one = await gateway(describing)
+    assert (await one.http.get("/v1/agent")).status_code == 200
+    assert await post(one, language="ja") == (400, "unsupported_language")
+    assert len(one.agents[0].call_ids) == 1
 
 
 async def test_a_session_that_names_no_language_asks_nothing(gateway):

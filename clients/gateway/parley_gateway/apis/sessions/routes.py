@@ -16,7 +16,6 @@ from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import InvalidMessageError
 from parley_client.options import check_size, check_start
-from parley_gateway.apis.agent import AgentDescriptions
 from parley_gateway.apis.sessions.messages import (
     SessionCreated,
     SessionHistory,
@@ -49,10 +48,9 @@ _DEFAULT_LANGUAGE = protocol.Start().language
 class _Rest:
     """Handlers of the REST routes."""
 
-    def __init__(self, gateway: Gateway, registry: SessionRegistry, descriptions: AgentDescriptions) -> None:
+    def __init__(self, gateway: Gateway, registry: SessionRegistry) -> None:
         self._gateway = gateway
         self._registry = registry
-        self._descriptions = descriptions
 
     async def create(self, request: Request) -> Response:
         """Create a session that waits for its stream."""
@@ -66,7 +64,7 @@ class _Rest:
         if not gateway.servers.is_ready:
             raise NoServerReadyError("no server is ready")
         if start.language not in ("", _DEFAULT_LANGUAGE):
-            await self._descriptions.check_language(start.language)
+            await gateway.descriptions.check_language(start.language)
         if options.resume is None:
             session = self._registry.create(start, principal, options.encoding)
             audit("session_created", principal, session=session.id)
@@ -193,13 +191,11 @@ def _answer(content: msgspec.Struct, status: int = 200) -> Response:
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/sessions`` and what is below it."""
     registry = SessionRegistry(gateway.settings.sessions, gateway.instance)
-    descriptions = AgentDescriptions(gateway)
-    rest = _Rest(gateway, registry, descriptions)
+    rest = _Rest(gateway, registry)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        descriptions.close()
         registry.close()
 
     router = APIRouter(prefix="/v1/sessions", tags=["sessions"], lifespan=lifespan)
