@@ -191,7 +191,8 @@ class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: int = 0
     """Length of the recording."""
     language: str = ""
-    """The language that most of it was read in, from a model that understands several; else empty."""
+    """The language that most of it was read in. Empty: there is no text, or the model understands several
+    languages and does not say which it was."""
     encoder_ms: float = 0.0
     decoder_ms: float = 0.0
     """Wall time of the shared (batched) model calls that served this recording."""

@@ -122,7 +122,7 @@ class TranscriptionModel(RecordingRequests):
         )
         recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
         mel = LogMel(export.config)
-        limits = read_limits(parameters)
+        limits = read_limits(parameters, export.languages)
         client = InProcessBlockingClient(pb_utils)
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         rounds = TranscriptionRounds(

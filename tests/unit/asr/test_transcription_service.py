@@ -10,6 +10,7 @@ import pytest
 from parley.asr.features.log_mel import LogMel
 from parley.asr.files.recording import Recording, RecordingLimits, WindowPlan
 from parley.asr.files.service import TranscriptionLimits, TranscriptionService
+from parley.asr.messages import TranscribeReply
 from parley.errors import (
     InferenceError,
     InvalidAudioError,
@@ -104,6 +105,42 @@ def test_each_is_answered_when_it_is_done(service, rounds):
     assert not second.answered.is_set()
     rounds.permits.release()
     assert second.wait().reply.duration_ms == 1_000
+
+
+class Transcribed:
+    """A recording that is done."""
+
+    samples = 16_000
+    error = None
+    done = True
+
+    def __init__(self, text, language):
+        self._reply = TranscribeReply(text=text, language=language)
+
+    def reply(self):
+        return self._reply
+
+
+@pytest.mark.parametrize(
+    ("languages", "text", "found", "said"),
+    [
+        (["de"], "guten Tag", "", "de"),
+        (["de"], "", "", ""),
+        (["de", "fr"], "guten Tag", "", ""),
+        (["de", "fr", "auto"], "guten Tag", "de", "de"),
+        (["auto"], "guten Tag", "", ""),
+    ],
+)
+def test_a_reply_has_the_language_of_a_model_of_one(rounds, languages, text, found, said):
+    service = TranscriptionService(
+        lambda *_: Transcribed(text, found), rounds, TranscriptionLimits(languages, 5_000, 8_000)
+    )
+    rounds.act = rounds.nothing
+    rounds.permits.release(100)
+    try:
+        assert submit(service, message=b'{"language": ""}').wait().reply.language == said
+    finally:
+        service.close(TIMEOUT_S)
 
 
 def test_a_later_request_joins_the_next_round(service, rounds):

@@ -26,7 +26,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.inference import Tensor, decode_request
-from parley.languages import understood_language
+from parley.languages import DETECT, understood_language
 
 _decoder = msgspec.json.Decoder(TranscribeRequest)
 _DEFAULTS = TranscribeRequest()
@@ -211,13 +211,20 @@ class TranscriptionService(Generic[RecordingT]):
             caller.fail(ShuttingDownError("the model is being unloaded"))
         return []
 
+    def _with_language(self, reply: TranscribeReply) -> TranscribeReply:
+        """The reply; what a model of one language wrote is in that."""
+        languages = self._limits.languages
+        if reply.language or not reply.text or len(languages) != 1 or languages[0] == DETECT:
+            return reply
+        return msgspec.structs.replace(reply, language=languages[0])
+
     def _settle(self, recording: RecordingT, caller: TranscriptReceiver) -> None:
         """Answer a recording that is done or has failed, and drop one whose request was cancelled."""
         try:
             if recording.error is not None:
                 caller.fail(recording.error)
             elif recording.done:
-                caller.send(recording.reply())
+                caller.send(self._with_language(recording.reply()))
             elif not caller.cancelled:
                 return
             else:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
-from parley.engines.registry import ENGLISH
 from parley.errors import InvalidAudioError
 from parley.languages import DETECT, primary_language
 from parley_client.stages import Recognition, Transcriber
@@ -202,14 +201,9 @@ def _language(fields: TranscriptionFields) -> str:
 
 
 def _heard_language(reply: TranscribeReply, fields: TranscriptionFields) -> str:
-    """The language that a recording was read in; ``und``: nothing was said in it.
-
-    A model of English alone does not say which it was.
-    """
+    """The language that a recording was read in; ``und``: neither the model nor the request says it."""
     named = _language(fields)
-    if reply.language or named not in ("", DETECT):
-        return reply.language or named
-    return ENGLISH if reply.text else _UNDETERMINED
+    return reply.language or (_UNDETERMINED if named in ("", DETECT) else named)
 
 
 def _answer(reply: TranscribeReply, fields: TranscriptionFields) -> Response:
