@@ -72,8 +72,11 @@ Of S3Gen, without the graphs of its vocoder, which were not yet when it was meas
 """
 _VOCODER_GRAPH = 8 * _MB
 """What CUDA keeps of a graph of the vocoder's 600 operations; an allowance."""
+_PITCH_GRAPH = 1 * _MB
+"""The same of its pitch predictor, which has some 20 operations; an allowance."""
 _HALF = 2
 _SINGLE = 4
+_DOUBLE = 8
 _FRAME_MS = 10
 _AWQ_GROUP = 128
 _SESSION_TOKENS = 2_048
@@ -291,10 +294,12 @@ def _s3gen(plan: GpuPlan, *, has_bfloat16: bool = True) -> Need:
 
 
 def vocoder_graphs(sizes: VocoderSizes) -> float:
-    """Bytes of the vocoder's graphs: they share memory for what the largest batch holds at once."""
-    batches = sizes.waveform.batches()
+    """Bytes of the graphs of vocoder and pitch predictor: they share what the largest batch holds."""
+    batches, of_pitch = sizes.waveform.batches(), sizes.pitch.batches()
     results = sum(rows * frames for rows, frames in batches) * HOP * _SINGLE
-    return _vocoder_peak(*batches[0]) + results + len(batches) * _VOCODER_GRAPH
+    results += sum(rows * frames for rows, frames in of_pitch) * _DOUBLE
+    graphs = len(batches) * _VOCODER_GRAPH + len(of_pitch) * _PITCH_GRAPH
+    return _vocoder_peak(*batches[0]) + results + graphs
 
 
 @cache

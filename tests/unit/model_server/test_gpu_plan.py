@@ -247,6 +247,14 @@ def test_the_graphs_of_the_vocoder_are_counted_by_their_largest_batch():
     assert need.workspace == sums._WORKSPACES["s3gen"] + large
 
 
+def test_the_graphs_of_the_pitch_predictor_are_counted():
+    both = sums.s3gen_sizes(sums.read_settings("s3gen", PLANS["H100"])).vocoder
+    fewer = replace(both, pitch=replace(both.pitch, rows=both.pitch.rows[:1]))
+    graphs = len(both.pitch.batches()) - len(fewer.pitch.batches())
+    assert graphs == 15
+    assert sums.vocoder_graphs(both) - sums.vocoder_graphs(fewer) >= graphs * sums._PITCH_GRAPH > 0
+
+
 def test_tensors_count_while_they_are_held():
     weight = torch.ones(256)
     with sums.HeldTensors([weight]) as held:
