@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         type=_transcriber,
         metavar="NAME",
-        help=f"who reads: one of {', '.join(_SHORT_NAMES)} (default: the first of them that the server has, "
+        help=f"the model: one of {', '.join(_SHORT_NAMES)} (default: the first of them that the server has, "
         "for other languages than English whisper)",
     )
     parser.add_argument(

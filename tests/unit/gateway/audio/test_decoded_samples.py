@@ -1,4 +1,4 @@
-"""The samples of a recording are those that the Python client makes of the same file, whoever decodes it."""
+"""The samples of a recording are those that the Python client makes of the same file, with every decoder."""
 
 from __future__ import annotations
 
