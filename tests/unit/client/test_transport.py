@@ -227,6 +227,8 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
         if self.refuse is not None:
+            # A refusal that the request crosses may reach the client as a failed write, without its reason.
+            await anext(aiter(requests))
             await context.abort(*self.refuse)
         async for request in requests:
             self.requests.append(request)
