@@ -196,7 +196,10 @@ def _compare(name: str, snapshot: Snapshot, there: Snapshot | None) -> None:
     known = {file.name: file for file in there.files}
     for file in snapshot.files:
         before = known.get(file.name, file)
-        changed = None not in (before.sha256, file.sha256) and before.sha256 != file.sha256
+        changed = any(
+            None not in digests and digests[0] != digests[1]
+            for digests in ((before.sha256, file.sha256), (before.git_blob, file.git_blob))
+        )
         if changed or before.size != file.size:
             raise FetchError(
                 f"{file.name} of {name} is not what came before for commit {snapshot.commit}: the hub or the "

@@ -212,7 +212,8 @@ class Hub:
         page = f"{repository}/tree/{commit}?recursive=true"
         for _ in range(_PAGES):
             answer, following = self._json(page)
-            files += [_remote_file(entry) for entry in answer if entry.get("type") == "file"]
+            listed = [_remote_file(entry) for entry in answer if entry.get("type") == "file"]
+            files += [file for file in listed if not _is_reserved(file.name)]
             if following is None:
                 return commit, files
             page = following
@@ -277,6 +278,11 @@ def _retry_after(response: httpx.Response) -> float | None:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except ValueError:
         return None
+
+
+def _is_reserved(name: str) -> bool:
+    """Whether a file could be taken for one that a download itself writes into the folder."""
+    return name.endswith(PART) or any(part.startswith(".") for part in name.split("/"))
 
 
 def _remote_file(entry: dict[str, Any]) -> RemoteFile:

@@ -180,12 +180,14 @@ def load(manifest: Path = MANIFEST, lock: Path = LOCK) -> dict[str, Weights]:
         entries = tomllib.loads(manifest.read_text(encoding="utf-8")).get("weights", {})
         pins = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
         return {name: _entry(name, entry, pins.get(name)) for name, entry in entries.items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FetchError(f"{manifest} or {lock.name} cannot be used: {error!r}") from error
 
 
 def check_name(name: str) -> str:
     """A file name that stays inside its folder; FetchError for any other."""
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is no file name")
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise FetchError(f"the hub names a file {name!r}, which does not belong into a folder")
@@ -208,7 +210,7 @@ def _entry(name: str, entry: Mapping[str, Any], pin: Mapping[str, Any] | None) -
                 repository=entry["repository"],
                 include=tuple(entry["include"]),
                 revision=entry.get("revision", "main"),
-                pinned=None if pin is None else _snapshot(pin, entry["repository"]),
+                pinned=None if pin is None else read_snapshot(pin, entry["repository"]),
             )
         case "pinned":
             return Pinned(**known, files=tuple(_pinned_file(entry, file) for file in entry["files"]))
@@ -230,10 +232,17 @@ def _entry(name: str, entry: Mapping[str, Any], pin: Mapping[str, Any] | None) -
             raise ValueError(f"{name} is of an unknown kind {kind!r}")
 
 
-def _snapshot(pin: Mapping[str, Any], repository: str) -> Snapshot:
-    """Of the lock; a pin without a repository is older than that field, and of the manifest's repository."""
+def read_snapshot(pin: Mapping[str, Any], repository: str) -> Snapshot:
+    """A snapshot from JSON; one without ``repository`` is older than that field, and of ``repository``.
+
+    Raises:
+        FetchError: a name leaves its folder.
+        ValueError, KeyError, TypeError: something else is malformed.
+    """
     files = tuple(RemoteFile(**{**file, "name": check_name(file["name"])}) for file in pin["files"])
-    return Snapshot(pin.get("repository", repository), pin["commit"], files)
+    if any(type(file.size) is not int or file.size < 0 for file in files):
+        raise ValueError("a file's size is no number of bytes")
+    return Snapshot(str(pin.get("repository", repository)), str(pin["commit"]), files)
 
 
 def _pinned_file(entry: Mapping[str, Any], file: Mapping[str, Any]) -> PinnedFile:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fetching.hub import matches
-from fetching.manifest import ROOT, Made, Pinned, PinnedFile, RemoteFile, Snapshot, Weights
+from fetching.manifest import ROOT, FetchError, Made, Pinned, PinnedFile, Snapshot, Weights, read_snapshot
 
 RECORD = ".weights.json"
 """In an entry's folder: the checksum of each file, and its size and time when it was checked."""
@@ -94,9 +94,8 @@ def read_origin(folder: Path) -> Snapshot | None:
     """What has come into the folder of a published entry; no files in a note without checksums."""
     try:
         note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        files = tuple(RemoteFile(**file) for file in note.get("files", ()))
-        return Snapshot(note["repository"], note["commit"], files)
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_snapshot({"files": (), **note}, note["repository"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, FetchError):
         return None
 
 

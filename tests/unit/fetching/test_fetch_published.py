@@ -262,6 +262,33 @@ def test_no_file_leaves_its_folder(person, name):
         person.fetch()
 
 
+@pytest.mark.parametrize("name", [".source.json", ".lock", "sub/.hidden", "sub/vocab.txt.part"])
+def test_a_file_that_a_download_writes_itself_does_not_come_from_the_hub(person, name):
+    person.remote.files[name] = b"planted"
+    folder = person.fetch(include=("*",))
+    assert whole(folder)
+    assert not (folder / name).is_file() or (folder / name).read_bytes() != b"planted"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        {"name": "../../evil.json", "size": 7},
+        {"name": 5, "size": 7},
+        {"name": "encoder-model.onnx", "size": "7"},
+        {"name": "encoder-model.onnx", "size": -7},
+    ],
+)
+def test_a_note_that_no_download_can_have_written_pins_nothing(person, file):
+    folder = person.models / "model"
+    folder.mkdir(parents=True)
+    others = [{"name": "encoder-model.onnx", "size": 7}, {"name": "sub/vocab.txt", "size": 7}]
+    note = {"repository": REPOSITORY, "commit": COMMIT, "files": [file, *others]}
+    (folder / ".source.json").write_text(json.dumps(note))
+    assert whole(person.fetch(include=("*",)))
+    assert not (person.models.parent / "evil.json").exists()
+
+
 def test_the_token_stays_with_the_hub(person):
     other = FakeHub(dict(FILES), host="127.0.0.2")
     try:
@@ -445,6 +472,18 @@ class TestCommand:
             "encoder-model.onnx of tiny is not what came before for commit c0ffee" in capsys.readouterr().err
         )
         assert whole(run.models / "tiny")
+
+    def test_a_small_file_of_a_commit_stays_too(self, run, remote, capsys):
+        assert run("tiny", "--lock") == 0
+        remote.files["sub/vocab.txt"] = b"b 0\na 1\n"  # as long, and announced with git's checksum only
+        assert run("tiny", "--lock") == 1
+        assert "sub/vocab.txt of tiny is not what came before" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("text", ["[]", "5", '{"tiny": []}', '{"tiny": 5}', "[" * 100_000])
+    def test_a_malformed_lock_is_one_line(self, run, capsys, text):
+        run.lock.write_text(text)
+        assert run("tiny") == 1
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
     def test_the_state_is_by_the_lock_and_on_demand_by_every_byte(self, run, capsys):
         def state(*more):
