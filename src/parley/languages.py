@@ -34,14 +34,15 @@ def find_language(tag: str, known: Sequence[str]) -> str | None:
 def understood_language(tag: str, known: Sequence[str]) -> str:
     """As :func:`find_language`, for a model that recognises speech.
 
-    An empty tag is :data:`DETECT` for a model that can, and for others their first language.
+    An empty tag, as :data:`DETECT`, lets a model that can find the language out; others take their first.
 
     Raises:
         UnsupportedLanguageError: the model does not understand the language.
     """
-    if not tag and DETECT in known:
-        return DETECT
-    found = find_language(tag, known) if tag else next(iter(known), None)
+    if tag in ("", DETECT):
+        found = DETECT if DETECT in known else next(iter(known), None)
+    else:
+        found = find_language(tag, known)
     if found is None:
         raise UnsupportedLanguageError(f"language {tag!r} is not understood; only {', '.join(known)}")
     return found

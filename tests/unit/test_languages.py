@@ -34,10 +34,11 @@ def test_a_region_is_not_part_of_the_language():
 
 
 def test_no_language_is_a_models_first():
-    assert understood_language("", ("de", "fr")) == "de"
-    assert understood_language("", ("en", "de", DETECT)) == DETECT
-    with pytest.raises(UnsupportedLanguageError):
-        understood_language("", ())
+    for tag in ("", DETECT):
+        assert understood_language(tag, ("de", "fr")) == "de"
+        assert understood_language(tag, ("en", "de", DETECT)) == DETECT
+        with pytest.raises(UnsupportedLanguageError):
+            understood_language(tag, ())
 
 
 def test_what_is_not_understood_is_refused_with_what_is():

@@ -58,6 +58,7 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.transcribed = []  # (samples, TranscribeRequest) of recordings
         self.transcript = TranscribeReply(text="")  # or an error's text
         self.transcriber = ""  # the model that was asked last
+        self.recognizer = ""  # the same for streams of speech
         self.ready = set()
         self.agent_tts = None  # what voice_agent is configured with; None: it is not there
         self.configurations = []  # names of the models whose configuration was asked for
@@ -82,6 +83,7 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelInfer(self, request, context):  # noqa: N802 - gRPC's name
         if request.model_name in TRANSCRIBERS:
             return await self._transcribe(request, context)
+        self.recognizer = request.model_name
         start = request.parameters["sequence_start"].bool_param
         end = request.parameters["sequence_end"].bool_param
         plain = all(tensor.name != "REQUEST" for tensor in request.inputs)

@@ -99,9 +99,10 @@ NO_WEIGHTS = "weights_not_found: moonshine_transcribe has no weights on this ser
 NOT_READY = "Request for unknown model: 'moonshine_transcribe' has no available versions"
 
 
+@pytest.mark.parametrize("model", ["moonshine_transcribe", "moonshine"])
 @pytest.mark.parametrize("said", [NOT_LOADED, NO_WEIGHTS])
-async def test_a_model_that_the_server_does_not_serve_does_not_exist(gateway, said):
-    answer = await transcribe(gateway, reply=said, model="moonshine_transcribe")
+async def test_a_model_that_the_server_does_not_serve_does_not_exist(gateway, model, said):
+    answer = await transcribe(gateway, reply=said, model=model)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
     assert answer.headers["x-should-retry"] == "false"
@@ -114,7 +115,7 @@ async def test_a_model_that_the_server_does_not_serve_does_not_exist(gateway, sa
         ("moonshine_transcribe", "Request for unknown model: 'moonshine_transcribe' is not at ready state"),
         # The server's own choice: another one may be being loaded.
         ("whisper-1", NOT_LOADED),
-        ("moonshine", NOT_LOADED),
+        ("nemotron_streaming", NOT_LOADED),
     ],
 )
 async def test_a_model_that_may_come_back_is_unavailable(gateway, model, said):
@@ -123,9 +124,20 @@ async def test_a_model_that_may_come_back_is_unavailable(gateway, model, said):
     assert answer.headers["x-should-retry"] == "true"
 
 
-async def test_a_stream_to_a_model_that_the_server_does_not_serve(gateway):
+@pytest.mark.parametrize("name", ["parakeet_tdt", "parakeet_transcribe", "whisper", "whisper_transcribe"])
+async def test_a_name_means_the_same_family_for_recordings_and_streams(gateway, name):
+    family = name.partition("_")[0]
+    hear_two_texts(gateway.models)
+    await transcribe(gateway, model=name, stream="true")
+    assert gateway.models.recognizer.startswith(family)
+    await transcribe(gateway, model=name)
+    assert gateway.models.transcriber == f"{family}_transcribe"
+
+
+@pytest.mark.parametrize("model", ["whisper", "whisper_transcribe"])
+async def test_a_stream_to_a_model_that_the_server_does_not_serve(gateway, model):
     gateway.models.refusal = "Request for unknown model: 'whisper' is not found"
-    answer = await transcribe(gateway, model="whisper", stream="true")
+    answer = await transcribe(gateway, model=model, stream="true")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 

@@ -33,6 +33,13 @@ _REFUSED = ("known_speaker_names", "known_speaker_references")
 _FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 _DEFAULT = ""
 """The server's model for recordings."""
+_FOR_RECORDINGS = {
+    "parakeet_tdt": "parakeet_transcribe",
+    "moonshine": "moonshine_transcribe",
+    "whisper": "whisper_transcribe",
+    "sherpa_onnx": "sherpa_onnx_transcribe",
+}
+"""The model for recordings of each that takes streams; ``nemotron_streaming`` has none."""
 _UNDETERMINED = "und"
 """ISO 639-2's code where there is no language."""
 _LISTS = ("include", "keywords", "languages", "timestamp_granularities", *_REFUSED)
@@ -114,6 +121,19 @@ def _without_blank(values: Sequence[str]) -> list[str]:
     return [value for value in values if value.strip()]
 
 
+def _recordings_model(model: str) -> str | None:
+    """The model for recordings that a name stands for; None: the server's choice."""
+    named = _FOR_RECORDINGS.get(model, model)
+    return named if named in TRANSCRIBERS else None
+
+
+def _streams_model(model: str, default: str) -> str:
+    """The model for streams that a name stands for; ``default`` where it names none."""
+    streams = {recordings: name for name, recordings in _FOR_RECORDINGS.items()}
+    named = streams.get(model, model)
+    return default if named == _DEFAULT else named
+
+
 class TranscriptionRoute(StageRoute):
     """Transcribes recordings."""
 
@@ -151,8 +171,8 @@ class TranscriptionRoute(StageRoute):
     ) -> TranscribeReply:
         request = TranscribeRequest(language=_language(fields), phrases=_without_blank(fields.keywords))
         async with self._gateway.spool.samples_of(audio) as samples:
-            named = model if model in TRANSCRIBERS else None
-            with rest.serving(fields.model, named), slot.lease() as server:
+            named = _recordings_model(model)
+            with rest.serving(named or fields.model, named), slot.lease() as server:
                 async with Transcriber(
                     server, model=named, timeout_s=self._settings.transcribe_s
                 ) as recordings:
@@ -168,12 +188,12 @@ class TranscriptionRoute(StageRoute):
             partial_interval_ms=0,
             words=False,
         )
-        if model in (_DEFAULT, *TRANSCRIBERS):
-            model = self._settings.recognizer
+        named = _streams_model(model, self._settings.recognizer)
+        asked = fields.model if model == _DEFAULT else named
         said: list[str] = []
         async with self._gateway.spool.samples_of(audio) as samples:
-            with rest.serving(fields.model, model), slot.lease() as server:
-                async with Recognition(server, with_trace(options), model=model) as recognition:
+            with rest.serving(asked, named), slot.lease() as server:
+                async with Recognition(server, with_trace(options), model=named) as recognition:
                     sending = asyncio.ensure_future(_send(recognition, samples))
                     try:
                         async for event in recognition:
