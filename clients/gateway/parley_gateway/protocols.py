@@ -107,11 +107,12 @@ class HttpProtocol(H11Protocol):
     def _close_later(self) -> None:
         """Close it once the client has read the answer, which the kernel discards if anything is unread."""
         self._stop_waiting()
-        if self.transport.can_write_eof():
+        try:
             self.transport.write_eof()
-            self._head_timer = self.loop.call_later(_REFUSED_S, self.transport.abort)
-        else:
+        except (OSError, NotImplementedError):  # the client is gone; TLS has no half-closed connections
             self.transport.close()
+        else:
+            self._head_timer = self.loop.call_later(_REFUSED_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release what waits for the client."""

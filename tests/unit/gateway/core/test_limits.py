@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import gc
 import json
 import os
@@ -434,6 +435,19 @@ async def test_what_follows_a_refused_head_is_thrown_away(gateway, monkeypatch):
                 await writer.drain()
         (refused,) = made
         assert len(refused._unread) == 0
+
+
+async def test_a_client_that_is_gone_before_its_refusal_is_let_go(gateway, monkeypatch, caplog):
+    def gone(_):
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    one = await gateway(limits={"header_bytes": MOST})
+    async with raw_connection(one) as (reader, writer):
+        monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "write_eof", gone)
+        writer.write(head(MOST + 1))
+        async with asyncio.timeout(DEADLINE_S):
+            assert b" 431 " in await reader.read()
+    assert "Traceback" not in caplog.text
 
 
 async def test_one_turn_of_the_event_loop_reads_little(gateway, monkeypatch):
