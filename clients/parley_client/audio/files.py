@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,8 @@ def read_speech(path: Path, *, max_seconds: int = _MAX_SECONDS) -> Pcm:
     Raises:
         AudioFileError: missing, not audio, empty, or longer than ``max_seconds``.
     """
+    if _is_special(path):
+        raise AudioFileError(f"{path}: not a file that can be read from its beginning to its end")
     try:
         with soundfile.SoundFile(path) as file:
             if file.frames > max_seconds * file.samplerate:
@@ -44,6 +47,15 @@ def read_speech(path: Path, *, max_seconds: int = _MAX_SECONDS) -> Pcm:
         raise AudioFileError(f"{path}: no audio in it")
     mono: NDArray[np.float32] = soxr.resample(channels.mean(axis=1), rate, INPUT_SAMPLE_RATE)
     return np.asarray(np.clip(mono * 32768, -32768, 32767), np.int16)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a pipe or a device, which may have no data yet, or no end."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _why_unreadable(path: Path) -> str:

@@ -502,6 +502,9 @@ def test_how_recordings_are_read_is_checked_before_a_server_is_asked(arguments, 
 def test_a_folder_is_no_recording(tmp_path):
     with pytest.raises(AudioFileError, match="is a folder"):
         read_speech(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(AudioFileError, match="from its beginning to its end"):
+        read_speech(tmp_path / "pipe")
     with pytest.raises(AudioFileError, match="File name too long"):
         read_speech(tmp_path / ("x" * 5_000))
 

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -192,6 +192,36 @@ def test_a_server_that_begins_to_listen_is_asked(tmp_path, monkeypatch, capsys):
         assert main(["drain", "--file", file, "--metrics", metrics, "--wait", "60"]) == 0
     said = capsys.readouterr()
     assert "No calls are left." in said.out + said.err
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_MAX_PAGE_BYTES", 1_000), ("_PAGE_READ_S", 0.0)])
+def test_a_page_without_end_is_not_read_to_it(tmp_path, monkeypatch, limit, value):
+    sent = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                for _ in range(100_000):
+                    self.wfile.write(b"# a comment\n" * 100)
+                    sent.append(1)
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setattr(drain, limit, value)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        look = drain._MetricsPage(f"127.0.0.1:{server.server_address[1]}").look()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert look is None
+    assert len(sent) < 100_000
 
 
 def test_a_drain_is_cancelled(tmp_path):

@@ -9,7 +9,7 @@ import socket
 import time
 import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException, InvalidURL
+from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
@@ -41,6 +41,10 @@ _UNKNOWN = (
     "; the server was asked, but how many calls it has is not known. Name its page with --metrics HOST:PORT"
 )
 _PAGE_S = 5.0
+"""For each part of a page."""
+_PAGE_READ_S = 5.0
+"""For all of it after its head."""
+_MAX_PAGE_BYTES = 16 << 20
 _SAMPLE = re.compile(r"^voice_agent_(active_sessions|draining)\{[^}]*\} (\S+)", re.MULTILINE)
 _METRICS_ENDPOINT = re.compile(r"\bmetrics=(\S+)")
 
@@ -154,7 +158,7 @@ class _MetricsPage:
         """
         try:
             with self._opener.open(f"http://{self.address}/metrics", timeout=_PAGE_S) as page:
-                load = _read_load(page.read().decode(errors="replace"))
+                load = _read_load(_read_page(page).decode(errors="replace"))
         except (OSError, ValueError, HTTPException) as error:
             if isinstance(error, HTTPError):
                 error.close()
@@ -198,6 +202,23 @@ def _wait_until_empty(metrics: str, wait_s: float | None, console: Console, *, m
         if end is not None and time.monotonic() + _POLL_S > end:
             return False
         time.sleep(_POLL_S)
+
+
+def _read_page(page: HTTPResponse) -> bytes:
+    """The whole page.
+
+    Raises:
+        OSError, HTTPException: it ends too soon, or not in time.
+        ValueError: it is too long.
+    """
+    end, body = time.monotonic() + _PAGE_READ_S, bytearray()
+    while block := page.read1(1 << 16):
+        body += block
+        if len(body) > _MAX_PAGE_BYTES:
+            raise ValueError(f"more than {_MAX_PAGE_BYTES} bytes")
+        if time.monotonic() > end:
+            raise TimeoutError("timed out")
+    return bytes(body)
 
 
 def _is_no_host(reason: object) -> bool:
