@@ -31,6 +31,9 @@ _MOST_FAILURES = 3
 """Failures of different stretches without a success between them: then silence is read, to tell audio that
 the networks cannot read, which may be that of one stream, from networks that are broken. Those have to be
 loaded again."""
+_MOST_STREAMS = 8
+"""Streams of which one stretch each could not be read, without a success between them: the networks are
+broken, though they may read silence, which is shorter."""
 _REMEMBERED = 64
 """Failed stretches that are remembered, to recognise one that is tried again."""
 
@@ -208,6 +211,7 @@ class ThreadedReader:
         """Streams of the last run."""
         self._began_at: float | None = None
         self._failures = _Failures()
+        self._failed_streams: set[object] = set()
         self._broken = ""
         """Why nothing can be read any more; empty: as far as known it can."""
         self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
@@ -276,8 +280,11 @@ class ThreadedReader:
         for asked, result in zip(run.requests, results, strict=True):
             if isinstance(result, Exception):
                 self._failures.add(asked)
+                if len(self._failed_streams) < _MOST_STREAMS:
+                    self._failed_streams.add(asked.of.stream)
             elif result is not None:
                 self._failures = _Failures()
+                self._failed_streams.clear()
         if self._failures.count >= _MOST_FAILURES and not self._broken:
             self._read_silence()
         for asked, result in zip(run.requests, results, strict=True):
@@ -286,6 +293,10 @@ class ThreadedReader:
     def _read_silence(self) -> None:
         """Find out whether the networks are broken, or have only got audio that they cannot read."""
         count, self._failures = self._failures.count, _Failures()
+        if len(self._failed_streams) == _MOST_STREAMS:
+            self._broken = f"no speech of the last {_MOST_STREAMS} streams could be read"
+            _log.error("%s", self._broken)
+            return
         self._on_run()
         try:
             self._reader.warm_up()

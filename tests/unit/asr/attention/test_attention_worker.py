@@ -206,6 +206,15 @@ def test_audio_that_cannot_be_read_fails_its_own_stream_only(text_reader, networ
     text_reader.check()
 
 
+def test_networks_that_read_nothing_but_silence_are_broken(text_reader, network):
+    network.failure, network.fails_on_silence = broken(), False
+    for number in range(9):
+        text_reader.check()
+        fail(text_reader, network, 100 + 100 * number, of=Source(f"stream {number}", 1))
+    with pytest.raises(ModelUnavailableError, match="no speech of the last 8 streams"):
+        text_reader.check()
+
+
 def test_networks_that_hang_on_silence_are_noticed(text_reader, network, clock):
     network.failure, network.fails_on_silence = broken(), False
     for ms in (100, 200):
