@@ -27,7 +27,14 @@ from parley.triton.grpc_client import GrpcModelClient
 from parley_client.channel import is_model_ready
 from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
 
-TRANSCRIBERS = ("parakeet_transcribe", "moonshine_transcribe", "whisper_transcribe", "sherpa_onnx_transcribe")
+FOR_RECORDINGS = {
+    "parakeet_tdt": "parakeet_transcribe",
+    "moonshine": "moonshine_transcribe",
+    "whisper": "whisper_transcribe",
+    "sherpa_onnx": "sherpa_onnx_transcribe",
+}
+"""The model for recordings of each that takes streams; ``nemotron_streaming`` has none."""
+TRANSCRIBERS = tuple(FOR_RECORDINGS.values())
 """Models for recordings, in the order of preference for English."""
 _MULTILINGUAL = "whisper_transcribe"
 _READY_S = 5.0
@@ -54,13 +61,15 @@ async def check_loaded(channel: grpc.aio.Channel, model: str, timeout_s: float) 
         ModelUnavailableError: it is not ready; the text has those that are.
         ParleyError: the server cannot be asked.
     """
-    ready = [name for name in TRANSCRIBERS if await is_model_ready(channel, name, min(timeout_s, _READY_S))]
-    if model not in ready:
-        raise ModelUnavailableError(
-            f"the server has not loaded {model}; of the models for recordings it has "
-            f"{', '.join(ready) or 'none'}. A model without its weights is left out: "
-            "`make models` lists them, and `make fetch MODEL=NAME` brings some"
-        )
+    limit_s = min(timeout_s, _READY_S)
+    if await is_model_ready(channel, model, limit_s):
+        return
+    ready = [name for name in TRANSCRIBERS if await is_model_ready(channel, name, limit_s)]
+    raise ModelUnavailableError(
+        f"the server has not loaded {model}; of the models for recordings it has "
+        f"{', '.join(ready) or 'none'}. A model without its weights is left out: "
+        "`make models` lists them, and `make fetch MODEL=NAME` brings some"
+    )
 
 
 class Transcriber(ClosedAtTheEnd):

@@ -18,7 +18,7 @@ from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, 
 from parley.errors import InvalidAudioError
 from parley.languages import DETECT, primary_language
 from parley_client.stages import Recognition, Transcriber
-from parley_client.stages.transcription import TRANSCRIBERS
+from parley_client.stages.transcription import FOR_RECORDINGS, TRANSCRIBERS
 from parley_gateway.apis.openai import rest
 from parley_gateway.audio.captions import segments_of, to_srt, to_vtt, verbose_segment
 from parley_gateway.audio.recordings import container_of
@@ -33,13 +33,6 @@ _REFUSED = ("known_speaker_names", "known_speaker_references")
 _FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 _DEFAULT = ""
 """The server's model for recordings."""
-_FOR_RECORDINGS = {
-    "parakeet_tdt": "parakeet_transcribe",
-    "moonshine": "moonshine_transcribe",
-    "whisper": "whisper_transcribe",
-    "sherpa_onnx": "sherpa_onnx_transcribe",
-}
-"""The model for recordings of each that takes streams; ``nemotron_streaming`` has none."""
 _UNDETERMINED = "und"
 """ISO 639-2's code where there is no language."""
 _LISTS = ("include", "keywords", "languages", "timestamp_granularities", *_REFUSED)
@@ -123,13 +116,13 @@ def _without_blank(values: Sequence[str]) -> list[str]:
 
 def _recordings_model(model: str) -> str | None:
     """The model for recordings that a name stands for; None: the server's choice."""
-    named = _FOR_RECORDINGS.get(model, model)
+    named = FOR_RECORDINGS.get(model, model)
     return named if named in TRANSCRIBERS else None
 
 
 def _streams_model(model: str, default: str) -> str:
     """The model for streams that a name stands for; ``default`` where it names none."""
-    streams = {recordings: name for name, recordings in _FOR_RECORDINGS.items()}
+    streams = {recordings: name for name, recordings in FOR_RECORDINGS.items()}
     named = streams.get(model, model)
     return default if named == _DEFAULT else named
 
