@@ -186,7 +186,7 @@ async def test_nothing_changes_within_an_utterance_or_a_turn():
         await hear(recognition, models, [SpeechStartedEvent(utterance=1, at_ms=0)])
         models.ready.add("moonshine")
         await asyncio.sleep(60)
-        assert recognition.model == "whisper", "somebody speaks"
+        assert recognition.model == "whisper", "the user speaks"
         await hear(recognition, models, ENDED)
         await asyncio.sleep(60)
         assert recognition.model == "whisper", "the turn may go on"

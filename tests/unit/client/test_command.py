@@ -255,7 +255,7 @@ def test_a_turn_that_failed_is_told_by_the_exit_status(command, tmp_path, monkey
     out = str(tmp_path / "out.wav")
     assert main([command, "--script", str(script), "--server", NOBODY, "--out", out]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "hello: no voice (model_unavailable)" in lines  # a busy machine is told below
+    assert "hello: no voice (model_unavailable)" in lines  # a line about a busy machine follows
     assert any(line.endswith("agent  Hi! (not heard)") for line in lines)
 
 
