@@ -43,7 +43,22 @@ class CudaCapture:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = run()
-        return graph.replay, result
+        return _Recorded(graph, run), result
+
+
+class _Recorded:
+    """A graph, and the function that it was recorded from.
+
+    A graph works on the addresses of the function's tensors and does not hold them. Without the function,
+    other tensors would get the memory of those that nothing else holds.
+    """
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, run: Callable[[], Tensor]) -> None:
+        self._graph = graph
+        self._run = run
+
+    def __call__(self) -> None:
+        self._graph.replay()
 
 
 class Repetition:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -111,3 +113,17 @@ def test_the_warm_up_follows_earlier_work_and_later_work_follows_it(device):
     assert stream.waited_for == [device.default]
     assert device.default.waited_for == [stream]
     assert device.current is device.default
+
+
+def test_a_graph_keeps_the_tensors_that_it_works_on(device):
+    def record():
+        memory = torch.zeros(4)
+        replay, result = CudaCapture()(lambda: memory + 1)
+        return replay, result, weakref.ref(memory)
+
+    replay, _, memory = record()
+    gc.collect()
+    assert memory() is not None, "the addresses in the graph would be those of other tensors"
+    del replay
+    gc.collect()
+    assert memory() is None
