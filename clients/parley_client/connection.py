@@ -14,7 +14,7 @@ from parley import protocol
 from parley.errors import ParleyError
 from parley.triton.tls import TlsOptions
 from parley_client.call import Call
-from parley_client.errors import ConnectError
+from parley_client.errors import ConnectError, ServersRefusedError
 from parley_client.options import Backoff, Bounds, Deadlines, Keepalive, check_start
 from parley_client.server_list import ServerList
 from parley_client.tools import ToolTable
@@ -64,7 +64,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         InvalidInputError: a file of ``tls`` cannot be used.
         ValueError: from the constructor; there is no server, or their names and options do not fit.
         InvalidMessageError: from the constructor; a number is out of its range.
-        ConnectError: no attempt succeeded.
+        ConnectError: no attempt succeeded; with the code of the last refusal if a server was reached.
         ParleyError: the server refused the session for good, for example ``unsupported_voice``.
     """
 
@@ -158,23 +158,30 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
                 if wait is None and isinstance(error, ConnectError):
                     raise
                 if wait is None:
-                    why = f"no call with {', '.join(self._servers)}: {error}"
-                    raise ConnectError(why, retry_after_s=error.retry_after_s) from error
+                    raise ServersRefusedError(self._servers, error) from error
                 await asyncio.sleep(self._retry.at_least(wait, self._retry_after_s))
             else:
                 return self._open[0]
 
     async def _attempt(self) -> tuple[Call, ServerList]:
-        """Try every server once, until one takes the call."""
+        """Try every server once, until one takes the call.
+
+        Raises:
+            ParleyError: none does; the last refusal, which says more than that others are not reached.
+        """
         self._retry_after_s = math.inf
+        failure: ParleyError | None = None
         for index in range(len(self._servers)):
             try:
                 return await self._attempt_at(index)
             except ParleyError as error:
                 self._retry_after_s = min(self._retry_after_s, error.retry_after_s or 0.0)
-                if not error.retryable or index + 1 == len(self._servers):
+                if not error.retryable:
                     raise
-        raise AssertionError("there is at least one server")
+                if failure is None or error.code != ConnectError.code or failure.code == ConnectError.code:
+                    failure = error
+        assert failure is not None, "there is at least one server"
+        raise failure
 
     def _list_servers(self) -> ServerList:
         if not self._are_gateways:

@@ -8,6 +8,7 @@
         │   ├── NoServerError
         │   │   └── UnknownHostError
         │   ├── NoGrpcError
+        │   ├── ServersRefusedError (code of the refusal)
         │   ├── WrongPortError  (not retryable)
         │   └── TlsError        (not retryable)
         ├── CallLostError       call_lost         retryable (as a new call)
@@ -31,6 +32,8 @@ An error that the server reports keeps its own class and code from :mod:`parley.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from parley.errors import ParleyError
 
 
@@ -41,7 +44,7 @@ class ClientError(ParleyError):
 
 
 class ConnectError(ClientError):
-    """No call could be opened; ``__cause__`` is the last attempt's error."""
+    """No call could be opened: no server can be reached, or :class:`ServersRefusedError`."""
 
     code = "connect_failed"
     retryable = True
@@ -63,6 +66,21 @@ class WrongPortError(ConnectError):
     """The service at the address does not speak gRPC."""
 
     retryable = False
+
+
+class ServersRefusedError(ConnectError):
+    """Servers were reached, and none of them took the call; ``__cause__`` is the last refusal.
+
+    Args:
+        servers: that were asked.
+        refusal: has the code and when to ask again.
+    """
+
+    def __init__(self, servers: Sequence[str], refusal: ParleyError) -> None:
+        super().__init__(f"no call with {', '.join(servers)}: {refusal}", retry_after_s=refusal.retry_after_s)
+        # Of one error, where other classes have one for all.
+        self.code = refusal.code  # type: ignore[misc]
+        self.__cause__ = refusal
 
 
 class TlsError(ConnectError):
@@ -168,9 +186,3 @@ class ToolDefinitionError(ClientError):
     """A function cannot be offered as a tool."""
 
     code = "tool_definition"
-
-
-def reason_of(error: ParleyError) -> str:
-    """The code of the refusal that a :class:`ConnectError` was raised for, otherwise of the error itself."""
-    cause = error.__cause__
-    return cause.code if isinstance(error, ConnectError) and isinstance(cause, ParleyError) else error.code

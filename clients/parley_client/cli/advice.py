@@ -8,11 +8,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from parley.errors import InvalidMessageError, UnsupportedLanguageError
+from parley.errors import InvalidMessageError, ShuttingDownError, UnsupportedLanguageError
 from parley_client.channel import is_unknown_host
 from parley_client.cli import CHECKOUT, PARLEY
 from parley_client.errors import (
     CallLostError,
+    ConnectError,
     NoGrpcError,
     NoServerError,
     UnknownHostError,
@@ -47,6 +48,7 @@ _LANGUAGES = (
 _TRANSCRIBED_LANGUAGES = (
     f"In the profile open, {_RECOGNISER}. Then start the server anew; --model whisper names that one."
 )
+_DRAINED = f"`{PARLEY} drain --cancel` lets a server of `make serve` take calls again."
 _CALL_AGAIN = (
     f"The conversation is lost with it; call again. `{PARLEY} probe` says whether the models answer."
 )
@@ -91,6 +93,8 @@ def advice(error: BaseException, server: str | None, notes: Path = _STATE, *, co
     state = "" if server is None else noted_state(server, notes)
     if isinstance(error, CallLostError) and error.retryable:
         return _STATES[state] if state in ("restarting", "stopping") else _CALL_AGAIN
+    if isinstance(error, ConnectError) and error.code == ShuttingDownError.code:
+        return _STATES["stopping"] if state == "stopping" else _DRAINED
     while not isinstance(error, NoServerError | NoGrpcError | WrongPortError):
         if error.__cause__ is None:
             return ""

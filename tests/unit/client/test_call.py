@@ -15,6 +15,7 @@ from parley.errors import (
     DeadlineExceededError,
     InvalidMessageError,
     ModelUnavailableError,
+    ShuttingDownError,
     TooManySessionsError,
     UnsupportedVoiceError,
 )
@@ -31,6 +32,7 @@ from parley_client import (
     ToolTable,
     connect,
 )
+from parley_client.errors import NoServerError
 from parley_client.transport import ServerReply
 
 QUICK = Deadlines(connect_s=0.2, send_s=0.05, acknowledge_s=0.05, silence_s=2.0, consumer_s=0.05, close_s=0.2)
@@ -255,6 +257,30 @@ async def test_a_refusal_says_when_to_try_again():
             pass
     assert isinstance(refused.value.__cause__, TooManySessionsError)
     assert refused.value.retry_after_s == 11.25
+
+
+async def drained(stream):
+    await stream.frames.get()
+    stream.say(protocol.ErrorEvent.of(ShuttingDownError("the server takes no new sessions")))
+    stream.hang_up("shutdown")
+
+
+@pytest.mark.parametrize(
+    ("servers", "code"),
+    [
+        ([drained], "shutting_down"),
+        ([drained, NoServerError("nothing answers")], "shutting_down"),
+        ([NoServerError("nothing answers"), drained], "shutting_down"),
+        ([drained, TooManySessionsError("full")], "too_many_sessions"),
+        ([NoServerError("nothing answers"), NoServerError("nor here")], "connect_failed"),
+    ],
+)
+async def test_a_call_that_no_server_takes_fails_with_the_code_of_the_last_refusal(servers, code):
+    names = [f"server-{number}" for number in range(len(servers))]
+    with pytest.raises(ConnectError) as refused:
+        async with connect(names, transport=FakeAgent(*servers), retry=NO_RETRY):
+            pass
+    assert (refused.value.code, refused.value.retryable) == (code, True)
 
 
 async def begin_and_end(stream):

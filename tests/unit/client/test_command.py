@@ -24,7 +24,13 @@ from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.validation import check_start
 from parley.engines.speech import EspeakSpeaker
-from parley.errors import InvalidMessageError, ModelUnavailableError, UnsupportedLanguageError
+from parley.errors import (
+    InvalidMessageError,
+    ModelUnavailableError,
+    ShuttingDownError,
+    TooManySessionsError,
+    UnsupportedLanguageError,
+)
 from parley_client import NO_RETRY, connect
 from parley_client.audio.files import read_speech
 from parley_client.cli import CHECKOUT, PARLEY
@@ -41,9 +47,11 @@ from parley_client.errors import (
     ConnectError,
     NoGrpcError,
     NoServerError,
+    ServersRefusedError,
     UnknownHostError,
     WrongPortError,
 )
+from parley_client.stages.transcription import TRANSCRIBERS
 
 NOWHERE = "127.0.0.1:1"
 
@@ -309,6 +317,12 @@ def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():
     error.__cause__ = ModelUnavailableError("the model voice_agent is not loaded by this server")
     assert advice(error, NOBODY) == ""
     assert "make serve" in advice(NoServerError("nothing"), NOBODY)
+
+
+def test_how_a_drain_ends_is_said_of_a_server_that_is_drained(tmp_path):
+    refusal = ServersRefusedError([NOBODY], ShuttingDownError("the server takes no new sessions"))
+    assert "drain --cancel`" in advice(refusal, NOBODY, tmp_path)
+    assert advice(ServersRefusedError([NOBODY], TooManySessionsError("full")), NOBODY, tmp_path) == ""
 
 
 def test_a_name_that_nobody_has_is_to_be_looked_at():

@@ -18,7 +18,6 @@ from parley_client.cli.capacity.usage import UsageMeter
 from parley_client.cli.conversation import ScriptedConversation
 from parley_client.cli.script import ScriptTurn
 from parley_client.cli.turns import TurnReport
-from parley_client.errors import reason_of
 
 LOOKS = (0.25, 0.5, 1.0, 2.0)
 """After these shares of the wanted turns a level is judged, until its verdict is sure."""
@@ -213,7 +212,7 @@ class _Level:
                 await self._converse(call, number)
                 await call.hang_up()
         except ParleyError as error:
-            (self._result.lost if is_connected else self._result.refused).append(reason_of(error))
+            (self._result.lost if is_connected else self._result.refused).append(error.code)
             self.stop()
 
     def _on_connected(self, number: int) -> None:
