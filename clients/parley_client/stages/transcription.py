@@ -23,6 +23,7 @@ from parley.engines.registry import ENGLISH
 from parley.errors import ModelUnavailableError
 from parley.inference import struct_tensor
 from parley.languages import primary_language
+from parley.runtime.names import nearest_first
 from parley.triton.grpc_client import GrpcModelClient
 from parley_client.channel import is_model_ready
 from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
@@ -36,6 +37,13 @@ FOR_RECORDINGS = {
 """The model for recordings of each that takes streams; ``nemotron_streaming`` has none."""
 TRANSCRIBERS = tuple(FOR_RECORDINGS.values())
 """Models for recordings, in the order of preference for English."""
+_WEIGHTS = {
+    "parakeet_transcribe": "parakeet-tdt-0.6b-v2",
+    "moonshine_transcribe": "moonshine-tiny-en",
+    "whisper_transcribe": "whisper-base",
+    "sherpa_onnx_transcribe": "parakeet-ctc-110m",
+}
+"""What ``make fetch MODEL=`` brings for each, as the model repository configures them."""
 _MULTILINGUAL = "whisper_transcribe"
 _READY_S = 5.0
 MAX_SECONDS = 24 * 60
@@ -58,17 +66,19 @@ async def check_loaded(channel: grpc.aio.Channel, model: str, timeout_s: float) 
     """Find out before the first recording that a chosen model for recordings is not there.
 
     Raises:
-        ModelUnavailableError: it is not ready; the text has those that are.
+        ModelUnavailableError: it is not ready; the text has those that are, the nearest name first.
         ParleyError: the server cannot be asked.
     """
     limit_s = min(timeout_s, _READY_S)
     if await is_model_ready(channel, model, limit_s):
         return
-    ready = [name for name in TRANSCRIBERS if await is_model_ready(channel, name, limit_s)]
+    nearest = nearest_first(model, TRANSCRIBERS)
+    ready = [name for name in nearest if await is_model_ready(channel, name, limit_s)]
     raise ModelUnavailableError(
         f"the server has not loaded {model}; of the models for recordings it has "
-        f"{', '.join(ready) or 'none'}. A model without its weights is left out: "
-        "`make models` lists them, and `make fetch MODEL=NAME` brings some"
+        f"{', '.join(ready) or 'none'}. A model is left out without its weights: "
+        f"`make fetch MODEL={_WEIGHTS[model]}` brings them, and a server whose profile has {model} loads them "
+        "when it starts"
     )
 
 

@@ -1,4 +1,4 @@
-"""Suggestions for misspelt names."""
+"""Suggestions for names that are misspelt, or of what is not there."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def suggest_name(name: str, known: Iterable[str], *, prefix: str = "", close: fl
     """`` (did you mean NAME?)`` with the nearest known name behind ``prefix``; empty: none is near."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=close)
     return f" (did you mean {prefix}{found[0]}?)" if found else ""
+
+
+def nearest_first(name: str, known: Iterable[str]) -> list[str]:
+    """The known names, those first that are spelt most like ``name``."""
+    return sorted(known, key=lambda other: -difflib.SequenceMatcher(None, name, other).ratio())

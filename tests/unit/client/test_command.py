@@ -483,15 +483,22 @@ async def test_a_recording_is_read_by_the_model_that_is_named(clip, capsys):
     ]
 
 
-async def test_a_model_that_is_not_loaded_is_refused_with_those_that_are(clip):
+async def test_a_model_that_is_not_loaded_is_refused_with_those_that_are_nearest_first(clip):
     async with serving(b"{}") as triton:
-        triton.ready = {"moonshine_transcribe", "piper"}
-        with pytest.raises(ModelUnavailableError, match=r"not loaded sherpa_onnx.* it has moonshine"):
-            await run_transcribe(clip, "--model", "sherpa_onnx", server=triton.address)
-        triton.ready = set()
-        with pytest.raises(ModelUnavailableError, match=r"it has none\. .*make fetch"):
-            await run_transcribe(clip, "--model", "sherpa_onnx", server=triton.address)
+        triton.ready = {"moonshine_transcribe", "sherpa_onnx_transcribe", "piper"}
+        served = r"not loaded parakeet_transcribe; .* it has sherpa_onnx_transcribe, moonshine_transcribe\."
+        with pytest.raises(ModelUnavailableError, match=served):
+            await run_transcribe(clip, "--model", "parakeet", server=triton.address)
         assert not triton.requests
+
+
+@pytest.mark.parametrize("model", TRANSCRIBERS)
+async def test_of_a_model_for_recordings_that_is_not_loaded_the_weights_are_named(clip, model):
+    config = CHECKOUT / "model_repository" / model / "config.pbtxt"
+    (weights,) = re.findall(r'"weights" value \{ string_value: "(.+?)"', config.read_text())
+    async with serving(b"{}") as triton:
+        with pytest.raises(ModelUnavailableError, match=rf"it has none\. .*make fetch MODEL={weights}`"):
+            await run_transcribe(clip, "--model", model, server=triton.address)
 
 
 @pytest.mark.parametrize(
