@@ -22,6 +22,7 @@ import msgspec
 
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState
 from parley.errors import CheckpointVersionError, InvalidMessageError, ParleyError, from_wire
+from parley.field_errors import describe_field_error
 
 PROTOCOL_VERSION = 1
 INPUT_SAMPLE_RATE = 16_000
@@ -860,7 +861,8 @@ def _decode(raw: bytes) -> ClientMessage:
     try:
         return _messages.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidMessageError(f"message cannot be read: {error}") from error
+        what = describe_field_error(error, ClientMessage)
+        raise InvalidMessageError(f"message cannot be read: {what}") from error
 
 
 def decode_event(raw: bytes) -> ServerEvent:

@@ -95,6 +95,11 @@ def advice(error: BaseException, server: str | None, notes: Path = _STATE, *, co
         return _STATES[state] if state in ("restarting", "stopping") else _CALL_AGAIN
     if isinstance(error, ConnectError) and error.code == ShuttingDownError.code:
         return _STATES["stopping"] if state == "stopping" else _DRAINED
+    return _advise_on_connection(error, state)
+
+
+def _advise_on_connection(error: BaseException, state: _State) -> str:
+    """What to do where no server was reached; empty: one was."""
     while not isinstance(error, NoServerError | NoGrpcError | WrongPortError):
         if error.__cause__ is None:
             return ""

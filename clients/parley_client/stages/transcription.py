@@ -77,8 +77,8 @@ async def check_loaded(channel: grpc.aio.Channel, model: str, timeout_s: float) 
     raise ModelUnavailableError(
         f"the server has not loaded {model}; of the models for recordings it has "
         f"{', '.join(ready) or 'none'}. A model is left out without its weights: "
-        f"`make fetch MODEL={_WEIGHTS[model]}` brings them, and a server whose profile has {model} loads them "
-        "when it starts"
+        f"`make fetch MODEL={_WEIGHTS[model]}` brings them, and the next start of a server whose profile has "
+        f"{model} loads them"
     )
 
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley.errors import InvalidMessageError
+from parley.field_errors import describe_field_error
 from parley_gateway.bodies import read_small_body
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers, body
@@ -83,7 +84,8 @@ def _read(raw: bytes) -> TokenRequest:
     try:
         wanted = msgspec.json.decode(raw or b"{}", type=TokenRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidMessageError(f"the request cannot be read: {error}") from error
+        what = describe_field_error(error, TokenRequest)
+        raise InvalidMessageError(f"the request cannot be read: {what}") from error
     if not wanted.scopes:
         raise InvalidMessageError("a token needs at least one scope")
     return wanted

@@ -19,6 +19,7 @@ from parley.errors import (
     SessionIdleError,
     ShuttingDownError,
 )
+from parley.field_errors import describe_field_error
 from parley.logs import current_ids
 from parley.protocol import Word
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
@@ -105,7 +106,8 @@ def read_message(raw: str, kind: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidMessageError(f"the message cannot be read: {error}") from error
+        what = describe_field_error(error, kind)
+        raise InvalidMessageError(f"the message cannot be read: {what}") from error
 
 
 @dataclass

@@ -13,6 +13,7 @@ from starlette.datastructures import QueryParams
 
 from parley.asr.messages import AsrOptions
 from parley.errors import InvalidMessageError
+from parley.field_errors import describe_field_error
 from parley.protocol import VadOptions
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoding
 from parley_gateway.audio.encoding import SpeechFormat
@@ -134,7 +135,8 @@ def read_query(query: QueryParams, kind: type[QueryT]) -> QueryT:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidMessageError(f"the options cannot be used: {error}") from error
+        what = describe_field_error(error, kind)
+        raise InvalidMessageError(f"the options cannot be used: {what}") from error
 
 
 def _value(values: Sequence[str]) -> Any:

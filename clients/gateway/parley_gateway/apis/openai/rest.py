@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from parley.engines import registry
 from parley.errors import ContextTooLongError, ModelUnavailableError, ParleyError, WeightsNotFoundError
+from parley.field_errors import describe_field_error
 from parley_client.stages.transcription import TRANSCRIBERS
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
 
@@ -88,12 +89,12 @@ async def read_json(request: Request, kind: type[BodyT]) -> BodyT:
     try:
         return msgspec.json.decode(await request.body(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal_of(error) from error
+        raise refusal_of(error, kind) from error
 
 
-def refusal_of(error: Exception) -> RefusedRequestError:
-    """The error for a body that msgspec refuses."""
-    text = str(error)
+def refusal_of(error: Exception, kind: Any) -> RefusedRequestError:
+    """The error for a body of the type ``kind`` that msgspec refuses."""
+    text = describe_field_error(error, kind)
     path = _PATH.search(text)
     where = path.group(1) if path else ""
     if unknown := _UNKNOWN_FIELD.search(text):

@@ -90,7 +90,7 @@ async def read_request(request: Request, recording: SpooledFile) -> Transcriptio
     try:
         wanted = msgspec.convert(fields, TranscriptionFields, strict=False)
     except msgspec.ValidationError as error:
-        raise rest.refusal_of(error) from error
+        raise rest.refusal_of(error, TranscriptionFields) from error
     if wanted.include:
         raise rest.unsupported("include", "is not supported by these models")
     if wanted.stream and wanted.response_format not in ("json", "text"):

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from parley.errors import ParleyError
+from parley.field_errors import describe_field_error
 from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, client_event_error
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
@@ -156,7 +157,7 @@ def read_event(raw: str | bytes) -> ClientEvent:
     try:
         event = _events.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal_of_field(error) from error
+        raise refusal_of_field(error, ClientEvent) from error
     if isinstance(event, SessionUpdate):
         check_nesting(event.session, "session")
     elif isinstance(event, ResponseCreate) and event.response is not None:
@@ -194,9 +195,9 @@ def event_id_of(raw: str | bytes) -> str | None:
     return event_id if isinstance(event_id, str) else None
 
 
-def refusal_of_field(error: Exception, root: str = "") -> ClientEventError:
-    """The refusal for an error of msgspec; ``root`` is the path of the object that was read."""
-    text = str(error)
+def refusal_of_field(error: Exception, kind: Any, root: str = "") -> ClientEventError:
+    """The refusal for an error of msgspec; ``root`` is the path of the object that was read as ``kind``."""
+    text = describe_field_error(error, kind)
     if match := _UNKNOWN_FIELD.match(text):
         path = _join(root, match["at"], match["name"])
         return ClientEventError(f"Unknown parameter: '{path}'.", code="unknown_parameter", param=path)

@@ -154,7 +154,7 @@ def _read(raw: bytes) -> _Request:
     try:
         wanted = msgspec.json.decode(raw or b"{}", type=_Request)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal_of_field(error) from error
+        raise refusal_of_field(error, _Request) from error
     check_nesting(wanted.session, "session")
     return wanted
 

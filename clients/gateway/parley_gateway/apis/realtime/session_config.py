@@ -186,7 +186,7 @@ class InputConfig:
         try:
             fields = msgspec.convert(given, self.FIELDS)
         except msgspec.ValidationError as error:
-            raise refusal_of_field(error, "session") from error
+            raise refusal_of_field(error, self.FIELDS, "session") from error
         if fields.type not in (UNSET, self.body["type"]):
             raise ClientEventError(self.TYPE_REFUSAL, param="session.type")
         before = copy.copy(self)
@@ -319,7 +319,7 @@ class SessionConfig(InputConfig):
             try:
                 function = msgspec.convert(tool, FunctionTool)
             except msgspec.ValidationError as error:
-                raise refusal_of_field(error, path) from error
+                raise refusal_of_field(error, FunctionTool, path) from error
             functions.append(
                 protocol.Tool(
                     name=function.name,

@@ -16,6 +16,7 @@ from parley import protocol
 from parley.chat import ChatMessage
 from parley.checkpoint import ResponseProgress
 from parley.errors import InvalidMessageError
+from parley.field_errors import describe_field_error
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder, Encoding
 
 SUBPROTOCOL = "parley.v1"
@@ -208,9 +209,8 @@ FROM_GATEWAY: tuple[type, ...] = (
 """JSON messages from the gateway. An ``audio`` message with ``samples`` above 0 is followed at once by one
 binary message with these samples."""
 
-_stream_messages: msgspec.json.Decoder[protocol.ClientMessage] = msgspec.json.Decoder(
-    reduce(or_, FROM_CLIENT)
-)
+_StreamMessage = reduce(or_, FROM_CLIENT)
+_stream_messages: msgspec.json.Decoder[protocol.ClientMessage] = msgspec.json.Decoder(_StreamMessage)
 
 
 def read_message(text: str) -> protocol.ClientMessage:
@@ -218,4 +218,5 @@ def read_message(text: str) -> protocol.ClientMessage:
     try:
         return _stream_messages.decode(text)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise InvalidMessageError(f"message cannot be read: {error}") from error
+        what = describe_field_error(error, _StreamMessage)
+        raise InvalidMessageError(f"message cannot be read: {what}") from error

@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket
 from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import InvalidMessageError
+from parley.field_errors import describe_field_error
 from parley_client.options import check_size, check_start
 from parley_gateway.apis.sessions.messages import (
     SessionCreated,
@@ -181,7 +182,8 @@ def _read(raw: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise InvalidMessageError(f"the body cannot be read: {error}") from error
+        what = describe_field_error(error, kind)
+        raise InvalidMessageError(f"the body cannot be read: {what}") from error
 
 
 def _answer(content: msgspec.Struct, status: int = 200) -> Response:

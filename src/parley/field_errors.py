@@ -1,0 +1,88 @@
+"""What msgspec says about a field, with the values that the field takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from msgspec import inspect
+
+_MOST = 16
+"""Values that are listed."""
+_CHOICE = re.compile(r"Invalid (enum )?value .*", re.DOTALL)
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[[^\]]*\]")
+_AT = " - at `$"
+
+
+def describe_field_error(error: Exception, kind: Any) -> str:
+    """The text of ``error``; behind a value that is none of a field's choices come the choices.
+
+    Args:
+        error: of msgspec, or of another part of the decoding, whose text is left as it is.
+        kind: the type that was read.
+    """
+    text = str(error)
+    what, at, path = text.rpartition(_AT)
+    if not at:
+        what, path = text, ""
+    if not _CHOICE.fullmatch(what):
+        return text
+    choices = list(dict.fromkeys(_choices(_type_info(kind), path.removesuffix("`"))))
+    if not choices:
+        return text
+    more = f" and {len(choices) - _MOST} more" if len(choices) > _MOST else ""
+    return f"{what} (allowed: {', '.join(choices[:_MOST])}{more}){text[len(what) :]}"
+
+
+@lru_cache(maxsize=64)
+def _type_info(kind: Any) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _choices(root: inspect.Type, path: str) -> Iterator[str]:
+    """What the field at ``path`` takes, of every type that has such a field."""
+    found = list(_alternatives([root]))
+    for step in _STEP.finditer(path):
+        name = step["name"]
+        yield from _tags(found, name if step.end() == len(path) else None)
+        found = list(_alternatives(_inside(found, name)))
+    for one in found:
+        if isinstance(one, inspect.LiteralType):
+            yield from map(str, one.values)
+        elif isinstance(one, inspect.EnumType):
+            yield from (str(member.value) for member in one.cls)
+        elif isinstance(one, inspect.IntType | inspect.FloatType):
+            yield "a number"
+
+
+def _alternatives(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
+    for one in types:
+        if isinstance(one, inspect.UnionType):
+            yield from _alternatives(one.types)
+        elif isinstance(one, inspect.Metadata):
+            yield from _alternatives([one.type])
+        else:
+            yield one
+
+
+def _tags(types: Iterable[inspect.Type], name: str | None) -> Iterator[str]:
+    """The tags of structs whose field ``name`` says which of them an object is."""
+    for one in types:
+        if isinstance(one, inspect.StructType) and name is not None and one.tag_field == name:
+            yield str(one.tag)
+
+
+def _inside(types: Iterable[inspect.Type], name: str | None) -> Iterator[inspect.Type]:
+    """The types of a field, or without a name those of the items."""
+    for one in types:
+        if name is not None:
+            if isinstance(one, inspect.StructType):
+                yield from (field.type for field in one.fields if field.encode_name == name)
+        elif isinstance(one, inspect.ListType | inspect.VarTupleType):
+            yield one.item_type
+        elif isinstance(one, inspect.TupleType):
+            yield from one.item_types
+        elif isinstance(one, inspect.DictType):
+            yield one.value_type
