@@ -8,9 +8,16 @@ import math
 import time
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, ParleyError, UnsupportedLanguageError
+from parley.errors import (
+    ModelUnavailableError,
+    ParleyError,
+    UnsupportedLanguageError,
+    UnsupportedVoiceError,
+)
 from parley.languages import find_language
+from parley.runtime.names import suggest_name
 from parley.timeouts import with_timeout
+from parley.tts.voice_routing import SEPARATOR
 from parley_client.errors import CallLostError, StreamLostError
 from parley_gateway.calls import Calls
 from parley_gateway.errors import NoServerReadyError
@@ -52,26 +59,52 @@ class AgentDescriptions:
     async def check_language(self, language: str) -> None:
         """Refuse a language of which it is known that the agent does not understand or speak it.
 
-        No session depends on a server that does not describe its agent at once: then nothing is refused, and
-        neither while a recogniser does not say what it understands, nor by a server too old to report that.
+        Nothing is refused while a recogniser does not say what it understands, nor by a server too old to
+        report that.
 
         Raises:
             UnsupportedLanguageError: the language cannot be had.
         """
+        described = await self._get_soon()
+        if (
+            described is None
+            or described.recognized_languages is None
+            or described.unavailable_recognizers != []
+        ):
+            return
+        both = common_languages(described.languages, described.recognized_languages)
+        if find_language(language, both) is None:
+            known = ", ".join(both) or "none"
+            raise UnsupportedLanguageError(f"language {language!r} is not one of the agent's: {known}")
+
+    async def check_voice(self, voice: str) -> None:
+        """Refuse a voice of which it is known that the agent does not have it.
+
+        Nothing is refused where voices are enrolled at run time. Whether a synthesizer that the name begins
+        with has the voice, and whether the voice speaks the session's language, is left to the server.
+
+        Raises:
+            UnsupportedVoiceError: there is no such voice; the text has those that there are.
+        """
+        described = await self._get_soon()
+        if described is None or described.voices is None:
+            return
+        if voice not in described.voices and voice.partition(SEPARATOR)[2] not in described.voices:
+            raise UnsupportedVoiceError(
+                f"there is no voice {voice!r}{suggest_name(voice, described.voices)}; "
+                f"possible are {', '.join(described.voices)}"
+            )
+
+    async def _get_soon(self) -> protocol.AgentDescription | None:
+        """The agent's description; None: no server has described it at once, on which no session depends."""
         asking = self._asking
         if asking is None or asking.done():
             asking = self._asking = asyncio.create_task(self.get(), name="agent-description")
             asking.add_done_callback(_log_failure)
         await asyncio.wait([asking], timeout=_CHECK_S)
         if not asking.done() or asking.cancelled() or asking.exception() is not None:
-            return
-        described = asking.result()
-        if described.recognized_languages is None or described.unavailable_recognizers != []:
-            return
-        both = common_languages(described.languages, described.recognized_languages)
-        if find_language(language, both) is None:
-            known = ", ".join(both) or "none"
-            raise UnsupportedLanguageError(f"language {language!r} is not one of the agent's: {known}")
+            return None
+        return asking.result()
 
     async def get(self) -> protocol.AgentDescription:
         """The agent's description, or the error of the last server that answered."""
@@ -136,6 +169,6 @@ def _log_failure(asking: asyncio.Task[protocol.AgentDescription]) -> None:
     if asking.cancelled() or (error := asking.exception()) is None:
         return
     if isinstance(error, ParleyError):
-        _log.debug("languages of sessions are not checked: %s", error.to_log())
+        _log.debug("languages and voices of sessions are not checked: %s", error.to_log())
     else:
-        _log.warning("languages of sessions are not checked", exc_info=error)
+        _log.warning("languages and voices of sessions are not checked", exc_info=error)

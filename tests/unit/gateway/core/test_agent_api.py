@@ -259,6 +259,28 @@ async def test_nothing_is_refused_while_a_recogniser_does_not_say_its_languages(
     assert await post(one, language="ja") == (201, "")
 
 
+@pytest.mark.parametrize("voice", ["man-2", "Man-1", "espeak/man-2", "man-1/espeak"])
+async def test_a_session_with_a_voice_that_the_agent_has_not_is_refused_at_once(gateway, voice):
+    one = await gateway(describing)
+    answer = await one.http.post("/v1/sessions", json={"voice": voice})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "unsupported_voice")
+    assert error["message"].endswith("possible are man-1")
+    assert len(one.agents[0].call_ids) == 1
+
+
+@pytest.mark.parametrize(
+    ("voice", "voices"), [("man-1", ["man-1"]), ("espeak/man-1", ["man-1"]), ("x", None)]
+)
+async def test_a_session_with_a_voice_that_the_agent_may_have_waits_for_its_stream(
+    gateway, monkeypatch, voice, voices
+):
+    described = msgspec.structs.replace(DESCRIPTION, voices=voices)
+    monkeypatch.setattr(sys.modules[__name__], "DESCRIPTION", described)
+    one = await gateway(describing)
+    assert await post(one, voice=voice) == (201, "")
+
+
 async def test_a_session_does_not_depend_on_a_server_that_does_not_describe_its_agent(gateway, monkeypatch):
     monkeypatch.setattr(agent_descriptions, "_CHECK_S", 0.05)
 
@@ -268,7 +290,7 @@ async def test_a_session_does_not_depend_on_a_server_that_does_not_describe_its_
 
     for behaviour in (polite, silent):
         one = await gateway(behaviour)
-        assert await post(one, language="ja") == (201, "")
+        assert await post(one, language="ja", voice="x") == (201, "")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +322,7 @@ async def test_a_failure_after_the_sessions_stopped_waiting_is_logged_once(
     del asking
     gc.collect()
     assert unread == []
-    levels = [record.levelno for record in caplog.records if "languages of sessions" in record.message]
+    levels = [record.levelno for record in caplog.records if "voices of sessions" in record.message]
     assert levels[:1] == [level]
 
 

@@ -66,6 +66,8 @@ class _Rest:
             raise NoServerReadyError("no server is ready")
         if start.language not in ("", _DEFAULT_LANGUAGE):
             await gateway.descriptions.check_language(start.language)
+        if start.voice is not None:
+            await gateway.descriptions.check_voice(start.voice)
         if options.resume is None:
             session = self._registry.create(start, principal, options.encoding)
             audit("session_created", principal, session=session.id)
