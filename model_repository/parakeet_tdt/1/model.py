@@ -12,7 +12,6 @@ from parley.asr.offline.pipeline import OfflinePipeline
 from parley.asr.offline.stream import StreamLimits
 from parley.models.recognition import RecognitionModel, open_detector
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import resolve_weights
 from parley.triton.absent_weights import loads_without_weights
 from parley.triton.model_client import InProcessBlockingClient
 from parley.triton.observability import log_to_triton
@@ -26,7 +25,7 @@ class TritonPythonModel:
         """Read the settings; the networks are other models, called when there is audio."""
         log_to_triton(pb_utils, args["model_name"])
         parameters = Parameters.from_args(args)
-        export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
+        export = checkpoint.load_description(parameters)
         limits = StreamLimits()
         limits = StreamLimits(
             preroll_ms=parameters.integer("preroll_ms", limits.preroll_ms),

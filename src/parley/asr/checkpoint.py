@@ -17,6 +17,8 @@ import msgspec
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.languages import understood_language
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
 
 ENCODER_FILE = "encoder-model.onnx"
 DECODER_FILE = "decoder_joint-model.onnx"
@@ -124,6 +126,16 @@ def load(folder: Path, files: Sequence[str] = FILES) -> Checkpoint:
     if BLANK not in vocabulary:
         raise ModelLoadingError(f"{folder / VOCABULARY_FILE} has no {BLANK}")
     return Checkpoint(folder, config, vocabulary, vocabulary.index(BLANK))
+
+
+def load_description(parameters: Parameters) -> Checkpoint:
+    """Read the export that a model's setting ``weights`` names; its networks may be in any form.
+
+    Raises:
+        WeightsNotFoundError: the folder or a file of the description is missing.
+        ModelLoadingError: a file cannot be understood.
+    """
+    return load(resolve_weights(parameters, DEFAULT, DESCRIPTION), DESCRIPTION)
 
 
 def _read_config(path: Path) -> ParakeetConfig:

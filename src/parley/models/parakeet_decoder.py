@@ -196,9 +196,7 @@ def _open_torch(parameters: Parameters, device_id: int) -> RowDecoder:
     from parley.asr.device.loading import load_decoder  # noqa: PLC0415
     from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
 
-    export = checkpoint.load(
-        resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.DESCRIPTION), checkpoint.DESCRIPTION
-    )
+    export = checkpoint.load_description(parameters)
     settings = device_settings(parameters, device_id)
     with loading(settings):
         return load_decoder(

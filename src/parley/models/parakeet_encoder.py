@@ -180,9 +180,7 @@ def _open_torch(parameters: Parameters, device_id: int) -> EncoderService:
     from parley.asr.device.offline import RunSizes  # noqa: PLC0415
     from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
 
-    export = checkpoint.load(
-        resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.DESCRIPTION), checkpoint.DESCRIPTION
-    )
+    export = checkpoint.load_description(parameters)
     settings = device_settings(parameters, device_id)
     sizes = RunSizes(
         EncoderBuckets.of(parameters).frames or _FRAME_SIZES,

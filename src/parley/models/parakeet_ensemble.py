@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from parley.asr import checkpoint
-from parley.asr.checkpoint import Checkpoint
+from parley.asr.checkpoint import load_description
 from parley.asr.features.log_mel import LogMel
 from parley.asr.files.ensemble import RecordingFeatures, RecordingTexts
 from parley.asr.files.recording import RecordingLimits, WindowPlan
 from parley.models.parakeet_transcribe import read_limits, read_vad
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import resolve_weights
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 
@@ -25,7 +23,7 @@ def load_features(parameters: Parameters) -> RecordingFeatures:
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
     """
-    export = _export(parameters)
+    export = load_description(parameters)
     plan = WindowPlan.of(
         export.config, window_ms=parameters.integer("window_ms", 30_000), left_ms=0, right_ms=0
     )
@@ -40,8 +38,4 @@ def load_texts(parameters: Parameters) -> RecordingTexts:
     Raises:
         ModelLoadingError: the weights are missing.
     """
-    return RecordingTexts(_export(parameters))
-
-
-def _export(parameters: Parameters) -> Checkpoint:
-    return checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
+    return RecordingTexts(load_description(parameters))

@@ -21,7 +21,6 @@ from parley.inference import BlockingModelClient, Tensor, struct_tensor
 from parley.models.recognition import open_detector, read_languages
 from parley.protocol import VadOptions
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import resolve_weights
 from parley.triton.model_client import InProcessBlockingClient
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
@@ -113,7 +112,7 @@ class TranscriptionModel(RecordingRequests):
     """
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
-        export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
+        export = checkpoint.load_description(parameters)
         plan = WindowPlan.of(
             export.config,
             window_ms=parameters.integer("window_ms", 30_000),
