@@ -44,11 +44,20 @@ def small_s3gen(
         channels: of the vocoder; a multiple of 8.
         seed: of the weights.
     """
-    generator = torch.Generator().manual_seed(seed)
     encoder = TokenEncoder(width, heads=4, hidden=2 * width, layers=layers, up_layers=layers)
     estimator = Estimator(width, 2 * HEAD_SIZE, blocks=1, mid_levels=layers, meanflow=meanflow)
-    flow = Flow(VOCABULARY, encoder, estimator)
-    vocoder = Vocoder(channels, channels)
+    return humming_tensors(Flow(VOCABULARY, encoder, estimator), Vocoder(channels, channels), seed=seed)
+
+
+def humming_tensors(flow: Flow, vocoder: Vocoder, *, seed: int = 0) -> dict[str, Tensor]:
+    """Fill networks of any size, and return their tensors by their published names.
+
+    Args:
+        flow: makes spectrograms; changed.
+        vocoder: makes audio of them; changed.
+        seed: of the weights.
+    """
+    generator = torch.Generator().manual_seed(seed)
     _fill(flow, generator, _FLOW_SPREAD)
     _fill(vocoder, generator, _VOCODER_SPREAD)
     with torch.no_grad():

@@ -1,0 +1,30 @@
+"""How the tensors of a product grow."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def pad(tensor: Tensor, *shape: int, value: float = 0.0) -> Tensor:
+    """A tensor of a larger shape with ``tensor`` in its first corner and ``value`` elsewhere."""
+    padded = tensor.new_full(shape, value)
+    padded[tuple(slice(size) for size in tensor.shape)] = tensor
+    return padded
+
+
+def repeat(tensor: Tensor, copies: int) -> Tensor:
+    """The first axis so many times: what is written to each copy of a repeated value."""
+    return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
+
+
+def place(tensor: Tensor, places: Tensor, size: int, axis: int) -> Tensor:
+    """An axis of a new ``size``, zero but at ``places``: i64, where its entries go."""
+    shape = list(tensor.shape)
+    shape[axis] = size
+    return tensor.new_zeros(shape).index_copy_(axis, places, tensor)
+
+
+def head_places(heads: int, head: int, wide_head: int) -> Tensor:
+    """Where the entries of so many heads go if each grows from ``head`` to ``wide_head``."""
+    return (torch.arange(heads)[:, None] * wide_head + torch.arange(head)).flatten()
