@@ -50,8 +50,10 @@ from parley_client.errors import OutputClosedError
 _CHUNK = np.zeros(512, "<i2").tobytes()  # 32 ms: one window of the detector
 _INTERVAL_S = 0.1
 _DEADLINE_S = 10.0
+_MOST_STAGGER_S = 60.0
 
-_STAGGER_S = 1.7  # between two sessions' beginnings: no multiple of any turn's length
+_STAGGER_S = 1.7
+"""Between two sessions' beginnings: no multiple of any turn's length."""
 _ROWS = {
     **{name: meaning for name, (_, meaning) in STAGES.items()},
     "chunk_voice_agent": "a chunk to its acknowledgement: gRPC, scheduling, voice_agent",
@@ -174,8 +176,10 @@ async def run_level(
     turns: tuple[ScriptTurn, ...],
     chunk_ms: int,
     usage: Callable[[], list[ProcessUsage]],
+    *,
+    stagger_s: float = _STAGGER_S,
 ) -> Level:
-    """Hold ``sessions`` conversations at once, begun one after the other.
+    """Hold ``sessions`` conversations at once, begun one after the other, ``stagger_s`` apart.
 
     Raises:
         ParleyError: the probe of the recogniser failed; a session's failure is a problem of the level.
@@ -185,7 +189,7 @@ async def run_level(
     began, client_began = time.perf_counter(), time.process_time()
     async with RecognizerProbe(server) as probe:
         results = await asyncio.gather(
-            *(_session(server, number, turns, chunk_ms) for number in range(sessions))
+            *(_session(server, number * stagger_s, number, turns, chunk_ms) for number in range(sessions))
         )
     level.wall_s = time.perf_counter() - began
     level.client_cpu_s = time.process_time() - client_began
@@ -210,8 +214,10 @@ class _Result:
     problems: list[str] = field(default_factory=list)
 
 
-async def _session(server: str, number: int, turns: tuple[ScriptTurn, ...], chunk_ms: int) -> _Result:
-    await asyncio.sleep(number * _STAGGER_S)
+async def _session(
+    server: str, after_s: float, number: int, turns: tuple[ScriptTurn, ...], chunk_ms: int
+) -> _Result:
+    await asyncio.sleep(after_s)
     result = _Result()
     try:
         line = connect(
@@ -249,6 +255,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--server", metavar="HOST:PORT", help="use a running server (no CPU figures)")
     parser.add_argument("--sessions", default="1,4,8", help="load levels (default: %(default)s)")
     parser.add_argument("--turns", type=int, help="turns of each session (default: the script once)")
+    parser.add_argument(
+        "--stagger-s",
+        type=float,
+        default=_STAGGER_S,
+        metavar="S",
+        help="between two sessions' beginnings (default: %(default)s s)",
+    )
     parser.add_argument("--chunk-ms", type=int, default=DEFAULT_CHUNK_MS, help="default: %(default)s ms")
     parser.add_argument("--script", type=Path, default=ROOT / "examples" / "conversation.toml")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
@@ -259,6 +272,8 @@ def _arguments() -> argparse.Namespace:
         parser.error("--sessions takes numbers with commas between them")
     if min(args.sessions) < 1 or (args.turns is not None and args.turns < 1):
         parser.error("at least one session and one turn are needed")
+    if not 0.0 <= args.stagger_s <= _MOST_STAGGER_S:
+        parser.error(f"--stagger-s must be 0 to {_MOST_STAGGER_S:g}")
     return args
 
 
@@ -314,7 +329,8 @@ def _run(
     levels = []
     for sessions in args.sessions:
         console.print(f"{sessions} session{'s' * (sessions > 1)}, {len(turns)} turns each …")
-        levels.append(asyncio.run(run_level(server, sessions, turns, args.chunk_ms, usage)))
+        level = run_level(server, sessions, turns, args.chunk_ms, usage, stagger_s=args.stagger_s)
+        levels.append(asyncio.run(level))
     return levels
 
 
