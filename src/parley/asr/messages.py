@@ -190,6 +190,8 @@ class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
     recording, the score is the mean over its parts."""
     duration_ms: int = 0
     """Length of the recording."""
+    speech_ms: int | None = None
+    """Length of what was read of it, the parts with speech. None: the model reads all, or does not say."""
     language: str = ""
     """The language that most of it was read in. Empty: there is no text, or the model understands several
     languages and does not say which it was."""

@@ -84,6 +84,7 @@ def test_recordings_without_pauses_are_read_as_by_the_model_for_recordings_of_an
         if stretches == 1:
             assert (reply.text, times(reply)) == (expected.text, times(expected))
             assert reply.confidence == pytest.approx(expected.confidence, abs=1e-3)
+            assert reply.speech_ms == expected.speech_ms
         assert reply.duration_ms == expected.duration_ms == len(audio) // 16
     assert single > len(chosen) / 2
 
@@ -100,7 +101,7 @@ def test_a_recording_with_a_pause_is_read_in_one_piece(read, transcribe, spoken)
 
 def test_silence_says_nothing(read):
     (reply,) = read(np.zeros(16_000, np.int16))
-    assert reply == TranscribeReply(text="", duration_ms=1_000)
+    assert reply == TranscribeReply(text="", duration_ms=1_000, speech_ms=0)
 
 
 def test_words_may_be_left_out(read, spoken):

@@ -178,6 +178,7 @@ def test_silence_has_no_words_and_does_not_reach_the_encoder(watched, new_record
     finish([recording], watched)
     assert recording.reply().text == ""
     assert recording.reply().confidence == 0
+    assert recording.reply().speech_ms == 0
     assert watched.encoded == []
 
 

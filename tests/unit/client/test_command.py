@@ -465,11 +465,23 @@ async def test_a_recording_that_the_server_refuses_is_named(clip, capsys):
     assert f"{clip}: too long (invalid_audio)" in capsys.readouterr().err
 
 
-async def test_a_recording_without_speech_is_told(clip, capsys):
-    async with serving(b'{"text": "", "duration_ms": 62}') as triton:
-        assert await run_transcribe(clip, server=triton.address) == 0
+@pytest.mark.parametrize(
+    ("found", "language", "words"),
+    [
+        (', "speech_ms": 0', "de", "no speech"),
+        (', "speech_ms": 1460', "de", "no words of language de recognised in 1.5 s of speech"),
+        (', "speech_ms": 1460', "auto", "no words recognised in 1.5 s of speech"),
+        ("", "de", "no words of language de recognised"),  # an older server
+    ],
+)
+async def test_a_recording_without_a_text_is_told_with_what_is_known_of_it(
+    clip, capsys, found, language, words
+):
+    answer = f'{{"text": "", "duration_ms": 2000{found}}}'
+    async with serving(answer.encode()) as triton:
+        assert await run_transcribe(clip, "--language", language, server=triton.address) == 0
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", f"{clip}: (no speech)\n")
+    assert (shown.out, shown.err) == ("", f"{clip}: ({words})\n")
 
 
 async def test_a_recording_is_read_by_the_model_that_is_named(clip, capsys):

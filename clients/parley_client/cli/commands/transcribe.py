@@ -14,6 +14,7 @@ from rich.markup import escape
 from parley.asr.decoding.boosting import MAX_WEIGHT
 from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
 from parley.errors import ParleyError
+from parley.languages import DETECT
 from parley.protocol import Word
 from parley.runtime.names import suggest_name
 from parley_client.audio.files import read_speech
@@ -151,7 +152,7 @@ def _show(args: argparse.Namespace, console: Console, path: Path, reply: Transcr
     if len(args.files) > 1:
         console.print(f"[dim]{escape(str(path))}[/]")
     if not reply.text:
-        _print_remark(f"{path}: (no speech)")
+        _print_remark(f"{path}: {_describe_empty(reply, args.language)}")
     elif not args.words:
         print(reply.text, flush=True)
     elif not reply.words:
@@ -161,6 +162,15 @@ def _show(args: argparse.Namespace, console: Console, path: Path, reply: Transcr
     else:
         for word in reply.words:
             _print_timed(word)
+
+
+def _describe_empty(reply: TranscribeReply, language: str) -> str:
+    """Why a recording has no text."""
+    if reply.speech_ms == 0:
+        return "(no speech)"
+    of_language = "" if language in ("", DETECT) else f" of language {language}"
+    found = "" if reply.speech_ms is None else f" in {reply.speech_ms / 1000:.1f} s of speech"
+    return f"(no words{of_language} recognised{found})"
 
 
 def _print_timed(part: Word | Segment) -> None:

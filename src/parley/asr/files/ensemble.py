@@ -194,11 +194,12 @@ class RecordingTexts:
     ) -> TranscribeReply:
         duration_ms, begin_ms, speech_ms = span
         if speech_ms == _NO_SPEECH:
-            return make_reply([], [], request, duration_ms=duration_ms)
+            return make_reply([], [], request, duration_ms=duration_ms, speech_ms=0)
         own = alternatives_of(piece.alternatives, self.checkpoint, request.nbest) if request.nbest else []
         return make_reply(
             words_of(piece.tokens, self.checkpoint, offset_ms=begin_ms),
             combine_alternatives([own], request.nbest) if request.nbest else [],
             request,
             duration_ms=duration_ms,
+            speech_ms=speech_ms + min(begin_ms, 0),
         )

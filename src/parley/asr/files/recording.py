@@ -61,7 +61,8 @@ class SpeechSearch:
             vad: which pauses part stretches; None: all of it is one stretch.
             preroll_ms: audio before the onset that belongs to a stretch too.
         """
-        self.lead_ms = 0 if vad is None else LEAD_MS
+        self._is_searched = vad is not None
+        self.lead_ms = LEAD_MS if self._is_searched else 0
         """Silence before the recording."""
         self.audio = np.concatenate([np.zeros(self.lead_ms * PER_MS, np.int16), audio])
         """The recording with that silence."""
@@ -80,6 +81,14 @@ class SpeechSearch:
     def track(self) -> StreamSegmenter | None:
         """State of the VAD network; None: all audio is processed."""
         return self._track
+
+    @property
+    def speech_ms(self) -> int | None:
+        """Length of the stretches within the recording (milliseconds); None: it is not searched for speech."""
+        if not self._is_searched:
+            return None
+        lead = self.lead_ms * PER_MS
+        return sum(end - max(start, lead) for start, end in self.stretches if end > lead) // PER_MS
 
     def listen(self) -> NDArray[np.float32]:
         """Give the next piece to the voice activity network: its windows, f32 ``[W, 512]``."""
@@ -264,7 +273,13 @@ class Recording:
     def reply(self) -> TranscribeReply:
         """The transcript of a recording that is :attr:`done`."""
         words = [word for stretch in self._stretches for word in stretch.words(self._checkpoint)]
-        reply = make_reply(words, self._alternatives(), self.request, duration_ms=self.samples // PER_MS)
+        reply = make_reply(
+            words,
+            self._alternatives(),
+            self.request,
+            duration_ms=self.samples // PER_MS,
+            speech_ms=self.search.speech_ms,
+        )
         return msgspec.structs.replace(
             reply, encoder_ms=round(self.encoder_ms, 3), decoder_ms=round(self.decoder_ms, 3)
         )
@@ -286,7 +301,12 @@ class Recording:
 
 
 def make_reply(
-    words: Sequence[Word], alternatives: list[Alternative], request: TranscribeRequest, *, duration_ms: int
+    words: Sequence[Word],
+    alternatives: list[Alternative],
+    request: TranscribeRequest,
+    *,
+    duration_ms: int,
+    speech_ms: int | None,
 ) -> TranscribeReply:
     """The transcript of a recording; times in the silence that was put before it become 0."""
     inside = [
@@ -299,6 +319,7 @@ def make_reply(
         words=inside if request.words else [],
         alternatives=alternatives,
         duration_ms=duration_ms,
+        speech_ms=speech_ms,
     )
 
 

@@ -119,6 +119,7 @@ class SegmentRecording:
             words=words if self._with_words else [],
             segments=[] if words else segments,
             duration_ms=self.samples // PER_MS,
+            speech_ms=self.search.speech_ms,
             language=_main_language(texts),
             encoder_ms=round(sum(text.encoder_ms for text in texts), 3),
             decoder_ms=round(sum(text.decoder_ms for text in texts), 3),

@@ -94,18 +94,25 @@ def test_long_speech_is_cut_and_nothing_is_lost(reader, finish, network):
     assert 20_000 <= sum(network.read) // MS - 96 <= 20_700
 
 
+def test_how_much_speech_was_found_is_in_the_reply(reader, finish):
+    recording = new(reader, sound((960, True), (2_000, False), (640, True)))
+    finish(recording)
+    assert 1_600 <= recording.reply().speech_ms <= 2_960
+
+
 def test_without_voice_activity_all_of_it_is_read(reader, finish, models):
     recording = new(reader, sound((960, True), (2_000, False)), vad=None)
     finish(recording)
     assert models.calls == []
     assert times(recording.reply()) == [(0, 2_960)]
+    assert recording.reply().speech_ms is None
 
 
 def test_silence_has_no_segments(reader, finish, network):
     recording = new(reader, sound((5_000, False)))
     finish(recording)
     reply = recording.reply()
-    assert (reply.text, reply.segments, reply.confidence) == ("", [], 0.0)
+    assert (reply.text, reply.segments, reply.confidence, reply.speech_ms) == ("", [], 0.0, 0)
     assert network.read == []
 
 
