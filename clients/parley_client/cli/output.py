@@ -41,7 +41,8 @@ _NAME_COLUMNS = 16
 _INVALID = "-"
 _INVALID_MEANS = (
     "no valid measurement, and not in p50 and p95: the turn failed, the call changed its server in it, or "
-    "the stage ended before it began, as where an answer began in a pause of the user"
+    "the stage ended before it began, as where an answer began in a pause of the user, or the agent's audio "
+    "had a gap where it was interrupted"
 )
 
 

@@ -75,6 +75,8 @@ class TurnReport:
     """The user spoke over this answer."""
     barge_in: bool = False
     """This turn spoke over the answer before it."""
+    in_gap: bool = False
+    """That answer was silent at the interruption, because its audio came too late to follow without a gap."""
     silenced_s: float | None = None
     """When the answer that this turn spoke over fell silent: paused already, if it was."""
     resumed: Resumed | SpeechIgnored | None = None
@@ -135,8 +137,8 @@ class TurnReport:
         """Stages that the turn went through, whose measurement says nothing.
 
         Those of a turn in which the call moved, and spans whose end is before their beginning: of a clip in
-        two parts, for example, whose first part was answered already. A turn with a problem of which nothing
-        was measured has its first stage.
+        two parts, for example, whose first part was answered already. An interruption in a gap of the agent's
+        audio stops nothing. A turn with a problem of which nothing was measured has its first stage.
         """
         spans = self._spans()
         if self.moved:
@@ -144,7 +146,8 @@ class TurnReport:
         known = {name: value for name, value in spans.items() if value is not None}
         if self.problem and not known:
             return frozenset({"voice_to_voice"})
-        return frozenset(name for name, value in known.items() if value < 0)
+        negative = {name for name, value in known.items() if value < 0}
+        return frozenset(negative | ({"barge_in_stop"} if self.in_gap else set()))
 
     def _spans(self) -> dict[str, float | None]:
         metrics = self.metrics or TurnMetrics(turn=0)
@@ -365,8 +368,9 @@ class TurnTracker:
         if current.resumed is not None:
             current.resumed = current.goes_on = None
             current.settled.clear()
-        if cut_s > 0 and self.playout.played_ms(event.response_id) > 0:
-            current.barge_in = True
+        is_over = cut_s == 0 and report.audio_ms is not None
+        if self.playout.played_ms(event.response_id) > 0 and not is_over:
+            current.barge_in, current.in_gap = True, cut_s == 0
             current.silenced_s = self.playout.last_heard_s
 
     def _on_played(self, heard: Heard) -> None:

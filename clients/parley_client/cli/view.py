@@ -37,6 +37,9 @@ class AnswerView:
         self.played_ms = played_ms
         self.unshown = ""
         """Text that no line shows yet."""
+        self.began_s: float | None = None
+        """When the first audio behind its beginning came; before that, when its beginning came (seconds)."""
+        self._sounds = False
         self._response = ""
         self._text = ""
         self._marks: list[tuple[float, str]] = []  # where words begin (milliseconds), and they
@@ -44,15 +47,19 @@ class AnswerView:
         self._is_over = False
         self._failed = False
 
-    def add(self, event: protocol.ResponseText | AgentAudio) -> None:
-        """Add a piece of an answer; one of another answer replaces what is there."""
+    def add(self, event: protocol.ResponseText | AgentAudio, at_s: float) -> None:
+        """Add a piece of an answer that comes now; one of another answer replaces what is there."""
         if event.response_id != self._response:
             self._forget(event.response_id)
         if isinstance(event, AgentAudio):
+            if self.unshown.strip() and not self._sounds:
+                self.began_s, self._sounds = at_s, True
             self._sent_ms = max(self._sent_ms, event.offset_ms + event.duration_ms)
             if event.text:
                 self._marks.append((event.offset_ms, event.text))
         else:
+            if not self.unshown.strip():
+                self.began_s, self._sounds = at_s, False
             self._text += event.text
             self.unshown += event.text
 
@@ -171,7 +178,8 @@ class CallView:
     """Shows events: finished lines stay, what is being said or typed is updated in place.
 
     Without a terminal there is nothing to update: only finished lines are printed. On leaving, what has
-    no end yet is printed as it is; of an answer, what was heard.
+    no end yet is printed as it is; of an answer, what was heard. The time of a line is that of its event; an
+    answer's is that of its beginning, so that it may be earlier than that of the line before.
 
     Args:
         console: Where to print.
@@ -243,7 +251,7 @@ class CallView:
             case protocol.AgentState():
                 self._state = event.state
             case protocol.ResponseText() | AgentAudio():
-                self._answer.add(event)
+                self._answer.add(event, at_s)
             case protocol.ToolRequest() | protocol.ToolRun() | protocol.ToolCancelled():
                 self._show_tool(event)
             case protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
@@ -323,11 +331,12 @@ class CallView:
 
     def _flush_answer(self, mark: str = "") -> None:
         if text := self._answer.unshown.strip():
-            self._line("bold green", "agent", f"{escape(text)}{mark}")
+            self._line("bold green", "agent", f"{escape(text)}{mark}", self._answer.began_s)
         self._answer.unshown = ""
 
-    def _line(self, style: str, who: str, text: str) -> None:
-        print_hanging(self._console, f"[dim]{self._at_s:7.2f}s[/]  [{style}]{who:>6}[/]  ", text)
+    def _line(self, style: str, who: str, text: str, at_s: float | None = None) -> None:
+        at_s = self._at_s if at_s is None else at_s
+        print_hanging(self._console, f"[dim]{at_s:7.2f}s[/]  [{style}]{who:>6}[/]  ", text)
 
     def _refresh(self) -> None:
         if self._live is None:

@@ -503,6 +503,21 @@ def test_an_interruption_of_an_answer_that_is_not_heard_is_no_barge_in():
     assert (late.barge_in, late.barge_in_stop_ms) == (False, None)
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_an_interruption_in_a_gap_of_the_audio_stops_nothing_and_is_shown_as_such(is_over):
+    tracker, _ = answered("story")
+    if is_over:
+        tracker.on_event(protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1000), 2.0)
+    stop = TurnReport("stop", speech_began_s=4.0)
+    tracker.begin(stop)
+    tracker.on_event(interrupted(1), 5.0)
+    assert (stop.barge_in, "barge_in_stop" in stop.invalid_stages) == (not is_over, not is_over)
+    assert stop.stages["barge_in_stop"] is None
+    if not is_over:
+        row = next(line for line in shown([measured("usual"), stop], width=100) if "stop" in line)
+        assert row.split()[-1] == "-"
+
+
 def test_a_clip_that_is_heard_in_two_parts_is_settled_by_the_last():
     tracker = TurnTracker()
     report = TurnReport("one")
@@ -779,7 +794,7 @@ def test_without_a_terminal_only_finished_lines_are_printed(capsys):
     assert lines == [
         "0.50s microphone: “stop [now]” (speaks over the agent)",
         "1.00s you stop (100% sure)",
-        "4.00s agent All right.",
+        "2.00s agent All right.",
         '4.00s tool add(a=1, b="x")',
         "6.00s agent interrupted (words); heard of it: It is",
         "7.00s waits for more: text_unfinished “and”",
@@ -787,6 +802,26 @@ def test_without_a_terminal_only_finished_lines_are_printed(capsys):
         "10.00s call closed: ended",
         f"10.00s add → {json.dumps({'sum': 3})}",
     ]
+
+
+@pytest.mark.parametrize("aloud", [True, False])
+def test_the_line_of_an_answer_has_the_time_of_its_beginning(capsys, aloud):
+    with CallView(make_console()) as view:
+        view.show(text(" "), 0.5)
+        view.show(text("One moment, "), 1.0)
+        if aloud:
+            view.show(said(1000, "One moment,"), 1.5)
+        view.show(text("please."), 2.0)
+        view.show(protocol.ToolRequest(turn=1, call_id="c", name="t", arguments={}), 3.0)
+        if aloud:
+            view.show(said(1000, "please.", 1000), 3.1)
+        view.show(text("It is eight."), 4.0)
+        if aloud:
+            view.show(said(1000, "It is eight.", 2000), 4.5)
+        view.show(DONE, 6.0)
+    first, second = ("1.50s", "4.50s") if aloud else ("1.00s", "4.00s")
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [f"{first} agent One moment, please.", "3.00s tool t()", f"{second} agent It is eight."]
 
 
 def test_what_happens_to_an_answer_is_a_plain_line_each(capsys):
