@@ -37,7 +37,17 @@ from fetching.manifest import (
     Weights,
 )
 from fetching.packages import Destination, Packages, extract
-from fetching.placed import INCLUDED, NOTE, Placed, describe, digest_of, is_made, read_origin, write_origin
+from fetching.placed import (
+    INCLUDED,
+    NOTE,
+    Placed,
+    describe,
+    digest_of,
+    is_made,
+    read_origin,
+    write_origin,
+    write_whole,
+)
 from fetching.progress import Progress, size_text
 
 _MARGIN = 64 << 20
@@ -164,9 +174,7 @@ def record(
         pins: dict[str, Any] = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
         pins[name] = asdict(snapshot)
         text = json.dumps(dict(sorted(pins.items())), indent=2) + "\n"
-        temporary = lock.with_suffix(".new")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(lock)
+        write_whole(lock, text)
 
 
 def _record(name: str, snapshot: Snapshot, deadline: float, progress: Progress) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 from urllib.parse import quote
 
 import httpx
@@ -323,7 +323,7 @@ def download(hub: Hub, address: str, file: RemoteFile, folder: Path, arrived: Ca
         return False
     part = part_of(target)
     part.parent.mkdir(parents=True, exist_ok=True)
-    if length(part) > file.size:  # of another version
+    if part.is_symlink() or length(part) > file.size:  # put there by others, or of another version
         part.unlink()
     for _ in range(_FULL_ATTEMPTS):
         fill(hub, address, file, part, arrived)
@@ -388,6 +388,15 @@ def fill(hub: Hub, address: str, file: RemoteFile, part: Path, arrived: Callable
         raise WrongContentError(f"{file.name} is longer than the {file.size} bytes that were announced")
 
 
+def open_part(part: Path, mode: str) -> IO[bytes]:
+    """Open an incomplete file to write to it, not through a link.
+
+    Raises:
+        OSError: it is a link, or cannot be written.
+    """
+    return open(part, mode, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666))
+
+
 def length(part: Path) -> int:
     """Size of a file in bytes; 0 if it is absent."""
     return part.stat().st_size if part.exists() else 0
@@ -408,7 +417,7 @@ def _request(hub: Hub, address: str, file: RemoteFile, part: Path, arrived: Call
             part.unlink(missing_ok=True)
             raise TransientError("the hub resumed at another offset than requested")
         # A hub that ignores the range sends the file from its beginning.
-        with part.open("ab" if resumed else "wb") as output:
+        with open_part(part, "ab" if resumed else "wb") as output:
             for block in response.iter_raw():  # as it comes: what waits in a buffer would be lost
                 output.write(block)
                 arrived(output.tell())

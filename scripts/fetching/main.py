@@ -34,6 +34,8 @@ from parley.runtime.names import suggest_name
 _INTERRUPTED = 130
 _IMPATIENT = Patience(attempts=3, longest_s=4.0, longest_asked_s=15.0)
 """With a hub in whose place a registry can be asked."""
+_MOST_S = 7 * 86_400.0
+"""A week: the longest time limit."""
 _SILENCE_S = 6.0
 _CONNECT_S = 3.0
 
@@ -92,7 +94,7 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
         help="folder of all weights (default: %(default)s)",
     )
     parser.add_argument(
-        "--time-limit", type=float, default=4 * 3600, metavar="S", help="give up after this (default: 4 h)"
+        "--time-limit", type=_seconds, default=4 * 3600, metavar="S", help="give up after this (default: 4 h)"
     )
     parser.add_argument(
         "--record",
@@ -107,6 +109,13 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
     parser.add_argument("--verify", action="store_true", help="with --status: read every file anew")
     parser.add_argument("--json", action="store_true", help="with --status: one JSON object for each entry")
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= _MOST_S:
+        raise argparse.ArgumentTypeError(f"seconds above 0 expected, {_MOST_S:g} at most, not {text!r}")
+    return value
 
 
 def _status(entries: dict[str, Weights], args: argparse.Namespace) -> int:

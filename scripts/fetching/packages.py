@@ -25,6 +25,7 @@ from typing import IO
 
 from provision.uv import Uv
 
+from fetching.hub import open_part
 from fetching.manifest import ROOT, FetchError
 
 _BLOCK = 1 << 20
@@ -136,7 +137,7 @@ def _check_size(archive: Path, name: str, announced: int, destination: Destinati
 
 def _append(stream: IO[bytes], destination: Destination, arrived: Callable[[int], None]) -> None:
     end = destination.begin + destination.size
-    with destination.path.open("ab") as output:
+    with open_part(destination.path, "ab") as output:
         skip = output.tell() - destination.begin
         while skip and (block := stream.read(min(skip, _BLOCK))):
             skip -= len(block)

