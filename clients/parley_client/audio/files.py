@@ -46,6 +46,8 @@ def read_speech(path: Path, *, max_seconds: int = _MAX_SECONDS) -> Pcm:
     if not len(channels):
         raise AudioFileError(f"{path}: no audio in it")
     mono: NDArray[np.float32] = soxr.resample(channels.mean(axis=1), rate, INPUT_SAMPLE_RATE)
+    if not len(mono):
+        raise AudioFileError(f"{path}: too short: less than a sample of {INPUT_SAMPLE_RATE} Hz")
     return np.asarray(np.clip(mono * 32768, -32768, 32767), np.int16)
 
 

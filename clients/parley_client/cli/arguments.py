@@ -33,6 +33,8 @@ _CHUNK_MS = (10, 500)
 
 _PROMPT_AFTER_S = 10.0
 _LONGEST_SILENCE_S = 600.0
+_MOST_S = 86_400.0
+"""A day: longest limit of time."""
 
 
 def add_server(
@@ -138,7 +140,7 @@ def add_timeout(
     """``--timeout``, as :func:`add_server` adds it."""
     parser.add_argument(
         "--timeout",
-        type=positive,
+        type=seconds,
         default=argparse.SUPPRESS if again else timeout_s,
         metavar="S",
         help=f"limit for {limits} (default: {timeout_s} s)",
@@ -149,7 +151,7 @@ def add_pacing(parser: argparse.ArgumentParser, turn_timeout_s: float) -> None:
     """``--turn-timeout`` and ``--chunk-ms``."""
     parser.add_argument(
         "--turn-timeout",
-        type=positive,
+        type=seconds,
         default=turn_timeout_s,
         metavar="S",
         help="longest wait for an answer (default: %(default)s s)",
@@ -269,6 +271,14 @@ def positive(text: str) -> float:
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"a number above 0 expected, not {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A time above zero, as an argument: of gRPC's and Python's clocks not every number is one."""
+    value = float(text)
+    if not 0 < value <= _MOST_S:
+        raise argparse.ArgumentTypeError(f"seconds above 0 expected, {_MOST_S:g} at most, not {text!r}")
     return value
 
 

@@ -523,7 +523,11 @@ async def test_of_a_model_for_recordings_that_is_not_loaded_the_weights_are_name
         (["--model", "piper"], "no model for recordings 'piper'"),
         (["--phrase-weight", "nan"], "0 to 10 expected, not 'nan'"),
         (["--nbest", "-1"], "a whole number expected"),
-        (["--timeout", "nan"], "a number above 0 expected, not 'nan'"),
+        *(
+            (["--timeout", value], f"seconds above 0 expected, 86400 at most, not '{value}'")
+            for value in ("nan", "inf", "1e308", "0")
+        ),
+        (["--timeout=-1"], "seconds above 0 expected"),
     ],
 )
 def test_how_recordings_are_read_is_checked_before_a_server_is_asked(arguments, words, capsys):

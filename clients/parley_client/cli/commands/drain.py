@@ -17,7 +17,7 @@ from rich.console import Console
 
 from parley.runtime.drain import DRAIN_FILE, MAX_DEADLINE_S, ask_to_drain, cancel_drain
 from parley_client.cli import CHECKOUT
-from parley_client.cli.arguments import address, positive
+from parley_client.cli.arguments import address, positive, seconds
 from parley_client.errors import ClientError, UsageError
 
 EXAMPLES = """\
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time that calls have to go on elsewhere (default: %(default)g s)",
     )
     parser.add_argument(
-        "--wait", type=positive, metavar="S", help="stop waiting after this time (default: wait for ever)"
+        "--wait", type=seconds, metavar="S", help="stop waiting after this time (default: wait for ever)"
     )
     parser.add_argument(
         "--absent-ok",

@@ -84,7 +84,7 @@ class SpeechSearch:
 
     @property
     def speech_ms(self) -> int | None:
-        """Length of the stretches within the recording (milliseconds); None: it is not searched for speech."""
+        """Length of the stretches within the recording (milliseconds); None: nothing is searched."""
         if not self._is_searched:
             return None
         lead = self.lead_ms * PER_MS
