@@ -17,6 +17,11 @@ def primary_language(tag: str) -> str:
     return tag.replace("_", "-").partition("-")[0].lower()
 
 
+def without_region(tag: str) -> str:
+    """The language of a tag; a tag that has none, as ``-``, as it is: an empty one would name no language."""
+    return primary_language(tag) or tag
+
+
 def find_language(tag: str, known: Sequence[str]) -> str | None:
     """The one of ``known`` that a tag stands for, as it is spelled there; None: there is none.
 

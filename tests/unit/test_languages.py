@@ -1,7 +1,7 @@
 import pytest
 
 from parley.errors import UnsupportedLanguageError
-from parley.languages import DETECT, find_language, primary_language, understood_language
+from parley.languages import DETECT, find_language, primary_language, understood_language, without_region
 
 KNOWN = ("en", "en-GB", "pt-BR", "pt-PT", "zh-TW", "auto")
 
@@ -30,7 +30,15 @@ def test_a_tag_stands_for_the_nearest_language(tag, found):
 
 
 def test_a_region_is_not_part_of_the_language():
-    assert [primary_language(tag) for tag in ("en", "pt-BR", "ES_mx")] == ["en", "pt", "es"]
+    for tag, language in (("en", "en"), ("pt-BR", "pt"), ("ES_mx", "es"), ("", "")):
+        assert primary_language(tag) == without_region(tag) == language
+
+
+@pytest.mark.parametrize("tag", ["-", "_", "-en", "_en", "--", " "])
+def test_a_tag_without_a_language_is_no_language_and_not_taken_for_none(tag):
+    assert without_region(tag) == tag
+    with pytest.raises(UnsupportedLanguageError):
+        understood_language(without_region(tag), KNOWN)
 
 
 def test_no_language_is_a_models_first():

@@ -49,6 +49,8 @@ RATES = (8_000, 192_000)
 """Hertz that a recording may have."""
 CHANNELS = 8
 """Most channels that a recording may have."""
+LEAST_MS = 20
+"""What a recording must have (milliseconds): of less than its filter takes a resampler gives nothing."""
 OUTPUT_RATE = 16_000
 """Hertz of what a decoder writes: i16, mono, little endian."""
 CODECS = (
@@ -130,8 +132,19 @@ def decode(source: BinaryIO, output: BinaryIO, form: str, options: dict[str, str
     except (av.FFmpegError, ValueError, OverflowError) as error:
         if isinstance(error, MemoryError):  # PyAV's own is of both kinds
             raise
-        why = error.strerror if isinstance(error, av.FFmpegError) else error
-        raise RefusedError(f"the file cannot be read as {form}: {why}"[:_MESSAGE]) from error
+        raise RefusedError(f"the file cannot be read as {form}: {_explain(error)}"[:_MESSAGE]) from error
+
+
+def _explain(error: Exception) -> str:
+    """Why FFmpeg gave a file up, in words about the file."""
+    if isinstance(error, av.InvalidDataError | av.EOFError):
+        return "its data is damaged, or not of this form"
+    if isinstance(error, av.PatchWelcomeError | av.ArgumentError):
+        return (
+            "it has what is not decoded here, such as a sample rate or a codec that changes within the file; "
+            "send it as WAV or FLAC"
+        )
+    return str(error.strerror if isinstance(error, av.FFmpegError) else error)
 
 
 def _refuse_to_open(*_: object) -> NoReturn:
@@ -212,7 +225,12 @@ class _Samples:
         self._flush()
         self._output.flush()
         if not self._written:
-            raise RefusedError("the recording is empty")
+            heard_ms = 1_000 * self._heard_s
+            raise RefusedError(
+                f"the recording is too short: {heard_ms:.3g} ms; it must have {LEAST_MS} ms"
+                if heard_ms
+                else "the recording is empty"
+            )
         return self._written
 
     def _flush(self) -> None:

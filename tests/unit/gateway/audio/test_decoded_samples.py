@@ -11,7 +11,8 @@ import soxr
 
 from parley.launcher.options import ROOT
 from parley_client.audio.files import read_speech
-from parley_gateway.audio.decoder_process import decode
+from parley_gateway.audio.decoder_process import LEAST_MS, RefusedError, decode
+from parley_gateway.audio.decoder_process import RATES as READ_RATES
 from parley_gateway.audio.recordings import PLAIN, container_of, read_plain
 
 CLIP = ROOT / "tests/data/open_conversation/02-weather.wav"
@@ -114,3 +115,32 @@ def test_loud_samples_are_clipped_and_do_not_wrap(tmp_path):
     assert samples.max() == 32_767
     assert samples.min() == -32_768
     assert np.abs(np.diff(samples.astype(int))).max() < 5_000
+
+
+@pytest.mark.parametrize("rate", [READ_RATES[0], 11_025, 44_100, 96_000, READ_RATES[1]])
+def test_a_recording_that_is_too_short_is_refused_with_the_least_length(rate):
+    assert len(decoded(encode(np.full(rate * LEAST_MS // 1_000, 0.1), rate, "WAV", "PCM_24"))) > 0
+    with pytest.raises(RefusedError, match=f"too short: .* ms; it must have {LEAST_MS} ms"):
+        decoded(encode(np.full(8, 0.1), rate, "WAV", "PCM_24"))
+    with pytest.raises(RefusedError, match="empty"):
+        decoded(encode(np.zeros(0), rate, "WAV", "PCM_24"))
+
+
+@pytest.mark.parametrize("second", [(24_000, "VORBIS"), (16_000, "OPUS")])
+def test_a_chain_whose_parts_differ_is_refused_in_words_about_the_file(second):
+    tone = 0.3 * np.sin(np.arange(16_000) / 20)
+    chain = encode(tone, 16_000, "OGG", "VORBIS") + encode(tone, second[0], "OGG", second[1])
+    with pytest.raises(RefusedError, match="rate or a codec that changes within the file; send it as WAV"):
+        decoded(chain)
+
+
+def test_a_chain_of_one_form_is_read_to_its_end():
+    part = encode(0.3 * np.sin(np.arange(16_000) / 20), 16_000, "OGG", "VORBIS")
+    assert len(decoded(part + part)) == pytest.approx(32_000, abs=400)
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG"])
+def test_of_a_damaged_file_it_is_said_without_words_of_the_library(form):
+    head = encode(np.zeros(8_000), 16_000, form, None)[:20]
+    with pytest.raises(RefusedError, match="its data is damaged, or not of this form"):
+        decoded(head + b"\x07" * 200)

@@ -94,6 +94,7 @@ async def test_optional_messages_are_sent_on_request(gateway):
         ("", {"language": "en", "partial_interval_ms": 0, "phrases": []}),
         ("interim_results=true", {"partial_interval_ms": 240}),
         ("language=en-US", {"language": "en"}),
+        ("language=-", {"language": "-"}),  # which the model refuses
         ("keyterm=Anna&keyterm=Bob&keywords=tea:2.5", {"phrases": ["Anna", "Bob", "tea"]}),
     ],
 )

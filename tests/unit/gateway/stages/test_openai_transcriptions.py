@@ -70,6 +70,12 @@ async def test_without_a_language_a_model_that_can_finds_it_out(gateway, fields,
     assert gateway.models.transcribed[0][1].language == language
 
 
+@pytest.mark.parametrize("tag", ["-", "_en"])
+async def test_a_tag_without_a_language_is_left_to_the_model_to_refuse(gateway, tag):
+    await transcribe(gateway, language=tag)
+    assert gateway.models.transcribed[0][1].language == tag
+
+
 async def test_without_a_language_a_stream_names_none(gateway):
     hear_two_texts(gateway.models)
     await transcribe(gateway, stream="true")

@@ -14,6 +14,7 @@ from starlette.datastructures import QueryParams
 from parley.asr.messages import AsrOptions
 from parley.errors import InvalidMessageError
 from parley.field_errors import describe_field_error
+from parley.languages import without_region
 from parley.protocol import VadOptions
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoding
 from parley_gateway.audio.encoding import SpeechFormat
@@ -77,7 +78,7 @@ class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def base_language(self) -> str:
         """The language without its region."""
-        return self.language.partition("-")[0].lower()
+        return without_region(self.language)
 
     @property
     def phrases(self) -> list[str]:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.errors import InvalidAudioError
-from parley.languages import DETECT, primary_language
+from parley.languages import DETECT, without_region
 from parley_client.stages import Recognition, Transcriber
 from parley_client.stages.transcription import FOR_RECORDINGS, TRANSCRIBERS
 from parley_gateway.apis.openai import rest
@@ -210,7 +210,7 @@ async def _send(recognition: Recognition, audio: NDArray[np.int16]) -> None:
 
 def _language(fields: TranscriptionFields) -> str:
     """The language without its region; empty: none is named."""
-    return primary_language(fields.language or next(iter(fields.languages), ""))
+    return without_region(fields.language or next(iter(fields.languages), ""))
 
 
 def _heard_language(reply: TranscribeReply, fields: TranscriptionFields) -> str:
