@@ -27,6 +27,7 @@ from parley.errors import (
     ModelUnavailableError,
     OverloadedError,
     ParleyError,
+    TooManySessionsError,
 )
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley.timeouts import best_effort, loop_time, with_timeout
@@ -125,14 +126,31 @@ class AudioRecognition:
     # --- what the session calls -------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the first stream.
+        """Open the first stream, at another model where the chosen one accepts the options and then fails.
 
         Raises:
             ParleyError: the recogniser refuses the options, or does not answer.
         """
-        self._recognizer = self._make_stream(self._answered_by)
-        await self._with_timeout(self._recognizer.check(self._options))
-        await self._with_timeout(self._recognizer.start(self._options))
+        recognizer = self._recognizer = self._make_stream(self._answered_by)
+        await self._with_timeout(recognizer.check(self._options))
+        while True:
+            model = recognizer.model
+            try:
+                await self._with_timeout(recognizer.start(self._options))
+            except (InvalidInputError, OverloadedError, TooManySessionsError):
+                raise  # as in the check: its load would be too much for a model of more languages
+            except ParleyError as error:
+                if not isinstance(recognizer, ChoosingRecognizer):
+                    raise
+                if not await self._with_timeout(recognizer.choose_other(self._options)):
+                    raise
+                _log.warning(
+                    "%s: %s opens no stream, and %s is asked: %s",
+                    *(self._name, model, recognizer.model, error.to_log()),
+                    extra=error.log_extra(),
+                )
+            else:
+                return
 
     def push_audio(self, samples: NDArray[np.int16]) -> None:
         """Add a chunk of the client's audio; never waits."""

@@ -68,6 +68,13 @@ class ChoosingRecognizer(Recognizer, Protocol):
         """Names of the models that did not answer the last :meth:`languages`."""
         ...
 
+    async def choose_other(self, options: AsrOptions) -> bool:
+        """Choose another model after :meth:`start` has failed; returns whether one would accept the options.
+
+        A model that has failed is not chosen again by this recogniser.
+        """
+        ...
+
     async def find_better(self, options: AsrOptions) -> str:
         """Name of a model that is preferred to the chosen one and would accept these options; empty: none.
 

@@ -52,6 +52,8 @@ class RoutedRecognizer:
         self._refused: set[str] = set()
         """Models that do not understand the language."""
         self._unavailable: tuple[str, ...] = ()
+        self._failed: list[Recognizer] = []
+        """Whose streams could not be opened; the server may have their sequences."""
 
     @property
     def model(self) -> str:
@@ -88,26 +90,37 @@ class RoutedRecognizer:
             ParleyError: the one that understands it is full or refuses other options; or none of those that
                 answer understands it, and this is the first failure of the others.
         """
+        if failure := await self._choose(self._recognizers, options):
+            raise failure
+
+    async def choose_other(self, options: AsrOptions) -> bool:
+        """See :class:`parley.engines.base.ChoosingRecognizer`."""
+        self._failed.append(self._chosen)
+        others = [recognizer for recognizer in self._recognizers if recognizer not in self._failed]
+        return await self._choose(others, options) is None
+
+    async def _choose(self, recognizers: Sequence[Recognizer], options: AsrOptions) -> ParleyError | None:
+        """Choose the first of ``recognizers`` that accepts the options; returns why there is none."""
         failure: ParleyError | None = None
-        shares = _Shares(len(self._recognizers), self._limit_s)
-        for recognizer in self._recognizers:
+        shares = _Shares(len(recognizers), self._limit_s)
+        for recognizer in recognizers:
             try:
                 await shares.wait(recognizer.check(options), recognizer.model)
             except UnsupportedLanguageError:
                 self._refused.add(recognizer.model)
                 continue
-            except (InvalidInputError, OverloadedError, TooManySessionsError):
-                raise
+            except (InvalidInputError, OverloadedError, TooManySessionsError) as error:
+                return error
             except ParleyError as error:
                 _log.warning("%s is left out: %s", recognizer.model, error.to_log(), extra=error.log_extra())
                 failure = failure or error
                 continue
             self._chosen = recognizer
-            return
+            return None
         if failure is not None:
-            raise failure
+            return failure
         names = ", ".join(recognizer.model for recognizer in self._preferred)
-        raise UnsupportedLanguageError(f"language {options.language!r} is understood by none of {names}")
+        return UnsupportedLanguageError(f"language {options.language!r} is understood by none of {names}")
 
     async def find_better(self, options: AsrOptions) -> str:
         """See :class:`parley.engines.base.ChoosingRecognizer`; one that has refused is not asked again.
@@ -146,7 +159,8 @@ class RoutedRecognizer:
 
     async def close(self) -> None:
         """See :class:`parley.engines.base.Recognizer`."""
-        await self._chosen.close()
+        for recognizer in (self._chosen, *self._failed):
+            await recognizer.close()
 
 
 class _Shares:

@@ -291,6 +291,60 @@ async def test_a_preferred_model_that_fails_when_the_turn_is_over_changes_nothin
         assert recognition.model == "moonshine"
 
 
+@pytest.mark.parametrize("fails", [start_fails, start_hangs])
+async def test_a_model_that_opens_no_stream_is_left_out_when_a_call_begins(fails):
+    models, handler = Models(), Handler()
+    models.ready.add("moonshine")
+    fails(models)
+    async with listening(models, handler=handler) as recognition:
+        await hear(recognition, models, SPOKEN)
+        assert (recognition.model, models.open) == ("whisper", ["whisper"])
+        assert [each.text for each in handler.transcripts] == ["set a timer"]
+        recognition.begin_turn()
+        works(models)
+        await asyncio.sleep(61)
+        assert recognition.model == "moonshine"
+        assert not handler.errors
+    assert models.streams == []
+
+
+@pytest.mark.parametrize("fails", [start_fails, start_hangs])
+async def test_a_model_that_fails_and_then_opens_no_stream_is_replaced_at_once(fails):
+    models, handler = Models(), Handler()
+    models.ready.add("moonshine")
+    async with listening(models, handler=handler) as recognition:
+        await hear(recognition, models)
+        assert recognition.model == "moonshine"
+        fails(models)
+        models.push_failures["moonshine"] = InferenceError("out of memory")
+        await hear_for(recognition, models, 20)
+        assert (recognition.model, models.streams.count("whisper")) == ("whisper", 1)
+        assert [error.code for error in handler.errors] == ["inference_failed"]
+    assert models.streams == []
+
+
+async def test_where_no_model_opens_a_stream_the_failure_is_that_of_the_last():
+    models = Models()
+    models.ready.add("moonshine")
+    models.start_failures = {"moonshine": InferenceError("one"), "whisper": InferenceError("the other")}
+    recognition = AudioRecognition(models.make, "call", AsrOptions(), Handler(), CONFIG)
+    with pytest.raises(InferenceError, match="the other"):
+        await recognition.open()
+    await recognition.close()
+    assert models.streams == []
+
+
+async def test_a_model_that_is_full_when_the_stream_opens_is_not_replaced():
+    models = Models()
+    models.ready.add("moonshine")
+    models.start_failures["moonshine"] = TooManySessionsError("all are open")
+    recognition = AudioRecognition(models.make, "call", AsrOptions(), Handler(), CONFIG)
+    with pytest.raises(TooManySessionsError):
+        await recognition.open()
+    await recognition.close()
+    assert (models.open, models.streams) == ([], [])
+
+
 async def test_of_two_calls_one_has_the_only_place_of_the_preferred_model():
     models, handler = Models(), Handler()
     models.places["moonshine"] = 1
