@@ -51,6 +51,8 @@ class Entry:
     default_look_ahead: int
     limits: dict[Precision, Limits]
     """By the precisions to make; fp32 comes first."""
+    languages: tuple[str, ...] = ()
+    """What a model without prompts understands; empty: it is not said."""
 
     @property
     def streaming(self) -> bool:
@@ -93,6 +95,7 @@ def _entry(name: str, table: dict[str, Any]) -> Entry:
         look_aheads,
         table.get("default_look_ahead", look_aheads[0] if look_aheads else 0),
         {precision: Limits(**table["accuracy"][precision]) for precision in order},
+        tuple(table.get("languages", ())),
     )
 
 

@@ -259,6 +259,8 @@ def _sizes(model: ASRModel, entry: Entry) -> dict[str, Any]:
         sizes["streaming"] = _streaming_sizes(model, entry)
     if tags := prompts.dictionary(model):
         sizes["prompts"] = tags
+    elif entry.languages:
+        sizes["languages"] = list(entry.languages)
     return sizes
 
 

@@ -36,6 +36,11 @@ def find_language(tag: str, known: Sequence[str]) -> str | None:
     return same[0] if same else None
 
 
+def only_language(languages: Sequence[str]) -> str:
+    """The language of all that a model writes; empty: it understands several, or finds the language out."""
+    return languages[0] if len(languages) == 1 and languages[0] != DETECT else ""
+
+
 def understood_language(tag: str, known: Sequence[str]) -> str:
     """As :func:`find_language`, for a model that recognises speech.
 

@@ -38,7 +38,8 @@ class TritonPythonModel:
         timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
         detector = open_detector(parameters, self._port, timeout_s=timeout_s)
         models = RemoteModels(self._port, detector, timeout_s=timeout_s)
-        self._model = RecognitionModel(pb_utils, args, parameters, OfflinePipeline(export, models, limits))
+        pipeline = OfflinePipeline(export, models, limits)
+        self._model = RecognitionModel(pb_utils, args, parameters, pipeline, languages=export.languages)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""

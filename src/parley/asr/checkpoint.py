@@ -59,6 +59,8 @@ class ParakeetConfig(msgspec.Struct, frozen=True):
     """Encoder frames that each duration class advances by; none for an RNN-T."""
     prompts: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
     """Indices of language prompts by tag, such as ``en-US`` or ``auto``; none in a model without them."""
+    languages: tuple[str, ...] = ()
+    """Of a model without prompts: what it understands by its publisher's word. Empty: that is not known."""
 
     @property
     def frame_ms(self) -> int:
@@ -84,8 +86,13 @@ class Checkpoint:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Languages that it understands: those of its prompts, else English, as far as it says anything."""
-        return tuple(self.config.prompts) or ("en",)
+        """Languages that it understands; where they are not known, English."""
+        return self.known_languages or ("en",)
+
+    @property
+    def known_languages(self) -> tuple[str, ...]:
+        """Those of its prompts, or that its publisher lists; empty: not known."""
+        return tuple(self.config.prompts) or self.config.languages
 
     def prompt(self, language: str) -> int:
         """Index of the prompt for a language tag; 0 in a model without prompts.

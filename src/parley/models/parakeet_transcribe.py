@@ -18,6 +18,7 @@ from parley.asr.offline.networks import RemoteModels
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.errors import ModelLoadingError, ParleyError
 from parley.inference import BlockingModelClient, Tensor, struct_tensor
+from parley.languages import only_language
 from parley.models.recognition import open_detector, read_languages
 from parley.protocol import VadOptions
 from parley.runtime.parameters import Parameters
@@ -79,15 +80,19 @@ class RecordingRequests:
         self._traces.follow(responder, "transcribe", request.traceparent, length)
 
 
-def read_limits(parameters: Parameters, languages: Sequence[str] = ("en",)) -> TranscriptionLimits:
+def read_limits(parameters: Parameters, languages: Sequence[str] = ()) -> TranscriptionLimits:
     """What is accepted (parameters ``languages``, ``max_audio_ms`` and ``max_pending_ms``).
 
-    ``languages``: those of the weights, which all count where the parameter is not set or ``all``.
+    ``languages``: those of the weights, which all count where the parameter is not set or ``all``; empty: not
+    known, so that they are those of the parameter, or English.
     """
+    taken = read_languages(parameters, languages or ("en",))
     return TranscriptionLimits(
-        read_languages(parameters, languages),
+        taken,
         max_audio_ms=parameters.integer("max_audio_ms", 24 * 60_000, minimum=1_000),
         max_pending_ms=parameters.integer("max_pending_ms", 120 * 60_000, minimum=1_000),
+        # Weights of several languages write each that they hear, also where only one is taken.
+        written_in=only_language(languages or taken),
     )
 
 
@@ -121,7 +126,7 @@ class TranscriptionModel(RecordingRequests):
         )
         recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
         mel = LogMel(export.config)
-        limits = read_limits(parameters, export.languages)
+        limits = read_limits(parameters, export.known_languages)
         client = InProcessBlockingClient(pb_utils)
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         rounds = TranscriptionRounds(

@@ -32,6 +32,20 @@ def test_an_rnnt_has_no_durations(folder, config):
     assert export.config.normalize == "NA"
 
 
+@pytest.mark.parametrize(
+    ("config", "known", "languages"),
+    [
+        ({}, (), ("en",)),
+        ({"languages": ["de", "fr"]}, ("de", "fr"), ("de", "fr")),
+        ({"prompts": {"de-DE": 0, "auto": 1}, "languages": ["fr"]}, ("de-DE", "auto"), ("de-DE", "auto")),
+    ],
+)
+def test_languages_are_those_of_the_prompts_or_of_the_publisher(folder, config, known, languages):
+    (folder / "config.json").write_text(json.dumps(config))
+    export = checkpoint.load(folder)
+    assert (export.known_languages, export.languages) == (known, languages)
+
+
 def test_the_shipped_export_says_all_sizes(export):
     assert export.config.features_size == 80
     assert len(export.vocabulary) == export.blank + 1

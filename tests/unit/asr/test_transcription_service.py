@@ -20,6 +20,8 @@ from parley.errors import (
     ShuttingDownError,
     UnsupportedLanguageError,
 )
+from parley.models.parakeet_transcribe import read_limits
+from parley.runtime.parameters import Parameters
 
 SECOND = np.zeros(16_000, np.int16)
 TIMEOUT_S = 10
@@ -122,23 +124,35 @@ class Transcribed:
 
 
 @pytest.mark.parametrize(
-    ("languages", "text", "found", "said"),
+    ("taken", "own", "found", "said"),
     [
-        (["de"], "guten Tag", "", "de"),
-        (["de"], "", "", ""),
-        (["de", "fr"], "guten Tag", "", ""),
-        (["de", "fr", "auto"], "guten Tag", "de", "de"),
-        (["auto"], "guten Tag", "", ""),
+        ("all", ["de"], "", "de"),
+        ("all", ["de", "fr"], "", ""),
+        ("en", ["en", "de"], "", ""),  # it writes what it hears
+        ("de", [], "", "de"),
+        ("de,fr", [], "", ""),
+        ("all", [], "", "en"),
+        ("all", ["de", "fr", "auto"], "de", "de"),
+        ("all", ["auto"], "", ""),
     ],
 )
-def test_a_reply_has_the_language_of_a_model_of_one(rounds, languages, text, found, said):
-    service = TranscriptionService(
-        lambda *_: Transcribed(text, found), rounds, TranscriptionLimits(languages, 5_000, 8_000)
-    )
+def test_a_text_has_the_language_of_weights_of_one(rounds, taken, own, found, said):
+    parameters = Parameters("parakeet_transcribe", {"languages": taken}, environment={})
+    limits = read_limits(parameters, own)
+    assert language_of(rounds, limits, "guten Tag", found) == said
+
+
+def test_without_a_text_there_is_no_language(rounds):
+    limits = TranscriptionLimits(("de",), 5_000, 8_000, written_in="de")
+    assert language_of(rounds, limits, "", "") == ""
+
+
+def language_of(rounds, limits, text, found):
+    service = TranscriptionService(lambda *_: Transcribed(text, found), rounds, limits)
     rounds.act = rounds.nothing
     rounds.permits.release(100)
     try:
-        assert submit(service, message=b'{"language": ""}').wait().reply.language == said
+        return submit(service, message=b'{"language": ""}').wait().reply.language
     finally:
         service.close(TIMEOUT_S)
 

@@ -26,7 +26,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.inference import Tensor, decode_request
-from parley.languages import DETECT, understood_language
+from parley.languages import understood_language
 
 _decoder = msgspec.json.Decoder(TranscribeRequest)
 _DEFAULTS = TranscribeRequest()
@@ -89,6 +89,8 @@ class TranscriptionLimits:
     """Longest recording."""
     max_pending_ms: int
     """Audio of all recordings that are not answered yet."""
+    written_in: str = ""
+    """The language of every text; empty: the model understands several, whatever is taken of them."""
 
 
 def read_recording(
@@ -213,10 +215,9 @@ class TranscriptionService(Generic[RecordingT]):
 
     def _with_language(self, reply: TranscribeReply) -> TranscribeReply:
         """The reply; what a model of one language wrote is in that."""
-        languages = self._limits.languages
-        if reply.language or not reply.text or len(languages) != 1 or languages[0] == DETECT:
+        if reply.language or not reply.text:
             return reply
-        return msgspec.structs.replace(reply, language=languages[0])
+        return msgspec.structs.replace(reply, language=self._limits.written_in)
 
     def _settle(self, recording: RecordingT, caller: TranscriptReceiver) -> None:
         """Answer a recording that is done or has failed, and drop one whose request was cancelled."""

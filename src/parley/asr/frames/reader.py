@@ -80,8 +80,7 @@ class FrameReader(Reader):
         confidence = confidence_of(words) if words else round(float(np.mean(certain or [0.0])), 4)
         if not any(map(str.isalnum, text)) or confidence < self._least_confidence:
             return RecognizedText("", 0.0, encoder_ms, decoder_ms)
-        language = row.language or (self.languages[0] if len(self.languages) == 1 else "")
-        return RecognizedText(text, confidence, encoder_ms, decoder_ms, language, tuple(words))
+        return RecognizedText(text, confidence, encoder_ms, decoder_ms, row.language, tuple(words))
 
 
 def without_spaces(pieces: Sequence[bytes | None]) -> list[bytes | None]:
