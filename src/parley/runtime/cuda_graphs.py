@@ -9,12 +9,17 @@ Apart because importing it needs ``torch``.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+_log = logging.getLogger(__name__)
+SizeT = TypeVar("SizeT", bound=Hashable)
+GraphT = TypeVar("GraphT")
 
 
 class Capture(Protocol):
@@ -87,3 +92,25 @@ class SharedMemory:
         place = self._memory[name][:size].view(tensor.shape)
         place.copy_(tensor)
         return place
+
+
+class BatchGraphs(Generic[SizeT, GraphT]):
+    """Base of what runs a network by graphs: one for each size of a batch."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[SizeT, GraphT] = {}
+        self.without_graph = 0
+        """Batches whose size had none."""
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def _find(self, size: SizeT) -> GraphT | None:
+        """The graph for a batch; None: there is none, which is counted, and the first time logged."""
+        graph = self._graphs.get(size)
+        if graph is None:
+            self.without_graph += 1
+            if self.without_graph == 1:
+                name = type(self).__name__
+                _log.warning("%s: no graph for a batch of %s; it runs operation by operation", name, size)
+        return graph

@@ -10,17 +10,14 @@ The inputs of all graphs share memory, and so do their results: only one graph r
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from torch import Tensor
 
-from parley.runtime.cuda_graphs import Capture, SharedMemory
+from parley.runtime.cuda_graphs import BatchGraphs, Capture, SharedMemory
 from parley.tts.s3gen.flow import Flow, FlowBatch
 from parley.tts.s3gen.state import PastBatch
-
-_log = logging.getLogger(__name__)
 
 Size = tuple[int, int, int, int, bool]
 _OWN_MEMORY = "step_keys"
@@ -38,19 +35,14 @@ class _Graph:
     """Further tensors whose addresses it holds."""
 
 
-class FlowGraphs:
+class FlowGraphs(BatchGraphs[Size, _Graph]):
     """Runs the flow. Not to be used from two threads at once."""
 
     def __init__(self, flow: Flow, capture: Capture) -> None:
+        super().__init__()
         self._flow = flow
         self._capture = capture
         self._memory = SharedMemory()
-        self._graphs: dict[Size, _Graph] = {}
-        self.without_graph = 0
-        """Batches whose size had none."""
-
-    def __len__(self) -> int:
-        return len(self._graphs)
 
     def add(self, batch: FlowBatch, *, keep: bool) -> None:
         """Capture a graph for the size of a batch, unless there is one; the largest is best added first."""
@@ -67,12 +59,8 @@ class FlowGraphs:
 
     def run(self, batch: FlowBatch, *, keep: bool) -> tuple[Tensor, PastBatch]:
         """See :meth:`Flow.forward`; also returns the pasts, valid until the next run."""
-        graph = self._graphs.get(batch_size(batch, keep=keep))
+        graph = self._find(batch_size(batch, keep=keep))
         if graph is None:
-            self.without_graph += 1
-            if self.without_graph == 1:
-                size = batch_size(batch, keep=keep)
-                _log.warning("no graph for a batch of %s; it runs operation by operation", size)
             return self._flow(batch, keep=keep), batch.past
         own = _tensors(graph.batch)
         for name, tensor in _tensors(batch).items():

@@ -10,7 +10,6 @@ The inputs of all graphs share memory: only one graph runs at a time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +17,9 @@ from functools import partial
 from torch import Tensor
 
 from parley.runtime.batching import round_up
-from parley.runtime.cuda_graphs import Capture, SharedMemory
+from parley.runtime.cuda_graphs import BatchGraphs, Capture, SharedMemory
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN
 from parley.tts.s3gen.windows import AudioWindow, group_windows, run_windows
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,8 @@ class _Graph:
     result: Tensor
 
 
-class WindowGraphs:
-    """Runs a network. Not to be used from two threads at once.
+class WindowGraphs(BatchGraphs[tuple[int, int], _Graph]):
+    """Runs a network, by rows and frames of a batch. Not to be used from two threads at once.
 
     All graphs are captured by the constructor.
 
@@ -85,12 +82,10 @@ class WindowGraphs:
         capture: Capture,
         memory: SharedMemory,
     ) -> None:
+        super().__init__()
         self._network = network
         self.sizes = sizes
         """Of its batches."""
-        self.without_graph = 0
-        """Batches whose size had none."""
-        self._graphs: dict[tuple[int, int], _Graph] = {}
         for rows, frames in sizes.batches():
             inputs = [
                 memory.place(
@@ -100,9 +95,6 @@ class WindowGraphs:
             ]
             replay, result = capture(partial(network, *inputs))
             self._graphs[rows, frames] = _Graph(replay, inputs, result)
-
-    def __len__(self) -> int:
-        return len(self._graphs)
 
     def run(self, windows: Sequence[AudioWindow]) -> list[Tensor]:
         """The network's results for windows, in their order; see :func:`run_windows`."""
@@ -135,11 +127,8 @@ class WindowGraphs:
         longest = max(window.frames for window in windows)
         frames = longest if windows[0].whole else round_up(longest, self.sizes.frames)
         size = round_up(len(windows), self.sizes.rows), frames
-        graph = self._graphs.get(size)
+        graph = self._find(size)
         if graph is None:
-            self.without_graph += 1
-            if self.without_graph == 1:
-                _log.warning("no graph for %d windows of %d frames; they run operation by operation", *size)
             return run_windows(self._network, windows)
         for tensor in graph.inputs:
             tensor.zero_()

@@ -98,12 +98,13 @@ class TestWindowGraphs:
         assert (left.frames, left.first, left.last) == (7, True, False)
         assert (right.frames, right.first, right.last) == (7, False, True)
 
-    def test_a_window_that_is_too_long_runs_without_a_graph_and_is_counted(self, graphs, capture):
+    def test_a_window_that_is_too_long_runs_without_a_graph_and_is_counted(self, graphs, capture, caplog):
         windows = windows_of([25, 30])
         captured = capture.captured
         assert_same(windows, graphs.run(windows), alone(windows))
         # The halves of the whole ones have 15 and 18 frames and more.
         assert graphs.without_graph == 2
+        assert caplog.text.count("WindowGraphs: no graph for a batch of (") == 1
         assert capture.captured == captured
 
     def test_values_that_are_not_numbers_stay_in_their_window(self, graphs):
