@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from parley.errors import ModelLoadingError
-from parley.runtime.gpu_plan import BFLOAT16_CAPABILITY, Gpu, choose_plan
+from parley.runtime.gpu_plan import BFLOAT16_CAPABILITY, Gpu, choose_plan, planned_settings
 from parley.tts.t3.request import TOKENS_PER_SECOND
 
 FILL = 0.7
@@ -128,6 +128,16 @@ def find_plan_memory(device: torch.device) -> PlanMemory:
     without = f" (without {', '.join(sorted(plan.without))})" if plan.without else ""
     line = f"memory: plan {plan.name}{without}, {sessions} sessions, {needed:.1f} GB by computation"
     return PlanMemory(line, sessions, plan.without)
+
+
+def read_planned(model: str, device: torch.device) -> dict[str, str]:
+    """A model's settings in the GPU's memory plan; none without a GPU or a plan, or where it has no place."""
+    if device.type != "cuda":
+        return {}
+    try:
+        return dict(planned_settings(model))
+    except ModelLoadingError:
+        return {}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gpu_check.calls import EXCHANGE
+from gpu_check.calls import EXCHANGE, read_planned
 from gpu_check.findings import Findings, Settings, SkippedError
 from gpu_check.sizes import QWEN3_4B, T3_TEXTS, T3_WIDTH, DecoderSizes, qwen3_sizes, t3_shapes, t3_sizes
 from parley.llm.engine import Engine, EngineRequest
@@ -160,6 +160,7 @@ def _parameters(settings: Settings, model: str, **values: str) -> Parameters:
     """Those of the gpu profile; on a CPU with the small profile's arguments for the engine."""
     arguments = "model.json" if settings.device.type == "cuda" else "model.tiny.json"
     chosen = {"engine": "async", "engine_args": arguments, "max_requests": "128", **values}
+    chosen |= read_planned(model, settings.device)
     return Parameters(model, chosen, model_dir=_REPOSITORY / model, environment={})
 
 

@@ -15,6 +15,7 @@ import torch
 from bench_tts import Level, make_speech, random_networks, speak_at_once
 from numpy.typing import NDArray
 
+from gpu_check.calls import read_planned
 from gpu_check.findings import Findings, Settings
 from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import memory_used_mib, once, seconds
@@ -226,7 +227,7 @@ def _capture(settings: Settings) -> Capture:
 
 def _load(settings: Settings, networks: Networks) -> Loaded:
     """As the model of the gpu profile does it; without a GPU there are no graphs."""
-    own = dict(_SETTING.findall(_CONFIG.read_text()))
+    own = dict(_SETTING.findall(_CONFIG.read_text())) | read_planned("s3gen", settings.device)
     if settings.device.type != "cuda":
         own |= {"device": "cpu", "graphs": "false", "precision": "float32"}
     if settings.small:

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 from gpu_check import calls as gpu_calls
 from gpu_check import language
-from gpu_check.calls import EXCHANGE, FILL, STAGES, PlanMemory, count_calls, find_plan_memory
+from gpu_check.calls import EXCHANGE, FILL, STAGES, PlanMemory, count_calls, find_plan_memory, read_planned
 from gpu_check.findings import Findings, Settings, throughputs, to_json
 from gpu_check.recognition import largest_difference
 from gpu_check.roofline import Roof, Work, count_flops, measure_roof
@@ -204,6 +204,13 @@ async def test_a_load_of_requests_gives_throughput_and_share(least, keeps_up):
 
 
 _ROW = re.compile(r"^\| `(\w+)`[^|]*\| ([\d,]+) [^|]*\| ([\d.]+) [^|]*\| ([\d,]+) \|$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("gpu", "voices"), [("H200", "64"), ("H100", "48"), ("T4", None)])
+def test_models_on_a_gpu_have_the_settings_of_its_plan(monkeypatch, gpu, voices):
+    monkeypatch.setenv("PARLEY_GPU_CLASS", gpu)
+    assert read_planned("s3gen", torch.device("cuda")).get("voices") == voices
+    assert read_planned("s3gen", CPU) == {}
 
 
 def test_calls_in_the_docs_are_those_of_the_figures_there():
