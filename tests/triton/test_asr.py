@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from local_models import LocalModels
 from rails import QUIET, final_text, hear, read_clips, serve, simple
+from safetensors.torch import save_file
 
 from parley.asr import checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
+from parley.asr.device.weights import read_weights
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, SpeechStoppedEvent
 from parley.asr.offline.networks import PIECE_OUTPUTS, piece_inputs, read_decoded, read_states
@@ -270,9 +272,25 @@ async def test_the_decoder_searches_with_a_beam_where_it_is_told_to(tmp_path, po
     assert whole != greedy
 
 
+def write_torch_weights(folder):
+    export = checkpoint.load(ROOT / "models" / checkpoint.DEFAULT)
+    folder.mkdir()
+    for name in checkpoint.DESCRIPTION:
+        shutil.copy(export.folder / name, folder)
+    weights = read_weights(export.folder, export.encoder, export.decoder)
+    save_file(
+        {name: tensor.contiguous() for name, tensor in weights.items()}, folder / checkpoint.WEIGHTS_FILE
+    )
+    return folder
+
+
 async def test_networks_on_torch_hear_the_same_inside_the_server(tmp_path, clips, key):
-    """The engine of the gpu profile, on a CPU: the same runs and sizes, operation by operation."""
-    settings = {
+    """The engine of the gpu profile, on a CPU: the same runs and sizes, operation by operation.
+
+    The weights are in the form for torch, without the ONNX files.
+    """
+    folder = write_torch_weights(tmp_path / "weights")
+    settings = {f"PARLEY_WEIGHTS_{model.upper()}": str(folder) for model in MODELS if "parakeet" in model} | {
         "PARLEY_PARAKEET_ENCODER_ENGINE": "torch",
         "PARLEY_PARAKEET_ENCODER_FRAME_BUCKETS": "400,2000",
         "PARLEY_PARAKEET_ENCODER_ROW_BUCKETS": "1,2",

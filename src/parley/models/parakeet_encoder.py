@@ -61,12 +61,13 @@ class EncoderBuckets:
         )
         return cls(frames, rows)
 
-    def shapes(self) -> list[tuple[int, int]]:
+    def shapes(self, unpadded: int) -> list[tuple[int, int]]:
         """Every ``(rows, frames)`` that a run is padded to, the largest first.
 
-        The arena of the device grows to the largest shape, and smaller ones find room in it.
+        The arena of the device grows to the largest shape, and smaller ones find room in it. ``unpadded``:
+        feature frames of the only run if none is padded.
         """
-        shapes = product(self.rows or (1,), self.frames or (_WARM_UP_FRAMES,))
+        shapes = product(self.rows or (1,), self.frames or (unpadded,))
         return sorted(shapes, key=lambda shape: shape[0] * shape[1], reverse=True)
 
     def pad(
@@ -91,10 +92,26 @@ class EncoderService:
     ``ENCODED_LENGTH`` i64 ``[B, 1]`` frames.
     """
 
-    def __init__(self, encoder: OfflineEncoder, bands: int, buckets: EncoderBuckets | None = None) -> None:
+    def __init__(
+        self,
+        encoder: OfflineEncoder,
+        bands: int,
+        buckets: EncoderBuckets | None = None,
+        *,
+        longest: int = _WARM_UP_FRAMES,
+    ) -> None:
+        """Serve an encoder.
+
+        Args:
+            encoder: runs.
+            bands: of the features.
+            buckets: sizes to which runs are padded before they come to the encoder.
+            longest: feature frames that the encoder takes at most.
+        """
         self._encoder = encoder
         self._bands = bands
         self._buckets = buckets or EncoderBuckets()
+        self._warm_up_frames = min(longest, _WARM_UP_FRAMES)
 
     def warm_up(self) -> None:
         """Run every shape of the buckets once, so that no request pays for what only a first run does.
@@ -102,7 +119,7 @@ class EncoderService:
         Raises:
             ParleyError: the network cannot run at all.
         """
-        for rows, frames in self._buckets.shapes():
+        for rows, frames in self._buckets.shapes(self._warm_up_frames):
             self._run(
                 [
                     {
@@ -189,7 +206,8 @@ def _open_torch(parameters: Parameters, device_id: int) -> EncoderService:
     )
     with loading(settings):
         # It pads by itself.
-        return EncoderService(load_encoder(export, settings, sizes), export.config.features_size)
+        encoder = load_encoder(export, settings, sizes)
+        return EncoderService(encoder, export.config.features_size, longest=sizes.frames[-1])
 
 
 _ENGINES: Mapping[str, EncoderOpener] = {"onnx": _open_onnx, "torch": _open_torch}

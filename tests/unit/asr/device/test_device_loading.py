@@ -6,14 +6,18 @@ import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from parley.asr import checkpoint
 from parley.asr.decoding import topk_torch
 from parley.asr.device import loading
 from parley.asr.device.loading import DeviceSettings
 from parley.errors import ModelLoadingError
+from parley.launcher.options import ROOT
 from parley.models import torch_device
+from parley.models.parakeet_encoder import open_encoder
 from parley.runtime.cuda_graphs import Repetition
 from parley.runtime.parameters import Parameters
 
@@ -50,6 +54,15 @@ def test_steps_on_a_processor_are_repeated(gpu):
     assert isinstance(settings.capture(), Repetition)
     with pytest.raises(ModelLoadingError, match="device must be gpu"):
         torch_device.device_settings(parameters(device="cpu", graphs="true"), 0)
+
+
+def test_an_encoder_is_tried_with_no_more_frames_than_it_takes():
+    values = {"engine": "torch", "frame_buckets": "100,200", "row_buckets": "1", "max_run_frames": "200"}
+    values["weights"] = str(ROOT / "models" / checkpoint.DEFAULT)
+    service = open_encoder(Parameters("parakeet_encoder", values, environment={}), 0)
+    features = np.zeros((1, 80, 150), np.float32)
+    (result,) = service.serve([{"FEATURES": features, "LENGTH": np.array([[150]])}])
+    assert result["ENCODED_LENGTH"].tolist() == [[19]]
 
 
 @pytest.mark.parametrize(("device", "taken"), [(CUDA, [False]), (CPU, [])])
