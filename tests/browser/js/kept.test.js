@@ -168,7 +168,7 @@ class Socket {
   }
 }
 
-function makeLine(answers = []) {
+function makeLine(answers = [], onState = () => {}) {
   Socket.made = [];
   const bodies = [];
   globalThis.WebSocket = Socket;
@@ -180,7 +180,13 @@ function makeLine(answers = []) {
   };
   const states = [];
   const messages = [];
-  const line = new Line({ onState: (state) => states.push(state), onMessage: (message) => messages.push(message) });
+  const line = new Line({
+    onState: (state) => {
+      states.push(state);
+      onState(state);
+    },
+    onMessage: (message) => messages.push(message),
+  });
   const until = async (condition) => {
     while (!condition()) await new Promise((resolve) => setTimeout(resolve, 1));
   };
@@ -222,6 +228,27 @@ test('a call that loses its gateway goes on over another connection', async () =
   line.hangUp();
   await held;
   assert.deepEqual(bodies[0], { checkpoints: true, language: 'en' });
+});
+
+test('what is said as soon as there is a connection again comes behind what was lost', async () => {
+  const { line, until, socket } = makeLine([], ({ phase, goesOn }) => {
+    if (phase === 'live' && goesOn) line.send({ type: 'text', text: 'what can you do' });
+  });
+  const held = line.hold(() => ({}));
+  const first = await socket(0);
+  first.say({ type: 'connected', resumption_token: 'one' });
+  first.say(checkpoint(0));
+  line.send({ type: 'text', text: 'tell me a story' });
+  first.lose();
+  await until(() => line.goesOn);
+  const second = await socket(1);
+  second.say({ type: 'connected', resumption_token: 'two', resumed: true });
+  assert.deepEqual(
+    second.sent.map(({ text }) => text),
+    ['tell me a story', 'what can you do'],
+  );
+  line.hangUp();
+  await held;
 });
 
 test('audio of ten seconds that is sent again is no stalled connection, and live audio behind it may be', async () => {
