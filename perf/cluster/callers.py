@@ -20,7 +20,6 @@ from parley_client.call import Call
 from parley_client.cli.conversation import ScriptedConversation
 from parley_client.cli.script import ScriptTurn
 from parley_client.cli.turns import TurnReport
-from parley_client.errors import reason_of
 from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
 
 _STAGGER_S = 0.3
@@ -229,9 +228,9 @@ class Callers:
                 await call.hang_up()
         except ParleyError as error:
             if is_open:
-                report.lost = reason_of(error)
+                report.lost = error.code
             else:
-                report.refused = reason_of(error)
+                report.refused = error.code
         finally:
             report.ended_s = time.perf_counter()
 

@@ -11,7 +11,6 @@ from parley.chat import ChatMessage
 from parley.errors import ParleyError
 from parley.llm.messages import Completed, TextDelta
 from parley_client import NO_RETRY, AgentAudio, Call, connect
-from parley_client.errors import reason_of
 from parley_client.stages import (
     Generation,
     Recognition,
@@ -34,7 +33,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except ParleyError as error:
-        raise EndpointError(reason_of(error)) from error
+        raise EndpointError(error.code) from error
 
 
 @asynccontextmanager
