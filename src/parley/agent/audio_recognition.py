@@ -125,14 +125,19 @@ class AudioRecognition:
 
     # --- what the session calls -------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Open the first stream, at another model where the chosen one accepts the options and then fails.
+    async def open(self, *, avoid: str = "") -> None:
+        """Open a stream, at another model where the chosen one accepts the options and then fails.
+
+        Args:
+            avoid: name of a model that is chosen only where no other accepts the options; empty: none.
 
         Raises:
             ParleyError: the recogniser refuses the options, or does not answer.
         """
         recognizer = self._recognizer = self._make_stream(self._answered_by)
         await self._with_timeout(recognizer.check(self._options))
+        if avoid == recognizer.model and isinstance(recognizer, ChoosingRecognizer):
+            await self._with_timeout(recognizer.choose_other(self._options))
         while True:
             model = recognizer.model
             try:
@@ -413,7 +418,9 @@ class AudioRecognition:
             raise error
         self._handler.on_error(error)
         self._handler.on_onset_cancelled()
+        avoid = ""
         if self._failing:  # the replacement has not answered either
+            avoid = self.model
             self._report_unavailable()
         self._failing = True
         while True:
@@ -421,7 +428,7 @@ class AudioRecognition:
             self._speech_events.lose_stream(self._feed.buffer.position)
             await asyncio.sleep(self._backoff.wait_s())
             try:
-                await self.open()
+                await self.open(avoid=avoid)
             except ParleyError as failure:
                 if not self._backoff.failed(loop_time()):
                     raise

@@ -323,6 +323,31 @@ async def test_a_model_that_fails_and_then_opens_no_stream_is_replaced_at_once(f
     assert models.streams == []
 
 
+async def test_a_model_whose_streams_open_and_take_no_audio_is_left_out_after_the_second():
+    models, handler = Models(), Handler()
+    models.ready.add("moonshine")
+    models.push_failures["moonshine"] = InferenceError("out of memory")
+    async with listening(models, handler=handler) as recognition:
+        await hear_for(recognition, models, 3)
+        assert models.open == ["moonshine", "moonshine", "whisper"]
+        assert (recognition.model, models.streams) == ("whisper", ["whisper"])
+        assert [error.code for error in handler.errors] == ["inference_failed"] * 2
+    assert models.streams == []
+
+
+async def test_a_model_that_takes_no_audio_is_tried_again_where_no_other_has_the_language():
+    models = Models()
+    models.ready = {"moonshine"}
+    async with listening(models) as recognition:
+        models.push_failures["moonshine"] = InferenceError("out of memory")
+        await hear_for(recognition, models, 5)
+        assert models.open == ["moonshine"] * len(models.open)
+        assert len(models.open) > 3
+        models.push_failures.clear()
+        await hear_for(recognition, models, 5)
+        assert (recognition.model, models.streams) == ("moonshine", ["moonshine"])
+
+
 async def test_where_no_model_opens_a_stream_the_failure_is_that_of_the_last():
     models = Models()
     models.ready.add("moonshine")
