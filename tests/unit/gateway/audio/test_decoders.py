@@ -243,9 +243,10 @@ async def test_a_gateway_that_ends_while_they_start_leaves_nothing(begin):
 
 async def test_a_template_that_does_not_answer_is_replaced(begin, monkeypatch):
     monkeypatch.setattr(decoders, "_GRACE_S", 0.1)
-    decoding = begin(wall_s=2.0)  # the first recording is decoded for real
+    decoding = begin()
     await decoding.decode()
     template = decoding.template
+    decoding.decoders._settings = DecoderSettings(wall_s=0.1)
     os.kill(template, signal.SIGSTOP)
     with pytest.raises(DecodersBusyError):
         await decoding.decode()
@@ -299,16 +300,23 @@ async def test_memory_is_bounded(begin):
     assert len(await decoding.decode()) == 16_000
 
 
-async def test_so_many_wait_and_no_longer(begin):
-    decoding = begin(processes=1, waiting=1, wait_s=0.3)
+async def test_so_many_wait(begin):
+    decoding = begin(processes=1, waiting=1)
     (task,) = await stuck(decoding)
     waiting = asyncio.create_task(decoding.decode())
     await until(lambda: decoding.decoders._waiting.taken == 1)
     with pytest.raises(DecodersBusyError, match="wait for a decoder already") as caught:
         await decoding.decode()
     assert caught.value.retry_after_s
+    task.cancel()
+    assert len(await waiting) == 16_000
+
+
+async def test_they_wait_so_long(begin):
+    decoding = begin(processes=1, wait_s=0.1)
+    (task,) = await stuck(decoding)
     with pytest.raises(DecodersBusyError, match="no decoder became free"):
-        await waiting
+        await decoding.decode()
     task.cancel()
     await asyncio.wait([task])
     assert len(await decoding.decode()) == 16_000

@@ -124,7 +124,7 @@ async def test_a_half_open_connection_is_noticed(gateway):
 
 
 async def test_a_client_that_answers_pings_stays(gateway):
-    one = await gateway(limits={"ping_interval_s": 0.01, "ping_timeout_s": 1.0})
+    one = await gateway(limits={"ping_interval_s": 0.01})
     async with one.stream() as socket:
         await receive(socket, "connected")
         await until_pinged(socket)
@@ -146,28 +146,33 @@ async def until_pinged(socket):
 
 
 @pytest.fixture
-def unanswered(monkeypatch):
-    """Pings of the gateway that were not answered in time, so far."""
+def pinged(monkeypatch):
+    """The gateway's ends of the connections on which it has sent a ping, again for each ping."""
     found = []
-    notice = WebSocketProtocol.keepalive_timeout
+    ask = WebSocketProtocol.send_keepalive_ping
 
     def note(self):
+        ask(self)
         found.append(self)
-        notice(self)
 
-    monkeypatch.setattr(WebSocketProtocol, "keepalive_timeout", note)
+    monkeypatch.setattr(WebSocketProtocol, "send_keepalive_ping", note)
     return found
 
 
-async def test_a_client_whose_pongs_lie_behind_its_audio_stays(gateway, unanswered):
+def let_pass(connection):
+    """The time for an answer to the newest ping is over."""
+    connection.pong_timer.cancel()
+    connection.keepalive_timeout()
+
+
+async def test_a_client_whose_pongs_lie_behind_its_audio_stays(gateway, pinged):
     async def stuck(stream):
         await stream.frames.get()
         stream.say(CONNECTED)
         stream.may_send.clear()
         await asyncio.Event().wait()
 
-    limits = {"ping_interval_s": 0.01, "ping_timeout_s": 0.01}
-    one = await gateway(stuck, limits=limits, calls={"close_s": 0.1})
+    one = await gateway(stuck, limits={"ping_interval_s": 0.01}, calls={"close_s": 0.1})
     async with one.stream() as socket:
         await receive(socket, "connected")
 
@@ -176,26 +181,27 @@ async def test_a_client_whose_pongs_lie_behind_its_audio_stays(gateway, unanswer
                 await socket.send(bytes(32_000))
 
         pouring = asyncio.create_task(pour())
-        await until(lambda: len(unanswered) >= 5)
+        await until(lambda: pinged and pinged[0].read_paused and pinged[0].pong_timer)
+        for _ in range(5):
+            let_pass(pinged[0])
+            assert not pinged[0].transport.is_closing()
         assert one.gateway.calls.count == 1
         pouring.cancel()
         socket.transport.abort()
 
 
-async def test_a_client_that_sends_is_there_and_gone_once_it_is_silent(gateway, unanswered):
-    one = await gateway(limits={"ping_interval_s": 0.01, "ping_timeout_s": 0.1})
+async def test_a_client_that_sends_is_there_and_gone_once_it_is_silent(gateway, pinged):
+    one = await gateway(limits={"ping_interval_s": 0.01})
     async with raw_stream(one) as (_, writer):  # answers no ping
-
-        async def talk():
-            while True:
-                writer.write(frame(2, bytes(32)))
-                await writer.drain()
-                await asyncio.sleep(0.01)
-
-        talking = asyncio.create_task(talk())
-        await until(lambda: len(unanswered) >= 3)
+        await until(lambda: pinged)
+        for _ in range(3):
+            writer.write(frame(2, bytes(32)))
+            # What was not passed on yet would count too.
+            await until(lambda: pinged[0]._was_heard and not pinged[0].read_paused)
+            let_pass(pinged[0])
+            assert not pinged[0].transport.is_closing()
         assert one.gateway.calls.count == 1
-        talking.cancel()
+        let_pass(pinged[0])
         await ended(one)
 
 
@@ -345,12 +351,19 @@ async def test_a_second_request_that_does_not_come_whole_is_not_waited_for(gatew
 
 
 async def test_the_wait_for_a_head_ends_with_it(gateway, monkeypatch):
-    monkeypatch.setattr("parley_gateway.protocols._HEAD_S", 0.02)
-    one = await gateway(limits={"ping_interval_s": 0.01, "ping_timeout_s": 1.0})
+    timers = []
+    wait = HttpProtocol._wait_for_head
+
+    def note(self):
+        wait(self)
+        timers.append(self._head_timer)
+
+    monkeypatch.setattr(HttpProtocol, "_wait_for_head", note)
+    one = await gateway()
     async with one.stream() as socket:
         await receive(socket, "connected")
-        await until_pinged(socket)
-        assert one.gateway.calls.count == 1
+        assert timers
+        assert all(timer.cancelled() for timer in timers)
 
 
 MOST = 2_000
