@@ -145,12 +145,16 @@ async def test_garbage(port, raw):
 class TestAbort:
     async def test_while_running(self, chat):
         whole = (await collect(chat, story()))[-1]
-        wanted = story()
-        async with aclosing(chat.generate(wanted)) as stream:
-            await anext(stream)
-            await chat.abort(wanted.request_id)
-            cut = [event async for event in stream][-1]
-        assert (whole.finish_reason, cut.finish_reason) == ("stop", "abort")
+        assert whole.finish_reason == "stop"
+        for _ in range(10):  # on a busy machine the model may be done before the abort
+            wanted = story()
+            async with aclosing(chat.generate(wanted)) as stream:
+                await anext(stream)
+                await chat.abort(wanted.request_id)
+                cut = [event async for event in stream][-1]
+            if cut.finish_reason != "stop":
+                break
+        assert cut.finish_reason == "abort"
         assert cut.completion_tokens < whole.completion_tokens
 
     async def test_before_the_request(self, chat):
