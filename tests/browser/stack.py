@@ -19,7 +19,7 @@ from parley.launcher import EmbeddedServer, ServerOptions
 
 HERE = Path(__file__).parent
 _START_S = 120.0
-_STOP_S = 20.0
+_STOP_S = 60.0
 
 
 def free_ports(count):
