@@ -190,7 +190,7 @@ class TestManyAtOnce:
         # On a slow machine a place may be free before all four have come: then it is tried again.
         orders = []
         while list(Priority) not in orders:
-            assert len(orders) < 5, orders
+            assert len(orders) < 20, orders
             orders.append(await self.order_of_admission(chat))
 
     async def order_of_admission(self, chat):
@@ -216,13 +216,13 @@ class TestManyAtOnce:
         return order
 
     async def test_an_id_in_use_is_refused(self, chat):
+        # They come together, so that the first one is not over when the last one comes.
         wanted = story()
-        async with aclosing(chat.generate(wanted)) as stream:
-            await anext(stream)
-            with pytest.raises(InvalidMessageError, match="in use"):
-                await collect(chat, wanted)
-            await chat.abort(wanted.request_id)
-            assert [event async for event in stream][-1].finish_reason == "abort"
+        outcomes = await asyncio.gather(*(collect(chat, wanted) for _ in range(3)), return_exceptions=True)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, InvalidMessageError)]
+        assert ["in use" in str(error) for error in refused] == [True, True]
+        (served,) = [outcome for outcome in outcomes if outcome not in refused]
+        assert served[-1].finish_reason == "stop"
 
     async def test_sixteen_do_not_cross(self, chat):
         texts = ["tell me a joke", "what's the weather in paris", "hello", "what's the weather in london"]
