@@ -71,7 +71,8 @@ class ChoosingRecognizer(Recognizer, Protocol):
     async def choose_other(self, options: AsrOptions) -> bool:
         """Choose another model after :meth:`start` has failed; returns whether one would accept the options.
 
-        A model that has failed is not chosen again by this recogniser.
+        A model that has failed is not chosen again by this recogniser. Its stream is ended once
+        another is chosen.
         """
         ...
 

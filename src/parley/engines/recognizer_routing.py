@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
@@ -53,7 +54,9 @@ class RoutedRecognizer:
         """Models that do not understand the language."""
         self._unavailable: tuple[str, ...] = ()
         self._failed: list[Recognizer] = []
-        """Whose streams could not be opened; the server may have their sequences."""
+        """Models that are not to be chosen again."""
+        self._endings: list[asyncio.Task[None]] = []
+        """Of these streams, once another model is chosen: the server may have their sequences."""
 
     @property
     def model(self) -> str:
@@ -95,9 +98,15 @@ class RoutedRecognizer:
 
     async def choose_other(self, options: AsrOptions) -> bool:
         """See :class:`parley.engines.base.ChoosingRecognizer`."""
-        self._failed.append(self._chosen)
+        failed = self._chosen
+        self._failed.append(failed)
         others = [recognizer for recognizer in self._recognizers if recognizer not in self._failed]
-        return await self._choose(others, options) is None
+        if await self._choose(others, options) is not None:
+            return False
+        # Not waited for here: a model that hangs would not answer.
+        ending = asyncio.create_task(failed.close(), name=f"ending a stream of {failed.model}")
+        self._endings.append(ending)
+        return True
 
     async def _choose(self, recognizers: Sequence[Recognizer], options: AsrOptions) -> ParleyError | None:
         """Choose the first of ``recognizers`` that accepts the options; returns why there is none."""
@@ -159,8 +168,7 @@ class RoutedRecognizer:
 
     async def close(self) -> None:
         """See :class:`parley.engines.base.Recognizer`."""
-        for recognizer in (self._chosen, *self._failed):
-            await recognizer.close()
+        await asyncio.gather(self._chosen.close(), *self._endings)
 
 
 class _Shares:

@@ -348,6 +348,29 @@ async def test_a_model_that_takes_no_audio_is_tried_again_where_no_other_has_the
         assert (recognition.model, models.streams) == ("moonshine", ["moonshine"])
 
 
+@pytest.mark.parametrize("fails", [start_fails, start_hangs])
+async def test_a_stream_that_was_not_opened_is_ended_while_the_call_goes_on(fails):
+    models = Models()
+    models.ready.add("moonshine")
+    fails(models)
+    models.close_s = 1.0
+    async with listening(models):
+        assert models.streams == ["moonshine", "whisper"]
+        await asyncio.sleep(1.1)
+        assert models.streams == ["whisper"]
+        assert models.closed == ["moonshine"]
+
+
+async def test_all_streams_of_a_call_are_ended_at_once():
+    models = Models("moonshine", "parakeet", "whisper")
+    models.ready = set(models.names)
+    models.start_failures = {"moonshine": InferenceError("one"), "parakeet": InferenceError("two")}
+    models.close_s = 2.0  # of the three that all have
+    async with listening(models) as recognition:
+        assert recognition.model == "whisper"
+    assert models.streams == []
+
+
 async def test_where_no_model_opens_a_stream_the_failure_is_that_of_the_last():
     models = Models()
     models.ready.add("moonshine")
