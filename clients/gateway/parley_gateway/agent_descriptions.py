@@ -56,44 +56,30 @@ class AgentDescriptions:
             self._asking.cancel()
             await asyncio.wait([self._asking])
 
-    async def check_language(self, language: str) -> None:
-        """Refuse a language of which it is known that the agent does not understand or speak it.
+    async def check(self, *, language: str | None, voice: str | None) -> None:
+        """Refuse a language or a voice that the agent is known not to have.
 
-        Nothing is refused while a recogniser does not say what it understands, nor by a server too old to
-        report that.
+        No language is refused while a recogniser does not say what it understands, nor by a server too old to
+        report that; no voice is refused where voices are enrolled at run time. Whether a synthesizer that the
+        name begins with has the voice, and whether it speaks the session's language, is left to the server.
+
+        Args:
+            language: that the agent is to understand and speak; None: it is not checked.
+            voice: its name; None: it is not checked.
 
         Raises:
             UnsupportedLanguageError: the language cannot be had.
-        """
-        described = await self._get_soon()
-        if (
-            described is None
-            or described.recognized_languages is None
-            or described.unavailable_recognizers != []
-        ):
-            return
-        both = common_languages(described.languages, described.recognized_languages)
-        if find_language(language, both) is None:
-            known = ", ".join(both) or "none"
-            raise UnsupportedLanguageError(f"language {language!r} is not one of the agent's: {known}")
-
-    async def check_voice(self, voice: str) -> None:
-        """Refuse a voice of which it is known that the agent does not have it.
-
-        Nothing is refused where voices are enrolled at run time. Whether a synthesizer that the name begins
-        with has the voice, and whether the voice speaks the session's language, is left to the server.
-
-        Raises:
             UnsupportedVoiceError: there is no such voice; the text has those that there are.
         """
-        described = await self._get_soon()
-        if described is None or described.voices is None:
+        if language is None and voice is None:
             return
-        if voice not in described.voices and voice.partition(SEPARATOR)[2] not in described.voices:
-            raise UnsupportedVoiceError(
-                f"there is no voice {voice!r}{suggest_name(voice, described.voices)}; "
-                f"possible are {', '.join(described.voices)}"
-            )
+        described = await self._get_soon()
+        if described is None:
+            return
+        if language is not None:
+            _check_language(language, described)
+        if voice is not None:
+            _check_voice(voice, described)
 
     async def _get_soon(self) -> protocol.AgentDescription | None:
         """The agent's description; None: no server has described it at once, on which no session depends."""
@@ -162,6 +148,25 @@ def common_languages(spoken: list[str], recognized: list[str] | None) -> list[st
     if recognized is None:
         return spoken
     return [name for name in spoken if find_language(name, recognized) is not None]
+
+
+def _check_language(language: str, described: protocol.AgentDescription) -> None:
+    if described.recognized_languages is None or described.unavailable_recognizers != []:
+        return
+    both = common_languages(described.languages, described.recognized_languages)
+    if find_language(language, both) is None:
+        known = ", ".join(both) or "none"
+        raise UnsupportedLanguageError(f"language {language!r} is not one of the agent's: {known}")
+
+
+def _check_voice(voice: str, described: protocol.AgentDescription) -> None:
+    if described.voices is None:
+        return
+    if voice not in described.voices and voice.partition(SEPARATOR)[2] not in described.voices:
+        raise UnsupportedVoiceError(
+            f"there is no voice {voice!r}{suggest_name(voice, described.voices)}; "
+            f"possible are {', '.join(described.voices)}"
+        )
 
 
 def _log_failure(asking: asyncio.Task[protocol.AgentDescription]) -> None:

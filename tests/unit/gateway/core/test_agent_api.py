@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -291,6 +292,20 @@ async def test_a_session_does_not_depend_on_a_server_that_does_not_describe_its_
     for behaviour in (polite, silent):
         one = await gateway(behaviour)
         assert await post(one, language="ja", voice="x") == (201, "")
+
+
+async def test_a_session_waits_once_for_the_description(gateway, monkeypatch):
+    waits = []
+
+    async def wait(tasks, *, timeout=None):  # noqa: ASYNC109 - as of asyncio
+        waits.append(timeout)
+        return set(), set(tasks)
+
+    one = await gateway(polite)
+    with monkeypatch.context() as patched:
+        patched.setattr(agent_descriptions, "asyncio", SimpleNamespace(**vars(asyncio) | {"wait": wait}))
+        assert await post(one, language="ja", voice="x") == (201, "")
+    assert waits == [agent_descriptions._CHECK_S]
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,8 @@ class _Rest:
         gateway.calls.check_room(principal)
         if not gateway.servers.is_ready:
             raise NoServerReadyError("no server is ready")
-        if start.language not in ("", _DEFAULT_LANGUAGE):
-            await gateway.descriptions.check_language(start.language)
-        if start.voice is not None:
-            await gateway.descriptions.check_voice(start.voice)
+        language = None if start.language in ("", _DEFAULT_LANGUAGE) else start.language
+        await gateway.descriptions.check(language=language, voice=start.voice)
         if options.resume is None:
             session = self._registry.create(start, principal, options.encoding)
             audit("session_created", principal, session=session.id)
