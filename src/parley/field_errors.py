@@ -11,29 +11,35 @@ from msgspec import inspect
 
 _MOST = 16
 """Values that are listed."""
-_CHOICE = re.compile(r"Invalid (enum )?value .*", re.DOTALL)
-_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[[^\]]*\]")
-_AT = " - at `$"
+_LONGEST = 80
+"""Characters of a refused value that are repeated."""
+_CHOICE = re.compile(r"(?P<problem>Invalid (?:enum )?value) (?P<value>.*)", re.DOTALL)
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[[^\[\]]*\]")
+_AT = re.compile(r" - at `\$(?P<path>[^`]*)`\Z")
 
 
 def describe_field_error(error: Exception, kind: Any) -> str:
     """The text of ``error``; behind a value that is none of a field's choices come the choices.
+
+    A long value is shortened.
 
     Args:
         error: of msgspec, or of another part of the decoding, whose text is left as it is.
         kind: the type that was read.
     """
     text = str(error)
-    what, at, path = text.rpartition(_AT)
-    if not at:
-        what, path = text, ""
-    if not _CHOICE.fullmatch(what):
+    at = _AT.search(text)
+    what, where, path = (text[: at.start()], at[0], at["path"]) if at else (text, "", "")
+    refused = _CHOICE.fullmatch(what)
+    if refused is None:
         return text
-    choices = list(dict.fromkeys(_choices(_type_info(kind), path.removesuffix("`"))))
-    if not choices:
-        return text
+    value = refused["value"]
+    if len(value) > _LONGEST:
+        value = f"{value[:_LONGEST]}…"
+    choices = list(dict.fromkeys(_choices(_type_info(kind), path)))
     more = f" and {len(choices) - _MOST} more" if len(choices) > _MOST else ""
-    return f"{what} (allowed: {', '.join(choices[:_MOST])}{more}){text[len(what) :]}"
+    allowed = f" (allowed: {', '.join(choices[:_MOST])}{more})" if choices else ""
+    return f"{refused['problem']} {value}{allowed}{where}"
 
 
 @lru_cache(maxsize=64)

@@ -64,6 +64,20 @@ def test_a_value_without_a_path_has_its_choices_too():
     assert said('"x"', Literal["a", "b"]) == "Invalid enum value 'x' (allowed: a, b)"
 
 
+@pytest.mark.parametrize("field", ["mode", "many"])
+def test_a_long_value_is_shortened(field):
+    text = said(f'{{"type": "part", "{field}": "{"x" * 1_000_000}"}}')
+    assert text.startswith(f"Invalid enum value '{'x' * 79}… (allowed: ")
+    assert text.endswith(f" - at `$.{field}`")
+
+
+def test_a_value_that_resembles_a_path_is_a_value():
+    text = said('{"type": "part", "mode": "x - at `$.many`"}', Part)
+    assert text == "Invalid enum value 'x - at `$.many`' (allowed: off, on) - at `$.mode`"
+    text = said('"x - at `$.many`"', Literal["a", "b"])
+    assert text == "Invalid enum value 'x - at `$.many`' (allowed: a, b)"
+
+
 @pytest.mark.parametrize("raw", ["{", '{"type": "part", "mode": 5}', "{}", '{"type": "part", "limit": 0}'])
 def test_other_errors_are_left_as_they_are(raw):
     with pytest.raises(msgspec.MsgspecError) as refused:

@@ -235,6 +235,8 @@ async def test_a_failure_after_the_first_event_is_an_event(gateway):
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "x - at `$.top_k`", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "unknown field `x`", "content": "x"}]}, "messages[0].role"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "messages[0].content[0].type",

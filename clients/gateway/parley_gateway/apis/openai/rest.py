@@ -27,9 +27,9 @@ DONE = b"data: [DONE]\n\n"
 _OPENAI_MODEL = re.compile(r"(gpt|chatgpt|whisper|tts|o\d)(-|$)")
 # Triton's words for a model that it has not loaded. One that is being loaded, or has failed, is known to it.
 _NOT_LOADED = re.compile(r"unknown model: '[^']*' is not found")
-_UNKNOWN_FIELD = re.compile(r"unknown field `([^`]+)`")
-_MISSING_FIELD = re.compile(r"missing required field `([^`]+)`")
-_PATH = re.compile(r" - at `\$\.?([^`]*)`")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]+)`")
+_MISSING_FIELD = re.compile(r"Object missing required field `([^`]+)`")
+_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 BodyT = TypeVar("BodyT")
 _CODES: dict[type[ParleyError], str] = {
     UnauthorizedError: "invalid_api_key",
@@ -97,12 +97,12 @@ def refusal_of(error: Exception, kind: Any) -> RefusedRequestError:
     text = describe_field_error(error, kind)
     path = _PATH.search(text)
     where = path.group(1) if path else ""
-    if unknown := _UNKNOWN_FIELD.search(text):
+    if unknown := _UNKNOWN_FIELD.match(text):
         param = f"{where}.{unknown.group(1)}".lstrip(".")
         return RefusedRequestError(
             f"Unrecognized request argument supplied: {param}", param=param, reason="unknown_parameter"
         )
-    if missing := _MISSING_FIELD.search(text):
+    if missing := _MISSING_FIELD.match(text):
         param = f"{where}.{missing.group(1)}".lstrip(".")
         return RefusedRequestError(
             f"Missing required parameter: '{param}'.", param=param, reason="missing_required_parameter"
