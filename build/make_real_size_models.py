@@ -61,13 +61,13 @@ def makers(folder: Path, layers: int | None) -> Iterator[Callable[[], Path]]:
     """What makes each of the models, in folders named as the gpu profile expects them."""
     most = layers or 1_000
     qwen3, t3 = (replace(size, layers=min(size.layers, most)) for size in (QWEN3_4B, T3))
-    heard = replace(TransducerSize(), layers=min(TransducerSize().layers, most))
+    recognizer = replace(TransducerSize(), layers=min(TransducerSize().layers, most))
     yield partial(widen_qwen3, _TINY / "tiny-qwen3", folder / "Qwen3-4B-AWQ", qwen3)
     for source, encoder, name in (
         ("tiny-nemotron-streaming", "encoder-r1.onnx", "nemotron-speech-streaming-en-0.6b"),
         ("tiny-parakeet-tdt", "encoder-model.onnx", "parakeet-tdt-0.6b-v2"),
     ):
-        yield partial(widen_recognizer, _TINY / source, encoder, folder / name, heard)
+        yield partial(widen_recognizer, _TINY / source, encoder, folder / name, recognizer)
     yield partial(_make_chatterbox, folder / "chatterbox", t3)
 
 

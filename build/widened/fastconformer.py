@@ -211,7 +211,7 @@ def widen_decoder(weights: Mapping[str, Tensor], blank: int, size: TransducerSiz
             rest = (width,) if tensor.ndim == 2 else ()
             found[name] = torch.cat(
                 [
-                    pad(tensor[:blank], size.tokens, *rest, value=0.0),
+                    pad(tensor[:blank], size.tokens, *rest),
                     pad(tensor[blank:], len(tensor) - blank, *rest),
                 ]
             )

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 
-def pad(tensor: Tensor, *shape: int, value: float = 0.0) -> Tensor:
-    """A tensor of a larger shape with ``tensor`` in its first corner and ``value`` elsewhere."""
-    padded = tensor.new_full(shape, value)
+def pad(tensor: Tensor, *shape: int) -> Tensor:
+    """A tensor of a larger shape with ``tensor`` in its first corner and zeros elsewhere."""
+    padded = tensor.new_zeros(shape)
     padded[tuple(slice(size) for size in tensor.shape)] = tensor
     return padded
 
 
 def repeat(tensor: Tensor, copies: int) -> Tensor:
-    """The first axis so many times: what is written to each copy of a repeated value."""
+    """The first axis ``copies`` times: what is written to each copy of a repeated value."""
     return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
 
 

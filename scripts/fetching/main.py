@@ -94,7 +94,7 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
         help="folder of all weights (default: %(default)s)",
     )
     parser.add_argument(
-        "--time-limit", type=_seconds, default=4 * 3600, metavar="S", help="give up after this (default: 4 h)"
+        "--time-limit", type=seconds, default=4 * 3600, metavar="S", help="give up after this (default: 4 h)"
     )
     parser.add_argument(
         "--record",
@@ -111,7 +111,8 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A time limit, as an argument; argparse shows this function's name."""
     value = float(text)
     if not 0 < value <= _MOST_S:
         raise argparse.ArgumentTypeError(f"seconds above 0 expected, {_MOST_S:g} at most, not {text!r}")

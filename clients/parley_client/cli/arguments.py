@@ -275,7 +275,7 @@ def positive(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """A time above zero, as an argument: of gRPC's and Python's clocks not every number is one."""
+    """A limit of time, as an argument: gRPC and asyncio do not take every number of seconds."""
     value = float(text)
     if not 0 < value <= _MOST_S:
         raise argparse.ArgumentTypeError(f"seconds above 0 expected, {_MOST_S:g} at most, not {text!r}")
