@@ -76,7 +76,7 @@ class Exchange:
 
 EXCHANGE = Exchange(
     question_s=1.4,  # mean of the questions in tests/data/open_conversation, which perf/load speaks
-    answer_words=8.3,  # mean of the answers in README.md
+    answer_words=8.3,  # mean of the answers of one `make demo`
     pause_s=0.75,  # mean of perf/load/plan.py
     latency_s=0.6,  # median in docs/measurements.md
     words_per_s=2.5,  # assumed, as the next one, for English

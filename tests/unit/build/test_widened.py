@@ -33,6 +33,15 @@ SETTINGS = DeviceSettings(torch.device("cpu"), row_sizes=(1,))
 REPOSITORY = ROOT / "model_repository"
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads of several test processes on few processors wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def speech():
     with wave.open(str(ROOT / "tests" / "data" / "conversation" / "04-timer.wav")) as file:
         assert file.getframerate() == 16_000
