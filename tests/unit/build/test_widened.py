@@ -5,6 +5,7 @@ from __future__ import annotations
 import wave
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
