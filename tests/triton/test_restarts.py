@@ -119,9 +119,9 @@ class Caller:
             await self._microphone.speak(self._question).ended.wait()
         return mark
 
-    async def ask_until(self, happened):
-        """Ask, and again while ``happened`` says no of the events since; return where those begin."""
-        mark = len(self.events)
+    async def ask_until(self, happened, mark=None):
+        """Ask, and again while ``happened`` says no of the events since ``mark``; return where they begin."""
+        mark = len(self.events) if mark is None else mark
         for _ in range(ATTEMPTS):
             await self.ask()
             if await self.until(lambda: happened(mark), ANSWER_S):
@@ -222,8 +222,9 @@ OUTAGES = {
 @pytest.mark.parametrize(("models", "told"), OUTAGES.values(), ids=OUTAGES)
 async def test_the_conversation_goes_on_when_a_model_was_unloaded(caller, administrator, models, told):
     await caller.settle()
+    mark = len(caller.events)
     await administrator.unload(*models)
-    mark = await expect_outage(caller, administrator, models, told)
+    await expect_outage(caller, administrator, models, told, mark)
     if "smart_turn" in models:
         assert "not_scored" in {event.reason for event in caller.of(TurnDecision, mark)}
 
@@ -231,14 +232,20 @@ async def test_the_conversation_goes_on_when_a_model_was_unloaded(caller, admini
 @pytest.mark.parametrize("model", ["nemotron_streaming", "espeak"])
 async def test_the_conversation_goes_on_when_a_process_was_killed(caller, administrator, model):
     await caller.settle()
+    mark = len(caller.events)
     administrator.kill(model)
-    await expect_outage(caller, administrator, (model,), OUTAGES[model][1])
+    await expect_outage(caller, administrator, (model,), OUTAGES[model][1], mark)
 
 
-async def expect_outage(caller, administrator, models, told):
-    """Ask without the models, bring them back, and ask again; where the events of all this begin."""
+async def expect_outage(caller, administrator, models, told, mark):
+    """Ask without the models, bring them back, and ask again.
+
+    ``mark``: where the events of all this begin, before the models went: an error is sent once, and may come
+    while they go.
+    """
     try:
-        mark = await caller.ask_until((lambda mark: told & caller.errors(mark)) if told else caller.answered)
+        happened = (lambda mark: told & caller.errors(mark)) if told else caller.answered
+        await caller.ask_until(happened, mark if told else None)
     finally:
         await administrator.unload(*models)
         await administrator.load(*reversed(models))
@@ -249,4 +256,3 @@ async def expect_outage(caller, administrator, models, told):
         # Each code is documented, and nothing was wrong with what the caller did.
         assert type(from_wire(f"{event.code}: {event.message}")).code == event.code, event
         assert event.retryable or event.code == "asr_fallback", event
-    return mark
