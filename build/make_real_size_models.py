@@ -21,12 +21,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
+from chatterbox_export.small_listeners import write_random_voices
 from parley.launcher.options import ROOT
-from parley.tts.voices.objects import FolderObjects
-from parley.tts.voices.store import VoiceStore
-from parley.tts.voices.voice import MAX_VOICE_BYTES, Voice
 from widened.chatterbox import widen_t3, write_s3gen
 from widened.decoder import QWEN3_4B, T3, DecoderSize, widen_qwen3
 from widened.fastconformer import TransducerSize, widen_recognizer
@@ -74,23 +70,8 @@ def makers(folder: Path, layers: int | None) -> Iterator[Callable[[], Path]]:
 def _make_chatterbox(folder: Path, t3: DecoderSize) -> Path:
     widen_t3(folder, t3)
     write_s3gen(folder)
-    asyncio.run(_write_voice(VoiceStore(FolderObjects(folder / "voices", MAX_VOICE_BYTES))))
+    asyncio.run(write_random_voices(folder, ["default"]))
     return folder
-
-
-async def _write_voice(store: VoiceStore) -> None:
-    """A random voice with a prompt of two seconds."""
-    noise = np.random.default_rng(0)
-    await store.put(
-        Voice(
-            "default",
-            noise.standard_normal(256, np.float32),
-            noise.integers(0, 6561, 60, np.int32),
-            noise.standard_normal(192, np.float32),
-            noise.integers(0, 6561, 50, np.int32),
-            noise.standard_normal((100, 80), np.float32),
-        )
-    )
 
 
 if __name__ == "__main__":

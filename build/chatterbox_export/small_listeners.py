@@ -1,17 +1,22 @@
-"""Shrunken random versions of the networks that make voices, with the published key names.
+"""Shrunken random versions of the networks that make voices, with the published key names, and random voices.
 
-They recognise no speaker, but different recordings give different voices.
+The networks recognise no speaker, but different recordings give different voices.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from parley.tts.voices.enrollment.networks import SpeakerEncoder, SpeechTokenizer
+from parley.tts.voices.objects import FolderObjects
+from parley.tts.voices.store import VoiceStore
+from parley.tts.voices.voice import MAX_VOICE_BYTES, Voice
 
 _DIGITS_SPREAD = 2.0  # all three values of each digit of a token come up
 
@@ -45,6 +50,23 @@ def small_listeners(
         for prefix, network in (("tokenizer", tokenizer), ("speaker_encoder", speaker))
         for name, tensor in network.state_dict().items()
     }
+
+
+async def write_random_voices(folder: Path, names: Sequence[str]) -> None:
+    """Store a voice of each name, with a prompt of two seconds, below the folder of a checkpoint."""
+    store = VoiceStore(FolderObjects(folder / "voices", MAX_VOICE_BYTES))
+    for seed, name in enumerate(names):
+        noise = np.random.default_rng(seed)
+        await store.put(
+            Voice(
+                name,
+                noise.standard_normal(256, np.float32),
+                noise.integers(0, 6561, 60, np.int32),
+                noise.standard_normal(192, np.float32),
+                noise.integers(0, 6561, 50, np.int32),
+                noise.standard_normal((100, 80), np.float32),
+            )
+        )
 
 
 def _fill(network: nn.Module, generator: torch.Generator) -> None:
