@@ -28,6 +28,7 @@ from widened.decoder import QWEN3_4B, T3, DecoderSize, widen_qwen3
 from widened.fastconformer import TransducerSize, widen_recognizer
 
 _TINY = ROOT / "models"
+_LEAST_LAYERS = 4
 
 
 def main() -> int:
@@ -48,9 +49,6 @@ def main() -> int:
             print(f"{size / 1e9:6.2f} GB  {path}", flush=True)
     print(f"made in {time.perf_counter() - began:.0f} s")
     return 0
-
-
-_LEAST_LAYERS = 4
 
 
 def makers(folder: Path, layers: int | None) -> Iterator[Callable[[], Path]]:

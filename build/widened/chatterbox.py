@@ -20,7 +20,7 @@ from parley.tts.s3gen.flow import Flow
 from parley.tts.s3gen.networks import Estimator, TokenEncoder
 from parley.tts.s3gen.vocoder import Vocoder
 from widened.decoder import T3, DecoderSize, widen_layers
-from widened.padding import head_places, pad, place, repeat
+from widened.padding import head_places, pad_inputs, place, repeat
 
 _SMALL = DecoderSize(width=128, layers=2, heads=2, kv_heads=2, head=64, inner=512)
 _PERCEIVER_HEADS = 4
@@ -63,12 +63,12 @@ def _widen(name: str, tensor: Tensor, size: DecoderSize) -> Tensor:
         places = head_places(_PERCEIVER_HEADS, small, wide)
         if ".proj_out." in name:
             return repeat(place(tensor, places, size.width, 1) if tensor.ndim == 2 else tensor, copies)
-        reads = pad(tensor, len(tensor), size.width) if tensor.ndim == 2 else tensor
+        reads = pad_inputs(tensor, size.width)
         # Scores are divided by the root of the head's width.
         factor = math.sqrt(wide / small) if ".to_k." in name else 1.0
         return factor * place(reads, places, size.width, 0)
     if name.endswith("_head.weight"):
-        return pad(tensor, len(tensor), size.width)
+        return pad_inputs(tensor, size.width)
     if (name.startswith("cond_enc.") and tensor.ndim < 3) or name == "tfmr.norm.weight":
         return repeat(tensor, copies)
     return tensor.repeat(*[1] * (tensor.ndim - 1), copies)  # tables

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from widened.padding import pad, place, repeat
+from widened.padding import pad_inputs, pad_outputs, place, repeat
 
 _SILENT = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 _COPIED = ("chat_template.jinja", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
@@ -126,14 +126,14 @@ def _widen(name: str, tensor: Tensor, small: DecoderSize, size: DecoderSize) -> 
     if "layernorm" in name:
         return repeat(tensor, copies)
     if name.endswith("down_proj.weight"):
-        return repeat(pad(tensor, len(tensor), size.inner), copies)
+        return repeat(pad_inputs(tensor, size.inner), copies)
     if name.endswith("o_proj.weight"):
         return repeat(
             place(tensor, _entries(_queries(small, size), small, size), size.heads * size.head, 1), copies
         )
-    reads = pad(tensor, len(tensor), size.width)
+    reads = pad_inputs(tensor, size.width)
     if name.startswith("mlp."):
-        return pad(reads, size.inner, size.width)
+        return pad_outputs(reads, size.inner)
     heads = _queries(small, size) if "q_proj" in name else range(small.kv_heads)
     count = size.heads if "q_proj" in name else size.kv_heads
     return place(reads, _entries(heads, small, size), count * size.head, 0)

@@ -22,9 +22,10 @@ from torch import Tensor
 from parley.asr.checkpoint import BLANK, CONFIG_FILE, VOCABULARY_FILE, WEIGHTS_FILE
 from parley.asr.device.fastconformer import EncoderSizes
 from parley.asr.device.weights import ENCODER, read_weights
-from widened.padding import head_places, pad, place, repeat
+from widened.padding import head_places, pad, pad_inputs, pad_outputs, place, repeat
 
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
+_EMBEDDING = "decoder.prediction.embed.weight"
 _OUT = re.compile(r"joint\.joint_net\.\d+\.(weight|bias)")
 _LSTM = "decoder.prediction.dec_rnn.lstm"
 _GATES = 4
@@ -120,7 +121,7 @@ def _subsampling(own: Mapping[str, Tensor], small: EncoderSizes, size: Transduce
             )
     out = own[f"{ENCODER}pre_encode.out.weight"]
     bands = small.subsampled(small.bands)
-    found["out.weight"] = repeat(pad(out, len(out), size.channels * bands), size.copies)
+    found["out.weight"] = repeat(pad_inputs(out, size.channels * bands), size.copies)
     found["out.bias"] = repeat(own[f"{ENCODER}pre_encode.out.bias"], size.copies)
     return found
 
@@ -150,8 +151,8 @@ class _Products:
             "linear_v": self._to_heads,
             "linear_pos": self._positions,
             "linear_out": self._from_heads,
-            "linear1": lambda tensor: pad(self._reads(tensor), size.inner, *self._reads(tensor).shape[1:]),
-            "linear2": self._from_inner,
+            "linear1": lambda tensor: pad_outputs(self._reads(tensor), size.inner),
+            "linear2": lambda tensor: repeat(pad_inputs(tensor, size.inner), size.copies),
             "pointwise_conv1": self._gated,
             "pointwise_conv2": lambda tensor: repeat(self._reads(tensor), size.copies),
         }
@@ -163,7 +164,7 @@ class _Products:
 
     def _reads(self, tensor: Tensor) -> Tensor:
         """A matrix that reads the first copy, or a bias as it is."""
-        return pad(tensor, len(tensor), self._width) if tensor.ndim > 1 else tensor
+        return pad_inputs(tensor, self._width)
 
     def _to_heads(self, tensor: Tensor) -> Tensor:
         return place(self._reads(tensor), self._places, self._width, 0)
@@ -174,10 +175,6 @@ class _Products:
 
     def _from_heads(self, tensor: Tensor) -> Tensor:
         inside = place(tensor, self._places, self._width, 1) if tensor.ndim > 1 else tensor
-        return repeat(inside, self._size.copies)
-
-    def _from_inner(self, tensor: Tensor) -> Tensor:
-        inside = pad(tensor, len(tensor), self._size.inner) if tensor.ndim > 1 else tensor
         return repeat(inside, self._size.copies)
 
     def _gated(self, tensor: Tensor) -> Tensor:
@@ -204,18 +201,11 @@ def widen_decoder(weights: Mapping[str, Tensor], blank: int, size: TransducerSiz
             parts = tensor.chunk(_GATES)
             shape = (width,) if tensor.ndim == 1 else (width, width)
             found[name] = torch.cat([pad(part, *shape) for part in parts])
-        elif name == "decoder.prediction.embed.weight":
-            found[name] = torch.cat([pad(tensor[:blank], size.tokens, width), pad(tensor[blank:], 1, width)])
-        elif match := _OUT.fullmatch(name):
-            never = _NEVER if match[1] == "bias" else 0.0
-            rest = (width,) if tensor.ndim == 2 else ()
-            found[name] = torch.cat(
-                [
-                    pad(tensor[:blank], size.tokens, *rest),
-                    pad(tensor[blank:], len(tensor) - blank, *rest),
-                ]
-            )
-            found[name][blank : size.tokens] = never
+        elif name == _EMBEDDING or _OUT.fullmatch(name):
+            wide = pad_inputs(tensor, width)
+            found[name] = torch.cat([pad_outputs(wide[:blank], size.tokens), wide[blank:]])
+            if wide.ndim == 1:
+                found[name][blank : size.tokens] = _NEVER
         elif name == "joint.enc.weight":
             found[name] = pad(tensor, width, tensor.shape[1] * size.copies)
         elif name.startswith("joint."):

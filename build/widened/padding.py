@@ -13,6 +13,16 @@ def pad(tensor: Tensor, *shape: int) -> Tensor:
     return padded
 
 
+def pad_inputs(tensor: Tensor, size: int) -> Tensor:
+    """A product that reads the first of ``size`` inputs; a bias as it is."""
+    return pad(tensor, len(tensor), size) if tensor.ndim > 1 else tensor
+
+
+def pad_outputs(tensor: Tensor, size: int) -> Tensor:
+    """A product, or its bias, with ``size`` outputs, of which the added ones are zero."""
+    return pad(tensor, size, *tensor.shape[1:])
+
+
 def repeat(tensor: Tensor, copies: int) -> Tensor:
     """The first axis ``copies`` times: what is written to each copy of a repeated value."""
     return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
