@@ -17,7 +17,7 @@ from parley.errors import DeadlineExceededError, ParleyError
 from parley.protocol import ToolCancelled, ToolRequest, ToolResponse
 from parley_client.call_session import CallSession
 from parley_client.call_stats import CallStats
-from parley_client.errors import CallLostError
+from parley_client.errors import CallEndedError, CallLostError
 from parley_client.events import CallEvent
 from parley_client.options import Bounds, Deadlines, check_keys, check_size, check_start, check_text
 from parley_client.queues import BYTES_PER_MS, EventQueue, SendQueue
@@ -82,6 +82,8 @@ class CallTools:
     def _send(self, request: ToolRequest, response: ToolResponse) -> None:
         try:
             self._respond(response)
+        except CallEndedError:
+            pass  # after the hang-up the server waits for no tool, and its `closed` is still to come
         except ParleyError as error:
             self._on_failure(request, error)
 

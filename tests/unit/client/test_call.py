@@ -900,6 +900,36 @@ async def test_leaving_stops_the_tools_that_run():
     assert stopped.is_set()
 
 
+async def test_a_tool_that_ends_after_the_hang_up_changes_nothing():
+    begun, hung_up, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        """Last longer than the call."""
+        begun.set()
+        await hung_up.wait()
+        asyncio.get_running_loop().call_soon(ended.set)
+        return "late"
+
+    async def agent(stream):
+        assert (await stream.frames.get()).start
+        stream.say(CONNECTED)
+        stream.say(protocol.ToolRequest(turn=1, call_id="c1", name="slow", arguments={}))
+        while not (await stream.frames.get()).end:
+            pass
+        hung_up.set()
+        await ended.wait()
+        await asyncio.sleep(0)
+        stream.hang_up()
+        stream.end()
+
+    async with dial(FakeAgent(agent), tools=[slow]) as call:
+        await begun.wait()
+        closed = await call.hang_up()
+        assert closed is not None
+        assert closed.reason == "ended"
+        assert [type(event) async for event in call][-1] is protocol.Closed
+
+
 async def test_a_repeated_request_runs_once():
     runs, release = [], asyncio.Event()
 
