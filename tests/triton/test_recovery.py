@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 
 import pytest
@@ -12,6 +13,7 @@ from chaos.callers import calling, until_all_answered
 from leftovers import AGENT_MODELS, ANY_PORTS, leftovers
 
 from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.processes import child_state, find_stubs
 
 CALLS = 2
 LIMIT_S = 180.0  # a language model is loaded beside callers that go on
@@ -24,7 +26,8 @@ def supervised(tmp_path_factory):
     """A server of its own, whose models' processes are killed."""
     state = tmp_path_factory.mktemp("recovery")
     running = EmbeddedServer(
-        ServerOptions(load_models=AGENT_MODELS, state_dir=state, exit_timeout_s=8, **ANY_PORTS)
+        ServerOptions(load_models=AGENT_MODELS, state_dir=state, exit_timeout_s=8, **ANY_PORTS),
+        on_progress=lambda line: print(f"{time.time():.1f} {line}"),
     )
     with running:
         session = running.pid
@@ -43,6 +46,10 @@ def check(server, case):
     """Nothing was lost that did not depend on the process; Triton's own fault is told from ours."""
     if not case.passed and died_of_a_lock(server):
         pytest.skip("Triton 24.10 ends when a process is killed that holds the lock of its shared memory")
+    if not case.passed:
+        print(f"{time.time():.1f} {server.record_path.read_text()}")
+        for stub in find_stubs(server.pid):
+            print(stub, child_state(stub.pid, server.pid))
     assert case.passed, case
 
 
