@@ -10,7 +10,10 @@ ARGS ?=
 SUITES := unit kernels triton open frameworks browser deploy
 REPORTS := .cache/tests
 # With a report, skipped tests are left to the summary of all suites.
-REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT))
+REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT)) $(REPEATING)
+# Not empty: only the tests that failed last time, one at a time, until one fails again.
+REPEAT ?=
+REPEATING = $(if $(REPEAT),--last-failed --last-failed-no-failures none --maxfail 1)
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 # What "make images" builds; empty: all but the image for GPUs.
@@ -73,8 +76,10 @@ gateway: setup ## Let browsers and other clients in to the server started by "ma
 	@$(call quiet-if-interrupted,.venv/bin/parley gateway $(ARGS))
 
 test: setup ## Run all tests, those against the real server too; lists what was not run
-	@rm -rf $(REPORTS); status=0; for suite in $(SUITES); do \
-	    $(MAKE) --no-print-directory test-$$suite REPORT=$(CURDIR)/$(REPORTS)/$$suite.xml || status=1; \
+	@# Audio passes in real time, and a machine may stall for a second. What fails is repeated alone, once.
+	@rm -rf $(REPORTS); status=0; for suite in $(SUITES); do report=$(CURDIR)/$(REPORTS)/$$suite; \
+	    $(MAKE) --no-print-directory test-$$suite REPORT=$$report.xml || \
+	    $(MAKE) --no-print-directory test-$$suite REPORT=$$report.again.xml REPEAT=1 || status=1; \
 	done; $(PY) tests/summary.py $(REPORTS); exit $$status
 
 test-unit: setup ## Run the tests that need no server
@@ -82,7 +87,8 @@ test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --cluster
 	@$(PYTHON3) scripts/setup --prometheus
 	@# One process more than processors: some tests wait for programs of their own.
-	@$(PY) -m pytest tests/unit -n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist worksteal $(REPORTING) $(ARGS)
+	@$(PY) -m pytest tests/unit $(if $(REPEAT),,-n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist worksteal) \
+	    $(REPORTING) $(ARGS)
 
 test-cpus: setup ## Run the numeric tests with the libraries' code for other processors
 	@$(PY) tests/cpus.py $(ARGS)
@@ -96,7 +102,7 @@ test-deploy: setup setup-deploy ## Render the Helm chart with many values, and c
 
 test-triton: setup ## Run the tests against the real server
 	@# Two servers, as most of the time passes in real time.
-	@$(PY) -m pytest tests/triton -n 2 --dist loadfile $(REPORTING) $(ARGS)
+	@$(PY) -m pytest tests/triton $(if $(REPEAT),,-n 2 --dist loadfile) $(REPORTING) $(ARGS)
 
 test-open: setup ## Run the tests of the profile open with its real weights, which are fetched first
 	@scripts/fetch_models --time-limit 1200 --profile open || [ $$? -eq 1 ] && \

@@ -1,7 +1,8 @@
-"""Names what the tests of all suites were skipped for, each thing once.
+"""Names the tests that passed only when repeated, and once for all suites what others were skipped for.
 
-``summary.py FOLDER`` reads the JUnit files that pytest has written there. A test that lacks something of the
-machine is skipped with the reason "needs NAME".
+``summary.py FOLDER`` reads the JUnit files that pytest has written there: ``SUITE.xml``, and
+``SUITE.again.xml`` of what failed and was repeated. A test that lacks something of the machine is skipped
+with the reason "needs NAME".
 """
 
 from __future__ import annotations
@@ -12,17 +13,28 @@ from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+_AGAIN = "*.again.xml"
 _NEEDS = re.compile(r"needs (.+)|could not import '([^'.]+)")
 
 
 def skips(folder: Path) -> Counter[str]:
     """How many tests were skipped for each reason, in the order of the suites."""
     found: Counter[str] = Counter()
-    for path in sorted(folder.glob("*.xml")):
+    for path in sorted(set(folder.glob("*.xml")) - set(folder.glob(_AGAIN))):
         for skipped in ET.parse(path).iter("skipped"):  # noqa: S314 - pytest has just written it
             if skipped.get("type") == "pytest.skip":
                 found[skipped.get("message", "")] += 1
     return found
+
+
+def repeated(folder: Path) -> list[str]:
+    """Names of the tests that failed, and passed when they were repeated."""
+    return [
+        f"{case.get('classname')}::{case.get('name')}"
+        for path in sorted(folder.glob(_AGAIN))
+        for case in ET.parse(path).iter("testcase")  # noqa: S314 - pytest has just written it
+        if not {child.tag for child in case} & {"failure", "error", "skipped"}
+    ]
 
 
 def lines(found: Counter[str]) -> list[str]:
@@ -43,5 +55,8 @@ def _tests(count: int) -> str:
 
 
 if __name__ == "__main__":
-    for line in lines(skips(Path(sys.argv[1]))):
+    reports = Path(sys.argv[1])
+    for name in repeated(reports):
+        print(f"failed, and passed when it was repeated: {name}")
+    for line in lines(skips(reports)):
         print(line)

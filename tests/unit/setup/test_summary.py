@@ -56,5 +56,37 @@ def test_each_missing_thing_is_named_once_for_all_suites(tmp_path):
     ]
 
 
+UNSTEADY = """
+from pathlib import Path
+
+RUNS = Path(__file__).with_name("runs")
+
+def test_steady():
+    pass
+
+def test_unsteady():
+    RUNS.write_text(RUNS.read_text() + "x" if RUNS.exists() else "x")
+    assert len(RUNS.read_text()) > 1
+"""
+
+
+def test_what_passed_only_when_it_was_repeated_is_named(tmp_path):
+    (tmp_path / "test_some.py").write_text(UNSTEADY)
+    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(tmp_path)]
+    for report, again in (("suite.xml", []), ("suite.again.xml", ["--last-failed"])):
+        done = subprocess.run(
+            [*command, f"--junit-xml={tmp_path / 'reports' / report}", *again, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        )
+        assert done.returncode == (0 if again else 1), done.stdout
+    assert summary(tmp_path / "reports").splitlines() == [
+        "failed, and passed when it was repeated: test_some::test_unsteady"
+    ]
+
+
 def test_nothing_is_said_where_all_was_run(tmp_path):
     assert summary(tmp_path) == ""
