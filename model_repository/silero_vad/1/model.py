@@ -24,7 +24,7 @@ class TritonPythonModel:
         """Load the network."""
         log_to_triton(pb_utils, args["model_name"])
         parameters = Parameters.from_args(args)
-        folder = resolve_weights(parameters, str(bundled_folder()), [FILE])
+        folder = resolve_weights(parameters, bundled_folder, [FILE])
         self._service = VadService(SileroVad(open_configured(folder / FILE, parameters)))
 
     def execute(self, requests: list[Any]) -> list[Any]:

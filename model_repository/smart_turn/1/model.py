@@ -6,15 +6,12 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.smart_turn import SmartTurnRequests, SmartTurnService
-from parley.runtime.onnx import open_configured
+from parley.models.smart_turn import SmartTurnRequests, SmartTurnService, load_network
 from parley.runtime.parameters import Parameters
-from parley.runtime.weights import resolve_weights
 from parley.triton.absent_weights import loads_without_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.observability import log_to_triton
-from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 
 @loads_without_weights(pb_utils)
@@ -25,10 +22,8 @@ class TritonPythonModel:
         """Load the network."""
         log_to_triton(pb_utils, args["model_name"])
         parameters = Parameters.from_args(args)
-        folder = resolve_weights(parameters, str(bundled_folder()))
-        session = open_configured(network_file(folder), parameters)
         rows = parameters.integer("rows", 1, minimum=1)
-        service = SmartTurnService(SmartTurn(session, rows=rows))
+        service = SmartTurnService(load_network(parameters, rows=rows))
         service.warm_up()
         self._requests = SmartTurnRequests(
             pb_utils,

@@ -16,15 +16,33 @@ from parley.audio.whisper_mel import SAMPLE_RATE
 from parley.errors import InvalidAudioError, OverloadedError, ParleyError, ShuttingDownError
 from parley.inference import Tensor, decode_request
 from parley.runtime.batching import Tensors, run_together
+from parley.runtime.onnx import open_configured
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
-from parley.turns.smart_turn import SAMPLES, SmartTurn, TurnRequest
+from parley.turns.smart_turn import SAMPLES, SmartTurn, TurnRequest, bundled_folder, network_file
 
 _CLOSE_S = 5.0
 _requests = msgspec.json.Decoder(TurnRequest)
 _DEFAULTS = TurnRequest()
 _log = logging.getLogger(__name__)
+
+
+def load_network(parameters: Parameters, *, rows: int) -> SmartTurn:
+    """The network in the folder that the model's settings name, else that of the package ``pipecat-ai``.
+
+    Args:
+        parameters: of the model.
+        rows: pauses in one run of the network.
+
+    Raises:
+        WeightsNotFoundError: there is no such folder, it has no network, or the package is not installed.
+        ModelLoadingError: the network cannot be opened.
+    """
+    folder = resolve_weights(parameters, bundled_folder)
+    return SmartTurn(open_configured(network_file(folder), parameters), rows=rows)
 
 
 class SmartTurnRequests:

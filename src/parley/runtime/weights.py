@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from parley.errors import WeightsNotFoundError
@@ -61,7 +61,7 @@ def models_dir(parameters: Parameters) -> Path:
 
 def resolve_weights(
     parameters: Parameters,
-    default: str,
+    default: str | Callable[[], Path],
     required: Sequence[str] = (),
     *,
     setting: str = _OWN,
@@ -71,7 +71,8 @@ def resolve_weights(
 
     The first of these that is set counts: the environment variable ``PARLEY_WEIGHTS_<MODEL>``
     (an operator's choice for this one server), the model's parameter ``weights`` (a profile's
-    choice), ``default``. A relative name is a folder in :func:`models_dir`.
+    choice), ``default``. A relative name is a folder in :func:`models_dir`. A ``default`` that may be
+    absent, as in a package, is a function, which is called only where it counts.
 
     ``setting`` may be another parameter that names weights; its variable is ``PARLEY_<MODEL>_<SETTING>``.
     ``remedy`` is what can be done where the folder is there and a file is missing, besides the usual.
@@ -81,7 +82,7 @@ def resolve_weights(
     """
     variable = weights_variable(parameters.model) if setting == _OWN else parameters.variable(setting)
     given = parameters.environment.get(variable, "")
-    name = given or parameters.text(setting, default)
+    name = given or parameters.text(setting, "") or str(default() if callable(default) else default)
     folder = models_dir(parameters) / name
     missing = [file for file in required if not (folder / file).is_file()]
     if folder.is_dir() and not missing:

@@ -33,6 +33,19 @@ def test_order_of_choices(root):
     assert resolve_weights(parameters(root, override, weights="chosen"), "default") == models / "operator"
 
 
+def test_a_default_in_a_package_is_looked_for_only_where_no_folder_is_named(root):
+    def absent():
+        raise WeightsNotFoundError("the package is not installed")
+
+    models = root / "models"
+    override = {"PARLEY_WEIGHTS_QWEN3": "operator"}
+    assert resolve_weights(parameters(root, override), absent) == models / "operator"
+    assert resolve_weights(parameters(root, weights="chosen"), absent) == models / "chosen"
+    assert resolve_weights(parameters(root), lambda: models / "default") == models / "default"
+    with pytest.raises(WeightsNotFoundError, match="the package is not installed"):
+        resolve_weights(parameters(root), absent)
+
+
 def test_absolute_path_and_models_dir(root, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "w").mkdir()

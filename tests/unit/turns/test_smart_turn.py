@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +14,9 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.errors import InferenceError, InvalidAudioError, WeightsNotFoundError
-from parley.models.smart_turn import SmartTurnService
+from parley.models.smart_turn import SmartTurnService, load_network
 from parley.runtime.onnx import open_session
+from parley.runtime.parameters import Parameters
 from parley.turns import smart_turn
 from parley.turns.smart_turn import (
     BANDS,
@@ -169,6 +171,19 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(smart_turn.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(WeightsNotFoundError, match="pipecat-ai"):
         bundled_folder()
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment"),
+    [({"weights": str(TINY)}, {}), ({}, {"PARLEY_WEIGHTS_SMART_TURN": str(TINY)})],
+    ids=["parameter", "variable"],
+)
+def test_a_folder_of_weights_does_without_the_package(monkeypatch, settings, environment):
+    monkeypatch.setitem(sys.modules, "pipecat", None)
+    network = load_network(Parameters("smart_turn", settings, environment=environment), rows=1)
+    assert network.score([np.zeros(16_000, np.int16)]).shape == (1,)
+    with pytest.raises(WeightsNotFoundError, match="pipecat-ai"):
+        load_network(Parameters("smart_turn", {}, environment={}), rows=1)
 
 
 def test_each_request_gets_the_scores_of_its_own_rows(network, clips):
