@@ -86,12 +86,7 @@ class Checkpoint:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Languages that it understands; where they are not known, English."""
-        return self.known_languages or ("en",)
-
-    @property
-    def known_languages(self) -> tuple[str, ...]:
-        """Those of its prompts, or that its publisher lists; empty: not known."""
+        """Languages of its prompts, or that its publisher lists; empty: not known."""
         return tuple(self.config.prompts) or self.config.languages
 
     def prompt(self, language: str) -> int:

@@ -290,9 +290,9 @@ def check_languages(parameters: Parameters, checkpoint: Checkpoint) -> None:
     Raises:
         ModelLoadingError: there is no prompt for one of them.
     """
-    own = checkpoint.languages
-    for language in read_languages(parameters, own):
-        if checkpoint.config.prompts and find_language(language, own) is None:
+    own = tuple(checkpoint.config.prompts)
+    for language in read_languages(parameters, own) if own else ():
+        if find_language(language, own) is None:
             raise ModelLoadingError(
                 f"languages of model {parameters.model} has {language}; its weights have prompts for "
                 f"{', '.join(own)}"

@@ -29,7 +29,8 @@ def load_features(parameters: Parameters) -> RecordingFeatures:
     )
     recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
     detector = SileroVad(open_session(bundled_folder() / FILE))
-    return RecordingFeatures(LogMel(export.config), detector, recording, read_limits(parameters))
+    limits = read_limits(parameters, export.languages)
+    return RecordingFeatures(LogMel(export.config), detector, recording, limits)
 
 
 def load_texts(parameters: Parameters) -> RecordingTexts:

@@ -80,13 +80,12 @@ class RecordingRequests:
         self._traces.follow(responder, "transcribe", request.traceparent, length)
 
 
-def read_limits(parameters: Parameters, languages: Sequence[str] = ()) -> TranscriptionLimits:
+def read_limits(parameters: Parameters, languages: Sequence[str]) -> TranscriptionLimits:
     """What is accepted (parameters ``languages``, ``max_audio_ms`` and ``max_pending_ms``).
 
-    ``languages``: those of the weights, which all count where the parameter is not set or ``all``; empty: not
-    known, so that they are those of the parameter, or English.
+    ``languages``: those of the weights, as for :func:`parley.models.recognition.read_languages`.
     """
-    taken = read_languages(parameters, languages or ("en",))
+    taken = read_languages(parameters, languages)
     return TranscriptionLimits(
         taken,
         max_audio_ms=parameters.integer("max_audio_ms", 24 * 60_000, minimum=1_000),
@@ -126,7 +125,7 @@ class TranscriptionModel(RecordingRequests):
         )
         recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
         mel = LogMel(export.config)
-        limits = read_limits(parameters, export.known_languages)
+        limits = read_limits(parameters, export.languages)
         client = InProcessBlockingClient(pb_utils)
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         rounds = TranscriptionRounds(

@@ -64,9 +64,21 @@ def max_chunk_ms(parameters: Parameters) -> int:
 
 
 def read_languages(parameters: Parameters, own: Sequence[str]) -> Sequence[str]:
-    """A model's languages (parameter ``languages``); not set or ``all``: ``own``, those of its weights."""
+    """A model's languages (parameter ``languages``); not set or ``all``: ``own``, those of its weights.
+
+    Weights that list none (``own`` is empty) count as English, and a warning is logged.
+    """
     named = parameters.names("languages", ALL_LANGUAGES)
-    return own if named == (ALL_LANGUAGES,) else named
+    if named != (ALL_LANGUAGES,):
+        return named
+    if not own:
+        _log.warning(
+            "the weights of %s do not list the languages that they understand, and count as English: list "
+            "them in %s, or export the weights again (docs/asr-models.md)",
+            parameters.model,
+            parameters.variable("languages"),
+        )
+    return own or ("en",)
 
 
 def open_detector(parameters: Parameters, client: BlockingModelClient, *, timeout_s: float) -> Detector:
@@ -99,7 +111,7 @@ class RecognitionModel:
         """Serve ``pipeline`` with the parameters ``max_sessions``, ``languages`` and ``max_chunk_ms``.
 
         The idle limit is that of the model's sequences. ``families`` are metrics of this model only;
-        ``languages`` are those of its weights, which all count where the parameter is not set or ``all``.
+        ``languages`` are those of its weights, as for :func:`read_languages`.
 
         Raises:
             ModelLoadingError: a setting has a value that it cannot have.

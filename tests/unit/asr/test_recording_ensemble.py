@@ -8,16 +8,25 @@ import numpy as np
 import pytest
 from test_transcription import finish
 
+from parley.asr.checkpoint import CONFIG_FILE, VOCABULARY_FILE
 from parley.asr.features.log_mel import LogMel
 from parley.asr.files.ensemble import RecordingFeatures, RecordingTexts
 from parley.asr.files.recording import Recording, RecordingLimits, WindowPlan
 from parley.asr.files.service import TranscriptionLimits
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.offline.networks import TOKEN_OUTPUTS
-from parley.errors import InferenceError, InvalidAudioError, InvalidInputError, InvalidMessageError
+from parley.errors import (
+    InferenceError,
+    InvalidAudioError,
+    InvalidInputError,
+    InvalidMessageError,
+    UnsupportedLanguageError,
+)
 from parley.inference import struct_tensor, tensor_struct
 from parley.models.parakeet_encoder import EncoderService
+from parley.models.parakeet_ensemble import load_features
 from parley.protocol import VadOptions
+from parley.runtime.parameters import Parameters
 
 PAUSE_MS = 300
 
@@ -182,3 +191,18 @@ def test_tokens_that_no_decoder_gives_are_refused(export, name, value):
     assert isinstance(bad, InvalidInputError)
     (empty,) = texts.serve([{own: rows[:0] for own, rows in request.items()}])
     assert isinstance(empty, InvalidInputError)
+
+
+def test_all_languages_are_those_that_the_weights_list(export, tmp_path):
+    (tmp_path / VOCABULARY_FILE).write_bytes((export.folder / VOCABULARY_FILE).read_bytes())
+    config = json.loads((export.folder / CONFIG_FILE).read_text())
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(config | {"languages": ["de", "fr"]}))
+    settings = {"languages": "all", "weights": str(tmp_path)}
+    features = load_features(Parameters("parakeet_features", settings, environment={}))
+
+    def begin(language):
+        request = struct_tensor(TranscribeRequest(language=language), batched=True)
+        return features.serve([{"AUDIO": np.zeros((1, 16_000), np.int16), "REQUEST": request}])[0]
+
+    assert "FEATURES" in begin("fr")
+    assert isinstance(begin("en"), UnsupportedLanguageError)

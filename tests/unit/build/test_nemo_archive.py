@@ -104,4 +104,5 @@ def test_the_manifest_has_the_languages_of_models_without_prompts():
     entries = archive.load()
     assert entries["parakeet-tdt-0.6b-v2"].languages == ("en",)
     assert len(set(entries["parakeet-tdt-0.6b-v3"].languages)) == 25
+    assert entries["nemotron-speech-streaming-en-0.6b"].languages == ("en",)
     assert entries["nemotron-3.5-asr-streaming-0.6b"].languages == ()

@@ -54,9 +54,23 @@ def model(pb_utils):
     ("setting", "languages"),
     [(None, ("en", "es")), ("all", ("en", "es")), ("es, en-GB", ("es", "en-GB"))],
 )
-def test_languages_are_those_of_the_weights_or_of_the_setting(setting, languages):
+def test_languages_are_those_of_the_weights_or_of_the_setting(setting, languages, caplog):
     values = {} if setting is None else {"languages": setting}
     assert read_languages(Parameters("rail", values, environment={}), ("en", "es")) == languages
+    assert not caplog.records
+
+
+def test_weights_that_list_no_languages_count_as_english_and_the_log_says_so(caplog):
+    assert read_languages(Parameters("rail", {"languages": "all"}, environment={}), ()) == ("en",)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "rail" in record.getMessage()
+    assert "PARLEY_RAIL_LANGUAGES" in record.getMessage()
+
+
+def test_languages_of_the_setting_do_without_those_of_the_weights(caplog):
+    assert read_languages(Parameters("rail", {"languages": "de,fr"}, environment={}), ()) == ("de", "fr")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("setting", ["all", "en", "es-MX,en-US"])

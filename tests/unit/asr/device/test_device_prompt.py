@@ -165,8 +165,7 @@ def test_a_graph_gives_its_weights_back(export):
     assert not set(PARAMETERS) & set(read_weights(plain.folder, EXPORT.encoder(0), plain.decoder))
 
 
-def test_a_model_without_prompts_has_english_and_one_prompt_for_everything():
-    assert EXPORT.checkpoint.languages == ("en",)
+def test_a_model_without_prompts_has_one_prompt_for_everything():
     assert EXPORT.checkpoint.prompt("es") == 0
     assert LanguagePrompt.of({}, {}, 144, CPU) is None
 
