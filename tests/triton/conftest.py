@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import tritonclient.grpc as triton
 from leftovers import ANY_PORTS, leftovers
+from xdist.scheduler import LoadFileScheduling
 
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT, TINY_PROFILE
@@ -26,6 +27,31 @@ _ALONE = {
     "test_smart_turn.py",
     "test_traces.py",
 }
+
+
+class _Scheduling(LoadFileScheduling):
+    """One process runs all files that share a server, and one all those that run alone, at the end.
+
+    Each process that needs a server starts one. A file that runs alone waits for the other processes, and
+    they wait for it.
+    """
+
+    def _split_scope(self, nodeid):
+        file = super()._split_scope(nodeid)
+        folder, _, name = file.rpartition("/")
+        if folder.endswith("/chatterbox"):
+            return folder
+        return "alone" if name in _ALONE else file
+
+    def _assign_work_unit(self, node):
+        if "alone" in self.workqueue:
+            self.workqueue.move_to_end("alone")
+        super()._assign_work_unit(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return _Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 class _FileLock:
