@@ -13,6 +13,9 @@ from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
 LIMIT_S = 240
+CLIPS = ROOT / "tests/data/conversation"
+# All callers speak in real time: a few short words, with short answers.
+WORDS = ("01-hello.wav", "13-thank-you.wav")
 
 
 @pytest.fixture
@@ -41,12 +44,12 @@ async def run(*arguments):
 @pytest.mark.parametrize("way", ["server", "gateway"])
 async def test_calls_are_stepped_up_to_the_limit(server, gateway, tmp_path, way):
     address = server.endpoints.grpc if way == "server" else gateway
-    path = tmp_path / "capacity.json"
+    path, script = tmp_path / "capacity.json", tmp_path / "script.toml"
+    script.write_text("".join(f'[[turn]]\nsay = "{CLIPS / name}"\npause_ms = 100\n' for name in WORDS))
+    options = ("--profile", "tiny", "--script", str(script), "--json", str(path))
     # So patient that a busy machine holds it; the few turns are too few to be sure.
-    options = ("--p95-ms", "15000", "--turns", "1", "--most", "2", "--json", str(path))
-    status, printed = await run(
-        "-m", "parley_client", "capacity", f"--{way}", address, "--profile", "tiny", *options
-    )
+    options += ("--p95-ms", "15000", "--turns", "1", "--most", "2")
+    status, printed = await run("-m", "parley_client", "capacity", f"--{way}", address, *options)
     assert status in (0, 1), printed
     measured = json.loads(path.read_text())
     assert measured["complete"], printed
@@ -58,11 +61,13 @@ async def test_calls_are_stepped_up_to_the_limit(server, gateway, tmp_path, way)
 
 @pytest.mark.timeout(LIMIT_S + 60)
 async def test_every_stage_is_measured_by_grpc(server, tmp_path):
-    path = tmp_path / "stages.json"
+    path, spoken = tmp_path / "stages.json", tmp_path / "spoken.json"
+    spoken.write_text(json.dumps([{"file": str(CLIPS / WORDS[0]), "text": "hello"}]))
     url = f"url={server.endpoints.grpc}"
     wanted = [f"parley-{stage},{url}" for stage in ("recognizer", "recording", "llm", "voice", "call")]
     endpoints = [part for one in wanted for part in ("--endpoint", one)]
-    options = ("--no-own", "--profile", "tiny", "--concurrency", "1", "--turns", "3", "--json", str(path))
+    options = ("--no-own", "--profile", "tiny", "--concurrency", "1", "--turns", "3")
+    options += ("--utterances", str(spoken), "--json", str(path))
     status, printed = await run("perf/bench_stages.py", *options, *endpoints)
     assert status == 0, printed
     levels = json.loads(path.read_text())["levels"]
