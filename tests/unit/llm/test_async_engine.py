@@ -13,7 +13,11 @@ from parley.llm.engine import EngineRequest
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineMetrics
 from parley.metrics import MetricsRecorder
 
-async_llm = pytest.importorskip("parley.llm.async_llm", exc_type=ImportError)
+
+@pytest.fixture(scope="module")
+def async_llm():
+    """Imports vLLM, which takes seconds: not in every process that collects tests."""
+    return pytest.importorskip("parley.llm.async_llm", exc_type=ImportError)
 
 
 class Core:
@@ -52,7 +56,7 @@ class Translation:
 
 
 @pytest.fixture
-async def make(monkeypatch):
+async def make(async_llm, monkeypatch):
     monkeypatch.setattr(async_llm, "AsyncLLM", Core)
     made = []
 

@@ -16,7 +16,11 @@ from parley.llm.engine_metrics import (
 )
 from parley.metrics import MetricsRecorder
 
-vllm_stats = pytest.importorskip("parley.llm.vllm_stats", exc_type=ImportError)
+
+@pytest.fixture(scope="module")
+def vllm_stats():
+    """Imports vLLM, which takes seconds: not in every process that collects tests."""
+    return pytest.importorskip("parley.llm.vllm_stats", exc_type=ImportError)
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ def metrics(recorder):
     return made
 
 
-def test_what_vllm_reports_is_recorded(recorder, metrics):
+def test_what_vllm_reports_is_recorded(vllm_stats, recorder, metrics):
     logger = vllm_stats.make_stat_logger(metrics)(vllm_config=None, engine_indexes=[0])
     scheduler = SimpleNamespace(
         num_running_reqs=2, num_waiting_reqs=3, num_skipped_waiting_reqs=1, kv_cache_usage=0.25
@@ -50,7 +54,7 @@ def test_what_vllm_reports_is_recorded(recorder, metrics):
     logger.record_admission_rejection("full")
 
 
-def test_figures_that_vllm_has_no_more_end_nothing(metrics, caplog):
+def test_figures_that_vllm_has_no_more_end_nothing(vllm_stats, metrics, caplog):
     logger = vllm_stats.make_stat_logger(metrics)(vllm_config=None, engine_indexes=[0])
     for _ in range(3):
         logger.record(SimpleNamespace(running=1), None)

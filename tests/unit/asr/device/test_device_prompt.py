@@ -1,14 +1,14 @@
 """Language prompts: the two layers, and recognition with them on torch and on ONNX Runtime."""
 
 import json
+from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from device_fakes import CPU, make_recognizer, recognize, same_tokens
 from prompt_fakes import COUNT, EXPORT, PROMPTS, make_prompted_export, random_kernel
-from transformers.models.nemotron3_5_asr import modeling_nemotron3_5_asr, processing_nemotron3_5_asr
-from transformers.models.nemotron3_5_asr.configuration_nemotron3_5_asr import Nemotron3_5AsrConfig
 
 from parley.asr import checkpoint
 from parley.asr.device import memory
@@ -24,6 +24,14 @@ from parley.runtime.onnx import open_session
 
 LANGUAGES = ("en", "es", "auto", "en-GB")
 TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def published():
+    """The modules of transformers, whose import takes seconds: not in every process that collects tests."""
+    folder = "transformers.models.nemotron3_5_asr"
+    names = ("modeling", "configuration", "processing")
+    return SimpleNamespace(**{name: import_module(f"{folder}.{name}_nemotron3_5_asr") for name in names})
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +78,12 @@ def test_the_layers_are_those_of_nemo_on_a_vector_with_a_one_in_it():
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 
-def test_the_layers_are_those_of_transformers():
-    config = Nemotron3_5AsrConfig(
+def test_the_layers_are_those_of_transformers(published):
+    config = published.configuration.Nemotron3_5AsrConfig(
         encoder_config={"hidden_size": 144}, num_prompts=COUNT, prompt_intermediate_size=288
     )
     kernel = tensors(random_kernel(seed=1))
-    theirs = modeling_nemotron3_5_asr.Nemotron3_5AsrPromptProjector(config).eval()
+    theirs = published.modeling.Nemotron3_5AsrPromptProjector(config).eval()
     names = ("linear_1.weight", "linear_1.bias", "linear_2.weight", "linear_2.bias")
     theirs.load_state_dict(dict(zip(names, (kernel[name] for name in PARAMETERS), strict=True)))
     frames, languages = frames_of(4), torch.tensor([0, 1, 6, 2])
@@ -86,19 +94,20 @@ def test_the_layers_are_those_of_transformers():
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 
-def test_a_memory_plan_counts_its_parameters():
+def test_a_memory_plan_counts_its_parameters(published):
     found = LanguagePrompt.of(tensors(random_kernel()), PROMPTS, 144, CPU)
     own = sum(tensor.numel() for tensor in vars(found).values() if isinstance(tensor, torch.Tensor))
     assert own == PromptSizes(prompts=COUNT, inner=288, width=144).parameters
     with torch.device("meta"):
-        published = modeling_nemotron3_5_asr.Nemotron3_5AsrPromptProjector(Nemotron3_5AsrConfig())
-    theirs = sum(parameter.numel() for parameter in published.parameters())
+        config = published.configuration.Nemotron3_5AsrConfig()
+        projector = published.modeling.Nemotron3_5AsrPromptProjector(config)
+    theirs = sum(parameter.numel() for parameter in projector.parameters())
     assert theirs == memory.NEMOTRON_35_PROMPT.parameters
-    assert Nemotron3_5AsrConfig().vocab_size == memory.NEMOTRON_35_DECODER.tokens + 1
+    assert config.vocab_size == memory.NEMOTRON_35_DECODER.tokens + 1
 
 
-def test_languages_have_the_published_prompts(tmp_path):
-    prompts = processing_nemotron3_5_asr.DEFAULT_PROMPT_DICTIONARY
+def test_languages_have_the_published_prompts(published, tmp_path):
+    prompts = published.processing.DEFAULT_PROMPT_DICTIONARY
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "rnnt", "prompts": prompts}))
     (tmp_path / "vocab.txt").write_text("<blk> 0\n")
     found = checkpoint.load(tmp_path, checkpoint.DESCRIPTION)
