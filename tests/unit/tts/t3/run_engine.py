@@ -1,6 +1,9 @@
 """Runs requests through vLLM and through the reference, and prints both; started by the tests.
 
-vLLM changes the interpreter that imports it, so it gets one of its own.
+    run_engine.py FOLDER CACHE RUNNER [COMPILER]
+
+One line of JSON per checkpoint. vLLM changes the interpreter that imports it, so it gets one of its own; the
+checkpoints share its import, which takes longer than their requests, and have a process each.
 """
 
 # ruff: noqa: E402 - vLLM reads its environment when it is imported
@@ -16,16 +19,16 @@ from types import SimpleNamespace
 from parley.llm.startup import prepare_environment
 from parley.llm.vllm_api import choose_runner
 
-if len(sys.argv) > 5:
+if len(sys.argv) > 4:
     # The compiler's interpreter runs the kernels of the runner V2. vLLM wants a backend for processors.
-    sys.path.append(sys.argv[5])
+    sys.path.append(sys.argv[4])
     import triton.backends
 
     triton.backends.backends["cpu"] = SimpleNamespace(driver=None)
 
-folder, variant, runner = Path(sys.argv[1]), sys.argv[2], sys.argv[4]
+folder, runner = Path(sys.argv[1]), sys.argv[3]
 choose_runner(runner, os.environ)
-prepare_environment(engine_in_process=True, threads=1, cache_dir=Path(sys.argv[3]))
+prepare_environment(engine_in_process=True, threads=1, cache_dir=Path(sys.argv[2]))
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "build"))
 
@@ -50,8 +53,21 @@ if runner == "v2":
     topk_topp_sampler.apply_top_k_top_p_triton = topk_topp_sampler.apply_top_k_top_p_pytorch
 
 # The interpreter is slow.
-UTTERANCES, COUNT = (6, 12) if runner == "v2" else (16, 60)
+UTTERANCES, COUNT = (6, 8) if runner == "v2" else (16, 60)
 BLOCK = 32
+
+
+def each_in_a_process(variants):
+    """Forks one process after the other, and returns in these; ends the first one after them."""
+    for variant in variants:
+        if os.fork() == 0:
+            return variant
+        if status := os.wait()[1]:
+            sys.exit(f"{variant}: ended with {os.waitstatus_to_exitcode(status)}")
+    sys.exit()
+
+
+variant = each_in_a_process(("original", "turbo"))
 torch.set_num_threads(1)
 plugin.register()
 checkpoint = find_checkpoint(write_small_t3(folder / variant, variant, seed=3))
@@ -166,12 +182,13 @@ longest = max(requests[1:], key=lambda request: len(expected[request.request_id]
 print(
     json.dumps(
         {
+            "variant": variant,
             "is_v2": engine._engine.vllm_config.use_v2_model_runner,
             "expected": expected,
             "margin": min(margin for request, _, margin in cases if not request.sampling.temperature),
             "longest_prompt": max(len(request.prompt.ids) for request in requests),
             "together": run(requests, together=True),
-            "again": run(requests[:4], together=False),
+            "again": run(requests[:4], together=runner == "v2"),
             "twice": run(requests[:1], together=False),
             "aborted": run_with_abort(longest, requests[0]),
         }
