@@ -45,7 +45,7 @@ from parley.protocol import (
 )
 
 NOTE = "The client has written this."
-RUNS = 1_000
+RUNS = 400
 CHUNK = bytes(100 * 32)
 SENTENCES = (
     *random_calls.SENTENCES,

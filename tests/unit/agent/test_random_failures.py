@@ -50,7 +50,7 @@ from parley.protocol import (
     Update,
 )
 
-RUNS = 600
+RUNS = 240
 ACTIVE_S = 10.0
 QUIET_S = 60.0
 DEADLINES = AgentDeadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=1_000.0, asr_outage_s=30.0)
