@@ -237,8 +237,8 @@ class StateLock:
         self.left_prefix = str(self._read().get("prefix", ""))
         return self._file
 
-    def record(self, session: int, endpoints: str, prefix: str) -> None:
-        """Write down the launcher and its server, for the next start and for people."""
+    def record(self, session: int, endpoints: str, prefix: str, drain_file: str) -> None:
+        """Write down the launcher and its server, for the next start, for people and for ``parley``."""
         launcher = psutil.Process()
         self._noted = {
             "launcher": launcher.pid,
@@ -246,6 +246,7 @@ class StateLock:
             "session": session,
             "endpoints": endpoints,
             "prefix": prefix,
+            "drain_file": drain_file,
         }
         self._record.write_text(json.dumps(self._noted))
 

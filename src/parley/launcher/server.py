@@ -333,6 +333,12 @@ class EmbeddedServer:
                 cleanup.remove_folder(self._prefix)  # there is no process with whose end it would go
                 raise
             options = dataclasses.replace(options, tls=tls)
+        environment = {
+            **build_environment(installation, options, os.environ),
+            "TMPDIR": str(self._folder),
+            FOLDER_VARIABLE: str(self._folder),
+            SERVER_START_VARIABLE: repr(self._started_at),
+        }
         with self._following:
             if self.log_path.exists():
                 self.log_path.replace(self.log_path.with_suffix(PREVIOUS))
@@ -341,12 +347,7 @@ class EmbeddedServer:
             with self.log_path.open("ab") as log:
                 self._process = subprocess.Popen(
                     build_command(installation, options, backends, self._prefix),
-                    env={
-                        **build_environment(installation, options, os.environ),
-                        "TMPDIR": str(self._folder),
-                        FOLDER_VARIABLE: str(self._folder),
-                        SERVER_START_VARIABLE: repr(self._started_at),
-                    },
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -361,7 +362,13 @@ class EmbeddedServer:
         )
         self._own_address = address_of(self.endpoints.grpc, own_tls)
         self._launched = options
-        self._lock.record(self._process.pid, self.endpoints.line(), self._prefix)
+        drain_file = environment[DRAIN_FILE_VARIABLE]
+        self._lock.record(
+            self._process.pid,
+            self.endpoints.line(),
+            self._prefix,
+            str(Path(drain_file).absolute()) if drain_file else "",
+        )
 
     def _leave_out_models(self) -> None:
         """Leave out models without weights, and those for which the GPU has no memory."""

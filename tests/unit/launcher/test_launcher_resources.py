@@ -47,7 +47,7 @@ from parley.launcher.processes import StateLock
 lock = StateLock(pathlib.Path(sys.argv[1]))
 silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 server = subprocess.Popen(["sleep", "600"], pass_fds=(lock.acquire(),), start_new_session=True, **silent)
-lock.record(server.pid, "ready", "")
+lock.record(server.pid, "ready", "", "")
 print(server.pid)
 """
 MAPPER = """
@@ -302,7 +302,7 @@ def test_a_folder_that_triton_cannot_use_is_refused(repository, tmp_path, name):
 def test_a_live_launchers_lock_is_respected(tmp_path):
     first, second = StateLock(tmp_path), StateLock(tmp_path)
     first.acquire()
-    first.record(os.getpid(), "ready", "")
+    first.record(os.getpid(), "ready", "", "")
     with pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}.*--name"):
         second.acquire()
     with pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}.*--name"):

@@ -32,7 +32,7 @@ from parley.launcher.processes import session_members
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
 from parley.launcher.supervisor import Supervisor
-from parley.runtime.drain import ask_to_drain, server_start_ns
+from parley.runtime.drain import DRAIN_FILE_VARIABLE, ask_to_drain, server_start_ns
 
 # The fake does not answer questions about its models.
 LIMITS = SupervisorLimits(look_s=0.02, quiet_s=float("inf"), waits_s=(0.0,))
@@ -96,6 +96,14 @@ def test_a_start_reports_its_steps_and_calls_the_canary(make):
     assert asked == [(endpoints.grpc, ["echo"])]
     assert server.models == ["echo"]
     assert server.poll() is None
+
+
+@pytest.mark.parametrize(("named", "noted"), [(None, "state/drain.json"), ("own.json", "own.json"), ("", "")])
+def test_the_file_that_drains_the_server_is_noted(make, tmp_path, monkeypatch, named, noted):
+    monkeypatch.chdir(tmp_path)
+    make("serves", **({} if named is None else {DRAIN_FILE_VARIABLE: named})).start()
+    found = json.loads((tmp_path / "state" / "server.json").read_text())["drain_file"]
+    assert found == (noted and str(tmp_path / noted))
 
 
 def test_a_new_server_is_not_drained(make, tmp_path):
