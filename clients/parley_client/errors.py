@@ -78,6 +78,7 @@ class ServersRefusedError(ConnectError):
 
     def __init__(self, servers: Sequence[str], refusal: ParleyError) -> None:
         super().__init__(f"no call with {', '.join(servers)}: {refusal}", retry_after_s=refusal.retry_after_s)
+        self.servers = tuple(servers)
         # Of one error, where other classes have one for all.
         self.code = refusal.code  # type: ignore[misc]
         self.__cause__ = refusal

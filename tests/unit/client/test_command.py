@@ -31,13 +31,14 @@ from parley.errors import (
     TooManySessionsError,
     UnsupportedLanguageError,
 )
-from parley_client import NO_RETRY, connect
+from parley_client import DEFAULT_SERVER, NO_RETRY, connect
 from parley_client.audio.files import read_speech
 from parley_client.cli import CHECKOUT, PARLEY
-from parley_client.cli.advice import advice, advice_on_waiting, noted_state
+from parley_client.cli.advice import advice, advice_on_waiting
 from parley_client.cli.arguments import check_output, open_call, tool_table
 from parley_client.cli.commands import demo, say, transcribe
 from parley_client.cli.commands.demo import serve_page
+from parley_client.cli.launcher_notes import noted_state
 from parley_client.cli.program import build_parser, main
 from parley_client.cli.view import make_console
 from parley_client.errors import (
@@ -325,6 +326,32 @@ def test_how_a_drain_ends_is_said_of_a_server_that_is_drained(tmp_path):
     assert advice(ServersRefusedError([NOBODY], TooManySessionsError("full")), NOBODY, tmp_path) == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("default", ""), ("mine", " --name mine"), ("it's mine", " --name 'it'\"'\"'s mine'")],
+)
+def test_the_end_of_a_drain_names_the_server_of_the_call(noted, tmp_path, name, option):
+    refusal = ServersRefusedError(["127.0.0.1:8001"], ShuttingDownError("the server takes no new sessions"))
+    noted("serving", name=name)
+    assert f"`{PARLEY} drain --cancel{option}`" in advice(refusal, "127.0.0.1:8001", tmp_path)
+
+
+def test_which_of_several_servers_is_drained_is_not_guessed(noted, tmp_path):
+    servers = ["127.0.0.1:8001", "10.0.0.5:8001"]
+    refusal = ServersRefusedError(servers, ShuttingDownError("the server takes no new sessions"))
+    noted("serving", name="mine")
+    said = advice(refusal, servers[0], tmp_path)
+    assert f"`{PARLEY} drain --cancel`" in said
+    assert "mine" not in said
+
+
+def test_commands_of_advice_go_to_the_server_of_the_call(tmp_path):
+    lost, refusal = CallLostError("the stream broke"), UnsupportedLanguageError("language 'es' is unknown")
+    for server, option in (("127.0.0.1:8101", " --server 127.0.0.1:8101"), (DEFAULT_SERVER, "")):
+        assert f"`{PARLEY} probe{option}`" in advice(lost, server, tmp_path)
+        assert f"`{PARLEY} voices{option}`" in advice(refusal, server, tmp_path)
+
+
 def test_a_name_that_nobody_has_is_to_be_looked_at():
     said = advice(UnknownHostError("no address is known for the host of tritno:8001"), "tritno:8001")
     assert "Look at the name" in said
@@ -374,8 +401,8 @@ NOTE = {
 def noted(tmp_path):
     """Writes what a launcher notes, and what its supervisor does after it (or before); returns both files."""
 
-    def write(state=None, *, before=False, **more):
-        record, supervised = tmp_path / "a" / "server.json", tmp_path / "a" / "supervisor.json"
+    def write(state=None, *, name="a", before=False, **more):
+        record, supervised = tmp_path / name / "server.json", tmp_path / name / "supervisor.json"
         record.parent.mkdir(exist_ok=True)
         record.write_text(json.dumps(NOTE | more))
         os.utime(record, ns=(2_000, 2_000))

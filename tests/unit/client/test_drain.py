@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from parley_client.cli.commands import drain
@@ -231,23 +233,58 @@ def test_a_drain_is_cancelled(tmp_path):
     assert not file.exists()
 
 
-def test_a_server_is_found_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(drain, "CHECKOUT", tmp_path)
+@pytest.fixture
+def noted(tmp_path, monkeypatch):
+    """Writes what a launcher notes of its server ``mine``; returns the state folder."""
+    monkeypatch.setattr(drain, "NOTES", tmp_path / ".server")
     state = tmp_path / ".server" / "mine"
     state.mkdir(parents=True)
+
+    def write(metrics="127.0.0.1:8002", **more):
+        launcher = {"launcher": os.getpid(), "launcher_started": psutil.Process().create_time()}
+        endpoints = {"endpoints": f"ready grpc=a http=b metrics={metrics}"}
+        (state / "server.json").write_text(json.dumps(launcher | endpoints | more))
+        return state
+
+    return write
+
+
+def test_a_server_is_found_by_its_name(noted):
     with metrics_pages(page((0, 1))) as metrics:
-        (state / "server.json").write_text(
-            json.dumps({"endpoints": f"ready grpc=a http=b metrics={metrics}"})
-        )
+        state = noted(metrics)
         assert main(["drain", "--name", "mine"]) == 0
     assert (state / "drain.json").exists()
     assert main(["drain", "--name", "mine"]) == 0  # its note has the address: it has ended
 
 
+def test_a_server_with_a_file_of_its_own_is_drained_by_that(noted, tmp_path):
+    with metrics_pages(page((0, 1))) as metrics:
+        noted(metrics, drain_file=str(tmp_path / "own.json"))
+        assert main(["drain", "--name", "mine"]) == 0
+    assert (tmp_path / "own.json").exists()
+    assert main(["drain", "--name", "mine", "--cancel"]) == 0
+    assert not (tmp_path / "own.json").exists()
+
+
+def test_a_server_without_a_file_cannot_be_drained(noted, capsys):
+    noted(drain_file="")
+    assert main(["drain", "--name", "mine"]) == 1
+    assert "PARLEY_DRAIN_FILE is empty" in capsys.readouterr().err
+
+
+def test_where_the_named_server_does_not_run_the_names_of_others_are_said(noted, capsys):
+    assert main(["drain"]) == 1
+    assert "no server 'default' runs here; name its file with --file" in capsys.readouterr().err
+    noted()
+    assert main(["drain"]) == 1
+    assert "no server 'default' runs here, but with --name: mine;" in capsys.readouterr().err
+    noted(launcher_started=0.0)  # it was killed
+    assert main(["drain"]) == 1
+    assert "mine" not in capsys.readouterr().err
+
+
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(drain, "CHECKOUT", tmp_path)
-    assert main(["drain", "--name", "nobody"]) == 1
-    assert "no server 'nobody'" in capsys.readouterr().err
+    monkeypatch.setattr(drain, "NOTES", tmp_path)
     assert main(["drain", "--file", str(tmp_path / "no" / "drain.json"), "--wait", "1"]) == 1
     assert "cannot be changed" in capsys.readouterr().err
     assert main(["drain", "--file", str(tmp_path / "drain.json"), "--deadline", "1e9"]) == 2

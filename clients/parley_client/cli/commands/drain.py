@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import socket
 import time
@@ -15,9 +14,9 @@ from urllib.error import HTTPError, URLError
 
 from rich.console import Console
 
-from parley.runtime.drain import DRAIN_FILE, MAX_DEADLINE_S, ask_to_drain, cancel_drain
-from parley_client.cli import CHECKOUT
+from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, MAX_DEADLINE_S, ask_to_drain, cancel_drain
 from parley_client.cli.arguments import address, positive, seconds
+from parley_client.cli.launcher_notes import DEFAULT_NAME, NOTES, LauncherNote, read_note, running_servers
 from parley_client.errors import ClientError, UsageError
 
 EXAMPLES = """\
@@ -46,7 +45,6 @@ _PAGE_READ_S = 5.0
 """For all of it after its head."""
 _MAX_PAGE_BYTES = 16 << 20
 _SAMPLE = re.compile(r"^voice_agent_(active_sessions|draining)\{[^}]*\} (\S+)", re.MULTILINE)
-_METRICS_ENDPOINT = re.compile(r"\bmetrics=(\S+)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--name",
-        default="default",
+        default=DEFAULT_NAME,
         help="of a server that scripts/serve has started on this machine (default: default)",
     )
     where.add_argument(
@@ -97,9 +95,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """
     if args.deadline > MAX_DEADLINE_S:
         raise UsageError(f"--deadline: at most {MAX_DEADLINE_S:g} s")
-    state = CHECKOUT / ".server" / args.name
-    file = args.file or state / DRAIN_FILE
-    metrics = args.metrics or (_METRICS if args.file else _metrics_of(state, args.name))
+    note = None if args.file else read_note(NOTES / args.name)
+    file = args.file or _drain_file_of(note, args.name)
+    metrics = args.metrics or (_METRICS if args.file else _metrics_of(note, args.name))
     try:
         if args.cancel:
             cancel_drain(file)
@@ -114,15 +112,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0 if _wait_until_empty(metrics, args.wait, console, may_be_absent=may_be_absent) else 1
 
 
-def _metrics_of(state: Path, name: str) -> str:
-    try:
-        noted = json.loads((state / "server.json").read_text())
-        found = _METRICS_ENDPOINT.search(noted["endpoints"])
-    except (OSError, ValueError, KeyError, TypeError):
-        found = None
-    if found is None:
-        raise ClientError(f"no server {name!r} runs here; name its file with --file")
-    return found[1]
+def _drain_file_of(note: LauncherNote | None, name: str) -> Path:
+    """The file of a server; of one without a note, the usual one."""
+    if note is None or note.drain_file is None:
+        return NOTES / name / DRAIN_FILE
+    if not note.drain_file:
+        raise ClientError(f"the server {name!r} cannot be drained: its {DRAIN_FILE_VARIABLE} is empty")
+    return Path(note.drain_file)
+
+
+def _metrics_of(note: LauncherNote | None, name: str) -> str:
+    if note is None or not (metrics := note.endpoint("metrics")):
+        others = ", ".join(state.name for state, _ in running_servers(NOTES))
+        found = f", but with --name: {others}" if others else ""
+        raise ClientError(f"no server {name!r} runs here{found}; name its file with --file")
+    return metrics
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from parley.engines.speech import CHATTERBOX, ESPEAK
 from parley.tts.voices.messages import VoiceDetails, VoiceSummary
-from parley_client.cli import PARLEY
+from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_server, read_tls_options
 from parley_client.errors import AudioFileError
 from parley_client.stages import ServerConnection, Synthesis, VoiceInfo, open_server
@@ -133,7 +133,8 @@ def _show(args: argparse.Namespace, console: Console, voices: Sequence[VoiceSumm
             print(msgspec.json.encode(voice).decode(), flush=True)
         return
     if not voices:
-        console.print(f"There are no voices yet; `{PARLEY} voices enroll` makes one of a recording.")
+        command = command_for("voices enroll", args.server)
+        console.print(f"There are no voices yet; `{command}` makes one of a recording.")
         return
     are_recorded = any(voice.prompt_s for voice in voices)
     table = Table(box=None, pad_edge=False)
