@@ -26,7 +26,7 @@ from parley.triton.grpc_client import LoopbackClient
 
 CORE, WORKER = "VLLM::EngineCore", "VLLM::Worker"
 PLACES = 16  # max_num_seqs of model.tiny.json
-PAGE_S = 15.0
+PAGE_S = 60.0
 """Longer than the page takes, and no endless request of many ends meanwhile."""
 RELOAD_S = 90.0
 GONE_S = 10.0
