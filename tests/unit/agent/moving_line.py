@@ -183,7 +183,7 @@ class LineStream:
         self.arrived = 0
         self._call_id = call_id
         self._latency_s = latency_s
-        self._replies = replies
+        self.replies = replies
         self._arrives = arrives
         self._frames: deque[Frame] = deque()
         self._replies_under_way: deque[ServerReply | None] = deque()
@@ -217,7 +217,7 @@ class LineStream:
         pass
 
     async def receive(self) -> ServerReply | None:
-        if self.arrived == self._replies or self.is_cut:
+        if self.arrived == self.replies or self.is_cut:
             self.is_cut = True
             raise ModelUnavailableError("Socket closed")
         reply = await self._queue.get()
@@ -253,6 +253,12 @@ class Line:
 
     async def close(self) -> None:
         pass
+
+    def stop_cutting(self) -> None:
+        """From now on all replies arrive."""
+        self._cuts.clear()
+        for stream in self.streams:
+            stream.replies = None
 
     @property
     def contained(self) -> list[ClientMessage]:

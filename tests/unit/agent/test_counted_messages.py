@@ -18,6 +18,7 @@ from parley_client import NO_RETRY, Deadlines, connect
 from parley_client.events import Reconnected
 
 CHUNK_S = 0.02
+CUTS_S = 3.0
 SETTLE_S = 10.0
 LIMITS = Deadlines(resume_s=60)
 MANUAL = ("speak", "commit", "discard", "remember", "prompt", "mute", "unmute")
@@ -86,6 +87,8 @@ class Program:
                     await self._speak(call, next(words))
                 else:
                     self._send(call, kind, next(numbers))
+            await self._record(call, -1, round(CUTS_S / CHUNK_S))
+            line.stop_cutting()  # a call that is cut while it hangs up goes on nowhere
             await self._record(call, -1, round(SETTLE_S / CHUNK_S))
             self.check(line, call)
             await call.hang_up()
