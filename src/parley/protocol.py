@@ -591,7 +591,10 @@ class ToolRequest(_Event, frozen=True, tag="tool_request", kw_only=True):
 
 
 class ToolCancelled(_Event, frozen=True, tag="tool_cancelled", kw_only=True):
-    """The result of this tool is no longer needed. A :class:`ToolResponse` would be refused."""
+    """The result of this tool is no longer needed.
+
+    A :class:`ToolResponse` that was sent before this came is dropped, without an event.
+    """
 
     turn: int
     call_id: str

@@ -105,17 +105,12 @@ class Caller:
                 seen_connected += 1
                 if event.session_id != call.id or seen_connected > 1:
                     self.wrong.append(f"connected to {event.session_id}, not {call.id}")
-            elif isinstance(event, ErrorEvent) and not self._is_expected(event):
+            elif isinstance(event, ErrorEvent) and event.code != "audio_dropped":
                 self.wrong.append(f"error {event.code}: {event.message}")
             elif isinstance(event, TurnMetrics):
                 self.answered += 1
             elif isinstance(event, (Transcript, ToolRequest, ResponseText)):
                 self._check_whose(event)
-
-    def _is_expected(self, error):
-        # The answer of a tool and an interruption, which cancels it, may be on their way at the same time.
-        late = error.code == "unknown_tool_call" and "was cancelled" in error.message
-        return late or error.code == "audio_dropped"
 
     def _check_whose(self, event):
         if any(city.lower() in str(event).lower() for city in self.others):

@@ -158,8 +158,7 @@ class Conversation:
         self._state: State | None = None
         if resume is not None:
             self._agent_turns.restore(resume.history)
-            if resume.state.agent is not None:
-                self._tools.restore(resume.state.agent)
+            self._tools.restore(resume.state)
 
     # --- life -----------------------------------------------------------------------------
 

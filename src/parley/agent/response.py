@@ -16,7 +16,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
 from parley.agent.generation import generate
 from parley.agent.memory import NO_RESULT, UNREMEMBERED, ToolRound, remember, shorten_results
-from parley.agent.tools import ToolExecutor
+from parley.agent.tools import ToolExecutor, make_call_id
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import AgentTurnState, RoundState
 from parley.engines.base import ChatModel
@@ -440,7 +440,7 @@ class LlmResponse:
     def _named(self, number: int, call: ToolCall) -> ToolCall:
         """The call with an id that is unique in the session: models count theirs anew each time."""
         count = sum(len(answer.calls) for answer in self.log.rounds) + 1
-        return msgspec.structs.replace(call, id=f"call-{number}-{count}")
+        return msgspec.structs.replace(call, id=make_call_id(number, count))
 
     def _make_filler(self, context: TurnContext) -> Filler:
         phrase = self._fillers[context.number % len(self._fillers)] if self._fillers else ""

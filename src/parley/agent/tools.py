@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import msgspec
 from parley.agent.config import AgentConfig
 from parley.agent.memory import NO_RESULT, cut_after
 from parley.chat import ToolCall
-from parley.checkpoint import AgentTurnState
+from parley.checkpoint import SessionState
 from parley.errors import InvalidToolCallError, ParleyError, ToolTimeoutError, UnknownToolCallError
 from parley.protocol import ErrorEvent, ServerEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
 from parley.timeouts import loop_time
@@ -23,9 +24,23 @@ from parley.tools.schema import argument_schema
 
 DropReason: TypeAlias = Literal["interrupted", "timeout", "closed"]
 
-# Finished calls, for the error of a late response.
+# Calls that are over, for a response that comes later.
 _MAX_ENDED = 256
+_CALL_ID = re.compile(r"call-([0-9]{1,9})-[0-9]{1,9}")  # of make_call_id; its turn
+# What became of a call, for log and error.
+_ANSWERED = "has been answered"
+_RUN_BY_SERVER = "was run by the server"
+_CANCELLED = "was cancelled"
+_TIMED_OUT = "took too long"
+_ENDED_ELSEWHERE = "ended at another server"
+# The client may have sent a response before ToolCancelled reached it.
+_MAY_CROSS = frozenset((_CANCELLED, _TIMED_OUT, _ENDED_ELSEWHERE))
 _log = logging.getLogger(__name__)
+
+
+def make_call_id(turn: int, number: int) -> str:
+    """The id of a call, unique in its session; ``number`` counts the calls of the turn."""
+    return f"call-{turn}-{number}"
 
 
 @dataclass
@@ -46,9 +61,10 @@ class _Running:
 class ToolExecutor:
     """Runs tools, at the client or on the server, and returns their results to the turn.
 
-    A call waits only as long as its turn does: a response that comes later, twice, or for a call that
-    was never made is refused. A call that its turn no longer waits for is cancelled, at the client too. A
-    failure is a result too, so that the language model can apologise or try something else.
+    A call waits only as long as its turn does. A call that its turn no longer waits for is cancelled, at the
+    client too; a response that the client had sent by then is dropped. One that comes twice, or for a call
+    that was never made, is refused. A failure is a result too, so that the language model can apologise or
+    try something else.
 
     Args:
         tools: the client's, with schemas that :func:`parley.tools.schema.argument_schema` accepts.
@@ -74,6 +90,7 @@ class ToolExecutor:
         self._results: dict[str, str] = {}  # of the client's tools, until the turn takes them
         self._refused_in = 0
         self._over = 0
+        self._restored_turns = 0
         self._closed = False
 
     def change(self, tools: Sequence[Tool]) -> None:
@@ -84,35 +101,56 @@ class ToolExecutor:
     def resolve(self, response: ToolResponse) -> None:
         """Set the client's response as the result of its call.
 
+        A response to a call that was cancelled is dropped: it may have been sent before the client had
+        ToolCancelled.
+
         Raises:
             UnknownToolCallError: the call awaits no response; the message has the reason.
         """
         call_id = response.call_id
         running = self._running.get(call_id)
         if running is None or running.on_server:
-            why = "is run by the server" if running else self._ended.get(call_id, "was never made")
-            raise UnknownToolCallError(f"tool call {call_id!r} {why}: no response to it is waited for")
+            why = "is run by the server" if running else self._why_ended(call_id)
+            if why not in _MAY_CROSS:
+                raise UnknownToolCallError(f"tool call {call_id!r} {why}: no response to it is waited for")
+            _log.debug("a response to tool call %s is dropped: the call %s", call_id, why)
+            return
         outcome = ToolOutcome(response.output, response.is_error)
         running.work.set_result(outcome)
-        self._forget(running, "has been answered")
+        self._forget(running, _ANSWERED)
         self._results[call_id] = self._write(outcome)
+
+    def _why_ended(self, call_id: str) -> str:
+        why = self._ended.get(call_id)
+        if why is None:
+            made = _CALL_ID.fullmatch(call_id)
+            is_earlier = made is not None and 1 <= int(made[1]) <= self._restored_turns
+            why = _ENDED_ELSEWHERE if is_earlier else "was never made"
+        return why
 
     def result_of(self, call_id: str) -> str | None:
         """The result of a call that its turn has not taken yet; None: there is none."""
         return self._results.get(call_id)
 
-    def restore(self, turn: AgentTurnState) -> None:
-        """Go on with the calls of a turn that another session has begun.
+    def restore(self, state: SessionState) -> None:
+        """Go on with the calls of a session of another server.
 
         The client still runs those of its tools that have no result: they get no other request. What happened
-        to a call of a server's tool without a result is unknown: it counts as run, and is not run again.
+        to a call of a server's tool without a result is unknown: it counts as run, and is not run again. The
+        state does not contain which of the calls that are over were cancelled.
         """
-        for answer in turn.rounds:
+        agent = state.agent
+        self._restored_turns = state.turns if agent is None else agent.turn - 1
+        if agent is None:
+            return
+        for answer in agent.rounds:
             for call in answer.calls:
-                if call.id in answer.results or call.name in self._on_server:
-                    self._end_call(call.id, "has been answered")
+                if call.name in self._on_server:
+                    self._end_call(call.id, _RUN_BY_SERVER)
+                elif call.id in answer.results:
+                    self._end_call(call.id, _ENDED_ELSEWHERE)
                 elif call.name in self._schemas:
-                    self._await(turn.turn, call)
+                    self._await(agent.turn, call)
 
     def _await(self, turn: int, call: ToolCall) -> None:
         work: asyncio.Future[ToolOutcome] = asyncio.get_running_loop().create_future()
@@ -218,7 +256,7 @@ class ToolExecutor:
     def _finish(self, running: _Running) -> ToolOutcome:
         outcome = running.work.result()
         if running.on_server:
-            self._forget(running, "was run by the server")
+            self._forget(running, _RUN_BY_SERVER)
             self._report_run(running, is_error=outcome.is_error)
         return outcome
 
@@ -233,10 +271,11 @@ class ToolExecutor:
         if running.dropped or not running.work.cancel():
             return
         running.dropped = True
-        self._forget(running, "was cancelled" if reason != "timeout" else "took too long")
         if running.on_server:
+            self._forget(running, _RUN_BY_SERVER)
             self._report_run(running, is_error=True)
         else:
+            self._forget(running, _TIMED_OUT if reason == "timeout" else _CANCELLED)
             self._emit(ToolCancelled(turn=running.turn, call_id=running.call.id, reason=reason))
 
     async def _end(self, running: _Running) -> None:

@@ -359,6 +359,22 @@ async def test_a_clients_tool_is_waited_for():
     await call.end()
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_response_that_crossed_a_cancellation_at_the_last_server_is_dropped(goes_on):
+    """The client sends it again: no checkpoint contained it when the server was lost."""
+    late = RoundState(calls=[CALL], results={CALL.id: '{"error":"timeout"}'})
+    agent = turn(rounds=[late]) if goes_on else None
+    call = await resumed(Resume(state=state(turns=3, agent=agent), history=ASKED), start=Start(tools=[TOOL]))
+    call.send(ToolResponse(call_id=CALL.id, output="noon"))
+    call.send(ToolResponse(call_id="call-2-1", output="ten"))
+    await call.until(1_000)
+    assert call.outlet.codes == []
+    call.send(ToolResponse(call_id="call-4-1", output="ten"))
+    await call.until(1_100)
+    assert call.outlet.codes == ["unknown_tool_call"]
+    await call.end()
+
+
 async def test_the_result_may_come_before_the_session_is_open():
     call = FakeCall()
     one = RoundState(calls=[CALL])

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from parley.agent.config import AgentConfig
-from parley.agent.tools import ToolExecutor
+from parley.agent.tools import ToolExecutor, make_call_id
 from parley.chat import ToolCall
+from parley.checkpoint import CHECKPOINT_VERSION, AgentTurnState, RoundState, SessionState
 from parley.errors import UnknownToolCallError
 from parley.protocol import ErrorEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
 from parley.tools.base import ToolOutcome
@@ -139,29 +140,77 @@ async def test_responses_that_nobody_waits_for_are_refused_with_a_reason():
         task = executor.begin("open_door")
         await executor.asked()
         executor.executor.resolve(ToolResponse(call_id="call-1-1", output=1))
-        with pytest.raises(UnknownToolCallError, match="has been answered"):
-            executor.executor.resolve(ToolResponse(call_id="call-1-1", output=2))
+        for _ in range(2):
+            with pytest.raises(UnknownToolCallError, match="has been answered"):
+                executor.executor.resolve(ToolResponse(call_id="call-1-1", output=2))
+            executor.executor.drop(1)  # its turn is over, and it was not cancelled
         assert json.loads(await task) == 1
-        await executor.call("open_door", call_id="call-1-2")
-        with pytest.raises(UnknownToolCallError, match="took too long"):
-            executor.executor.resolve(ToolResponse(call_id="call-1-2"))
         with pytest.raises(UnknownToolCallError, match="was never made"):
             executor.executor.resolve(ToolResponse(call_id="call-9-9"))
-        dropped = executor.begin("open_door", call_id="call-1-3")
-        await executor.asked(3)
-        executor.executor.drop(1)
-        await dropped
-        with pytest.raises(UnknownToolCallError, match="was cancelled"):
-            executor.executor.resolve(ToolResponse(call_id="call-1-3"))
+
+
+async def time_out(executor):
+    await executor.call("open_door")
+
+
+async def interrupt(executor):
+    task = executor.begin("open_door")
+    await executor.asked()
+    executor.executor.drop(1)
+    await task
+
+
+async def cancel(executor):
+    task = executor.begin("open_door")
+    await executor.asked()
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def close(executor):
+    task = executor.begin("open_door")
+    await executor.asked()
+    executor.executor.close()
+    await task
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "why"),
+    [
+        (time_out, "timeout", "took too long"),
+        (interrupt, "interrupted", "was cancelled"),
+        (cancel, "interrupted", "was cancelled"),
+        (close, "closed", "was cancelled"),
+    ],
+)
+async def test_a_response_that_crosses_the_cancellation_is_dropped(caplog, end, reason, why):
+    caplog.set_level("DEBUG")
+    async with rig() as executor:
+        await end(executor)
+        assert [event.reason for event in executor.of(ToolCancelled)] == [reason]
+        before = list(executor.events)
+        for _ in range(2):
+            executor.executor.resolve(ToolResponse(call_id="call-1-1", output="what the user said"))
+        assert executor.events == before
+        assert executor.executor.result_of("call-1-1") is None
+    assert f"tool call call-1-1 is dropped: the call {why}" in caplog.text
+    assert "what the user said" not in caplog.text
 
 
 async def test_a_client_cannot_answer_for_the_server():
     async with rig() as executor:
         task = executor.begin("slow")
         await asyncio.sleep(0.1)
-        with pytest.raises(UnknownToolCallError, match="run by the server"):
-            executor.executor.resolve(ToolResponse(call_id="call-1-1"))
-        await task
+        for ended in (False, True):
+            with pytest.raises(UnknownToolCallError, match="was run by the server" if ended else "is run by"):
+                executor.executor.resolve(ToolResponse(call_id="call-1-1"))
+            await task
+        dropped = executor.begin("slow", call_id="call-1-2")
+        await asyncio.sleep(0.1)
+        executor.executor.drop(1)
+        await dropped
+        with pytest.raises(UnknownToolCallError, match="was run by the server"):
+            executor.executor.resolve(ToolResponse(call_id="call-1-2"))
 
 
 async def test_the_client_is_told_when_a_call_times_out(caplog):
@@ -261,6 +310,70 @@ async def test_memory_of_calls_that_are_over_is_bounded():
         for number in range(1_000):
             await executor.call("quick", call_id=f"call-1-{number}")
         assert len(executor.executor._ended) <= 256
+
+
+async def test_a_response_to_a_call_that_was_forgotten_is_refused():
+    async with rig() as executor:
+        await interrupt(executor)
+        executor.executor.resolve(ToolResponse(call_id="call-1-1"))
+        for number in range(256):
+            await executor.call("quick", call_id=f"call-2-{number}", turn=2)
+        with pytest.raises(UnknownToolCallError, match="was never made"):
+            executor.executor.resolve(ToolResponse(call_id="call-1-1"))
+
+
+def restored(*calls, turns=3, results=()):
+    """The state of a session in whose last turn these tools were called; no calls: that turn is over."""
+    made = [ToolCall(id=make_call_id(turns, n), name=name, arguments={}) for n, name in enumerate(calls, 1)]
+    rounds = [RoundState(calls=made, results={call.id: "1" for call in made if call.name in results})]
+    agent = AgentTurnState(turn=turns, response_id="r", rounds=rounds) if calls else None
+    return SessionState(version=CHECKPOINT_VERSION, turns=turns, agent=agent)
+
+
+@pytest.mark.parametrize(
+    ("state", "call_id", "why"),
+    [
+        # Whether a call that has a result was cancelled is not in the state: its result may be "timeout".
+        (restored("open_door", results=["open_door"]), "call-3-1", "ended at another server"),
+        (restored("open_door"), "call-3-2", "was never made"),
+        (restored("open_door"), "call-2-1", "ended at another server"),
+        (restored("open_door"), "call-4-1", "was never made"),
+        (restored("quick"), "call-3-1", "was run by the server"),
+        (restored("quick", results=["quick"]), "call-3-1", "was run by the server"),
+        (restored(), "call-3-1", "ended at another server"),
+        (restored(), "call-4-1", "was never made"),
+        *(
+            (restored(), call_id, "was never made")
+            for call_id in ("", "3", "call-0-1", "call--3-1", "call-3-1x")
+        ),
+        (restored(), f"call-{'0' * 9_000}3-1", "was never made"),
+    ],
+)
+async def test_what_another_server_may_have_cancelled_is_dropped(caplog, state, call_id, why):
+    caplog.set_level("DEBUG")
+    async with rig() as executor:
+        executor.executor.restore(state)
+        if why == "ended at another server":
+            executor.executor.resolve(ToolResponse(call_id=call_id))
+            assert f"tool call {call_id} is dropped: the call {why}" in caplog.text
+        else:
+            with pytest.raises(UnknownToolCallError, match=why):
+                executor.executor.resolve(ToolResponse(call_id=call_id))
+        assert executor.events == []
+        executor.executor.close()
+
+
+async def test_a_call_that_goes_on_is_answered_once_or_cancelled():
+    async with rig() as executor:
+        executor.executor.restore(restored("open_door", "get_weather"))
+        executor.executor.resolve(ToolResponse(call_id="call-3-1", output=1))
+        assert executor.executor.result_of("call-3-1") == "1"
+        with pytest.raises(UnknownToolCallError, match="has been answered"):
+            executor.executor.resolve(ToolResponse(call_id="call-3-1", output=2))
+        executor.executor.drop(3)
+        assert [event.call_id for event in executor.of(ToolCancelled)] == ["call-3-2"]
+        executor.executor.resolve(ToolResponse(call_id="call-3-2"))
+        assert len(executor.events) == 1
 
 
 async def test_an_answer_of_the_greatest_size_is_cut():

@@ -22,6 +22,20 @@ STEPS = st.one_of(
 )
 
 
+def answer(rig, call_id, answered):
+    """Only what the client could know to be wrong is refused; ``answered`` gets the call if it is not."""
+    asked, cancelled = ({event.call_id for event in rig.of(kind)} for kind in (ToolRequest, ToolCancelled))
+    events = len(rig.events)
+    try:
+        rig.executor.resolve(ToolResponse(call_id=call_id))
+    except UnknownToolCallError:
+        assert call_id not in asked or call_id in answered
+    else:
+        assert call_id in asked - answered
+        answered |= {call_id} - cancelled
+    assert len(rig.events) == events
+
+
 async def play(steps):
     rig, tasks, answered = Rig(), [], set()
     for kind, value in steps:
@@ -29,11 +43,7 @@ async def play(steps):
             call_id = f"call-{len(tasks)}"
             tasks.append(rig.begin(value, {"city": "Rome", "id": call_id}, call_id, turn=1 + len(tasks) // 3))
         elif kind == "answer":
-            try:
-                rig.executor.resolve(ToolResponse(call_id=f"call-{value}", output=value))
-                answered.add(f"call-{value}")
-            except UnknownToolCallError:
-                pass
+            answer(rig, f"call-{value}", answered)
         elif kind == "cancel":
             if value < len(tasks):
                 tasks[value].cancel()

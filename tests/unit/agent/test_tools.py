@@ -97,7 +97,7 @@ async def test_a_tool_that_does_not_answer_becomes_an_error_for_the_model():
     assert call.outlet.codes == ["tool_timeout"]
     call.send(ToolResponse(call_id=request.call_id, output={}))
     await call.end()
-    assert call.outlet.codes == ["tool_timeout", "unknown_tool_call"]
+    assert call.outlet.codes == ["tool_timeout"]
 
 
 async def test_an_unknown_tool_is_not_asked_for():
