@@ -10,7 +10,12 @@ from listening_gateway import closed, frame_of, receive, until
 from websockets.exceptions import InvalidStatus
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, TooManySessionsError, UnsupportedVoiceError
+from parley.errors import (
+    ModelUnavailableError,
+    TooManySessionsError,
+    UnknownToolCallError,
+    UnsupportedVoiceError,
+)
 from parley_client.errors import ConnectError
 from parley_gateway.apis.sessions.messages import FROM_CLIENT
 from parley_gateway.apis.sessions.stream import _SEND
@@ -121,7 +126,6 @@ def test_there_is_a_way_for_every_kind_of_message():
         ('{"type": "start"}', "invalid_message"),
         ('{"type": "text", "text": ""}', "invalid_message"),
         ('{"type": "text", "text": "a", "more": 1}', "invalid_message"),
-        ('{"type": "tool_response", "call_id": "none"}', "unknown_tool_call"),
         ("[" * 10_000, "invalid_message"),
     ],
 )
@@ -134,21 +138,51 @@ async def test_a_bad_message_is_answered_and_the_session_goes_on(gateway, messag
         await receive(socket, "audio")
 
 
-async def test_an_answer_of_a_tool_that_was_refused_may_be_sent_again(gateway):
-    async def agent(stream):
-        request = protocol.ToolRequest(turn=1, call_id="c", name="f", arguments={})
-        await serve(stream, lambda frame: b'"text"' in frame.message and stream.say(request))
+async def asking(stream):
+    """Asks for a tool at every text."""
+    request = protocol.ToolRequest(turn=1, call_id="c", name="f", arguments={})
+    await serve(stream, lambda frame: b'"text"' in frame.message and stream.say(request))
 
-    one = await gateway(agent)
+
+async def test_an_answer_of_a_tool_that_was_refused_may_be_sent_again(gateway):
+    one = await gateway(asking)
     async with one.stream() as socket:
         await socket.send(json.dumps({"type": "text", "text": "hi"}))
         await receive(socket, "tool_request")
-        for output, code in (("x" * 300_000, "invalid_message"), ("x", None), ("x", "unknown_tool_call")):
+        for output in ("x" * 300_000, "x"):
             await socket.send(json.dumps({"type": "tool_response", "call_id": "c", "output": output}))
-            if code is not None:
-                assert (await receive(socket, "error"))["code"] == code
-    seen = await frame_of(one.agents[0], lambda frame: b"tool_response" in frame.message)
-    assert protocol.decode_message(seen.message) == protocol.ToolResponse(call_id="c", output="x")
+        assert (await receive(socket, "error"))["code"] == "invalid_message"
+        seen = await frame_of(one.agents[0], lambda frame: b"tool_response" in frame.message)
+        assert protocol.decode_message(seen.message) == protocol.ToolResponse(call_id="c", output="x")
+        assert (await one.status(socket.session_id))["pending_tools"] == []
+
+
+async def test_the_agent_decides_about_an_answer_that_no_tool_request_waits_for(gateway):
+    """It drops one that crosses the cancellation, and refuses the others."""
+
+    async def cancelling(stream):
+        ids = {"turn": 1, "call_id": "c"}
+        refusal = protocol.ErrorEvent.of(UnknownToolCallError("never made"))
+
+        def answer(frame):
+            if b'"text"' in frame.message:
+                stream.say(protocol.ToolRequest(**ids, name="f", arguments={}))
+                stream.say(protocol.ToolCancelled(**ids, reason="interrupted"))
+            elif b'"none"' in frame.message:
+                stream.say(refusal)
+
+        await serve(stream, answer)
+
+    one = await gateway(cancelling)
+    async with one.stream() as socket:
+        await socket.send(json.dumps({"type": "text", "text": "hi"}))
+        await receive(socket, "tool_cancelled")
+        for call_id in ("c", "none"):
+            await socket.send(json.dumps({"type": "tool_response", "call_id": call_id}))
+        error = await receive(socket, "error")
+        assert (error["code"], error["message"]) == ("unknown_tool_call", "never made")
+    seen = [frame.message for frame in one.agents[0].streams[0].seen if b"tool_response" in frame.message]
+    assert [protocol.decode_message(one).call_id for one in seen] == ["c", "none"]
 
 
 async def test_a_hangup_is_answered_with_the_call_s_own_end(gateway):

@@ -8,7 +8,7 @@ from listening_gateway import frame_of, receive, until
 from websockets.exceptions import InvalidStatus
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, OverloadedError
+from parley.errors import ModelUnavailableError, OverloadedError, UnknownToolCallError
 from parley_gateway.apis.sessions.registry import SessionRegistry
 from parley_gateway.apis.sessions.stream import _SEND
 from parley_gateway.apis.settings import SessionSettings
@@ -166,6 +166,41 @@ async def test_tools_can_be_answered_by_rest_once(gateway):
         assert protocol.decode_message(seen.message) == protocol.ToolResponse(call_id="c1", output=[1])
         again = await one.http.post(path, json={"responses": [{"call_id": "c1"}]})
         assert (again.status_code, again.json()["error"]["code"]) == (404, "unknown_tool_call")
+        assert "cancelled" not in again.json()["error"]["message"]
+
+
+async def test_an_answer_by_rest_to_a_call_that_was_cancelled_is_refused(gateway):
+    async def cancelling(stream):
+        def ask(frame):
+            if b'"text"' in frame.message:
+                stream.say(protocol.ToolRequest(turn=1, call_id="c1", name="f", arguments={}))
+                stream.say(protocol.ToolCancelled(turn=1, call_id="c1", reason="timeout"))
+
+        await serve(stream, ask)
+
+    one = await gateway(cancelling)
+    async with one.stream() as socket:
+        await socket.send(json.dumps({"type": "text", "text": "hi"}))
+        await receive(socket, "tool_cancelled")
+        assert (await one.status(socket.session_id))["pending_tools"] == []
+        path = f"/v1/sessions/{socket.session_id}/tools"
+        answer = await one.http.post(path, json={"responses": [{"call_id": "c1"}]})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_tool_call")
+        assert answer.json()["error"]["message"] == "tool request 'c1' was cancelled: it waits for no answer"
+        assert not any(b"tool_response" in frame.message for frame in one.agents[0].streams[0].seen)
+
+
+async def test_the_memory_of_cancelled_calls_is_bounded():
+    book = SessionRegistry(SessionSettings(), "a")
+    session = book.create(protocol.Start(), Principal(id="ann", scopes=frozenset(["agent"])))
+    for number in range(1_000):
+        session.record(protocol.ToolCancelled(turn=1, call_id=f"c{number}", reason="interrupted"))
+    assert len(session._cancelled) == 64
+    with pytest.raises(UnknownToolCallError, match="was cancelled"):
+        session.check_tool_call("c999")
+    session.record(protocol.ToolRequest(turn=1, call_id="c999", name="f", arguments={}))
+    session.check_tool_call("c999")  # asked for anew, by another server
+    book.close()
 
 
 @pytest.mark.parametrize(

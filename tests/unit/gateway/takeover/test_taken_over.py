@@ -166,6 +166,29 @@ async def test_messages_come_once(gateways):
     assert messages == ["first", "hello", "second", "third", "bye"]
 
 
+async def test_an_answer_that_no_tool_request_waits_for_is_counted_too(gateways):
+    """The agent decides what becomes of it, at the next gateway as at the first."""
+    await gateways.start()
+    await gateways.start()
+    async with Conversation(gateways.urls) as caller:
+        caller.call.respond(protocol.ToolResponse(call_id="first"))
+        caller.call.send_text("hello")
+        await caller.until(protocol.TurnMetrics)
+        session = gateways.sessions[0][0]
+        lose_messages(session)
+        caller.call.respond(protocol.ToolResponse(call_id="second"))
+        caller.call.remember("system", "note")
+        await until(lambda: any(b"note" in one.message for one in session.stream.seen))
+        gateways.lines[0].cut()
+        await caller.until(Reconnected)
+        caller.call.send_text("bye")
+        await caller.until(protocol.TurnMetrics, 2)
+    session = gateways.sessions[1][0]
+    assert [one.content for one in session.messages if one.role != "assistant"] == ["hello", "note", "bye"]
+    assert sum(b"tool_response" in one.message for one in session.stream.seen) == 1
+    assert [event.message for event in caller.of(protocol.ErrorEvent)] == ["first", "second"]
+
+
 async def test_a_call_moves_on_twice_and_with_one_name_for_all(gateways):
     await gateways.start()
     await gateways.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -21,6 +21,8 @@ from parley_gateway.instances import check_instance, mark
 from parley_gateway.security.principal import Principal
 
 _EMPTY_START = protocol.Start()
+# Tool calls of a session, newest, of which an error can say that they were cancelled.
+_MAX_CANCELLED = 64
 
 
 class RegisteredSession:
@@ -50,6 +52,7 @@ class RegisteredSession:
         self._agent_state: Literal["listening", "processing", "speaking"] = "listening"
         self._turns = 0
         self._pending: dict[str, PendingTool] = {}
+        self._cancelled: deque[str] = deque(maxlen=_MAX_CANCELLED)
 
     def go_on(self, claim: SessionClaim) -> None:
         """Go on with a session of another connection."""
@@ -69,15 +72,19 @@ class RegisteredSession:
                 self._pending[call_id] = PendingTool(call_id=call_id, name=name, arguments=arguments)
             case protocol.ToolCancelled(call_id=call_id):
                 self._pending.pop(call_id, None)
+                self._cancelled.append(call_id)
 
     def check_tool_call(self, call_id: str) -> None:
         """Raise UnknownToolCallError if no such tool request waits for an answer."""
-        if call_id not in self._pending:
-            raise UnknownToolCallError(f"no tool request {call_id!r} waits for an answer")
+        if call_id in self._pending:
+            return
+        if call_id in self._cancelled:
+            raise UnknownToolCallError(f"tool request {call_id!r} was cancelled: it waits for no answer")
+        raise UnknownToolCallError(f"no tool request {call_id!r} waits for an answer")
 
-    def remove_tool_call(self, call_id: str) -> None:
-        """Remove a tool request whose answer was sent."""
-        del self._pending[call_id]
+    def on_tool_answered(self, call_id: str) -> None:
+        """An answer was sent to the agent, which refuses or drops one that it does not wait for."""
+        self._pending.pop(call_id, None)
 
     @property
     def status(self) -> SessionStatus:

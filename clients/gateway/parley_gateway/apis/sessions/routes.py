@@ -132,7 +132,7 @@ class _Rest:
         for response in responses:
             assert session.call is not None  # only an open session has tool requests
             forward(session.call, response)
-            session.remove_tool_call(response.call_id)
+            session.on_tool_answered(response.call_id)
         count = None if wanted.tools is None else len(wanted.tools)
         return _answer(ToolsAccepted(responses=len(wanted.responses), tools=count))
 

@@ -157,14 +157,12 @@ class _SessionStream(WebSocketSession):
                 self._has_hung_up = True
                 await self._call.hang_up()
                 return
-            if isinstance(content, protocol.ToolResponse):
-                self._session.check_tool_call(content.call_id)
             before = self._call.messages
             forward(self._call, content)
             if self._kept is not None and self._call.messages > before:
                 self._kept.on_message()
             if isinstance(content, protocol.ToolResponse):
-                self._session.remove_tool_call(content.call_id)
+                self._session.on_tool_answered(content.call_id)
         except _REPORTED as error:
             is_counted = isinstance(message, str) and not isinstance(content, protocol.Playback)
             if self._kept is not None and is_counted:
