@@ -289,6 +289,35 @@ def test_an_output_that_an_interruption_overtakes_is_remembered(with_call):
     assert with_call.commands.take() == []
 
 
+def test_an_output_that_crosses_the_cancellation_is_remembered(with_call):
+    """The agent has cancelled the call before it got the output, and drops it."""
+    with_call.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
+    with_call.send("response.create")
+    assert with_call.commands.take() == [("answer_tool", "call-1-1", {"sky": "foggy"})]
+    for _ in range(2):
+        with_call.on_agent(protocol.ToolCancelled(turn=1, call_id="call-1-1", reason="interrupted"))
+        with_call.interrupted()
+    note = 'The function get_weather has returned: {"sky": "foggy"}'
+    assert with_call.commands.take() == [("remember", "system", note)]
+    assert "error" not in with_call.kinds()
+
+
+def test_only_the_outputs_of_the_last_round_are_kept(session):
+    for turn in (1, 2, 3):
+        session.user_says("weather?")
+        calls = [(f"call-{turn}-{number}", "get_weather") for number in (1, 2)]
+        session.agent_calls(*calls, turn=turn)
+        session.wait(0.03)
+        for call_id, _ in calls:
+            session.send("conversation.item.create", **output(call_id, turn))
+        session.send("response.create")
+        session.agent_says("Foggy.", turn=turn)
+        session.agent_finishes(turn=turn)
+    assert len([one for one in session.commands.take() if one[0] == "answer_tool"]) == 6
+    calls = session.conversation._responses.calls
+    assert [one.request.call_id for one in calls._sent.values()] == ["call-3-1", "call-3-2"]
+
+
 def test_an_output_without_a_call_is_refused(session):
     session.send("conversation.item.create", event_id="e", **output("call-9", 1))
     assert session.error() == ("invalid_tool_call_id", "e")

@@ -37,6 +37,8 @@ class FunctionCalls:
         self._commands = commands
         self._clock = clock
         self._waiting: OrderedDict[str, _Call] = OrderedDict()
+        # Whose outputs were sent last; the agent may have cancelled them before it gets those.
+        self._sent: OrderedDict[str, _Call] = OrderedDict()
         self._late: OrderedDict[str, protocol.ToolRequest] = OrderedDict()
         self._request_by_s: float | None = None
         self._silence_at_s: float | None = None
@@ -74,8 +76,8 @@ class FunctionCalls:
         return self._late.get(call_id)
 
     def on_cancelled(self, event: protocol.ToolCancelled) -> None:
-        """Remove a call; an output that was not sent becomes a note in the history."""
-        call = self._waiting.pop(event.call_id, None)
+        """Remove a call; an output that was not sent, or is dropped, becomes a note in the history."""
+        call = self._waiting.pop(event.call_id, None) or self._sent.pop(event.call_id, None)
         if call is not None and call.output is not None:
             self._commands.remember("system", tool_result_note(call.request.name, call.output))
         elif call is not None:
@@ -88,8 +90,8 @@ class FunctionCalls:
     def send_outputs(self) -> None:
         """Send all outputs: the agent continues."""
         self._request_by_s = None
-        calls, self._waiting = self._waiting, OrderedDict()
-        for call_id, call in calls.items():
+        self._sent, self._waiting = self._waiting, OrderedDict()
+        for call_id, call in self._sent.items():
             self._commands.answer_tool(call_id, value_of(call.output or ""))
 
     def defer_outputs(self) -> None:
