@@ -128,26 +128,31 @@ class AudioRecognition:
     async def open(self, *, avoid: str = "") -> None:
         """Open a stream, at another model where the chosen one accepts the options and then fails.
 
+        All models together have the time that one reply may take: a client waits not much longer.
+
         Args:
             avoid: name of a model that is chosen only where no other accepts the options; empty: none.
 
         Raises:
             ParleyError: the recogniser refuses the options, or does not answer.
         """
-        recognizer = self._recognizer = self._make_stream(self._answered_by)
-        await self._with_timeout(recognizer.check(self._options))
+        self._recognizer = self._make_stream(self._answered_by)
+        await self._with_timeout(self._open(self._recognizer, avoid))
+
+    async def _open(self, recognizer: Recognizer, avoid: str) -> None:
+        await recognizer.check(self._options)
         if avoid == recognizer.model and isinstance(recognizer, ChoosingRecognizer):
-            await self._with_timeout(recognizer.choose_other(self._options))
+            await recognizer.choose_other(self._options, keep=True)
         while True:
             model = recognizer.model
             try:
-                await self._with_timeout(recognizer.start(self._options))
+                await recognizer.start(self._options)
             except (InvalidInputError, OverloadedError, TooManySessionsError):
                 raise  # as in the check: its load would be too much for a model of more languages
             except ParleyError as error:
                 if not isinstance(recognizer, ChoosingRecognizer):
                     raise
-                if not await self._with_timeout(recognizer.choose_other(self._options)):
+                if not await recognizer.choose_other(self._options):
                     raise
                 _log.warning(
                     "%s: %s opens no stream, and %s is asked: %s",

@@ -36,7 +36,7 @@ class AgentDeadlines:
     """How long the agent waits, in seconds. Every wait has one."""
 
     asr_s: float = 5.0
-    """For the recogniser's reply to one piece of audio."""
+    """For the recogniser's reply to one piece of audio, and for all recognisers together to open a stream."""
     llm_s: float = 20.0
     """For the language model's next event."""
     llm_retries: int = 2

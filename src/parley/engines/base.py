@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -31,7 +31,7 @@ class Recognizer(Protocol):
         ...
 
     async def check(self, options: AsrOptions) -> None:
-        """Check that a stream could be opened with these options; comes before :meth:`start`.
+        """Check that a stream could be opened with these options; :meth:`start` follows at once, if at all.
 
         Raises:
             InvalidInputError: :meth:`start` would refuse them.
@@ -68,19 +68,29 @@ class ChoosingRecognizer(Recognizer, Protocol):
         """Names of the models that did not answer the last :meth:`languages`."""
         ...
 
-    async def choose_other(self, options: AsrOptions) -> bool:
-        """Choose another model after :meth:`start` has failed; returns whether one would accept the options.
+    async def choose_other(self, options: AsrOptions, *, keep: bool = False) -> bool:
+        """Choose another model, between :meth:`check` and the end of :meth:`start`.
 
-        A model that has failed is not chosen again by this recogniser. Its stream is ended once
-        another is chosen.
+        Args:
+            options: of the stream.
+            keep: the chosen model, which was not started, stays where no other accepts the options, and may
+                be chosen later. Otherwise its :meth:`start` has failed: it is not chosen again by this
+                recogniser, and its stream is ended once another is chosen.
+
+        Returns:
+            Whether another model accepts the options.
         """
         ...
 
-    async def find_better(self, options: AsrOptions) -> str:
+    async def find_better(self, options: AsrOptions, without: Collection[str] = ()) -> str:
         """Name of a model that is preferred to the chosen one and would accept these options; empty: none.
 
         It may be called while the stream is open, beside its other calls. A new recogniser that asks that
         model first has the same time for it.
+
+        Args:
+            options: of the stream.
+            without: names of models that are not asked.
         """
         ...
 

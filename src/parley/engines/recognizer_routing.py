@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from parley.asr.messages import AsrOptions, AsrReply
 from parley.engines.base import Recognizer
 from parley.errors import (
+    InferenceError,
     InvalidInputError,
     OverloadedError,
     ParleyError,
@@ -22,7 +23,7 @@ from parley.errors import (
 from parley.timeouts import loop_time, with_timeout
 
 _RESERVE_S = 1.0
-"""Left to each model that is asked later: a request without audio takes milliseconds, more under load."""
+"""Left to each model that is asked later: requests without audio take milliseconds, more under load."""
 _RESERVED = 0.4
 """Part of the limit that all of them have together at most."""
 T = TypeVar("T")
@@ -36,12 +37,13 @@ class RoutedRecognizer:
     that has failed or hangs cannot say it, and the next is asked. One that is full is not replaced: its load
     would be too much for a model of more languages.
 
-    Each model has the time that is left but for a reserve of those after it: a slow one is not replaced by
-    one that needs more, and one that hangs leaves the next ones time for an answer.
+    A stream is opened, from :meth:`check` to the end of :meth:`start` and at however many models, within one
+    limit. Each model has the time that is left but for a reserve of those after it: a slow one is not
+    replaced by one that needs more, and one that hangs leaves the next ones time for an answer.
 
     Args:
         recognizers: for this stream, in order of preference; at least one.
-        limit_s: for :meth:`check` and :meth:`languages`, which ask several models (seconds).
+        limit_s: for opening the stream, and for :meth:`languages` (seconds).
         first: name of the model that :meth:`check` asks before all others; empty: the first one.
     """
 
@@ -50,6 +52,8 @@ class RoutedRecognizer:
         self._recognizers = sorted(recognizers, key=lambda recognizer: recognizer.model != first)
         self._limit_s = limit_s
         self._chosen = self._recognizers[0]
+        self._shares: _Shares | None = None
+        """Of the time for opening the stream; None before :meth:`check`."""
         self._refused: set[str] = set()
         """Models that do not understand the language."""
         self._unavailable: tuple[str, ...] = ()
@@ -72,11 +76,11 @@ class RoutedRecognizer:
         """Languages of the models that answer; see :class:`parley.engines.base.Recognizer`."""
         found: dict[str, None] = {}
         failure: ParleyError | None = None
-        shares = _Shares(len(self._recognizers), self._limit_s)
+        shares = self._begin_shares()
         self._unavailable = ()
-        for recognizer in self._recognizers:
+        for later, recognizer in _count_down(self._recognizers):
             try:
-                found |= dict.fromkeys(await shares.wait(recognizer.languages(), recognizer.model))
+                found |= dict.fromkeys(await shares.wait(recognizer.languages(), recognizer.model, later))
             except ParleyError as error:
                 _log.warning("%s is left out: %s", recognizer.model, error.to_log(), extra=error.log_extra())
                 failure = failure or error
@@ -93,28 +97,54 @@ class RoutedRecognizer:
             ParleyError: the one that understands it is full or refuses other options; or none of those that
                 answer understands it, and this is the first failure of the others.
         """
-        if failure := await self._choose(self._recognizers, options):
+        self._shares, self._failed = self._begin_shares(), []
+        if failure := await self._choose(self._recognizers, options, self._shares):
             raise failure
 
-    async def choose_other(self, options: AsrOptions) -> bool:
+    async def choose_other(self, options: AsrOptions, *, keep: bool = False) -> bool:
         """See :class:`parley.engines.base.ChoosingRecognizer`."""
-        failed = self._chosen
-        self._failed.append(failed)
-        others = [recognizer for recognizer in self._recognizers if recognizer not in self._failed]
-        if await self._choose(others, options) is not None:
+        before, others = self._chosen, self._others
+        if not keep:
+            self._failed.append(before)
+        if await self._choose(others, options, self._opening, after=int(keep)) is not None:
             return False
-        # Not waited for here: a model that hangs would not answer.
-        ending = asyncio.create_task(failed.close(), name=f"ending a stream of {failed.model}")
-        self._endings.append(ending)
+        if not keep:
+            # Not waited for here: a model that hangs would not answer.
+            ending = asyncio.create_task(before.close(), name=f"ending a stream of {before.model}")
+            self._endings.append(ending)
         return True
 
-    async def _choose(self, recognizers: Sequence[Recognizer], options: AsrOptions) -> ParleyError | None:
-        """Choose the first of ``recognizers`` that accepts the options; returns why there is none."""
+    @property
+    def _others(self) -> Sequence[Recognizer]:
+        """Those that may still be chosen for this stream, without the chosen one."""
+        return [
+            recognizer
+            for recognizer in self._recognizers
+            if recognizer is not self._chosen
+            and recognizer not in self._failed
+            and recognizer.model not in self._refused
+        ]
+
+    @property
+    def _opening(self) -> _Shares:
+        if self._shares is None:
+            raise InferenceError("the stream's options were not checked")
+        return self._shares
+
+    def _begin_shares(self) -> _Shares:
+        return _Shares(len(self._recognizers), self._limit_s)
+
+    async def _choose(
+        self, recognizers: Sequence[Recognizer], options: AsrOptions, shares: _Shares, *, after: int = 0
+    ) -> ParleyError | None:
+        """Choose the first of ``recognizers`` that accepts the options; returns why there is none.
+
+        ``after``: how many models may be asked after these.
+        """
         failure: ParleyError | None = None
-        shares = _Shares(len(recognizers), self._limit_s)
-        for recognizer in recognizers:
+        for later, recognizer in _count_down(recognizers):
             try:
-                await shares.wait(recognizer.check(options), recognizer.model)
+                await shares.wait(recognizer.check(options), recognizer.model, later + after)
             except UnsupportedLanguageError:
                 self._refused.add(recognizer.model)
                 continue
@@ -123,6 +153,7 @@ class RoutedRecognizer:
             except ParleyError as error:
                 _log.warning("%s is left out: %s", recognizer.model, error.to_log(), extra=error.log_extra())
                 failure = failure or error
+                self._failed.append(recognizer)
                 continue
             self._chosen = recognizer
             return None
@@ -131,17 +162,18 @@ class RoutedRecognizer:
         names = ", ".join(recognizer.model for recognizer in self._preferred)
         return UnsupportedLanguageError(f"language {options.language!r} is understood by none of {names}")
 
-    async def find_better(self, options: AsrOptions) -> str:
+    async def find_better(self, options: AsrOptions, without: Collection[str] = ()) -> str:
         """See :class:`parley.engines.base.ChoosingRecognizer`; one that has refused is not asked again.
 
         Each model has the time that :meth:`check` gives to the one that it asks first.
         """
         before = self._preferred[: self._preferred.index(self._chosen)]
-        better = [recognizer for recognizer in before if recognizer.model not in self._refused]
+        left_out = {*self._refused, *without}
+        better = [recognizer for recognizer in before if recognizer.model not in left_out]
         for recognizer in better:
-            shares = _Shares(len(self._recognizers), self._limit_s)
+            later = len(self._recognizers) - 1
             try:
-                await shares.wait(recognizer.check(options), recognizer.model)
+                await self._begin_shares().wait(recognizer.check(options), recognizer.model, later)
             except UnsupportedLanguageError:
                 self._refused.add(recognizer.model)
             except ParleyError as error:
@@ -151,8 +183,8 @@ class RoutedRecognizer:
         return ""
 
     async def start(self, options: AsrOptions) -> None:
-        """Open the stream at the model that :meth:`check` has chosen."""
-        await self._chosen.start(options)
+        """Open the stream at the chosen model, in what it has left of the time since :meth:`check`."""
+        await self._opening.wait(self._chosen.start(options), self._chosen.model, len(self._others))
 
     async def push(self, audio: NDArray[np.int16]) -> AsrReply:
         """See :class:`parley.engines.base.Recognizer`."""
@@ -171,28 +203,31 @@ class RoutedRecognizer:
         await asyncio.gather(self._chosen.close(), *self._endings)
 
 
-class _Shares:
-    """Divides a time limit among calls that follow one another; it begins now.
+def _count_down(recognizers: Sequence[Recognizer]) -> Iterable[tuple[int, Recognizer]]:
+    """Each with the number of those after it."""
+    return zip(range(len(recognizers) - 1, -1, -1), recognizers, strict=True)
 
-    A call has all the time that is left but a reserve for each call after it: :data:`_RESERVE_S`, or less
-    where there are many.
+
+class _Shares:
+    """Divides a time limit among models that are asked one after the other; it begins now.
+
+    A call has all the time that is left but a reserve for each model that may be asked later:
+    :data:`_RESERVE_S`, or less where there are many.
 
     Args:
-        calls: how many there will be.
+        models: how many there are.
         limit_s: of all together (seconds).
     """
 
-    def __init__(self, calls: int, limit_s: float) -> None:
-        self._left = calls
+    def __init__(self, models: int, limit_s: float) -> None:
         self._end = loop_time() + limit_s
-        self._reserve_s = min(_RESERVE_S, _RESERVED * limit_s / max(calls - 1, 1))
+        self._reserve_s = min(_RESERVE_S, _RESERVED * limit_s / max(models - 1, 1))
 
-    async def wait(self, call: Awaitable[T], what: str) -> T:
-        """The result of the next call.
+    async def wait(self, call: Awaitable[T], what: str, later: int) -> T:
+        """The result of a call; ``later``: how many models may be asked after this one.
 
         Raises:
             DeadlineExceededError: ``what`` did not answer in that time.
         """
-        self._left -= 1
-        share_s = self._end - loop_time() - self._left * self._reserve_s
+        share_s = self._end - loop_time() - later * self._reserve_s
         return await with_timeout(call, max(0.0, share_s), what)

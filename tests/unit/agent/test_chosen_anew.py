@@ -13,6 +13,7 @@ from parley.asr.messages import AsrOptions, AsrReply, SpeechStartedEvent, Speech
 from parley.checkpoint import Resume, SessionState
 from parley.engines.recognizer_routing import RoutedRecognizer
 from parley.errors import (
+    DeadlineExceededError,
     InferenceError,
     ModelUnavailableError,
     OverloadedError,
@@ -502,6 +503,48 @@ async def test_of_many_models_those_that_hang_leave_the_last_one_time(hanging):
         assert now() - began <= CONFIG.deadlines.asr_s
 
 
+@pytest.mark.parametrize("hanging", [1, 2, 3])
+@pytest.mark.parametrize("in_check", [0, 1])
+async def test_models_whose_streams_do_not_open_leave_the_last_one_time(hanging, in_check):
+    names = ("moonshine", "parakeet", "nemotron", "whisper")
+    models = Models(*names)
+    models.ready = set(names)
+    models.hanging, models.start_hanging = set(names[:in_check]), set(names[in_check:hanging])
+    models.delays = dict.fromkeys(names, 0.2)
+    began = now()
+    async with listening(models) as recognition:
+        assert now() - began <= CONFIG.deadlines.asr_s
+        await asyncio.sleep(0.1)
+        assert (recognition.model, models.streams) == (names[hanging], [names[hanging]])
+        assert models.closed == list(names[in_check:hanging])
+    assert models.streams == []
+
+
+async def test_where_all_streams_hang_the_call_is_refused_in_the_time_of_one_reply():
+    models = Models("moonshine", "parakeet", "whisper")
+    models.ready = models.start_hanging = set(models.names)
+    recognition = AudioRecognition(models.make, "call", AsrOptions(), Handler(), CONFIG)
+    began = now()
+    with pytest.raises(DeadlineExceededError):
+        await recognition.open()
+    assert now() - began == pytest.approx(CONFIG.deadlines.asr_s)
+    await recognition.close()
+    assert models.streams == []
+
+
+async def test_a_call_that_ends_while_its_stream_opens_frees_the_places_of_all():
+    models = Models("moonshine", "parakeet", "whisper")
+    models.ready = models.start_hanging = set(models.names)
+    models.close_s = 1.0
+    recognition = AudioRecognition(models.make, "call", AsrOptions(), Handler(), CONFIG)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3.5):
+            await recognition.open()
+    assert models.streams == ["moonshine", "parakeet"]
+    await recognition.close()
+    assert models.streams == []
+
+
 @pytest.mark.parametrize("place", ["failures", "start_failures"])
 async def test_an_unexpected_error_is_logged_and_the_question_repeated(place, caplog):
     models, handler = Models(), Handler()
@@ -517,7 +560,7 @@ async def test_an_unexpected_error_is_logged_and_the_question_repeated(place, ca
         assert not handler.errors
 
 
-@pytest.mark.parametrize("after_s", [5.5, 7.0, 10.5])
+@pytest.mark.parametrize("after_s", [5.5, 7.0, 9.5])
 async def test_a_call_that_ends_while_streams_change_frees_the_places_of_both(after_s):
     models = Models()
     models.start_hanging = {"moonshine"} if after_s > 6 else set()

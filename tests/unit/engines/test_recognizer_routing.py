@@ -28,10 +28,12 @@ class Server:
         self.requests = []
         self.failures = {}
         self.hanging = set()
+        self.start_hanging = set()
 
     async def infer(self, request):
         self.requests.append(request)
-        if request.model in self.hanging:
+        begins = request.sequence.start and not request.sequence.end
+        if request.model in self.hanging or (begins and request.model in self.start_hanging):
             await asyncio.Event().wait()
         if request.model in self.failures:
             raise self.failures[request.model]
@@ -135,6 +137,39 @@ async def test_a_model_that_hangs_leaves_the_next_ones_their_time(server):
         await recognizer.check(AsrOptions())
         assert recognizer.model == "whisper"
         assert await recognizer.languages() == ["en", "es", "de"]
+
+
+async def test_a_start_that_hangs_leaves_the_next_models_their_time_and_is_ended(server):
+    server.start_hanging = {"moonshine"}
+    recognizer, options = server.recognizer(limit_s=0.3), AsrOptions(language="en")
+    async with asyncio.timeout(10):
+        await recognizer.check(options)
+        with pytest.raises(DeadlineExceededError, match="moonshine"):
+            await recognizer.start(options)
+        assert await recognizer.choose_other(options)
+        await recognizer.start(options)
+        await recognizer.close()
+    assert recognizer.model == "whisper"
+    assert {model for model, start, end in server.asked if end and not start} == {"moonshine", "whisper"}
+
+
+async def test_a_model_that_is_kept_has_time_left_where_no_other_answers(server):
+    server.hanging = {"whisper", "other"}
+    recognizer, options = server.recognizer(limit_s=0.3), AsrOptions(language="en")
+    async with asyncio.timeout(10):
+        await recognizer.check(options)
+        assert not await recognizer.choose_other(options, keep=True)
+        await recognizer.start(options)
+        await recognizer.close()
+    assert recognizer.model == "moonshine"
+
+
+async def test_a_preferred_model_that_is_left_out_is_not_asked(server):
+    recognizer, options = server.recognizer(first="other"), AsrOptions(language="es")
+    await recognizer.check(options)
+    assert await recognizer.find_better(options, without=["moonshine"]) == "whisper"
+    assert not await recognizer.find_better(options, without=["moonshine", "whisper"])
+    assert "moonshine" not in {model for model, *_ in server.asked}
 
 
 async def test_where_all_models_hang_the_first_failure_is_the_error(server):
