@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
+from parley.agent.recognizer_failures import HEALTHY_S, ModelFailures, ReconnectBackoff
 from parley.agent.speech_events import Contained, SpeechEventMapper, SpeechHandler
-from parley.asr.messages import AsrOptions, AsrReply
-from parley.audio.buffer import AudioPiece
+from parley.asr.messages import AsrOptions, AsrReply, TranscriptEvent
+from parley.audio.buffer import AudioPiece, RecentAudio
 from parley.audio.pcm import samples_to_ms
 from parley.checkpoint import Resume
 from parley.engines.base import ChoosingRecognizer, Recognizer
@@ -39,10 +40,12 @@ _MAX_SWITCHES = 64
 _MAX_POLL_S = 0.256
 _REPLAY_MS = 15_000
 """Audio beyond the limit that a session may get at once when it goes on with another one."""
-_REOPEN_WAITS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
-_HEALTHY_S = 3.0
+_REFUSALS = (InvalidInputError, OverloadedError, TooManySessionsError)
+"""Errors that say nothing about whether a model works."""
 _CHOICE_WAITS_S = (5.0, 10.0, 20.0, 40.0, 60.0)
 """Between two questions whether a preferred model is ready; the last one repeats."""
+_TRIAL = 3 * INPUT_SAMPLE_RATE  # samples of the user's speech that a model must take beside the call
+_TRIAL_PIECE = INPUT_SAMPLE_RATE // 2  # other streams of the model do not wait long
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -69,7 +72,8 @@ class AudioRecognition:
     A recogniser that fails is replaced by a new stream; audio waits in the buffer meanwhile, and times and
     utterance numbers continue. Where a model was chosen because a preferred one was not ready, that is asked
     again now and then. It has the audio from a later turn on, once a stream of it is open; until then, and if
-    that fails, the stream that works goes on.
+    that fails, the stream that works goes on. A model that has failed in this call must first take audio on a
+    stream beside it.
 
     Args:
         make_recognizer: makes a recogniser for a stream of the given name, which begins with ``name``; takes
@@ -119,6 +123,9 @@ class AudioRecognition:
         self._switches: deque[_Switch] = deque()  # behind what another session would go on from
         self._backoff = ReconnectBackoff(config.deadlines.asr_outage_s)
         self._failing = False  # since the last reply
+        self._failures = ModelFailures()
+        self._taken = 0  # samples, by the stream that is open
+        self._speech = RecentAudio(_TRIAL)  # what was said last, for a model that is tried
         self._unavailable = False
         self._dropped = 0
         self._dropped_at = -_REPORT_INTERVAL_S
@@ -146,8 +153,8 @@ class AudioRecognition:
         while True:
             model = recognizer.model
             try:
-                await recognizer.start(self._options)
-            except (InvalidInputError, OverloadedError, TooManySessionsError):
+                await self._start(recognizer)
+            except _REFUSALS:
                 raise  # as in the check: its load would be too much for a model of more languages
             except ParleyError as error:
                 if not isinstance(recognizer, ChoosingRecognizer):
@@ -161,6 +168,16 @@ class AudioRecognition:
                 )
             else:
                 return
+
+    async def _start(self, recognizer: Recognizer) -> None:
+        model = recognizer.model
+        try:
+            await recognizer.start(self._options)
+        except _REFUSALS:
+            raise
+        except ParleyError:
+            self._failures.suspect(model)
+            raise
 
     def push_audio(self, samples: NDArray[np.int16]) -> None:
         """Add a chunk of the client's audio; never waits."""
@@ -315,12 +332,23 @@ class AudioRecognition:
             async with self._step:  # not one that is being opened: its checks would overlap
                 recognizer = self._recognizer
             try:
-                if model := await recognizer.find_better(self._options):
-                    await self._replace(recognizer, model)
-            except ParleyError as error:
-                _log.info("%s: %s goes on: %s", self._name, self.model, error.to_log())
+                await self._choose_better(recognizer)
             except Exception:  # noqa: BLE001 - logged; the stream goes on, and the question is repeated
                 _log.exception("%s: no preferred recogniser was chosen", self._name)
+
+    async def _choose_better(self, recognizer: ChoosingRecognizer) -> None:
+        """Replace ``recognizer`` by the first preferred model that works."""
+        left_out = set(self._failures.resting(loop_time()))
+        while model := await recognizer.find_better(self._options, left_out):
+            try:
+                if self._failures.has(model):
+                    await self._try(model)
+                await self._replace(recognizer, model)
+            except ParleyError as error:
+                _log.info("%s: %s goes on: %s", self._name, self.model, error.to_log())
+                left_out.add(model)
+            else:
+                return
 
     async def _replace(self, recognizer: Recognizer, model: str) -> None:
         """Have ``model`` recognise what follows, between two turns; ``recognizer`` works until that is open.
@@ -333,19 +361,45 @@ class AudioRecognition:
             await self._stepped.wait()
         if recognizer is not self._recognizer:
             return
-        options, unused = self._options, self._make_stream(model)
+        unused = self._make_stream(model)
         try:
-            await self._with_timeout(unused.check(options))
-            if unused.model != model:
-                raise ModelUnavailableError(f"{model} is not ready any more")
-            await self._with_timeout(unused.start(options))
+            await self._with_timeout(self._open_at(model, unused))
             async with self._step:
                 if recognizer is self._recognizer and self._is_between_turns:
                     self._recognizer, unused = unused, recognizer
-                    self._speech_events.begin_stream()
+                    self._begin_stream()
                     _log.info("%s: %s recognises in the place of %s", self._name, model, recognizer.model)
         finally:
             await self._close_unused(unused)
+
+    async def _try(self, model: str) -> None:
+        """Have ``model`` take what the user said last on a stream of its own, whose replies are not used.
+
+        Raises:
+            ParleyError: it does not take it.
+        """
+        speech = self._speech.since(0)
+        if not len(speech):
+            speech = np.zeros(_TRIAL_PIECE, np.int16)
+        stream = self._make_stream(model)
+        try:
+            await self._with_timeout(self._open_at(model, stream))
+            for start in range(0, len(speech), _TRIAL_PIECE):
+                await self._with_timeout(stream.push(speech[start : start + _TRIAL_PIECE]))
+            await self._with_timeout(stream.flush())
+        finally:
+            await self._close_unused(stream)
+
+    async def _open_at(self, model: str, stream: Recognizer) -> None:
+        """Open ``stream`` at ``model`` and no other."""
+        await stream.check(self._options)
+        if stream.model != model:
+            raise ModelUnavailableError(f"{model} is not ready any more")
+        await self._start(stream)
+
+    def _begin_stream(self) -> None:
+        self._taken = 0
+        self._speech_events.begin_stream()
 
     async def _close_unused(self, recognizer: Recognizer) -> None:
         """Free the place of a stream, also where the task is cancelled meanwhile."""
@@ -385,16 +439,25 @@ class AudioRecognition:
         self._answered_by = self.model
         if len(piece.samples):
             self._processed = piece.position + len(piece.samples)
+            self._taken += len(piece.samples)
             self._speech_events.on_processed(piece)
             self._backoff.worked(len(piece.samples) / INPUT_SAMPLE_RATE)
             self._handler.on_audio_processed(piece)
+        self._pass_on(reply)
+        if len(piece.samples) and not self._speech_events.idle:
+            self._speech.append(piece)
+
+    def _pass_on(self, reply: AsrReply) -> None:
         self._speech_events.pass_on(reply)
+        understood = any(isinstance(event, TranscriptEvent) and event.is_final for event in reply.events)
+        if understood and self._taken >= HEALTHY_S * INPUT_SAMPLE_RATE:
+            self._failures.forget(self.model)
 
     async def _end_utterance(self, end: _UtteranceEnd) -> None:
         if end.on_reached is not None:
             end.on_reached(self._speech_events.utterance)
         try:
-            self._speech_events.pass_on(await self._request(lambda: self._opened().flush()))
+            self._pass_on(await self._request(lambda: self._opened().flush()))
         except ParleyError as error:
             await self._reopen(error)
         # Late transcripts come before those of later audio.
@@ -423,9 +486,9 @@ class AudioRecognition:
             raise error
         self._handler.on_error(error)
         self._handler.on_onset_cancelled()
-        avoid = ""
+        again = not isinstance(error, InvalidInputError) and self._failures.count(self.model, loop_time()) > 1
+        avoid = self.model if again else ""
         if self._failing:  # the replacement has not answered either
-            avoid = self.model
             self._report_unavailable()
         self._failing = True
         while True:
@@ -442,7 +505,7 @@ class AudioRecognition:
                 )
                 self._report_unavailable()
             else:
-                self._speech_events.begin_stream()
+                self._begin_stream()
                 return
 
     async def _restart(self, options: AsrOptions) -> None:
@@ -460,7 +523,7 @@ class AudioRecognition:
         except ParleyError as error:
             await self._reopen(error)
         else:
-            self._speech_events.begin_stream()
+            self._begin_stream()
 
     def _report_unavailable(self) -> None:
         if not self._unavailable:
@@ -469,36 +532,3 @@ class AudioRecognition:
 
     async def _with_timeout(self, call: Awaitable[T]) -> T:
         return await with_timeout(call, self._config.deadlines.asr_s, "the recogniser")
-
-
-class ReconnectBackoff:
-    """The attempts of one outage: from a failure until a replacement has worked for three seconds.
-
-    A replacement that fails earlier continues the outage. Otherwise a recogniser that opens and then fails
-    would be replaced for ever. ``limit_s`` is the longest outage.
-    """
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._began: float | None = None
-        self._attempts = 0
-        self._worked_s = 0.0
-
-    def failed(self, now: float) -> bool:
-        """Record a failure at ``now`` (seconds); returns whether another attempt is allowed."""
-        if self._began is None:
-            self._began, self._attempts = now, 0
-        self._worked_s = 0.0
-        return now - self._began <= self._limit_s
-
-    def wait_s(self) -> float:
-        """Seconds to wait before the next attempt; grows with each."""
-        self._attempts += 1
-        return _REOPEN_WAITS_S[min(self._attempts, len(_REOPEN_WAITS_S)) - 1]
-
-    def worked(self, seconds: float) -> None:
-        """Record audio that the replacement has processed."""
-        if self._began is not None:
-            self._worked_s += seconds
-            if self._worked_s >= _HEALTHY_S:
-                self._began = None

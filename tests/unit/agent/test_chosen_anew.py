@@ -23,6 +23,7 @@ from parley.errors import (
 
 CONFIG = AgentConfig(asr=("moonshine", "whisper"), deadlines=AgentDeadlines(asr_s=5.0))
 WINDOW = np.zeros(512, np.int16)
+SOUND = np.ones(512, np.int16)
 ENDED = [
     SpeechStoppedEvent(utterance=1, at_ms=10, detected_at_ms=20),
     TranscriptEvent(utterance=1, text="set a timer", is_final=True),
@@ -48,11 +49,18 @@ class Models:
         self.places = {}
         """Streams that a model holds at most."""
         self.push_failures = {}
+        self.push_hanging = set()
+        self.failing_once = set()
+        self.deaf = set()
+        """Models that take silence only."""
+        self.lasting_s = {}
+        """Audio after which a stream fails."""
         self.close_s = 0.0
         self.asked = []  # (time, model) of each check
         self.open = []  # models of the streams, in their order
         self.closed = []
         self.streams = []  # models of those that are open now, or whose START hangs
+        self.begun = asyncio.Event()  # a stream
         self.pushed = []  # (time, model) of each piece
         self.script = []
 
@@ -70,6 +78,7 @@ class Recognizer:
         self.models = models
         self.model = model
         self.has_place = False
+        self.samples = 0
 
     async def check(self, options):
         models = self.models
@@ -89,6 +98,7 @@ class Recognizer:
         models = self.models
         models.check_place(self.model)
         models.streams.append(self.model)
+        models.begun.set()
         self.has_place = True
         if self.model in models.start_hanging:
             await asyncio.Event().wait()
@@ -103,11 +113,24 @@ class Recognizer:
             raise ModelUnavailableError("gone")
         if self.model in self.models.push_failures:
             raise self.models.push_failures[self.model]
+        if self.model in self.models.failing_once:
+            self.models.failing_once.discard(self.model)
+            raise InferenceError("a moment")
+        if self.model in self.models.push_hanging:
+            await asyncio.Event().wait()
+        if self.model in self.models.deaf and audio.any():
+            raise InferenceError("the encoder is gone")
+        self.samples += len(audio)
+        if self.samples > 16_000 * self.models.lasting_s.get(self.model, 1e6):
+            raise InferenceError("out of memory")
         events, self.models.script = self.models.script, []
         return AsrReply(events=events)
 
     def begin_turn(self):
         pass
+
+    async def flush(self):
+        return await self.push(np.zeros(0, np.int16))
 
     async def close(self):
         if self.has_place:
@@ -151,9 +174,9 @@ async def listening(models, *, name="call", handler=None, resume=None, language=
     await recognition.close()
 
 
-async def hear(recognition, models, events=()):
+async def hear(recognition, models, events=(), *, audio=WINDOW):
     models.script = list(events)
-    recognition.push_audio(WINDOW)
+    recognition.push_audio(audio)
     await asyncio.sleep(0.1)
 
 
@@ -246,6 +269,9 @@ def works(models):
     models.start_failures.clear()
     models.hanging.clear()
     models.start_hanging.clear()
+    models.push_failures.clear()
+    models.push_hanging.clear()
+    models.deaf.clear()
 
 
 async def hear_for(recognition, models, seconds):
@@ -269,7 +295,9 @@ async def test_the_stream_that_works_goes_on_while_the_preferred_model_fails(fai
         assert not handler.errors
         works(models)
         assert await hear_for(recognition, models, 70) < 0.1
-        assert (models.open, models.streams) == (["whisper", "moonshine"], ["moonshine"])
+        # One that has opened no stream takes audio beside the call first.
+        streams = ["moonshine"] * (2 if fails in (start_fails, start_hangs) else 1)
+        assert (models.open, models.streams) == (["whisper", *streams], ["moonshine"])
         assert not handler.errors
     assert models.streams == []
 
@@ -333,6 +361,124 @@ async def test_a_model_whose_streams_open_and_take_no_audio_is_left_out_after_th
         assert models.open == ["moonshine", "moonshine", "whisper"]
         assert (recognition.model, models.streams) == ("whisper", ["whisper"])
         assert [error.code for error in handler.errors] == ["inference_failed"] * 2
+    assert models.streams == []
+
+
+def takes_no_audio(models):
+    models.push_failures["moonshine"] = InferenceError("out of memory")
+
+
+def answers_no_audio(models):
+    models.push_hanging.add("moonshine")
+
+
+def takes_silence_only(models):
+    models.deaf.add("moonshine")
+
+
+async def speak(recognition, models):
+    """An utterance of the user, which is the whole turn."""
+    await hear(recognition, models, [SpeechStartedEvent(utterance=1, at_ms=0)], audio=SOUND)
+    await hear(recognition, models, ENDED, audio=SOUND)
+    recognition.begin_turn()
+
+
+@pytest.mark.parametrize(
+    ("fails", "code"),
+    [
+        (takes_no_audio, "inference_failed"),
+        (answers_no_audio, "deadline_exceeded"),
+        (takes_silence_only, "inference_failed"),
+    ],
+)
+async def test_a_preferred_model_that_takes_no_audio_does_not_get_the_call_again(fails, code):
+    models, handler = Models(), Handler()
+    models.ready.add("moonshine")
+    fails(models)
+    async with listening(models, handler=handler) as recognition:
+        for _ in range(3):
+            await speak(recognition, models)
+            await hear_for(recognition, models, 12)
+        assert recognition.model == "whisper"
+        errors = len(handler.errors)
+        assert [error.code for error in handler.errors if error.code != "audio_dropped"] == [code] * 2
+        for _ in range(8):
+            await speak(recognition, models)
+            assert await hear_for(recognition, models, 30) < 0.1
+            assert recognition.model == "whisper"
+        assert len(handler.errors) == errors
+        works(models)
+        assert await hear_for(recognition, models, 130) < 0.1
+        assert (recognition.model, models.streams) == ("moonshine", ["moonshine"])
+        assert len(handler.errors) == errors
+    assert models.streams == []
+
+
+@pytest.mark.parametrize("fails", [takes_no_audio, start_fails])
+async def test_one_that_fails_does_not_hide_the_next_one_that_is_preferred(fails):
+    models, handler = Models("moonshine", "parakeet", "whisper"), Handler()
+    models.ready.add("moonshine")
+    fails(models)
+    async with listening(models, handler=handler) as recognition:
+        await hear_for(recognition, models, 3)
+        assert recognition.model == "whisper"
+        errors = len(handler.errors)
+        models.ready.add("parakeet")
+        await hear_for(recognition, models, 130)
+        assert (recognition.model, models.streams) == ("parakeet", ["parakeet"])
+        assert len(handler.errors) == errors
+
+
+async def test_a_preferred_model_that_fails_after_it_was_chosen_back_gets_the_call_ever_more_seldom():
+    models, handler = Models(), Handler()
+    models.ready.add("moonshine")
+    models.lasting_s["moonshine"] = 5.0  # longer than what is tried beside the call
+    async with listening(models, handler=handler) as recognition:
+        times, model = [], recognition.model
+        for _ in range(6000):
+            recognition.push_audio(np.zeros(8192, np.int16))
+            await asyncio.sleep(0.512)
+            if recognition.model != model:
+                model = recognition.model
+                times.append((now(), model))
+    moved = [at for at, model in times if model == "moonshine"]
+    gaps = np.diff(moved)
+    assert len(moved) > 4
+    assert (np.diff(gaps) > -61).all()
+    assert gaps[-1] >= 600
+    assert len(handler.errors) == len(moved) + 2
+
+
+async def test_a_preferred_model_that_has_understood_the_user_again_is_as_good_as_new():
+    models, handler = Models(), Handler()
+    models.ready.add("moonshine")
+    takes_no_audio(models)
+    async with listening(models, handler=handler) as recognition:
+        await hear_for(recognition, models, 3)
+        works(models)
+        await hear_for(recognition, models, 95)
+        assert recognition.model == "moonshine"
+        await speak(recognition, models)
+        models.open.clear()
+        models.failing_once.add("moonshine")
+        await hear_for(recognition, models, 3)
+        assert (recognition.model, models.open) == ("moonshine", ["moonshine"])
+
+
+@pytest.mark.parametrize("audio_s", [0.0, 2.0])
+async def test_a_call_that_ends_while_a_model_is_tried_beside_it_frees_the_places_of_both(audio_s):
+    models = Models()
+    models.ready.add("moonshine")
+    takes_no_audio(models)
+    models.close_s = 1.0
+    async with listening(models) as recognition:
+        await hear_for(recognition, models, 30)
+        works(models)
+        answers_no_audio(models)
+        models.begun.clear()
+        await models.begun.wait()
+        await asyncio.sleep(audio_s)
+        assert sorted(models.streams) == ["moonshine", "whisper"]
     assert models.streams == []
 
 
