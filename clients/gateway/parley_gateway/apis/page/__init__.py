@@ -10,6 +10,7 @@ import gzip
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -51,6 +52,7 @@ class Assets:
     """A hash of the content of all files."""
 
 
+@cache
 def load_assets() -> Assets:
     """Read the folder ``static`` of this package."""
     contents = dict(_walk(files(__package__) / "static"))
