@@ -315,7 +315,7 @@ async def test_half_open_clients_give_their_places_back(strict, victims):
 
 
 async def test_stopping_the_server_closes_open_calls(tmp_path):
-    options = ServerOptions(state_dir=tmp_path / "state", exit_timeout_s=20, **ANY_PORTS)
+    options = ServerOptions(state_dir=tmp_path / "state", exit_timeout_s=8, **ANY_PORTS)
     server = EmbeddedServer(options, limits=None)  # it ends, and stays away
     server.start()
     lines = []
@@ -338,7 +338,7 @@ async def test_stopping_the_server_closes_open_calls(tmp_path):
             await opened.close()
         lines = []
         while server.poll() is None:
-            assert time.monotonic() - began < 20 + 40, "the server exits"
+            assert time.monotonic() - began < 8 + 40, "the server exits"
             await asyncio.sleep(0.1)
     finally:
         for opened in lines:
