@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
@@ -93,6 +94,8 @@ class TritonServer:
         self.last_turn = -1
         """Its number among all choices of a server; -1: it was never chosen."""
         self._leases: set[Lease] = set()
+        self._ended: deque[tuple[float, float]] = deque()
+        """When each session that the newest report may still contain began and ended."""
         self._is_reachable = False
         self._reached = asyncio.Event()
         self._ready_since: float | None = None
@@ -155,6 +158,8 @@ class TritonServer:
     def leave(self, lease: Lease) -> None:
         """Count a user no longer."""
         self._leases.discard(lease)
+        if lease.opens_session:
+            self._ended.append((lease.entered_at, loop_time()))
         self._close_if_unused(lease.channel)
         if not self._leases:
             self._on_unused(self)
@@ -183,16 +188,19 @@ class TritonServer:
     def sessions(self) -> int:
         """Sessions that it has, as far as is known.
 
-        Those that it has reported, of all gateways, and those that were opened by this one since. Without a
-        report, those of this one.
+        Those that it has reported, of all gateways, with those that this one has opened since, and without
+        those that have ended. Without a report, those of this one.
         """
         own = [lease for lease in self._leases if lease.opens_session]
         reported = self._load.report.sessions
         if reported is None:
             return len(own)
-        # A session that was opened shortly before is not on the page yet. Some count twice, for a moment.
+        # The page is behind what was opened and has ended shortly before. For a moment, some may count twice,
+        # or not at all: servers refuse what they cannot take.
         since = self._load.read_at - PUBLISHED_S
-        return reported + sum(lease.entered_at > since for lease in own)
+        opened = sum(lease.entered_at > since for lease in own)
+        ended = sum(entered_at <= since < left_at for entered_at, left_at in self._ended)
+        return max(reported + opened - ended, len(own))
 
     @property
     def limit(self) -> int | None:
@@ -280,7 +288,15 @@ class TritonServer:
         while True:
             await self._reached.wait()
             await self._load.refresh(self.endpoint)
+            self._forget_ended()
             await asyncio.sleep(self._settings.load_s)
+
+    def _forget_ended(self) -> None:
+        """Forget the sessions that ended before all that the newest report may contain."""
+        if self._load.report.sessions is None:
+            self._ended.clear()
+        while self._ended and self._ended[0][1] <= self._load.read_at - PUBLISHED_S:
+            self._ended.popleft()
 
     async def _pause(self, failures: int) -> None:
         settings = self._settings

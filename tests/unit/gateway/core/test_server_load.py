@@ -227,6 +227,27 @@ async def test_sessions_that_a_report_has_are_not_counted_twice(clock):
             assert [server.sessions for server in servers.all] == [2, 5]
 
 
+async def test_the_place_of_a_session_that_ended_is_free_at_once(clock):
+    pages = Pages(a=report(0))
+    async with pool(pages, sessions=1) as servers:
+        await pages.read_anew()
+        for others in (0, 0, 1):
+            with servers.lease():
+                clock.now += 60.0
+                pages.reports = {"a": report(1 + others, limit=16)}
+                await pages.read_anew()
+                with pytest.raises(TooManySessionsError):
+                    servers.lease()
+            assert servers.all[0].sessions == others  # of other gateways
+        pages.reports = {"a": report(0)}
+        clock.now += 60.0
+        await pages.read_anew()
+        assert servers.all[0].sessions == 0, "what the page no longer has is not taken from it"
+        pages.reports = {"a": report(1)}
+        await pages.read_anew()
+        assert servers.all[0].sessions == 1
+
+
 async def test_two_servers_are_drawn_and_the_fuller_of_them_is_not_chosen():
     pages = Pages(**{f"s{number}": report(number) for number in range(8)})
     async with pool(pages) as servers:
