@@ -13,7 +13,7 @@ import soundfile
 
 from parley.launcher.options import ROOT
 from parley.protocol import Closed, Connected, ErrorEvent, ResponseText, ToolRequest, Transcript, TurnMetrics
-from parley_client import CallEndedError, CallLostError, connect
+from parley_client import CallEndedError, CallLostError, Deadlines, connect
 from parley_client.audio.microphone import PacedMicrophone
 from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.transport import TritonTransport
@@ -63,7 +63,9 @@ class Caller:
             transports.append(TritonTransport(self.address))
             return transports[-1]
 
-        async with connect(self.address, tools=DEMO_TOOLS, transport=dial) as call:
+        # Sixteen calls are more than two processors do in time.
+        deadlines = Deadlines(close_s=30.0)
+        async with connect(self.address, tools=DEMO_TOOLS, transport=dial, deadlines=deadlines) as call:
             microphone = PacedMicrophone(call.send_audio)
             speaking = asyncio.create_task(microphone.run())
             listening = asyncio.create_task(self._listen(call))
