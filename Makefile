@@ -10,7 +10,9 @@ ARGS ?=
 SUITES := unit kernels triton open frameworks browser deploy
 REPORTS := .cache/tests
 # With a report, skipped tests are left to the summary of all suites.
-REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT)) $(REPEATING)
+REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT) $(REMEMBERING)) $(REPEATING)
+# What failed is kept beside the report, so that nothing is repeated in place of a run that broke off.
+REMEMBERING = --continue-on-collection-errors -o cache_dir=$(patsubst %.again,%,$(basename $(REPORT)))
 # Not empty: only the tests that failed last time, one at a time, until one fails again.
 REPEAT ?=
 REPEATING = $(if $(REPEAT),--last-failed --last-failed-no-failures none --maxfail 1)
@@ -80,7 +82,7 @@ test: setup ## Run all tests, those against the real server too; lists what was 
 	@rm -rf $(REPORTS); status=0; for suite in $(SUITES); do report=$(CURDIR)/$(REPORTS)/$$suite; \
 	    $(MAKE) --no-print-directory test-$$suite REPORT=$$report.xml || \
 	    $(MAKE) --no-print-directory test-$$suite REPORT=$$report.again.xml REPEAT=1 || status=1; \
-	done; $(PY) tests/summary.py $(REPORTS); exit $$status
+	done; $(PY) tests/summary.py $(REPORTS) || status=1; exit $$status
 
 test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --redis

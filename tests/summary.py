@@ -2,7 +2,8 @@
 
 ``summary.py FOLDER`` reads the JUnit files that pytest has written there: ``SUITE.xml``, and
 ``SUITE.again.xml`` of what failed and was repeated. A test that lacks something of the machine is skipped
-with the reason "needs NAME".
+with the reason "needs NAME". The exit status is 1 where a test failed and was skipped when it was repeated:
+pytest counts that as passed.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ def skips(folder: Path) -> Counter[str]:
     return found
 
 
-def repeated(folder: Path) -> list[str]:
-    """Names of the tests that failed, and passed when they were repeated."""
-    return [
-        f"{case.get('classname')}::{case.get('name')}"
-        for path in sorted(folder.glob(_AGAIN))
-        for case in ET.parse(path).iter("testcase")  # noqa: S314 - pytest has just written it
-        if not {child.tag for child in case} & {"failure", "error", "skipped"}
-    ]
+def repeated(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the tests that failed, and passed when they were repeated; and of those skipped then."""
+    passed, skipped = [], []
+    for path in sorted(folder.glob(_AGAIN)):
+        for case in ET.parse(path).iter("testcase"):  # noqa: S314 - pytest has just written it
+            outcomes = {child.tag for child in case} & {"failure", "error", "skipped"}
+            name = f"{case.get('classname')}::{case.get('name')}"
+            if not outcomes:
+                passed.append(name)
+            elif outcomes == {"skipped"}:
+                skipped.append(name)
+    return passed, skipped
 
 
 def lines(found: Counter[str]) -> list[str]:
@@ -56,7 +61,11 @@ def _tests(count: int) -> str:
 
 if __name__ == "__main__":
     reports = Path(sys.argv[1])
-    for name in repeated(reports):
+    passed, skipped = repeated(reports)
+    for name in passed:
         print(f"failed, and passed when it was repeated: {name}")
+    for name in skipped:
+        print(f"failed, and was skipped when it was repeated: {name}")
     for line in lines(skips(reports)):
         print(line)
+    sys.exit(1 if skipped else 0)

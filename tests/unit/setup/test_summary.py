@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-SUMMARY = Path(__file__).parents[2] / "summary.py"
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SUMMARY = ROOT / "tests" / "summary.py"
 TESTS = """
 import pytest
 
@@ -30,10 +34,12 @@ def test_run():
 """
 
 
-def summary(folder):
-    return subprocess.run(
-        [sys.executable, str(SUMMARY), str(folder)], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
+def summary(folder, status=0):
+    done = subprocess.run(
+        [sys.executable, str(SUMMARY), str(folder)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout
 
 
 def test_each_missing_thing_is_named_once_for_all_suites(tmp_path):
@@ -86,6 +92,71 @@ def test_what_passed_only_when_it_was_repeated_is_named(tmp_path):
     assert summary(tmp_path / "reports").splitlines() == [
         "failed, and passed when it was repeated: test_some::test_unsteady"
     ]
+
+
+FAILING_ONCE = """
+import os
+from pathlib import Path
+import pytest
+
+RUNS = Path(__file__).with_name("runs")
+IS_FIRST = not RUNS.exists()
+RUNS.touch()
+CASE = "{case}"
+
+if CASE == "collection" and IS_FIRST:
+    raise ImportError
+
+def test_unsteady():
+    assert not IS_FIRST or CASE != "skipped"
+    if CASE == "skipped":
+        pytest.skip("needs redis-server")
+
+def test_crash():
+    if CASE == "crash" and IS_FIRST:
+        os._exit(1)
+"""
+OTHER = """
+def test_broken():
+    assert {passes}
+"""
+
+
+def run_suite(folder, *variables):
+    """Run the tests of ``folder`` with the options that the Makefile gives to a suite; the exit status."""
+    command = ["make", "--dry-run", "--directory", str(ROOT), "test-browser", *variables]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    (line,) = (line for line in printed.splitlines() if "pytest tests/browser" in line)
+    options = shlex.split(line)[4:]
+    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(folder), *options]
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        [*command, str(folder)], env=environment, stdout=subprocess.DEVNULL, check=False, timeout=60
+    ).returncode
+
+
+@pytest.mark.parametrize(
+    ("case", "passes", "statuses"),
+    [
+        ("crash", True, (1, 5)),
+        ("collection", True, (1, 0)),
+        ("collection", False, (1, 1)),
+        ("skipped", True, (1, 0)),
+    ],
+)
+def test_a_suite_is_not_passed_by_a_part_of_it(tmp_path, case, passes, statuses):
+    (tmp_path / "test_some.py").write_text(FAILING_ONCE.format(case=case))
+    (tmp_path / "test_other.py").write_text(OTHER.format(passes=passes))
+    reports = tmp_path / "reports"
+    # An earlier run by hand has failed with a test that passes now.
+    stale = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    stale.parent.mkdir(parents=True)
+    stale.write_text('{"test_some.py::test_unsteady": true}')
+    first = run_suite(tmp_path, f"REPORT={reports / 'suite.xml'}")
+    again = run_suite(tmp_path, f"REPORT={reports / 'suite.again.xml'}", "REPEAT=1")
+    assert (first, again) == statuses
+    if case == "skipped":
+        assert "skipped when it was repeated: test_some::test_unsteady" in summary(reports, status=1)
 
 
 def test_nothing_is_said_where_all_was_run(tmp_path):
