@@ -112,7 +112,9 @@ class ToolExecutor:
         if running is None or running.on_server:
             why = "is run by the server" if running else self._why_ended(call_id)
             if why not in _MAY_CROSS:
-                raise UnknownToolCallError(f"tool call {call_id!r} {why}: no response to it is waited for")
+                raise UnknownToolCallError(
+                    f"tool call {call_id[:80]!r} {why}: no response to it is waited for"
+                )
             _log.debug("a response to tool call %s is dropped: the call %s", call_id, why)
             return
         outcome = ToolOutcome(response.output, response.is_error)

@@ -357,8 +357,9 @@ async def test_what_another_server_may_have_cancelled_is_dropped(caplog, state, 
             executor.executor.resolve(ToolResponse(call_id=call_id))
             assert f"tool call {call_id} is dropped: the call {why}" in caplog.text
         else:
-            with pytest.raises(UnknownToolCallError, match=why):
+            with pytest.raises(UnknownToolCallError, match=why) as refused:
                 executor.executor.resolve(ToolResponse(call_id=call_id))
+            assert len(str(refused.value)) < 200  # whatever the client has sent
         assert executor.events == []
         executor.executor.close()
 

@@ -200,6 +200,9 @@ async def test_the_memory_of_cancelled_calls_is_bounded():
         session.check_tool_call("c999")
     session.record(protocol.ToolRequest(turn=1, call_id="c999", name="f", arguments={}))
     session.check_tool_call("c999")  # asked for anew, by another server
+    with pytest.raises(UnknownToolCallError, match="waits for an answer") as refused:
+        session.check_tool_call("x" * 9_000)
+    assert len(str(refused.value)) < 200  # whatever the client has sent
     book.close()
 
 

@@ -80,7 +80,7 @@ class RegisteredSession:
             return
         if call_id in self._cancelled:
             raise UnknownToolCallError(f"tool request {call_id!r} was cancelled: it waits for no answer")
-        raise UnknownToolCallError(f"no tool request {call_id!r} waits for an answer")
+        raise UnknownToolCallError(f"no tool request {call_id[:80]!r} waits for an answer")
 
     def on_tool_answered(self, call_id: str) -> None:
         """An answer was sent to the agent, which refuses or drops one that it does not wait for."""
