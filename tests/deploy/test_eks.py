@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
+import helm_python
 import pytest
 import yaml
 from charts import CHART, NAMESPACE, ROOT, merge, read_documents, render
@@ -72,6 +74,14 @@ def test_nodes_with_calls_are_neither_reclaimed_nor_cut_short():
         spec = pool["template"]["spec"]
         assert spec["expireAfter"] == "Never"
         assert "terminationGracePeriod" not in spec
+
+
+def test_nodes_without_a_gpu_have_whole_processors():
+    wanted = requirements(pools()["voice-cpu"])
+    assert wanted["karpenter.k8s.aws/instance-category"]["values"] == ["c", "m"]
+    assert wanted["karpenter.k8s.aws/instance-capability-flex"]["values"] == ["false"]
+    # The label came with Karpenter 1.7.
+    assert tuple(map(int, CLUSTER["karpenter"]["version"].split(".")))[:2] >= (1, 7)
 
 
 def test_every_pod_finds_a_node(rendered):
@@ -170,7 +180,7 @@ def commands():
 
 
 def test_every_command_of_the_readme_is_accepted_by_the_chart():
-    with_gpu, one_worker, measured, without = commands()
+    with_gpu, one_worker, measured, without, _ = commands()
     assert render(with_gpu).of_kind("ScaledObject")
     changed = render(merge(with_gpu, one_worker)).get("ScaledObject", "-worker")["spec"]
     assert (changed["minReplicaCount"], changed["maxReplicaCount"]) == (1, 1)
@@ -181,6 +191,18 @@ def test_every_command_of_the_readme_is_accepted_by_the_chart():
         name: before[name] for name in ("minReplicaCount", "maxReplicaCount", "fallback")
     }
     assert render(without).container("worker")["image"].endswith("/parley/worker-cpu:0.1.0")
+
+
+def test_a_worker_without_a_gpu_is_measured_up_to_all_its_sessions():
+    *_, without, one_worker = commands()
+    capacity = one_worker["worker"]["capacity"]
+
+    def limit(*changes):
+        return tomllib.loads(render(merge(without, *changes)).gateway_toml())["servers"]["sessions"]
+
+    assert (limit(), limit(one_worker)) == (1, capacity)
+    with pytest.raises(helm_python.HelmRenderError, match=f"a worker accepts {capacity} sessions"):
+        limit(one_worker, {"worker": {"capacity": capacity + 1}})
 
 
 def test_nodes_have_one_version_until_it_is_changed():
