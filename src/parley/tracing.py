@@ -190,7 +190,7 @@ def open_tracing(
         provider = TracerProvider(resource=Resource.create(names), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(_make_exporter(protocol, environment)))
     except ImportError as error:
-        _log.warning("traces need the extra “traces” (pip install 'parley[traces]'): %s", error)
+        _log.warning("traces need the extra “traces” (in the checkout: pip install '.[traces]'): %s", error)
         return None
     except Exception:  # noqa: BLE001 - such as a number in OTEL_BSP_MAX_QUEUE_SIZE that the SDK refuses
         _log.exception("there are no traces: the SDK refuses its settings")

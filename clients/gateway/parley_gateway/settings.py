@@ -7,6 +7,7 @@ anything deeper is JSON.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ from parley_gateway.takeover.settings import TakeoverSettings
 
 PREFIX = "PARLEY_GATEWAY_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
+_NUMBERS = {"int": "a whole number", "float": "a number"}
+_NOT_A_NUMBER = re.compile(r"Expected `(int|float)(?: \| null)?`, got `str`")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,8 +110,15 @@ def _of_environment(environment: Mapping[str, str]) -> list[tuple[str, str, Any]
         try:
             found.append((part, field.name, _value(text, field)))
         except msgspec.MsgspecError as error:
-            raise GatewaySettingsError(f"{name}: {error}") from error
+            raise GatewaySettingsError(f"{name}: {_problem(error)}") from error
     return found
+
+
+def _problem(error: msgspec.MsgspecError) -> str:
+    """What is wrong with a variable; each one is a text, so only the number that it should be is named."""
+    if found := _NOT_A_NUMBER.fullmatch(str(error)):
+        return f"expected {_NUMBERS[found[1]]}"
+    return str(error)
 
 
 def _value(text: str, field: msgspec.structs.FieldInfo) -> Any:

@@ -1,7 +1,7 @@
 """A voice agent on Parley, for Pipecat's development runner.
 
-    pip install pipecat-parley "pipecat-ai[runner,webrtc]"
-    python agent.py -t webrtc      # and open the page that it names
+    pip install '.[client]' ./clients/pipecat-parley "pipecat-ai[runner,webrtc]"        # in a checkout
+    python clients/pipecat-parley/examples/agent.py -t webrtc      # and open the page that it names
 
 ``PARLEY_SERVER`` names the server (default: 127.0.0.1:8001).
 """

@@ -410,7 +410,7 @@ def test_listening_needs_the_extra_packages(tmp_path, capsys, monkeypatch):
         sys.modules, "opentelemetry.proto.collector.trace.v1.trace_service_pb2", raising=False
     )
     assert main(["trace", str(tmp_path / "file.jsonl"), "--listen", "0"]) == 2
-    assert "parley[traces]" in capsys.readouterr().err
+    assert "pip install '.[traces]'" in capsys.readouterr().err
 
 
 # --- spans as they come ---------------------------------------------------------------------------

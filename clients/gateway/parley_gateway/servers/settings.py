@@ -68,7 +68,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     canary_timeout_s: Seconds = 5.0
     """Limit of each of them (seconds)."""
     sessions: Count | None = None
-    """The most sessions of one server that the gateways fill it to, such as `calls_per_replica` of
+    """The most sessions of one server that the gateways fill it to, such as `calls_held` of
     `parley capacity --json`; calls that have lost their server may exceed it. None: as many as the server
     says that it takes."""
     load_s: Seconds = 2.0

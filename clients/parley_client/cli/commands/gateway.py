@@ -32,7 +32,10 @@ EXAMPLES = """\
   PARLEY_GATEWAY_SECURITY_KEYS_FILE=keys.toml parley gateway
                                                   only for those who have a key"""
 HELP = "let browsers, OpenAI clients and others in, by their own protocols"
-_NEEDS = "parley gateway needs the packages of the extra “gateway”: pip install 'parley[gateway]'"
+_NEEDS = (
+    "parley gateway needs the packages of the extra “gateway”; install them in the checkout with: "
+    "pip install '.[gateway]'"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,10 @@ EXAMPLES = """\
   parley say FILE.wav --events events.jsonl && parley trace events.jsonl
                                    without a trace, from the events of a client"""
 HELP = "draw where the time of a call went, from a trace or from recorded events"
-_NEEDS = "--listen needs the packages of the extra “traces”: pip install 'parley[traces]'"
+_NEEDS = (
+    "--listen needs the packages of the extra “traces”; install them in the checkout with: "
+    "pip install '.[traces]'"
+)
 # Longer than OpenTelemetry's SDK keeps spans before it exports them.
 _SETTLE_S = 6.0
 _WAIT_S = 0.5

@@ -3,7 +3,7 @@
 The client for buckets is obstore (MIT; bindings to the object_store crate of Apache Arrow): one wheel of
 6 MB without dependencies of its own, with timeouts, retries and asynchronous calls. boto3 would
 bring three packages and threads, aiobotocore a pinned botocore. It is an optional extra
-(``parley[s3]``), imported when a store of this kind is opened.
+(``s3``), imported when a store of this kind is opened.
 
 Credentials come from the usual environment and nowhere else: ``AWS_ACCESS_KEY_ID`` and
 ``AWS_SECRET_ACCESS_KEY`` (``AWS_SESSION_TOKEN``), a web identity token, a container's or an
@@ -256,5 +256,6 @@ def _import() -> ModuleType:
         return importlib.import_module("obstore")
     except ImportError as error:
         raise ModelLoadingError(
-            "voices in an object store need the package obstore: install parley[s3]"
+            "voices in an object store need the package obstore; "
+            "install it in the checkout with: pip install '.[s3]'"
         ) from error

@@ -203,6 +203,19 @@ def test_settings_that_cannot_be_used_are_refused(tmp_path, text, environment, f
         load_settings(file, environment, flags)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("SERVERS_SESSIONS", "3.5", "a whole number"),
+        ("LISTEN_PORT", "one", "a whole number"),
+        ("LISTEN_DRAIN_S", "long", "a number"),
+    ],
+)
+def test_a_variable_that_is_no_number_is_refused_in_words(name, text, kind):
+    with pytest.raises(GatewaySettingsError, match=rf"PARLEY_GATEWAY_{name}: expected {kind}$"):
+        load_settings(environment={f"PARLEY_GATEWAY_{name}": text})
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(GatewaySettingsError, match=r"none\.toml"):
         load_settings(tmp_path / "none.toml")
