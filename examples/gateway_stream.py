@@ -76,8 +76,12 @@ if form != (1, 2, 16_000):
     sys.exit(f"error: {sys.argv[1]}: 16 kHz, mono, 16 bit expected")
 try:
     answer = asyncio.run(ask(question))
-except (OSError, ValueError, httpx.HTTPError, websockets.WebSocketException) as error:
+except (OSError, ValueError, httpx.ConnectError) as error:  # no gateway, or not one that answers with JSON
     sys.exit(f"error: {GATEWAY}: {error} (does `make gateway` run there?)")
+except (httpx.HTTPError, websockets.WebSocketException) as error:
+    sys.exit(f"error: {GATEWAY}: {error}")
+except KeyboardInterrupt:
+    sys.exit(130)
 if not answer:
     sys.exit("no answer: is there speech in the recording?")
 with wave.open("answer.wav", "wb") as file:

@@ -51,6 +51,8 @@ try:
     pieces = asyncio.run(ask(Path(sys.argv[1]), server))
 except ParleyError as error:
     sys.exit(f"error: {error}. It needs a server: make serve")
+except KeyboardInterrupt:
+    sys.exit(130)
 if not pieces:
     sys.exit("no answer within 20 s: is there speech in the recording?")
 soundfile.write("answer.wav", np.concatenate(pieces), 22_050)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import runpy
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -169,6 +170,26 @@ def test_the_gateways_example_repeats_why_it_is_refused(stream, monkeypatch):
         stream("question.wav")
 
 
+def test_an_interrupted_example_ends_without_a_trace(ask, stream, monkeypatch):
+    def interrupt(_):
+        signal.raise_signal(signal.SIGINT)
+
+    async def interrupt_and_wait(request):
+        interrupt(request)
+        await asyncio.Event().wait()
+
+    with pytest.raises(SystemExit) as ended:
+        ask("question.wav", agent=partial(serve, on_frame=interrupt))
+    assert ended.value.code == 130
+
+    soundfile.write("question.wav", np.zeros(160, np.int16), 16_000)
+    transport = httpx.MockTransport(interrupt_and_wait)
+    monkeypatch.setattr(httpx, "AsyncClient", partial(httpx.AsyncClient, transport=transport))
+    with pytest.raises(SystemExit) as ended:
+        stream("question.wav")
+    assert ended.value.code == 130
+
+
 @pytest.fixture
 def gateway(stream, monkeypatch):
     """Run the gateway's example against a gateway that sends these messages and closes with a reason."""
@@ -209,6 +230,11 @@ def test_the_gateways_example_tells_that_an_answer_was_cut_off(gateway, tmp_path
     with pytest.raises(SystemExit, match=r"^error: the answer was cut off: going_away$"):
         gateway(*ANSWER, {"type": "closed", "reason": "shutdown"}, code=1001, reason="going_away")
     assert not (tmp_path / "answer.wav").exists()
+
+
+def test_the_gateways_example_does_not_doubt_a_gateway_that_answers(gateway):
+    with pytest.raises(SystemExit, match=r"^error: http://127\.0\.0\.1:1: .*1011 .*call_lost[^`]*$"):
+        gateway(code=1011, reason="call_lost")
 
 
 def test_the_example_does_not_wait_for_ever_for_an_answer(ask, monkeypatch, tmp_path):
