@@ -342,18 +342,28 @@ class CallSession:
             try:
                 await self._move("lost", failure, outage, min(self._deadlines.connect_s, left_s - wait_s))
             except NotResumableError:
-                break
+                await self._end_without_server(lost, None)
+                return
             except SlowConsumerError:
                 raise
             except ParleyError as error:
                 wait_s = outage.on_failure(error, self._servers.count, _now())
             else:
                 return
+        end: ParleyError | None = None
+        if outage.refusal is not None:
+            end = CallRefusedError(outage.refusal)
+        elif outage.attempts:
+            end = CallLostError(f"{failure}, and no server took the call within {outage.limit_s:g} s")
+            end.__cause__ = failure
+        await self._end_without_server(lost, end)
+
+    async def _end_without_server(self, lost: ServerStream, failure: ParleyError | None) -> None:
+        """The call is over, as the lost server said; else with a failure, None: that of the lost stream."""
         if lost.closed is not None:
             await self._deliver([lost.closed])
-        elif outage.refusal is not None:
-            refused = CallRefusedError(outage.refusal)
-            self._finish(refused, refused)
+        elif failure is not None:
+            self._finish(failure, failure)
         self._give_up()
 
     async def _wait_to_try(self, outage: Outage, wait_s: float) -> None:

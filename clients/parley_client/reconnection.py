@@ -79,7 +79,7 @@ class Outage:
     """
 
     def __init__(self, began_s: float, limit_s: float, rng: random.Random) -> None:
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._rng = rng
         self._refusals = 0
         self.refusal: ParleyError | None = None
@@ -93,7 +93,7 @@ class Outage:
 
     def left_s(self, now: float) -> float:
         """How long it may go on (seconds); 0: the call is to be given up."""
-        return 0.0 if self.refusal is not None else max(0.0, self.began_s + self._limit_s - now)
+        return 0.0 if self.refusal is not None else max(0.0, self.began_s + self.limit_s - now)
 
     def on_attempt(self) -> int:
         """Count an attempt; returns its number."""
@@ -122,7 +122,7 @@ class Outage:
         wait_s = max(0.0, self._not_before_s - now)
         if len(self._may_ask_s) < servers:
             return wait_s
-        left_s = self.began_s + self._limit_s - now
+        left_s = self.began_s + self.limit_s - now
         return max(wait_s, min(self._may_ask_s[-servers] - now, left_s - _LAST_TRY_S))
 
     def end(self, now: float) -> None:

@@ -34,7 +34,7 @@ async def test_a_call_is_lost_when_no_server_takes_it_in_time():
     gone = [ModelUnavailableError("gone")] * 100
     servers = Servers(CutStream(replies=3), *gone)
     line = Conversation(servers, deadlines=Deadlines(resume_s=0.5))
-    with pytest.raises(CallLostError, match="Socket closed"):
+    with pytest.raises(CallLostError, match=r"Socket closed, and no server took the call within 0\.5 s"):
         await speak_to_the_end(line)
     assert [type(event) for event in line.got(Reconnecting, Reconnected)] == [Reconnecting]
     assert len(servers.call_ids) > 2
