@@ -272,8 +272,8 @@ def main(argv: list[str] | None = None) -> int:
         on_log=console.write_line if arguments.verbose else lambda _: None,
     )
     try:
-        server.check_free()
         server.check_settings()
+        server.check_free()
         if arguments.fetch:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             bring_weights(options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ _READERS = ("text", "choice", "boolean", "names", "integer", "number", "variable
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CLOSE = 0.7
 """Likeness of a setting that may be meant."""
+_CLOSE_MODEL = 0.8
+"""Likeness of a model that may be meant."""
 _CODE = Path(parley.__file__).parent
 
 
@@ -146,6 +149,8 @@ async def _check(path: Path, environment: Mapping[str, str]) -> None:
 def find_unknown_settings(repository: Path, environment: Mapping[str, str]) -> list[str]:
     """One line for each variable ``PARLEY_<MODEL>_<NAME>`` that names a model and none of its settings.
 
+    So does one for a name that is nearly that of a model, before what is nearly a setting of it.
+
     A name counts as a setting if any configuration of the model has it, or any code reads a setting of this
     name: every reported variable has no effect, but not every variable without effect is reported.
     """
@@ -161,7 +166,12 @@ def find_unknown_settings(repository: Path, environment: Mapping[str, str]) -> l
         if prefixes
     }
     unclear = {variable: names for variable, names in configured.items() if variable not in names}
-    if not unclear:
+    near = {
+        variable: meant
+        for variable, prefixes in candidates.items()
+        if not prefixes and (meant := _near_prefixes(variable, folders))
+    }
+    if not unclear and not near:
         return []  # as usual; the code need not be read
     sources = list(_sources(repository))
     read = {name.upper() for source in sources for name in _read_names(source)}
@@ -171,7 +181,30 @@ def find_unknown_settings(repository: Path, environment: Mapping[str, str]) -> l
         if variable not in known and not any(variable in source for source in sources):
             model = folders[max(candidates[variable], key=len)].name
             found.append(_describe_setting(variable, model, known))
+    for variable, meant in sorted(near.items()):
+        for prefix, name in meant:
+            hint = suggest_name(
+                name, sorted(read | _configured(folders[prefix])), prefix=prefix, close=_CLOSE
+            )
+            if hint and not any(variable in source for source in sources):
+                found.append(f"warning: {variable} has no effect: it names no model{hint}")
+                break
     return found
+
+
+def _near_prefixes(variable: str, prefixes: Collection[str]) -> list[tuple[str, str]]:
+    """Models' prefixes that the variable nearly begins with, and what follows, the likeliest first."""
+    words = variable.split("_")
+    found = []
+    for count in range(2, len(words)):
+        begin, name = "_".join(words[:count]) + "_", "_".join(words[count:])
+        for prefix in prefixes:
+            likeness = difflib.SequenceMatcher(
+                None, begin.removeprefix("PARLEY_"), prefix.removeprefix("PARLEY_")
+            ).ratio()
+            if likeness >= _CLOSE_MODEL:
+                found.append((likeness, prefix, name))
+    return [(prefix, name) for _, prefix, name in sorted(found, reverse=True)]
 
 
 def _describe_setting(variable: str, model: str, known: Collection[str]) -> str:

@@ -302,11 +302,15 @@ class StateLock:
                 f"The server with the state folder {self._folder} is stopping (process "
                 f"{record['launcher']:.0f}). Try again in a few seconds."
             )
-        who = f" (process {record['launcher']:.0f})" if record else ""
-        stop = f"kill {record['launcher']:.0f}" if record else "end it"
+        other = "or start another one with --name OTHER --any-port."
+        if not record:  # it is written once tritonserver runs
+            return (
+                f"Another start with the state folder {self._folder} has just begun. "
+                f"Try again in a few seconds, {other}"
+            )
         return (
-            f"A server is already running with the state folder {self._folder}{who}. "
-            f"Use that one, stop it ({stop}), or start another one with --name OTHER --any-port."
+            f"A server is already running with the state folder {self._folder} (process "
+            f"{record['launcher']:.0f}). Use that one, stop it (kill {record['launcher']:.0f}), {other}"
         )
 
 

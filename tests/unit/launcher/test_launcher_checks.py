@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from parley.agent.config import AgentConfig
@@ -14,7 +16,15 @@ from parley.launcher.checks import (
     find_unknown_settings,
 )
 from parley.launcher.models import find_vad_callers
-from parley.launcher.options import ROOT, TINY_PROFILE, LauncherSettingsError, ServerOptions, ToolsFileError
+from parley.launcher.options import (
+    ROOT,
+    TINY_PROFILE,
+    AlreadyRunningError,
+    LauncherSettingsError,
+    ServerOptions,
+    ToolsFileError,
+)
+from parley.launcher.processes import StateLock
 from parley.runtime.parameters import Parameters
 
 ASR = "PARLEY_VOICE_AGENT_ASR"
@@ -89,6 +99,18 @@ def test_the_command_ends_with_status_2_at_once(monkeypatch, capfd):
     assert main(["--profile", "open", "--name", "never", "--any-port", "--no-fetch"]) == 2
     assert not (ROOT / ".server/never/triton.log").exists()
     assert "error: The profile open has no model parakeet_tdt" in capfd.readouterr().err
+
+
+def test_a_profile_that_there_is_not_is_told_though_a_server_runs(monkeypatch, capfd):
+    def refuse(_):
+        raise AlreadyRunningError("A server is already running")
+
+    monkeypatch.setattr(StateLock, "check", refuse)
+    arguments = ["--name", "never", "--any-port", "--no-fetch"]
+    assert main(["--profile", "opne", *arguments]) != 0
+    assert "opne" in capfd.readouterr().err
+    assert main(["--profile", "open", *arguments]) == 1
+    assert "error: A server is already running" in capfd.readouterr().err
 
 
 def test_without_a_setting_nothing_calls_silero_vad():
@@ -206,6 +228,34 @@ def test_a_misspelt_setting_is_reported(variable, model, meant):
 )
 def test_what_is_read_is_not_reported(variable):
     assert find_unknown_settings(MODELS, {variable: "1"}) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("PARLEY_VOICE_AGNT_ASR", "PARLEY_VOICE_AGENT_ASR"),
+        ("PARLEY_VOICEAGENT_GREETNG", "PARLEY_VOICE_AGENT_GREETING"),
+        ("PARLEY_QUEN3_MAX_REQUESTS", "PARLEY_QWEN3_MAX_REQUESTS"),
+        ("PARLEY_MOONSHIN_TRANSCRIBE_THREADS", "PARLEY_MOONSHINE_TRANSCRIBE_THREADS"),
+    ],
+)
+def test_a_misspelt_model_is_reported(variable, meant):
+    assert find_unknown_settings(MODELS, {variable: "x"}) == [
+        f"warning: {variable} has no effect: it names no model (did you mean {meant}?)"
+    ]
+
+
+def test_what_other_parts_of_the_project_read_is_not_reported():
+    files = [MODELS.parent / "Makefile"]
+    for folder in ("src", "clients", "scripts", "deploy", "perf", "build"):
+        files += (path for path in (MODELS.parent / folder).rglob("*") if path.is_file())
+    names = {
+        name
+        for path in files
+        for name in re.findall(r"\bPARLEY_[A-Z0-9_]*[A-Z0-9]", path.read_text(errors="replace"))
+    }
+    assert {"PARLEY_WEIGHTS_CACHE", "PARLEY_GATEWAY_LISTEN_PORT", "PARLEY_FRONT_SUBNET"} <= names
+    assert find_unknown_settings(MODELS, dict.fromkeys(names, "1")) == []
 
 
 def test_an_empty_variable_counts_as_unset():

@@ -302,6 +302,8 @@ def test_a_folder_that_triton_cannot_use_is_refused(repository, tmp_path, name):
 def test_a_live_launchers_lock_is_respected(tmp_path):
     first, second = StateLock(tmp_path), StateLock(tmp_path)
     first.acquire()
+    with pytest.raises(AlreadyRunningError, match=r"Another start .* has just begun\. Try again .*--name"):
+        second.check()
     first.record(os.getpid(), "ready", "", "")
     with pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}.*--name"):
         second.acquire()
