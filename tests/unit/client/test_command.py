@@ -160,6 +160,14 @@ def test_what_is_misspelt_is_answered_with_the_usage_of_its_command(arguments, c
     assert words in error
 
 
+def test_without_a_command_all_commands_are_listed(capsys):
+    assert main([]) == 2
+    error = capsys.readouterr().err
+    assert "usage: parley" in error
+    for command in ("say", "talk", "gateway", "transcribe"):
+        assert re.search(rf"^ +{command}\b", error, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     "text", ["--- be brief ---", "--brief = good, but kind", "--x=be brief"], ids=["dashes", "=", "an option"]
 )
