@@ -341,8 +341,8 @@ class AudioRecognition:
         left_out = set(self._failures.resting(loop_time()))
         while model := await recognizer.find_better(self._options, left_out):
             try:
-                if self._failures.has(model):
-                    await self._try(model)
+                if self._failures.has_failed(model):
+                    await self._run_trial(model)
                 await self._replace(recognizer, model)
             except ParleyError as error:
                 _log.info("%s: %s goes on: %s", self._name, self.model, error.to_log())
@@ -372,7 +372,7 @@ class AudioRecognition:
         finally:
             await self._close_unused(unused)
 
-    async def _try(self, model: str) -> None:
+    async def _run_trial(self, model: str) -> None:
         """Have ``model`` take what the user said last on a stream of its own, whose replies are not used.
 
         Raises:
@@ -486,8 +486,10 @@ class AudioRecognition:
             raise error
         self._handler.on_error(error)
         self._handler.on_onset_cancelled()
-        again = not isinstance(error, InvalidInputError) and self._failures.count(self.model, loop_time()) > 1
-        avoid = self.model if again else ""
+        avoid = ""
+        if not isinstance(error, InvalidInputError):
+            failures = self._failures.record_failure(self.model, loop_time())
+            avoid = self.model if failures > 1 else ""
         if self._failing:  # the replacement has not answered either
             self._report_unavailable()
         self._failing = True

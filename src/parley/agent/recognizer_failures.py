@@ -55,13 +55,13 @@ class ModelFailures:
         """Record that ``model`` has opened no stream: the call had another one, so there is no pause."""
         self._counts.setdefault(model, 0)
 
-    def count(self, model: str, now: float) -> int:
+    def record_failure(self, model: str, now: float) -> int:
         """Record that a stream has failed at ``now`` (seconds); returns how many since :meth:`forget`."""
         count = self._counts[model] = self._counts.get(model, 0) + 1
         self._rest_ends[model] = now + _REST_WAITS_S[min(count, len(_REST_WAITS_S)) - 1]
         return count
 
-    def has(self, model: str) -> bool:
+    def has_failed(self, model: str) -> bool:
         """Whether ``model`` has failed."""
         return model in self._counts
 
