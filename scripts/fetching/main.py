@@ -51,8 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.status:
             return _status(entries, args)
         if not args.names and args.profile is None:
-            width = max(map(len, entries), default=0)
-            for entry in entries.values():
+            remote = [one for one in entries.values() if not isinstance(one, Included | Installed)]
+            width = max((len(entry.name) for entry in remote), default=0)
+            for entry in remote:
                 print(f"{entry.name:{width}}  {entry.about}")
             return 0
         try:
@@ -77,7 +78,11 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
         prog="scripts/fetch_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "names", nargs="*", metavar="MODEL", type=_known(entries), help="what to download; without: list all"
+        "names",
+        nargs="*",
+        metavar="MODEL",
+        type=_known(entries),
+        help="what to download; without: list what can be",
     )
     profiles = sorted({profile for entry in entries.values() for profile in entry.profiles})
     parser.add_argument(

@@ -237,6 +237,11 @@ def test_what_comes_with_setup_is_not_fetched(entries, name, capsys):
     assert "make setup" in capsys.readouterr().err
 
 
+def test_the_list_is_of_what_can_be_fetched(entries, capsys):
+    assert main([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["voice", "small", "large"]
+
+
 def test_only_published_weights_are_recorded(entries, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["voice", "--record"])
