@@ -192,7 +192,7 @@ async def running(
             yield Running(gateway, url, urls[0], urls[1], certificate)
             await _first(gateway.calls.drain(0.0), now.wait())
     finally:
-        # uvicorn leaves the lifespan's end out when it is forced to exit.
+        # A forced exit may not reach the lifespan's end.
         await gateway.decoders.aclose()
 
 
@@ -238,6 +238,10 @@ async def _port(
             server.should_exit = True
             server.force_exit = now.is_set()
             await _stopped(serving)
+            if server.force_exit and server.started:
+                # uvicorn leaves it out; its task would be cancelled with the loop, and log a traceback.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(server.lifespan.shutdown(), _REQUESTS_S)
 
 
 async def _stopped(serving: asyncio.Task[None]) -> None:

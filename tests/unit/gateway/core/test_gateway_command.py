@@ -79,7 +79,12 @@ def test_what_cannot_be_used_is_one_line(arguments, words, capsys, tmp_path, mon
     assert "Traceback" not in shown
 
 
-def test_it_says_where_it_is_and_ends_when_told():
+# Stopped meanwhile, it gets the two together.
+_BOTH = (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGTERM,), _BOTH], ids=["one", "two"])
+def test_it_says_where_it_is_and_ends_when_told(signals):
     command = [sys.executable, "-m", "parley_client", "gateway", "--listen", "0", "--server", "127.0.0.1:9"]
     environment = os.environ | {"PARLEY_GATEWAY_LISTEN_HEALTH_PORT": "0"}
     with subprocess.Popen(
@@ -94,7 +99,8 @@ def test_it_says_where_it_is_and_ends_when_told():
             assert httpx.get(f"{words['http']}/healthz").status_code == 200
             assert httpx.get(f"{words['http']}/readyz").status_code == 503
             assert httpx.get(f"{words['health']}/healthz").status_code == 200
-            process.send_signal(signal.SIGTERM)
+            for number in signals:
+                process.send_signal(number)
             assert process.wait(STARTED_S) == 0
             told = process.stderr.read()
             assert "nothing answers at 127.0.0.1:9: calls are refused until a server does" in told
