@@ -386,7 +386,7 @@ def test_a_missing_client_is_named_at_the_start(monkeypatch):
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(object_storage.importlib, "import_module", missing)
-    with pytest.raises(ModelLoadingError, match=r"parley\[s3\]"):
+    with pytest.raises(ModelLoadingError, match=r"pip install '\.\[s3\]'"):
         S3Objects(S3Address("s3://bucket"), 100)
 
 
