@@ -45,7 +45,7 @@ async def test_chatterbox_speaks(chatterbox_server):
     text, words, samples, errors = await one_turn(chatterbox_server, None)
     assert errors == []
     assert words == text.split()
-    assert len(samples) > 22_050
+    assert len(samples) > 8_000  # random weights, whose tokens are drawn anew: the length varies
     assert counted(read_metrics(chatterbox_server)) == []
 
 
