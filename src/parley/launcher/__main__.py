@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from parley.launcher.models import bring_weights
+from parley.launcher.models import bring_weights, check_models
 from parley.launcher.options import (
     DEFAULT_PROFILE,
     GPU_PROFILE,
@@ -272,8 +272,9 @@ def main(argv: list[str] | None = None) -> int:
         on_log=console.write_line if arguments.verbose else lambda _: None,
     )
     try:
-        server.check_settings()
+        check_models(options)  # a profile or model that there is not, whatever else runs
         server.check_free()
+        server.check_settings()
         if arguments.fetch:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             bring_weights(options)
