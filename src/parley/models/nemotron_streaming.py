@@ -291,7 +291,9 @@ def check_languages(parameters: Parameters, checkpoint: Checkpoint) -> None:
         ModelLoadingError: there is no prompt for one of them.
     """
     own = tuple(checkpoint.config.prompts)
-    for language in read_languages(parameters, own) if own else ():
+    if not own:
+        return
+    for language in read_languages(parameters, own):
         if find_language(language, own) is None:
             raise ModelLoadingError(
                 f"languages of model {parameters.model} has {language}; its weights have prompts for "
