@@ -34,6 +34,19 @@ def test_run():
 """
 
 
+def run_pytest(folder, *options):
+    """Run the tests of ``folder``, without this project's settings and plugins."""
+    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(folder)]
+    return subprocess.run(
+        [*command, *options, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+
+
 def summary(folder, status=0):
     done = subprocess.run(
         [sys.executable, str(SUMMARY), str(folder)], capture_output=True, text=True, check=False, timeout=60
@@ -46,15 +59,7 @@ def test_each_missing_thing_is_named_once_for_all_suites(tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
     for suite in ("one", "two"):
         report = f"--junit-xml={tmp_path / 'reports' / suite}.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(tmp_path)]
-        done = subprocess.run(
-            [*command, "-p", "no:cacheprovider", report, str(tmp_path)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        )
+        done = run_pytest(tmp_path, "-p", "no:cacheprovider", report)
         assert done.returncode == 0, done.stdout
     assert summary(tmp_path / "reports").splitlines() == [
         "not run for want of: redis-server (4 tests), no_such_package (2 tests)",
@@ -78,16 +83,8 @@ def test_unsteady():
 
 def test_what_passed_only_when_it_was_repeated_is_named(tmp_path):
     (tmp_path / "test_some.py").write_text(UNSTEADY)
-    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(tmp_path)]
     for report, again in (("suite.xml", []), ("suite.again.xml", ["--last-failed"])):
-        done = subprocess.run(
-            [*command, f"--junit-xml={tmp_path / 'reports' / report}", *again, str(tmp_path)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        )
+        done = run_pytest(tmp_path, f"--junit-xml={tmp_path / 'reports' / report}", *again)
         assert done.returncode == (0 if again else 1), done.stdout
     assert summary(tmp_path / "reports").splitlines() == [
         "failed, and passed when it was repeated: test_some::test_unsteady"
@@ -127,12 +124,7 @@ def run_suite(folder, *variables):
     command = ["make", "--dry-run", "--directory", str(ROOT), "test-browser", *variables]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     (line,) = (line for line in printed.splitlines() if "pytest tests/browser" in line)
-    options = shlex.split(line)[4:]
-    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(folder), *options]
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    return subprocess.run(
-        [*command, str(folder)], env=environment, stdout=subprocess.DEVNULL, check=False, timeout=60
-    ).returncode
+    return run_pytest(folder, *shlex.split(line)[4:]).returncode
 
 
 @pytest.mark.parametrize(
