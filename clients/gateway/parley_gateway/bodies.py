@@ -116,16 +116,19 @@ class InvalidFormError(InvalidMessageError):
     """The form is damaged, cut, or has too much in it."""
 
 
-async def read_form(request: Request, file: SpooledFile) -> tuple[list[tuple[str, str]], str | None]:
+async def read_form(
+    request: Request, file: SpooledFile | None = None, *, field_bytes: int = MAX_FIELD_BYTES
+) -> tuple[list[tuple[str, str]], str | None]:
     """Read a form with at most one file, which is spooled while it arrives.
 
     Why not Starlette's: it allows a megabyte for each field, has no budget over all requests, and decodes
-    fields by any codec that the client names. The syntax is read by the same library, python-multipart, whose
-    limits for boundaries and headers hold here too.
+    fields by any codec that the client names; some of Python's codecs take quadratic time. The syntax is
+    read by the same library, python-multipart, whose limits for boundaries and headers hold here too.
 
     Args:
         request: nothing of its body was read.
-        file: gets the file's bytes; not finished if there is none.
+        file: gets the file's bytes; not finished if there is none. None: parts with a file name are fields.
+        field_bytes: the largest size of the names and values of all fields together; they are UTF-8.
 
     Returns:
         Names and values of the fields, in order, and the name of the file's field; None: there is no file.
@@ -141,7 +144,7 @@ async def read_form(request: Request, file: SpooledFile) -> tuple[list[tuple[str
         return [], None
     if not boundary:
         raise InvalidFormError("it has no boundary")
-    form = _Form()
+    form = _Form(field_bytes, has_file=file is not None)
     try:
         parser = MultipartParser(
             boundary,
@@ -158,13 +161,14 @@ async def read_form(request: Request, file: SpooledFile) -> tuple[list[tuple[str
         )
         async for chunk in request.stream():
             parser.write(chunk)
-            for piece in form.take():
-                await file.append(piece)
+            if file is not None:
+                for piece in form.take():
+                    await file.append(piece)
     except FormParserError as error:
         raise InvalidFormError(str(error)) from error
     if not form.complete:
         raise InvalidFormError("it ends before its last boundary")
-    if form.file is not None:
+    if file is not None and form.file is not None:
         await file.finish()
     return form.fields, form.file
 
@@ -172,7 +176,7 @@ async def read_form(request: Request, file: SpooledFile) -> tuple[list[tuple[str
 class _Form:
     """What the parser has found so far; the bytes of the file only until they are taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, field_bytes: int, *, has_file: bool) -> None:
         self.fields: list[tuple[str, str]] = []
         self.file: str | None = None
         self.complete = False
@@ -183,7 +187,9 @@ class _Form:
         self._name = ""
         self._text = bytearray()
         self._is_file = False
+        self._has_file = has_file
         self._field_bytes = 0
+        self._most_field_bytes = field_bytes
 
     def take(self) -> list[bytes]:
         """The next bytes of the file."""
@@ -210,7 +216,7 @@ class _Form:
         if b"name" not in options:
             raise InvalidFormError("a part has no name")
         self._name = _text(options[b"name"])
-        self._is_file = b"filename" in options
+        self._is_file = self._has_file and b"filename" in options
         if self._is_file:
             if self.file is not None:
                 raise InvalidFormError("it has more than one file")
@@ -236,8 +242,8 @@ class _Form:
 
     def _count(self, size: int) -> None:
         self._field_bytes += size
-        if self._field_bytes > MAX_FIELD_BYTES:
-            raise InvalidFormError(f"its fields have more than {MAX_FIELD_BYTES} bytes")
+        if self._field_bytes > self._most_field_bytes:
+            raise InvalidFormError(f"its fields have more than {self._most_field_bytes} bytes")
 
 
 def _text(raw: bytes) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -382,6 +383,18 @@ async def test_invalid_forms_are_refused(gateway, form, param):
     one = await gateway()
     answer = await one.http.post("/v1/realtime/calls", files=form)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "utf-7", "unicode_escape", "rot13", "nonsense"])
+async def test_form_with_charset_is_read_as_utf_8(gateway, charset):
+    # A codec that the client chooses may take quadratic time, as punycode does.
+    one = await gateway()
+    form = b'--X\r\nContent-Disposition: form-data; name="sdp"\r\n\r\n-bb\xc3\xa9\r\n--X--\r\n'
+    kind = f"multipart/form-data; boundary=X; charset={charset}"
+    with patch.object(calls, "Offer", wraps=calls.Offer) as offers:
+        answer = await one.http.post("/v1/realtime/calls", content=form, headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_offer")
+    assert offers.call_args.args[0] == "-bbé"
 
 
 async def test_calls_may_be_switched_off(gateway):

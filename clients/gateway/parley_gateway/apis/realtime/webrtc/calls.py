@@ -23,7 +23,6 @@ from aiortc import (
 from aiortc.mediastreams import MediaStreamError
 from av import AudioFrame, AudioResampler
 from numpy.typing import NDArray
-from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -43,6 +42,7 @@ from parley_gateway.apis.realtime.webrtc import network
 from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
 from parley_gateway.apis.realtime.webrtc.network import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
+from parley_gateway.bodies import InvalidFormError, read_form
 from parley_gateway.errors import ForbiddenError, NotFoundError, SessionExpiredError, WrongGatewayError
 from parley_gateway.gateway import Gateway
 from parley_gateway.instances import check_instance
@@ -379,7 +379,7 @@ class WebRtcCalls:
                 # The call is opened only when the connection is established.
                 self._gateway.calls.check_room(principal)
                 place.enter_context(self._places.take(principal))
-                text, session = await _read(request)
+                text, session = await _read(request, self._gateway.settings.limits.body_bytes)
                 offer = Offer(text, self._network.peers)
                 given = {**self._secrets.find(request), **session}
                 model = given.get("model") or request.query_params.get("model")
@@ -434,7 +434,7 @@ class WebRtcCalls:
                 del self._peers[peer.id]
 
 
-async def _read(request: Request) -> tuple[str, dict[str, Any]]:
+async def _read(request: Request, body_bytes: int) -> tuple[str, dict[str, Any]]:
     """The offer and the settings in a request; raises ClientEventError if they cannot be read."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/sdp":
@@ -442,20 +442,17 @@ async def _read(request: Request) -> tuple[str, dict[str, Any]]:
     if kind != "multipart/form-data":
         message = "The offer must be application/sdp, or multipart/form-data with sdp and session."
         raise ClientEventError(message, code="invalid_content_type")
-    async with request.form() as form:
-        offer = await _text(form.get("sdp"), "sdp")
-        raw = await _text(form.get("session"), "session") if "session" in form else "{}"
     try:
-        session = msgspec.json.decode(raw, type=dict[str, Any])
+        fields = dict((await read_form(request, field_bytes=body_bytes))[0])
+    except InvalidFormError as error:
+        raise ClientEventError(f"The form cannot be read: {error}.") from error
+    offer = fields.get("sdp")
+    if offer is None:
+        message = "Missing required parameter: 'sdp'."
+        raise ClientEventError(message, code="missing_required_parameter", param="sdp")
+    try:
+        session = msgspec.json.decode(fields.get("session", "{}"), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ClientEventError(f"The session cannot be read: {error}.", param="session") from error
     check_nesting(session, "session")
     return offer, session
-
-
-async def _text(part: UploadFile | str | None, name: str) -> str:
-    if part is None:
-        raise ClientEventError(
-            f"Missing required parameter: '{name}'.", code="missing_required_parameter", param=name
-        )
-    return part if isinstance(part, str) else (await part.read()).decode(errors="replace")
