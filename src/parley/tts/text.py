@@ -27,6 +27,7 @@ _ABBREVIATION = re.compile(
 # ... and after these only if a capital letter follows.
 _MAYBE_LAST = re.compile(r"etc|inc|ltd|co|corp|a\.m|p\.m|am|pm|u\.s|u\.k")
 _NUMBERED_ITEM = re.compile(r"(?<!\s)\s*\d{1,3}")
+_SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"\S+")
 
 
@@ -82,13 +83,16 @@ class TextSegmenter:
         self._first = True
 
     def push(self, text: str) -> list[str]:
-        """The segments that ``text`` completes."""
+        """The segments that ``text`` completes; linear in the length of the text."""
         self._text += text
-        segments = []
-        while (end := self._find_end()) is not None:
-            segments.append(self._text[:end].strip())
-            self._text = self._text[end:]
-            self._first = False
+        segments, begin = [], 0
+        while (end := self._find_end(begin)) is not None:
+            segment = self._text[begin:end].strip()
+            begin = end
+            if has_words(segment):
+                segments.append(segment)
+                self._first = False
+        self._text = self._text[begin:]
         return segments
 
     def finish(self) -> list[str]:
@@ -113,29 +117,36 @@ class TextSegmenter:
         self._text = text[:end]
         return self.finish(), text[end:]
 
-    def _find_end(self) -> int | None:
-        text = self._text
+    def _find_end(self, begin: int) -> int | None:
+        """Where the segment that begins at ``begin`` ends; None: more text is needed.
+
+        Marks and space without a word end where a segment must, so that they are left out of speech and of
+        what is searched again.
+        """
         clause, longest = (
             (self._limits.first_clause, self._limits.first_longest)
             if self._first
             else (self._limits.clause, self._limits.longest)
         )
-        ends = [match.end() for match in _SENTENCE_END.finditer(text) if self._ends_sentence(match)]
-        ends += [match.end() for match in _CLAUSE_END.finditer(text) if match.end() >= clause]
-        end = min((end for end in ends if has_words(text[:end])), default=longest + 1)
+        # No later end is of use, and a mark needs one character behind it: the work for a segment is bounded.
+        text = self._text[begin : begin + longest + 1]
+        word = next((index for index, char in enumerate(text) if char.isalnum()), longest)
+        ends = (m.end() for m in _SENTENCE_END.finditer(text) if m.end() > word and self._is_end(m, begin))
+        clauses = (m.end() for m in _CLAUSE_END.finditer(text) if m.end() >= clause and m.end() > word)
+        end = min(next(ends, longest + 1), next(clauses, longest + 1))
         if end <= longest:
-            return end
+            return begin + end
         if len(text) <= longest:
             return None
         # Never inside a word, unless the "word" alone is longer than a segment may be.
         space = max(text.rfind(" ", 0, longest), text.rfind("\t", 0, longest))
-        end = space if has_words(text[: max(space, 0)]) else longest
-        return end if has_words(text[:end]) else None
+        return begin + (space if space > word else longest)
 
-    def _ends_sentence(self, match: re.Match[str]) -> bool:
+    def _is_end(self, match: re.Match[str], begin: int) -> bool:
+        """Whether a mark in the text from ``begin`` on ends a sentence."""
         if match.group()[0] != "." or match.group().startswith(".."):
             return True
-        before = self._text[: match.start()]
+        before = match.string[: match.start()]
         word = _LAST_WORD.search(before)
         if word is None:
             return True
@@ -145,8 +156,8 @@ class TextSegmenter:
         if _NUMBERED_ITEM.fullmatch(before):  # "1. First, ..."
             return False
         if _MAYBE_LAST.fullmatch(token):
-            following = self._text[match.end() :].lstrip()
-            return bool(following) and following[0].isupper()
+            following = _SPACE.match(self._text, begin + match.end())
+            return following is not None and self._text[following.end() : following.end() + 1].isupper()
         return True
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +62,35 @@ def test_long_text_without_marks_is_cut_between_words():
     assert len(segments[0]) <= limits.first_longest
     assert all(len(segment) <= limits.longest for segment in segments)
     assert set(" ".join(segments).split()) == {"word"}
+
+
+def calls_to_cut(text):
+    calls = 0
+
+    def count(frame, event, arg):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        cut(text)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("unit", ["a. ", "mr. ", "etc. ", "a, ", "a\n", ". ", ".'", "1,", "\n", "a", "。"])
+def test_push_long_text_is_linear_work(unit):
+    assert calls_to_cut(unit * 2_000) <= 4.5 * calls_to_cut(unit * 500)
+
+
+@pytest.mark.parametrize("marks", ["." * 1_000, " " * 1_000, "\n" * 1_000, "😀 " * 500])
+def test_push_marks_without_words_are_left_out(marks):
+    segments = cut(marks + "Hello there. Good.")
+    assert segments[-1] == "Good."
+    assert segments[0].lstrip(marks) == "Hello there."
+    assert max(map(len, segments)) <= SegmentLimits().longest
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=50), st.integers(1, 12))
