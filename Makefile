@@ -165,16 +165,16 @@ soak: setup ## Hours of calls, cancels and kills; does anything grow, or get los
 	@$(PY) perf/soak.py $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
 cluster: setup ## Scale, deploy and disturb an installation under calls, each part in a node (as root; ARGS="--help")
-	@$(PYTHON3) scripts/setup --cluster
-	@$(PYTHON3) scripts/setup --prometheus
+	$(call provision,--cluster)
+	$(call provision,--prometheus)
 	@$(PY) perf/cluster.py $(ARGS)
 
 bench-moves: setup ## Kill, cut off and restart servers under calls, which go on elsewhere (needs root; ARGS="--help")
 	@$(PY) perf/bench_moves.py $(ARGS)
 
 chaos: setup ## Cause one fault after the other under running calls, which check what it does (root; ARGS="--help")
-	@$(PYTHON3) scripts/setup --cluster
-	@$(PYTHON3) scripts/setup --compiler
+	$(call provision,--cluster)
+	$(call provision,--compiler)
 	@$(PY) perf/chaos.py $(ARGS)
 
 fleet: setup ## Simulate a day of a fleet on paper: refused calls, cost, the buffer that it needs (ARGS="--help")
@@ -187,7 +187,7 @@ simulate: setup ## Let simulated callers talk to the server and judge it (PROFIL
 	@$(PY) perf/simulate.py $(WITH_PROFILE) $(ARGS)
 
 observe: setup ## Start Prometheus, and Phoenix for traces, beside the server and the gateway (ARGS="--help")
-	@$(PYTHON3) scripts/setup --prometheus
+	$(call provision,--prometheus)
 	@$(call quiet-if-interrupted,$(PY) perf/observe.py $(ARGS))
 
 fetch: setup ## Download weights (MODEL=NAME or PROFILE=NAME; without: list what there is)
@@ -237,7 +237,7 @@ bench-recovery: setup ## Kill and stop each model's process under 8 calls, and s
 	@$(PY) perf/bench_recovery.py $(ARGS)
 
 perf-analyzer: setup ## Drive the models with Triton's perf_analyzer (MODEL=NAME or all; PROFILE=NAME; ARGS="--help")
-	@$(PYTHON3) scripts/setup --perf-analyzer
+	$(call provision,--perf-analyzer)
 	@$(PY) perf/perf_analyzer.py $(MODEL) $(WITH_PROFILE) $(ARGS)
 
 images: ## Build the images with docker, podman or buildah (IMAGE="gateway worker-cpu"; ARGS="--help")
@@ -256,6 +256,9 @@ clean: ## Remove the environments, caches and logs
 define quiet-if-interrupted
 trap : INT; $(1); status=$$?; test $$status -eq 130 || exit $$status
 endef
+
+# What a program needs besides its environment; its help needs nothing.
+provision = $(if $(filter -h --help,$(ARGS)),@:,@$(PYTHON3) scripts/setup $(1))
 
 define need-python
 	@test -n "$(PYTHON3)" || { echo "error: python3 is missing. On Debian and Ubuntu: \

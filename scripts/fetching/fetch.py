@@ -238,8 +238,12 @@ def make(entry: Made, source: Pinned, models: Path, sources: Sources) -> None:
         command = [sys.executable, str(program), str(models / source.name), str(models / entry.name)]
         if entry.adapter:
             command += ["--adapter", str(INCLUDED / entry.adapter)]
-        status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
-        if status:
+        is_brief = sources.progress.is_brief
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE if is_brief else None, check=False
+        )
+        if status := ended.returncode:
+            sys.stderr.buffer.write(ended.stderr or b"")
             raise FetchError(f"{entry.name} could not be made: {entry.program} ended with status {status}")
 
 
@@ -271,7 +275,11 @@ def _announce(missing: _Missing, absent: set[str], sources: Sources) -> None:
         if to_come := [file for file in files if file.sha256 in absent]:
             size = sum(sources.cache.missing(file) for file in to_come)
             rows.append((placed.entry, len(to_come), size))
-    sources.progress.note(f"to be downloaded once, {size_text(sum(size for *_, size in rows))} in all:")
+    total = size_text(sum(size for *_, size in rows))
+    if sources.progress.is_brief:
+        names = ", ".join(entry.name for entry, *_ in rows)
+        sources.progress.announce(f"Downloading {total}, once: {names} (`make models` has the licences) …")
+    sources.progress.note(f"to be downloaded once, {total} in all:")
     for entry, count, size in rows:
         files_text = "1 file" if count == 1 else f"{count} files"
         sources.progress.note(

@@ -102,6 +102,9 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
         "--time-limit", type=seconds, default=4 * 3600, metavar="S", help="give up after this (default: 4 h)"
     )
     parser.add_argument(
+        "--brief", action="store_true", help="say in one line what is downloaded, without the licences"
+    )
+    parser.add_argument(
         "--record",
         "--lock",
         dest="record",
@@ -141,7 +144,7 @@ def _chosen(entries: dict[str, Weights], names: Sequence[str], profile: str | No
 
 def _fetch_all(entries: dict[str, Weights], args: argparse.Namespace) -> None:
     deadline = time.monotonic() + args.time_limit
-    progress = Progress()
+    progress = Progress(is_brief=args.brief)
     connect = partial(Hub, token=os.environ.get(TOKEN_VARIABLE), deadline=deadline, note=progress.note)
     chosen = _chosen(entries, args.names, args.profile)
     if idle := [entry.name for entry in chosen if entry.name in args.names and _comes_by_itself(entry)]:

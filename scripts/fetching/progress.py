@@ -11,10 +11,16 @@ _INTERVAL_LOG_S = 10.0
 
 
 class Progress:
-    """A line for each file: rewritten in a terminal, repeated every ten seconds in a log."""
+    """A line for each file: rewritten in a terminal, repeated every ten seconds in a log.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    Args:
+        stream: where to write; None: standard error.
+        is_brief: files that are complete, and notes, leave no line of their own.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, is_brief: bool = False) -> None:
         self._out = sys.stderr if stream is None else stream
+        self.is_brief = is_brief
         self._tty = self._out.isatty()
         self._interval = _INTERVAL_TTY_S if self._tty else _INTERVAL_LOG_S
         self._open = False
@@ -40,12 +46,19 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print a line between those of files."""
-        self._line(f"  {text}", keep=True)
+        if not self.is_brief:
+            self.announce(f"  {text}")
+
+    def announce(self, text: str) -> None:
+        """Print a line in any case."""
+        self._line(text, keep=True)
 
     def end(self, *, fetched: bool) -> None:
         """The file is complete."""
         how = f"in {time.monotonic() - self._began:.1f} s" if fetched else "was there"
-        self._line(f"{self._name}  {size_text(self._size or self._there)}  {how}", keep=True)
+        if self._tty or not self.is_brief:
+            line = f"{self._name}  {size_text(self._size or self._there)}  {how}"
+            self._line(line, keep=not self.is_brief)
 
     def _state(self, there: int, now: float) -> str:
         rate = (there - self._first) / max(now - self._began, 1e-3)

@@ -175,6 +175,11 @@ def add_events(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """``--verbose``."""
+    parser.add_argument("--verbose", action="store_true", help="say what each measured latency means")
+
+
 def ending_signals() -> list[signal.Signals]:
     """The signals that end the program besides Ctrl-C: SIGTERM, and SIGHUP if it is not ignored."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -143,7 +143,7 @@ def print_reports(console: Console, reports: Sequence[TurnReport], *, explain: b
     rows = [report for report in reports if _measured(report) or report.invalid_stages]
     if len(rows) > 1 or (explain and measured):
         console.print(latency_table(rows))
-        if any(report.invalid_stages for report in rows):
+        if explain and any(report.invalid_stages for report in rows):
             print_hanging(console, f"[dim]{_INVALID:>12}[/]  ", f"[dim]{_INVALID_MEANS}[/]")
     elif measured:
         parts = [
@@ -157,6 +157,16 @@ def print_reports(console: Console, reports: Sequence[TurnReport], *, explain: b
     for report in reports:
         if report.problem:
             print_hanging(console, f"[red]{escape(report.name)}:[/] ", f"[red]{escape(report.problem)}[/]")
+
+
+def print_slowness(console: Console, reports: Sequence[TurnReport], slow_ms: float) -> None:
+    """Print a warning where the median from the end of speech to the answer is above ``slow_ms``."""
+    usual_ms = percentile(by_stage(reports)["voice_to_voice"], 0.5)
+    if usual_ms is not None and usual_ms > slow_ms:
+        console.print(
+            f"[yellow]This machine is slow for these models: half of the answers began {usual_ms:.0f} ms "
+            "after the end of speech, or later. Other programs may be using its processors.[/]"
+        )
 
 
 def _print_speculation(console: Console, reports: Sequence[TurnReport]) -> None:

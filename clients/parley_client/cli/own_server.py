@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
 
 from parley.runtime.names import suggest_name
 from parley_client.cli import CHECKOUT
@@ -40,11 +42,16 @@ def running_server(given: str | None, console: Console, name: str, **options: An
 
 
 @contextmanager
-def own_server(console: Console, name: str, **options: Any) -> Iterator[EmbeddedServer]:
+def own_server(
+    console: Console, name: str, *, is_brief: bool = False, usual_ports: bool = False, **options: Any
+) -> Iterator[EmbeddedServer]:
     """A server that is started now, on free ports, and stopped afterwards.
 
     Args:
         console: shows the progress.
+        is_brief: the launcher's lines while it starts are shown one at a time in a terminal, and kept in
+            the file of those that come later.
+        usual_ports: take the ports of `make serve` where they are free.
         name: of the folder in ``.server`` for its state and log.
         options: further ones of :class:`parley.launcher.ServerOptions`.
 
@@ -53,7 +60,10 @@ def own_server(console: Console, name: str, **options: Any) -> Iterator[Embedded
     """
     launcher = _load_launcher()
     state = CHECKOUT / ".server" / name
-    chosen = launcher.ServerOptions(state_dir=state, grpc_port=0, http_port=0, metrics_port=0, **options)
+    if usual_ports:
+        chosen = launcher.leave_busy_ports(launcher.ServerOptions(state_dir=state, **options))
+    else:
+        chosen = launcher.ServerOptions(state_dir=state, grpc_port=0, http_port=0, metrics_port=0, **options)
     progress = _Progress(console, state / "launcher.log")
     server = launcher.EmbeddedServer(chosen, on_progress=progress.on_line)
     try:
@@ -62,15 +72,17 @@ def own_server(console: Console, name: str, **options: Any) -> Iterator[Embedded
         launcher.bring_weights(chosen)
         console.print("Starting Triton with the agent's models …")
         began = time.perf_counter()
-        with console.status("Loading the models …"):
+        with console.status("Loading the models …") as status:
+            progress.status = status if is_brief else None
             server.start()
-        console.print(f"Ready after {time.perf_counter() - began:.1f} s at {server.endpoints.grpc}.\n")
+        progress.status = None
+        console.print(f"Ready after {time.perf_counter() - began:.1f} s at {server.endpoints.grpc}.")
         progress.is_apart = True
         yield server
     except launcher.LauncherError as error:
         raise ClientError(str(error)) from error
     finally:
-        progress.is_apart = False
+        progress.is_apart, progress.status = False, None
         _stop(server, console)
         if progress.count_apart:
             _print_line(console, f"{progress.count_apart} lines about it meanwhile: {progress.file}")
@@ -86,19 +98,29 @@ class _Progress:
 
     def __init__(self, console: Console, file: Path) -> None:
         self.is_apart = False
+        self.status: Status | None = None
+        """Shows the newest line while the server starts; None: each line stays."""
         self.count_apart = 0
         """How many lines have come while they went to the file."""
         self.file = file
         self._console = console
+        self._noted = 0
 
     def on_line(self, line: str) -> None:
         """Take a line; called by the launcher's threads, too, one at a time."""
-        if not self.is_apart:
+        if self.status is not None:
+            self.status.update(f"Loading the models: {escape(line)}")
+            self._note(line)
+        elif self.is_apart:
+            self.count_apart += 1
+            self._note(line)
+        else:
             _print_line(self._console, line)
-            return
-        self.count_apart += 1
-        if self.count_apart <= _MOST_LINES:
-            with suppress(OSError), self.file.open("a" if self.count_apart > 1 else "w") as file:
+
+    def _note(self, line: str) -> None:
+        self._noted += 1
+        if self._noted <= _MOST_LINES:
+            with suppress(OSError), self.file.open("a" if self._noted > 1 else "w") as file:
                 file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
 
 

@@ -1,7 +1,13 @@
 """The embedded Triton server: start, supervision and stop."""
 
 from parley.launcher.models import bring_weights, list_profiles
-from parley.launcher.options import DEFAULT_PROFILE, Endpoints, LauncherError, ServerOptions
+from parley.launcher.options import (
+    DEFAULT_PROFILE,
+    Endpoints,
+    LauncherError,
+    ServerOptions,
+    leave_busy_ports,
+)
 from parley.launcher.server import EmbeddedServer
 from parley.launcher.tls import ServerTls
 
@@ -13,5 +19,6 @@ __all__ = [
     "ServerOptions",
     "ServerTls",
     "bring_weights",
+    "leave_busy_ports",
     "list_profiles",
 ]

@@ -253,7 +253,7 @@ def bring_weights(
     if options.profile == TINY_PROFILE or options.load_models or not own or not program.exists():
         return
     environment = {**inherited, **options.environment}
-    status = _run([str(program), "--profile", options.profile], environment)
+    status = _run([str(program), "--profile", options.profile, "--brief"], environment)
     if status == _INTERRUPTED:
         raise StartInterruptedError("The download was interrupted.")
     if status:

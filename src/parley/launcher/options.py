@@ -149,24 +149,50 @@ def choose_ports(options: ServerOptions) -> ServerOptions:
     Raises:
         PortBusyError: another program listens on a given port.
     """
-    wanted = {
-        "grpc_port": options.grpc_address,
-        "http_port": options.http_address,
-        "metrics_port": options.http_address,
-    }
     chosen: dict[str, int] = {}
     with ExitStack() as held:  # all are held until all are chosen, so they differ
-        for name, address in wanted.items():
+        for name, address in _addresses(options).items():
             port: int = getattr(options, name)
-            listener = held.enter_context(socket.socket(_family(address), socket.SOCK_STREAM))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listener.bind((address, port))
-                listener.listen(1)
+                listener = held.enter_context(_listen(address, port))
             except OSError as error:
                 raise PortBusyError(_explain(name, address, port, error)) from error
             chosen[name] = listener.getsockname()[1]
     return dataclasses.replace(options, **chosen)  # type: ignore[arg-type]
+
+
+def leave_busy_ports(options: ServerOptions) -> ServerOptions:
+    """Replace every port that another program listens on by 0, which is any free one."""
+    free: dict[str, int] = {}
+    for name, address in _addresses(options).items():
+        port: int = getattr(options, name)
+        try:
+            _listen(address, port).close()
+        except OSError:
+            port = 0
+        free[name] = port
+    return dataclasses.replace(options, **free)  # type: ignore[arg-type]
+
+
+def _addresses(options: ServerOptions) -> dict[str, str]:
+    """Where each port is opened, by the port's name."""
+    return {
+        "grpc_port": options.grpc_address,
+        "http_port": options.http_address,
+        "metrics_port": options.http_address,
+    }
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    listener = socket.socket(_family(address), socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(1)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _family(address: str) -> socket.AddressFamily:

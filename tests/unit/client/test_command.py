@@ -31,6 +31,8 @@ from parley.errors import (
     TooManySessionsError,
     UnsupportedLanguageError,
 )
+from parley.tts import espeak
+from parley.tts.kokoro import voices as kokoro
 from parley_client import DEFAULT_SERVER, NO_RETRY, connect
 from parley_client.audio.files import read_speech
 from parley_client.cli import CHECKOUT, PARLEY
@@ -296,11 +298,13 @@ def test_a_language_that_the_server_lacks_is_answered_with_what_brings_it():
     refusal = UnsupportedLanguageError("language 'es' is understood by none of moonshine")
     for error in (refusal, CallRefusedError(refusal)):
         said = advice(error, NOBODY)
-        assert "`make fetch MODEL=kokoro-82m`" in said
         assert "`make fetch MODEL=whisper-base`" in said
+        named = set(re.findall(r"\((\w\w)\)", said))
+        assert named == {tag.partition("-")[0] for tag in espeak.LANGUAGES} - {"en"}
+        assert {"es", "fr"} <= set(kokoro.LANGUAGES)
     guide = (CHECKOUT / "docs/how-to.md").read_text()
-    assert "how-to.md#a-conversation-in-spanish-or-french" in said
-    assert "### A conversation in Spanish or French\n" in guide
+    assert "how-to.md#a-conversation-in-another-language" in said
+    assert "### A conversation in another language\n" in guide
 
 
 def test_a_language_that_another_machine_lacks_is_not_brought_by_make():
@@ -600,7 +604,7 @@ def test_the_demonstration_names_its_page_only_where_that_stays(monkeypatch, cap
         served.append(server)
         yield "http://127.0.0.1:9999"
 
-    async def play(*_):
+    async def play(*_, slow_ms):
         if stay:
             asyncio.current_task().cancel()  # Ctrl-C
         return 0
@@ -621,7 +625,7 @@ def test_the_demonstration_names_its_page_only_where_that_stays(monkeypatch, cap
 def test_the_demonstration_speaks_of_what_the_models_know(flags, said, monkeypatch):
     played = []
 
-    async def play(_args, _console, script, _out):
+    async def play(_args, _console, script, _out, *, slow_ms):
         played.append(script)
         return 0
 

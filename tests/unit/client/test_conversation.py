@@ -19,7 +19,7 @@ from parley_client import NO_RETRY, AgentAudio, CallEndedError, CallLostError, c
 from parley_client.audio.files import speech_span
 from parley_client.audio.microphone import PacedMicrophone
 from parley_client.cli.conversation import ScriptedConversation
-from parley_client.cli.output import STAGES, by_stage, latency_table, print_reports
+from parley_client.cli.output import STAGES, by_stage, latency_table, print_reports, print_slowness
 from parley_client.cli.script import ScriptTurn
 from parley_client.cli.turns import TurnReport, TurnTracker, percentile
 from parley_client.cli.view import CallView, make_console
@@ -1001,7 +1001,7 @@ def test_what_is_no_measurement_is_shown_as_such_and_not_counted():
     early.answered_s = 1.5
     silent.problem = "no speech was noticed in it"
     reports = [usual, measured("other"), moved, early, silent]
-    lines = shown(reports, width=100)
+    lines = shown(reports, width=100, explain=True)
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
     assert rows["moved"] == ["-"] * len(STAGES)
     assert rows["early"][:3] == ["-", "1200", "-"]
@@ -1010,6 +1010,21 @@ def test_what_is_no_measurement_is_shown_as_such_and_not_counted():
     assert rows["p95"][:4] == ["of", "3", "2300", "1200"]
     assert any("no valid measurement, and not in p50 and p95" in line for line in lines)
     assert by_stage(reports)["voice_to_voice"] == pytest.approx([2300, 2300])
+
+
+@pytest.mark.parametrize(("slow_ms", "is_shown"), [(2_299, True), (2_300, False)])
+def test_slowness_is_shown_where_the_median_is_above_the_limit(slow_ms, is_shown):
+    out = io.StringIO()
+    slowest = measured("slowest")
+    slowest.answered_s = 99.0
+    print_slowness(Console(file=out, width=200), [measured("one"), measured("two"), slowest], slow_ms)
+    assert ("half of the answers began 2300 ms after the end of speech" in out.getvalue()) == is_shown
+
+
+def test_slowness_without_a_measurement_is_not_shown():
+    out = io.StringIO()
+    print_slowness(Console(file=out), [TurnReport("silent")], 1.0)
+    assert out.getvalue() == ""
 
 
 def test_turns_in_which_the_call_moves_have_no_measurement():

@@ -131,6 +131,7 @@ def server(monkeypatch):
         DEFAULT_PROFILE="usual",
         list_profiles=lambda _: ["gpu", "open", "tiny"],
         bring_weights=fake.brought,
+        leave_busy_ports=lambda options: options,
     )
     monkeypatch.setattr(own_server, "_load_launcher", lambda: launcher)
     return fake
@@ -189,6 +190,31 @@ def test_what_the_launcher_does_during_a_call_is_told_afterwards_and_where(serve
     first, second = log.read_text().splitlines()
     assert first[9:] == "qwen3 failed its canary, which is repeated: late"
     assert second[9:] == "qwen3 is loaded again"
+
+
+def test_brief_start_keeps_the_launcher_lines_in_the_file_only(server, monkeypatch, tmp_path):
+    monkeypatch.setattr(own_server, "CHECKOUT", tmp_path)
+    (tmp_path / ".server/demo").mkdir(parents=True)
+    server.during["start"] = lambda: [server.say(f"loaded model {n} [of 9]") for n in range(9)]
+    console = Console(file=io.StringIO(), width=200)
+    with own_server.own_server(console, "demo", is_brief=True):
+        server.say("qwen3 is loaded again")
+    log = tmp_path / ".server/demo/launcher.log"
+    assert [line.split()[0] for line in console.file.getvalue().splitlines()] == [
+        *("Starting", "Ready", "server:", "server:")
+    ]
+    assert f"server: 1 lines about it meanwhile: {log}" in console.file.getvalue()
+    assert [line[9:] for line in log.read_text().splitlines()] == [
+        *(f"loaded model {n} [of 9]" for n in range(9)),
+        "qwen3 is loaded again",
+    ]
+
+
+def test_usual_ports_are_taken_where_they_are_free(server, monkeypatch):
+    launcher = own_server._load_launcher()
+    launcher.leave_busy_ports = lambda options: SimpleNamespace(**vars(options), grpc_port=8001, http_port=0)
+    with own_server.own_server(Console(file=io.StringIO()), "demo", usual_ports=True):
+        assert (server.options.grpc_port, server.options.http_port) == (8001, 0)
 
 
 def test_a_given_server_is_left_alone(server):

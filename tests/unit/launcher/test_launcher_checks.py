@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import socket
 
 import pytest
 
@@ -23,6 +25,8 @@ from parley.launcher.options import (
     LauncherSettingsError,
     ServerOptions,
     ToolsFileError,
+    choose_ports,
+    leave_busy_ports,
 )
 from parley.launcher.processes import StateLock
 from parley.runtime.parameters import Parameters
@@ -289,3 +293,11 @@ def test_a_log_format_that_there_is_not_is_refused_before_the_start():
     check_log_format({"PARLEY_LOG_FORMAT": "json"})
     with pytest.raises(LauncherSettingsError, match="PARLEY_LOG_FORMAT is 'xml'; it must be text or json"):
         check_log_format({"PARLEY_LOG_FORMAT": "xml"})
+
+
+def test_leave_busy_ports_replaces_only_those_that_are_taken():
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        taken = busy.getsockname()[1]
+        usual = choose_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=0))
+        left = leave_busy_ports(dataclasses.replace(usual, http_port=taken))
+    assert (left.grpc_port, left.http_port, left.metrics_port) == (usual.grpc_port, 0, usual.metrics_port)

@@ -86,7 +86,7 @@ def called(tmp_path):
 def test_the_program_gets_the_profile_and_the_models_environment(program, tmp_path):
     options = ServerOptions(profile="open", environment={"PARLEY_MODELS_DIR": "/mine"})
     bring_weights(options, {"PARLEY_MODELS_DIR": "/other"}, program())
-    assert called(tmp_path) == ["--profile open /mine"]
+    assert called(tmp_path) == ["--profile open --brief /mine"]
 
 
 @pytest.mark.parametrize(

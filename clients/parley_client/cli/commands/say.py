@@ -16,13 +16,14 @@ from parley_client.cli.arguments import (
     add_pacing,
     add_servers,
     add_session,
+    add_verbose,
     check_output,
     count,
     open_call,
     tool_table,
 )
 from parley_client.cli.conversation import DEFAULT_TURN_TIMEOUT_S, ScriptedConversation
-from parley_client.cli.output import print_reports
+from parley_client.cli.output import print_reports, print_slowness
 from parley_client.cli.script import Script, load_script, script_of_files
 from parley_client.cli.view import CallView
 from parley_client.errors import ClientError, UsageError
@@ -38,8 +39,22 @@ EXAMPLES = """\
 HELP = "speak audio files to the agent, at the pace of a person"
 
 
-async def play(args: argparse.Namespace, console: Console, script: Script, out: Path | None) -> int:
+async def play(
+    args: argparse.Namespace,
+    console: Console,
+    script: Script,
+    out: Path | None,
+    *,
+    slow_ms: float | None = None,
+) -> int:
     """Hold the conversation, print its latencies and write the recording.
+
+    Args:
+        args: the command's arguments.
+        console: where to print.
+        script: what is said.
+        out: the recording; None: none.
+        slow_ms: a median latency (milliseconds) above which the machine is called slow; None: it never is.
 
     Returns:
         The exit status: 1 if a turn has a problem.
@@ -83,6 +98,8 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
     late_ms = 1000 * conversation.microphone.worst_late_s
     if late_ms > args.chunk_ms:
         console.print(f"[yellow]This machine was busy: a piece of audio left {late_ms:.0f} ms late.[/]")
+    if slow_ms is not None:
+        print_slowness(console, reports, slow_ms)
     if gaps := conversation.tracker.playout.underruns:
         often = "once" if gaps == 1 else f"{gaps} times"
         console.print(f"[yellow]The agent's audio stopped {often} in the middle of an answer.[/]")
@@ -114,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="CALL.wav", help="write the call: you left, the agent right"
     )
     add_events(parser)
-    parser.add_argument("--verbose", action="store_true", help="say what each measured latency means")
+    add_verbose(parser)
     add_pacing(parser, DEFAULT_TURN_TIMEOUT_S)
     add_servers(parser)
     add_session(parser)
