@@ -82,11 +82,12 @@ BOARDS = (
             Panel("Open calls", (Query("sum(voice_agent_active_sessions)"),), single=True),
             Panel("Sessions in use", (Query(_FILL),), "percentunit", single=True),
             Panel(
-                "Answered within 1 s",
+                "Answered within the goal",
                 (
                     Query(
-                        _ratio(
-                            _rate('voice_agent_e2e_latency_seconds_bucket{le=~"1|1[.]0"}'),
+                        "1 - "
+                        + _ratio(
+                            _rate("voice_agent_slow_answers_total"),
                             _rate("voice_agent_e2e_latency_seconds_count"),
                         )
                     ),
@@ -253,7 +254,7 @@ BOARDS = (
         (
             Panel(
                 "Errors that clients were sent",
-                (Query(_rate("voice_agent_errors_total", "type"), "{{type}}", rare=True),),
+                (Query(_rate("voice_agent_errors_total", "type, code"), "{{type}}: {{code}}", rare=True),),
                 "ops",
             ),
             Panel(

@@ -51,7 +51,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, Self, TypeAlias
+
+Stage: TypeAlias = Literal["asr", "llm", "tts", "tool", "connection"]
+"""Which part of a call failed."""
 
 
 class ParleyError(Exception):
@@ -64,10 +67,17 @@ class ParleyError(Exception):
 
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
+    stage: Stage = "connection"
 
     def __init__(self, message: str = "", *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+    def at(self, stage: Stage) -> Self:
+        """The same error, as one of this stage; an error of a class that has a stage keeps it."""
+        if type(self).stage == ParleyError.stage:
+            self.stage = stage
+        return self
 
     def to_wire(self) -> str:
         """One line for a Triton error message; :func:`from_wire` reads it back."""
@@ -126,12 +136,14 @@ class UnsupportedVoiceError(InvalidInputError):
     """A voice that the configured synthesizer does not have."""
 
     code = "unsupported_voice"
+    stage = "tts"
 
 
 class UnknownToolCallError(InvalidInputError):
     """A tool response for a call that is not waiting for one."""
 
     code = "unknown_tool_call"
+    stage = "tool"
 
 
 class ReferenceAudioError(InvalidInputError):
@@ -265,6 +277,7 @@ class ContextTooLongError(InferenceError):
     """The prompt does not fit into the model's context window."""
 
     code = "context_too_long"
+    stage = "llm"
     retryable = False
 
 
@@ -272,6 +285,7 @@ class InvalidModelOutputError(InferenceError):
     """The language model wrote a tool call that cannot be read, as it would again for the same request."""
 
     code = "invalid_model_output"
+    stage = "llm"
     retryable = False
 
 
@@ -279,6 +293,7 @@ class NoAnswerError(InferenceError):
     """The language model finished its answer without anything that can be spoken (or, as text, shown)."""
 
     code = "no_answer"
+    stage = "llm"
     retryable = False
 
 
@@ -286,6 +301,7 @@ class ToolTimeoutError(ParleyError):
     """A tool did not answer in time."""
 
     code = "tool_timeout"
+    stage = "tool"
     retryable = True
 
 
@@ -293,6 +309,7 @@ class InvalidToolCallError(ParleyError):
     """The language model called tools that are not there, or wrongly, more than once in a turn."""
 
     code = "invalid_tool_call"
+    stage = "tool"
 
     def to_log(self) -> str:
         """The code alone: the message repeats arguments, which are made of the user's words."""
@@ -310,18 +327,21 @@ class AsrFallbackError(ParleyError):
     """A speech model failed or was late; another one transcribes the utterance, and nothing is lost."""
 
     code = "asr_fallback"
+    stage = "asr"
 
 
 class TtsFallbackError(ParleyError):
     """A synthesizer failed or was late; another one speaks the rest of the answer."""
 
     code = "tts_fallback"
+    stage = "tts"
 
 
 class VoiceDamagedError(ParleyError):
     """A stored voice is not what was stored, or not a voice."""
 
     code = "voice_damaged"
+    stage = "tts"
 
 
 class VoiceStoreError(ParleyError):

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState
-from parley.errors import CheckpointVersionError, InvalidMessageError, ParleyError, from_wire
+from parley.errors import CheckpointVersionError, InvalidMessageError, ParleyError, Stage, from_wire
 from parley.field_errors import describe_field_error
 
 PROTOCOL_VERSION = 1
@@ -743,6 +743,8 @@ class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
     repeat the turn."""
     retry_after_ms: int | None = None
     """When trying again may help; `null`: unknown."""
+    stage: Stage = "connection"
+    """Which part of the call failed; `connection`: the client, the network, or the session itself."""
 
     @classmethod
     def of(cls, error: ParleyError, *, tools_ran: bool = False) -> ErrorEvent:
@@ -754,6 +756,7 @@ class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
             retryable=error.retryable,
             tools_ran=tools_ran,
             retry_after_ms=None if wait_s is None else round(1000 * wait_s),
+            stage=error.stage,
         )
 
     def to_error(self) -> ParleyError:

@@ -7,6 +7,8 @@ import logging
 import ssl
 from pathlib import Path
 
+from cryptography import x509
+
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.watched import WatchedFile
 from parley_gateway.settings_sections import ListenSettings
@@ -40,6 +42,8 @@ class ServedCertificate:
             ) from error
         self._seen = [file.get() for file in self._files]
         self._newest = self._load()
+        self.expires_s = _expiry(self._seen[0])
+        """When the certificate that is shown is no longer valid (Unix time)."""
         self.context = self._newest
         """For the listening sockets; it stays the same object."""
         # A pair that is loaded into a context beside an older one of another kind, such as ECDSA beside RSA,
@@ -59,6 +63,7 @@ class ServedCertificate:
         except GatewaySettingsError as error:
             _log.error("keeping the certificate that was read before: %s", error)
         else:
+            self.expires_s = _expiry(contents[0])
             _log.info("the certificate %s was renewed", self._listen.certificate)
 
     async def watch(self) -> None:
@@ -82,6 +87,11 @@ class ServedCertificate:
                 f"the certificate {listen.certificate} cannot be used: {error}"
             ) from error
         return context
+
+
+def _expiry(pem: bytes) -> float:
+    """When the first certificate of a file that OpenSSL has accepted is no longer valid (Unix time)."""
+    return x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc.timestamp()
 
 
 def _refuse_password() -> str:

@@ -139,6 +139,12 @@ class Metrics:
             registry=registry,
         )
 
+        self.certificate_expires = Gauge(
+            "parley_gateway_certificate_expires_seconds",
+            "When the certificate that the gateway shows is no longer valid, in Unix time",
+            ["certificate"],
+            registry=registry,
+        )
         # A series that first appears with an incident shows no increase.
         self.lost.labels(CallLostError.code)
         for reason in get_args(MoveReason):

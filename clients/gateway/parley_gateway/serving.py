@@ -166,6 +166,9 @@ async def running(
     )
     _fit_descriptors(gateway)
     certificate = ServedCertificate(listen) if listen.certificate else None
+    if certificate is not None:
+        expiry = gateway.metrics.certificate_expires.labels(listen.certificate)
+        expiry.set_function(lambda: certificate.expires_s)
     port = partial(_port, settings, now, certificate)
     try:
         async with (

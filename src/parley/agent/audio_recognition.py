@@ -483,8 +483,8 @@ class AudioRecognition:
     async def _reopen(self, error: ParleyError) -> None:
         """Replace a stream that has failed."""
         if not self._backoff.failed(loop_time()):
-            raise error
-        self._handler.on_error(error)
+            raise error.at("asr")
+        self._handler.on_error(error.at("asr"))
         self._handler.on_onset_cancelled()
         avoid = ""
         if not isinstance(error, InvalidInputError):
@@ -501,7 +501,7 @@ class AudioRecognition:
                 await self.open(avoid=avoid)
             except ParleyError as failure:
                 if not self._backoff.failed(loop_time()):
-                    raise
+                    raise failure.at("asr") from None
                 _log.warning(
                     "%s: recogniser not reopened: %s", self._name, failure.to_log(), extra=failure.log_extra()
                 )

@@ -130,6 +130,8 @@ class AgentConfig:
     """The language model's window."""
     summaries: bool = False
     """Whether the oldest part of a long conversation is summarised before it has to be forgotten."""
+    answer_goal_ms: float = 700.0
+    """From the end of the user's speech to the first audio; a later answer is counted as slow."""
     max_tool_rounds: int = 4
     """Times that one turn may ask for tools."""
     max_tools: int = 32
@@ -195,6 +197,7 @@ class AgentConfig:
             ),
             max_sessions=parameters.integer("max_sessions", default.max_sessions, minimum=1),
             typical_call_s=parameters.number("typical_call_s", default.typical_call_s, minimum=1.0),
+            answer_goal_ms=parameters.number("answer_goal_ms", default.answer_goal_ms, minimum=1.0),
             audio_buffer_ms=parameters.integer("audio_buffer_ms", default.audio_buffer_ms, minimum=1_000),
             lead_ms=parameters.integer("lead_ms", default.lead_ms, minimum=100),
             block_ms=parameters.integer("block_ms", default.block_ms, minimum=20),

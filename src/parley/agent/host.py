@@ -152,7 +152,7 @@ class Host:
         if existing is not None and not existing.closed:
             # The open session belongs to another client.
             error = SessionExistsError(f"session {request.session_id} is open already")
-            self._measure(request).on_error(error.code)
+            self._measure(request).on_error(error.stage, error.code)
             outlet.finish(ErrorEvent.of(error))
             return
         self._forget(request.session_id)
@@ -189,7 +189,7 @@ class Host:
             _log.error("session %s was not started", request.session_id, exc_info=error)
             error = ParleyError("the session could not be started")
         metrics = self._measure(request)
-        metrics.on_error(error.code)
+        metrics.on_error(error.stage, error.code)
         metrics.on_session_asked(_OUTCOMES.get(type(error), "invalid"))
         outlet.send(ErrorEvent.of(error))
         outlet.finish(Closed(reason="shutdown" if isinstance(error, ShuttingDownError) else "failed"))
@@ -240,7 +240,7 @@ class Host:
             self._sessions.pop(request.session_id, None)
         elif not known:
             error = SessionNotFoundError(f"session {request.session_id} is not open")
-            self._measure(request).on_error(error.code)
+            self._measure(request).on_error(error.stage, error.code)
             outlet.finish(ErrorEvent.of(error))
             return
         outlet.finish()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from parley.agent.ports import Reason
 from parley.agent.turn import TurnOutcome, TurnRecord
+from parley.errors import Stage
 from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
 from parley.protocol import Audio, Connected, ErrorEvent, ServerEvent
 from parley.tts.messages import TtsFallback
@@ -81,11 +82,21 @@ FALSE_INTERRUPTIONS = _counter(
 RECEIVED = _counter("voice_agent_audio_bytes_received", "PCM audio from clients")
 SENT = _counter("voice_agent_audio_bytes_sent", "PCM audio to clients")
 TOKENS = _counter("voice_agent_tokens_generated", "Tokens of answers that were complete", ("model",))
-ERRORS = _counter("voice_agent_errors", "Errors that clients were sent, by code", ("type",))
+ERRORS = _counter(
+    "voice_agent_errors",
+    "Errors that clients were sent, by type (the part of the call that failed: asr, llm, tts, tool or "
+    "connection) and code",
+    ("type", "code"),
+)
+SLOW = _counter(
+    "voice_agent_slow_answers",
+    "Answers that began later after the end of the user's speech than the setting `answer_goal_ms`",
+)
 ACTIVE = _gauge("active_sessions", "Open sessions")
 LIMIT = _gauge("sessions_limit", "Sessions that may be open at once")
 DRAINING = _gauge("draining", "1 while no new sessions are accepted, because the server is drained or stops")
 GPU_MEMORY = _gauge("gpu_memory_used_bytes", "Used memory of a GPU", "gpu")
+STORAGE = _gauge("storage_free_ratio", "Free part of a folder's file system, 0 to 1", "folder")
 UNSCORED = _counter(
     "parley_turn_unscored", "Pauses of users that the end-of-turn model did not score", ("reason",)
 )
@@ -102,8 +113,8 @@ SPECULATIONS = _counter(
 )
 FAMILIES = (
     *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
-    *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS),
-    *(ACTIVE, LIMIT, DRAINING, GPU_MEMORY, UNSCORED, TTS_FALLBACKS, SPECULATIONS),
+    *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
+    *(ACTIVE, LIMIT, DRAINING, GPU_MEMORY, STORAGE, UNSCORED, TTS_FALLBACKS, SPECULATIONS),
 )
 _OVERHEAD_EVERY = 64
 """Chunks of a session of which one is observed."""
@@ -132,12 +143,16 @@ class AgentMetrics:
     Args:
         language_model: name of the language model, for labels.
         instance: of the model; gauges are by instance.
+        goal_ms: from the end of speech to the first audio; a later answer is slow.
         metrics: records.
     """
 
-    def __init__(self, *, language_model: str, instance: str, metrics: MetricsRecorder) -> None:
+    def __init__(
+        self, *, language_model: str, instance: str, goal_ms: float, metrics: MetricsRecorder
+    ) -> None:
         self._language_model = language_model
         self._instance = instance
+        self._goal_ms = goal_ms
         self._metrics = metrics
         # These change with every chunk of audio. They are recorded when they are drained, which is cheaper.
         self._received = _Sum(RECEIVED, metrics)
@@ -198,9 +213,9 @@ class AgentMetrics:
         """A sound over the agent was no interruption."""
         self._metrics.count(FALSE_INTERRUPTIONS, reason=reason)
 
-    def on_error(self, code: str) -> None:
+    def on_error(self, stage: Stage, code: str) -> None:
         """A client was sent an error."""
-        self._metrics.count(ERRORS, type=code)
+        self._metrics.count(ERRORS, type=stage, code=code)
 
     def on_turn(self, turn: TurnRecord, recognizer: str) -> None:
         """A turn of the agent has ended, in a session with this recogniser."""
@@ -213,6 +228,8 @@ class AgentMetrics:
         if turn.spoken:
             self._observe(ASR_LATENCY, figures.asr_final_ms, model=recognizer)
             self._observe(E2E_LATENCY, figures.e2e_ms)
+            if figures.e2e_ms is not None and figures.e2e_ms > self._goal_ms:
+                self._metrics.count(SLOW)
         self._observe(LLM_TTFT, figures.llm_first_token_ms, model=self._language_model)
         self._observe(LLM_TOTAL, figures.llm_total_ms, model=self._language_model)
         self._observe(TOOL_TIME, figures.tool_ms)
@@ -222,7 +239,7 @@ class AgentMetrics:
             self._metrics.observe(family, ms / _MS, **labels)
 
 
-UNMEASURED = AgentMetrics(language_model="", instance="", metrics=MetricsRecorder(()))
+UNMEASURED = AgentMetrics(language_model="", instance="", goal_ms=0.0, metrics=MetricsRecorder(()))
 """For sessions that are no clients': nothing is kept."""
 
 
@@ -293,7 +310,7 @@ class SessionMetrics:
             case Audio():
                 self._metrics.on_audio_sent(0 if audio is None else audio.nbytes)
             case ErrorEvent():
-                self._metrics.on_error(event.code)
+                self._metrics.on_error(event.stage, event.code)
             case Connected():
                 self._opened = True
                 self._metrics.on_session_asked("opened")

@@ -28,6 +28,7 @@ from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
 from parley.engines.base import ChoosingRecognizer
 from parley.errors import (
+    InferenceError,
     InvalidInputError,
     InvalidMessageError,
     OverloadedError,
@@ -383,7 +384,7 @@ class AgentSession:
         except ParleyError as error:
             if isinstance(error, InvalidInputError) and not self._opened.is_set():
                 self._metrics.on_options_refused()
-            self.report_error(error)
+            self.report_error(error.at("asr") if isinstance(error, InferenceError) else error)
         except Exception:  # noqa: BLE001 - logged and reported to the client
             self._conversation.on_task_failed("recognition")
         finally:

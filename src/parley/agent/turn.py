@@ -314,11 +314,11 @@ class AgentTurn:
         try:
             await self._source.generate(context)
         except ParleyError as error:
-            self._fail(error)
+            self._fail(error.at("llm"))
             await self._apologise()
         except Exception:  # noqa: BLE001 - logged and reported to the client
             _log.exception("%s: the turn failed", self.response_id)
-            self._fail(ParleyError("the turn failed unexpectedly"))
+            self._fail(ParleyError("the turn failed unexpectedly").at("llm"))
             await self._apologise()
         # After a failure, the text so far is still spoken.
         await self._voice.finish()
@@ -346,7 +346,7 @@ class AgentTurn:
 
     def _on_speech_failed(self, error: ParleyError) -> None:
         """Speech is impossible: stop generating text too."""
-        self._fail(error)
+        self._fail(error.at("tts"))
         if self._generation is not None:
             self._generation.cancel()
 

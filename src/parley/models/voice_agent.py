@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import shutil
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from parley.agent.config import NO_TURN_MODEL, AgentConfig
 from parley.agent.host import Host, Incoming, SessionId
-from parley.agent.metrics import FAMILIES, GPU_MEMORY, AgentMetrics
+from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
 from parley.engines.base import ChatModel, Closable, Recognizer, Synthesizer
 from parley.engines.recognizer_routing import RoutedRecognizer
@@ -34,6 +36,7 @@ from parley.inference import (
     tensor_bytes,
     text_tensor,
 )
+from parley.metrics import MetricsRecorder
 from parley.protocol import ServerEvent
 from parley.runtime.drain import DRAIN_FILE_VARIABLE, follow_drain, server_start_ns
 from parley.runtime.gpu_memory import record_gpu_memory
@@ -109,7 +112,10 @@ class AgentService:
         self._metrics = ModelMetrics(self._pb, parameters, FAMILIES)
         recorder = self._metrics.recorder
         agent_metrics = AgentMetrics(
-            language_model=config.llm, instance=parameters.instance, metrics=recorder
+            language_model=config.llm,
+            instance=parameters.instance,
+            goal_ms=config.answer_goal_ms,
+            metrics=recorder,
         )
         engines = make_engines(config, self._client, agent_metrics)
         self._chat = engines.chat
@@ -119,6 +125,7 @@ class AgentService:
         self._host = Host(engines, config, self._release, agent_metrics)
         recorder.collect_with(self._host.record_sessions)
         recorder.collect_with(partial(record_gpu_memory, recorder, GPU_MEMORY))
+        recorder.collect_with(partial(_record_storage, recorder))
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
         self._watch.add_done_callback(log_failure)
         self._heartbeat = asyncio.create_task(beat(), name="heartbeat")
@@ -379,3 +386,11 @@ def _present(names: Sequence[str], absent: Mapping[str, str]) -> tuple[str, ...]
 def _check_once(names: Sequence[str], kind: str) -> None:
     if len(set(names)) < len(names):
         raise ModelLoadingError(f"a {kind} is named twice: {', '.join(names)}")
+
+
+def _record_storage(metrics: MetricsRecorder) -> None:
+    """Record what is free of the folders without which models fail: shared memory and temporary files."""
+    for folder in ("/dev/shm", tempfile.gettempdir()):  # noqa: S108 - looked at, not written to
+        with suppress(OSError):
+            usage = shutil.disk_usage(folder)
+            metrics.set(STORAGE, usage.free / usage.total, folder=folder)

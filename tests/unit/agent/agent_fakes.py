@@ -497,7 +497,9 @@ class FakeCall:
             tracing=tracing,
         )
         self.metrics = MetricsRecorder(FAMILIES)
-        agent_metrics = AgentMetrics(language_model="fake_llm", instance="agent_0", metrics=self.metrics)
+        agent_metrics = AgentMetrics(
+            language_model="fake_llm", instance="agent_0", goal_ms=1_000.0, metrics=self.metrics
+        )
         self.host = Host(engines, config or AgentConfig(), self._release, agent_metrics)
         self.metrics.collect_with(self.host.record_sessions)
 

@@ -147,10 +147,34 @@ async def test_a_failed_answer_is_no_complete_turn():
     await call.start()
     await call.wait_for(TurnMetrics)
     recorded = Recorded(call.metrics)
-    assert recorded.count(names.ERRORS, InferenceError.code) == 1
+    assert recorded.count(names.ERRORS, "llm", InferenceError.code) == 1
     assert recorded.count(names.TURNS, "answer", "failed") == 1
     assert recorded.count(names.TURNS, "answer", "complete") == 0
     assert recorded.observed(names.E2E_LATENCY) == [], "an apology is no answer"
+    await call.end()
+
+
+async def test_speech_failure_is_counted_as_an_error_of_tts():
+    call = FakeCall()
+    call.hears((200, 1_000, "what time is it"))
+    call.chat.answers.append(says("It is late."))
+    call.synthesizer.failures.append(InferenceError("no voice"))
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    assert Recorded(call.metrics).count(names.ERRORS, "tts", InferenceError.code) == 1
+    await call.end()
+
+
+@pytest.mark.parametrize(("token_s", "slow"), [(0.0, 0), (3.0, 1)])
+async def test_answer_later_than_the_goal_is_counted_as_slow(token_s, slow):
+    call = FakeCall()
+    call.hears((200, 1_000, "what time is it"))
+    call.chat.answers.append(says("It is late."))
+    call.chat.token_s = token_s
+    await call.start()
+    turn = await call.wait_for(TurnMetrics)
+    assert (turn.e2e_ms > 1_000) == bool(slow)
+    assert Recorded(call.metrics).count(names.SLOW) == slow
     await call.end()
 
 
@@ -235,7 +259,7 @@ async def test_a_refused_session_is_counted_with_its_error(config, start, code, 
     recorded = Recorded(call.metrics)
     assert recorded.count(names.SESSIONS, outcome) == 1
     assert recorded.count(names.SESSIONS, "opened") == 0
-    assert recorded.count(names.ERRORS, code) == 1
+    assert recorded.count(names.ERRORS, "connection", code) == 1
     call.send(end=True)
 
 
@@ -246,6 +270,7 @@ async def test_a_session_that_cannot_be_opened_has_failed():
     await call.check_nothing_left()
     recorded = Recorded(call.metrics)
     assert (recorded.count(names.SESSIONS, "opened"), recorded.count(names.SESSIONS, "failed")) == (0, 1)
+    assert recorded.count(names.ERRORS, "asr", InferenceError.code) == 1
     assert recorded.count(names.ENDED, "failed") == 1
 
 
@@ -257,7 +282,7 @@ async def test_an_unknown_voice_is_an_invalid_option_and_no_failure():
     await call.wait_for(Closed)
     await call.check_nothing_left()
     recorded = Recorded(call.metrics)
-    assert recorded.count(names.ERRORS, "unsupported_voice") == 1
+    assert recorded.count(names.ERRORS, "tts", "unsupported_voice") == 1
     assert recorded.count(names.SESSIONS, "invalid") == 1
     assert recorded.count(names.SESSIONS, "failed") == 0
     assert recorded.count(names.ENDED, "failed") == 0
@@ -276,7 +301,7 @@ async def test_a_session_that_a_shutdown_ends_before_it_is_open_has_not_left():
 async def test_a_request_without_a_session_is_an_error():
     call = FakeCall()
     call.send(Text(text="hello"))
-    assert Recorded(call.metrics).count(names.ERRORS, "session_not_found") == 1
+    assert Recorded(call.metrics).count(names.ERRORS, "connection", "session_not_found") == 1
 
 
 async def test_a_stopping_host_is_draining():
@@ -303,7 +328,7 @@ async def test_canaries_are_not_measured():
 
 async def test_one_of_many_chunks_is_timed_without_the_networks():
     metrics = MetricsRecorder(names.FAMILIES)
-    agent = names.AgentMetrics(language_model="", instance="", metrics=metrics)
+    agent = names.AgentMetrics(language_model="", instance="", goal_ms=1_000.0, metrics=metrics)
     session = names.SessionMetrics(agent, lambda _: None, lambda: "")
     for _ in range(640):
         session.on_chunk(0.005, 0.003)

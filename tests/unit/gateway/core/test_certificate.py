@@ -157,6 +157,22 @@ async def test_a_pair_that_is_renewed_by_half_does_not_replace_the_old_one(files
         assert await shown(url) == "second"
 
 
+async def test_metrics_have_the_expiry_of_the_certificate_that_is_shown(files):
+    async with running(settings(files)) as gateway:
+        for name, age in (("first", 0.5), ("second", 0)):
+            pem, key = files.authority.issue(name, age=age)
+            files.certificate.write_bytes(pem)
+            files.key.write_bytes(key)
+            gateway.reload()
+            (expires,) = [
+                sample.value
+                for family in gateway.gateway.metrics.registry.collect()
+                for sample in family.samples
+                if sample.name == "parley_gateway_certificate_expires_seconds"
+            ]
+            assert expires == x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+
+
 async def test_a_file_of_both_needs_no_other(files, tmp_path):
     both = tmp_path / "both.pem"
     both.write_bytes(files.certificate.read_bytes() + files.key.read_bytes())
