@@ -27,7 +27,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks gpu-check triton-check \
-    bench-recovery bench-moves cluster bench-growth bench-observation perf-analyzer soak chaos fleet load observe fetch models export convert images lock clean
+    bench-recovery bench-moves cluster bench-growth bench-observation perf-analyzer soak chaos fleet load observe fetch models export convert images release lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -239,6 +239,9 @@ bench-recovery: setup ## Kill and stop each model's process under 8 calls, and s
 perf-analyzer: setup ## Drive the models with Triton's perf_analyzer (MODEL=NAME or all; PROFILE=NAME; ARGS="--help")
 	$(call provision,--perf-analyzer)
 	@$(PY) perf/perf_analyzer.py $(MODEL) $(WITH_PROFILE) $(ARGS)
+
+release: setup ## Make a release: wheels, checksums and notes in dist/ (ARGS=--images: the images too)
+	@$(PY) build/release.py $(ARGS)
 
 images: ## Build the images with docker, podman or buildah (IMAGE="gateway worker-cpu"; ARGS="--help")
 	$(call need-python)

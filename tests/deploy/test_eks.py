@@ -190,7 +190,7 @@ def test_every_command_of_the_readme_is_accepted_by_the_chart():
     assert {name: after[name] for name in ("minReplicaCount", "maxReplicaCount", "fallback")} == {
         name: before[name] for name in ("minReplicaCount", "maxReplicaCount", "fallback")
     }
-    assert render(without).container("worker")["image"].endswith("/parley/worker-cpu:0.1.0")
+    assert render(without).container("worker")["image"].endswith("/parley/worker-cpu:0.2.0")
 
 
 def test_a_worker_without_a_gpu_is_measured_up_to_all_its_sessions():
