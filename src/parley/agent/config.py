@@ -74,6 +74,7 @@ class AgentConfig:
     asr: tuple[str, ...] = ("parakeet_tdt",)
     """Recognisers in order of preference: a session gets the first one that understands its language."""
     llm: str = "qwen3"
+    """The language model: a model of the server, or ``openai_chat``."""
     remote_chat: RemoteChat = field(default_factory=RemoteChat)
     """The server of ``openai_chat``."""
     tts: tuple[str, ...] = ("espeak",)
@@ -110,7 +111,7 @@ class AgentConfig:
     """What happens while the user says nothing, in sessions that do not say it themselves."""
     written_forms: bool = True
     """Whether spoken digits, addresses and spelled words are written as such before the language model reads
-    them (:mod:`parley.asr.itn`)."""
+    them."""
     speculations_per_turn: int = 3
     """Answers that may be begun before it is certain that the user's turn is over; 0: none."""
     wasted_speculations_per_minute: int = 12

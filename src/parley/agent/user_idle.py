@@ -16,8 +16,11 @@ class UserIdleSettings:
     """Settings of one session; 0 s: never."""
 
     prompt_after_s: float = 0.0
+    """Silence of both sides after which the agent says something."""
     prompts: Sequence[str] = ("Are you still there?",)
+    """What it says then, the first time and later."""
     hang_up_after_s: float = 0.0
+    """Silence of the user after which the call is ended."""
 
 
 class UserIdleTimer:

@@ -30,8 +30,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are sampled. Temperature 0 is greedy."""
 
     temperature: float = 0.0
+    """0: always the likeliest token."""
     top_p: float = 1.0
+    """Sampled from the likeliest tokens of this joint probability."""
     max_tokens: int = 256
+    """Longest answer."""
     seed: int | None = None
 
 
