@@ -38,13 +38,14 @@ _STOP_S = 10.0
 
 
 def find_program(name: str) -> str:
-    """Path of ``prometheus`` or ``promtool``.
+    """Path of ``prometheus``, ``promtool`` or ``amtool``.
 
     Raises:
         FileNotFoundError: it is neither on the PATH nor in ``.cache``.
     """
-    own = ROOT / ".cache" / "prometheus" / "usr" / "bin" / name
-    path = shutil.which(name) or (str(own) if own.exists() else None)
+    packages = (ROOT / ".cache" / package for package in ("prometheus", "prometheus-alertmanager"))
+    unpacked = [str(own) for package in packages if (own := package / "usr" / "bin" / name).exists()]
+    path = shutil.which(name) or next(iter(unpacked), None)
     if path is None:
         raise FileNotFoundError(f"{name} is missing. Run: scripts/setup --prometheus")
     return path

@@ -145,16 +145,17 @@ def _install_missing(programs: dict[str, str]) -> None:
 
 
 def provide_prometheus() -> None:
-    """Provide Debian's prometheus and promtool in ``.cache``, where apt-get can download them.
+    """Provide Debian's prometheus, promtool and amtool in ``.cache``, where apt-get can download them.
 
     Nothing is installed: the package would start a service.
 
     Raises:
         SetupError: the download failed.
     """
-    folder = ROOT / ".cache" / "prometheus"
-    if not shutil.which("prometheus") and not (folder / "usr" / "bin" / "prometheus").exists():
-        _unpack("prometheus", folder)
+    for package, program in (("prometheus", "prometheus"), ("prometheus-alertmanager", "amtool")):
+        folder = ROOT / ".cache" / package
+        if not shutil.which(program) and not (folder / "usr" / "bin" / program).exists():
+            _unpack(package, folder)
 
 
 def provide_compiler() -> None:

@@ -11,6 +11,7 @@ import tomllib
 import pytest
 import yaml
 from charts import ROOT, render
+from observe import find_program
 from test_settings import run_in_project
 from value_sets import SETS
 
@@ -55,6 +56,18 @@ def test_every_secret_is_made_once_and_only_its_owner_enters(made, folder):
     assert prepare(folder).returncode == 0
     assert contents(folder) == made
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_alertmanager_accepts_its_configuration_and_prometheus_sends_to_it(made, tmp_path):
+    file = tmp_path / "alertmanager.yaml"
+    file.write_bytes(made["alertmanager.yaml"])
+    command = [find_program("amtool"), "check-config", file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    service = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["alertmanager"]
+    assert "--config.file=/run/secrets/alertmanager.yaml" in service["command"]
+    (target,) = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())["alerting"]["alertmanagers"]
+    assert target["static_configs"] == [{"targets": ["alertmanager:9093"]}]
 
 
 @pytest.mark.parametrize("name", ["token_secret", "grafana_password"])
