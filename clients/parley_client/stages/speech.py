@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from parley.audio.pcm import Resampler
 from parley.errors import InvalidMessageError, SessionIdleError
+from parley.tts.markdown import MarkdownSegmenter
 from parley.tts.messages import SpeechChunk
-from parley.tts.text import TextSegmenter
 from parley_client.errors import CallEndedError
 from parley_client.stages.streams import ModelStream, Requests
 
@@ -23,7 +23,7 @@ MAX_TEXT = 20_000
 
 @dataclass(frozen=True)
 class TextSpan:
-    """A part that can be spoken by itself: a half-open span of characters in the whole text."""
+    """A part that can be spoken by itself: a half-open span of characters in what is said of the text."""
 
     start: int
     end: int
@@ -31,7 +31,7 @@ class TextSpan:
 
 
 class GrowingText:
-    """Cuts a text into segments while it is being written.
+    """Cuts a text into segments while it is being written. Its Markdown is not said.
 
     Args:
         idle_s: longest wait for more text (seconds).
@@ -42,7 +42,7 @@ class GrowingText:
         """All that was written so far."""
         self.finished = False
         self._idle_s = idle_s
-        self._segmenter = TextSegmenter()
+        self._segmenter = MarkdownSegmenter()
         self._waiting: deque[TextSpan] = deque()
         self._cut = 0  # characters in segments
         self._changed = asyncio.Event()
@@ -60,6 +60,15 @@ class GrowingText:
             raise InvalidMessageError(f"more than {MAX_TEXT} characters in one text")
         self.text += text
         self._queue(self._segmenter.push(text))
+
+    @property
+    def said(self) -> str:
+        """What is said of the text, as far as that is known."""
+        return self._segmenter.said
+
+    def written_span(self, start: int, end: int) -> tuple[int, int]:
+        """The half-open span in the text of a span in what is said of it."""
+        return self._segmenter.written_span(start, end)
 
     def finish(self) -> None:
         """End the text; may be called twice."""
@@ -92,7 +101,7 @@ class GrowingText:
 
     def _queue(self, segments: list[str]) -> None:
         for text in segments:
-            start = self.text.index(text, self._cut)
+            start = self.said.index(text, self._cut)
             self._cut = start + len(text)
             self._waiting.append(TextSpan(start, self._cut, text))
         self._changed.set()
@@ -103,6 +112,7 @@ class WordTiming:
     """Where a word begins in the audio."""
 
     text: str
+    """Without marks of Markdown."""
     start_char: int
     end_char: int
     """Half-open span of characters in the whole text."""
@@ -145,17 +155,16 @@ class Track:
         self._request_began = self._received
 
     def add(self, chunk: SpeechChunk, audio: NDArray[np.int16], first_char: int) -> SpeechPiece:
-        """The next piece, of which the request's text begins at ``first_char``."""
+        """The next piece, of which the request's text begins at ``first_char`` of what is said."""
         if self._resampler is None:
             self._rate = self._rate or chunk.sample_rate
             self._resampler = Resampler(chunk.sample_rate, self._rate)
         ratio = self._resampler.to_rate / self._resampler.from_rate
         words = tuple(
-            WordTiming(
-                text=self._script.text[first_char + mark.start_char : first_char + mark.end_char],
-                start_char=first_char + mark.start_char,
-                end_char=first_char + mark.end_char,
-                at_sample=int((self._request_began + mark.at_sample) * ratio),
+            self._word(
+                first_char + mark.start_char,
+                first_char + mark.end_char,
+                int((self._request_began + mark.at_sample) * ratio),
             )
             for mark in chunk.words
         )
@@ -166,6 +175,10 @@ class Track:
         """What is left of the audio."""
         rest = self._resampler.finish() if self._resampler else np.zeros(0, np.int16)
         return self._piece(rest, ()) if len(rest) else None
+
+    def _word(self, start: int, end: int, at_sample: int) -> WordTiming:
+        start_char, end_char = self._script.written_span(start, end)
+        return WordTiming(self._script.said[start:end], start_char, end_char, at_sample)
 
     def _piece(self, samples: NDArray[np.int16], words: tuple[WordTiming, ...]) -> SpeechPiece:
         piece = SpeechPiece(samples, self._rate or 0, self._sent, words)

@@ -418,7 +418,7 @@ class _Written:
                 if segment is None:
                     break
                 until = segment.end
-            await self._send_text(position, len(self._script.text), final=True)
+            await self._send_text(position, len(self._script.said), final=True)
         except ParleyError as error:
             if not self._stopped:
                 self._failure = error
@@ -427,7 +427,7 @@ class _Written:
 
     async def _send_text(self, start: int, end: int, *, final: bool = False) -> None:
         message = MoreText(
-            request_id=self._request.request_id, text=self._script.text[start:end], first=start, final=final
+            request_id=self._request.request_id, text=self._script.said[start:end], first=start, final=final
         )
         while True:
             try:

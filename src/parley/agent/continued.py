@@ -10,6 +10,7 @@ from parley.agent.memory import UNREMEMBERED, ToolRound
 from parley.agent.playout import SPOKEN_CHARACTERS_PER_MS, PlayedWord, SentSpeech
 from parley.checkpoint import AgentTurnState, ResponseProgress
 from parley.llm.messages import CUT
+from parley.tts.markdown import MarkdownFilter, without_markdown
 from parley.tts.text import has_words
 
 _WORDS_SKIPPED = 3
@@ -149,11 +150,13 @@ def _parts(text: str, rounds: Sequence[ToolRound], apologies: Sequence[str]) -> 
 
 
 def _align(text: str, marks: Iterable[tuple[int, str]]) -> list[_SpokenWord]:
-    """Where in the text the spoken words are. White space and punctuation do not count.
+    """Where in the text the spoken words are. White space, punctuation and Markdown do not count.
 
     Words that are not in the text, such as those of a filler, are left out.
     """
-    letters = [(index, char.lower()) for index, char in enumerate(text) if _counts(char)]
+    reader = MarkdownFilter()
+    read = reader.push(text) + reader.finish()
+    letters = [(index, char.lower()) for index, char in enumerate(read) if _counts(char)]
     joined = "".join(char for _, char in letters)
     ends_word = [
         number + 1 == len(letters) or letters[number + 1][0] > index + 1
@@ -190,9 +193,10 @@ def _align(text: str, marks: Iterable[tuple[int, str]]) -> list[_SpokenWord]:
             continue
         position = at + len(word)
         end = letters[position - 1][0] + 1
-        while end < len(text) and not text[end].isalnum() and not text[end].isspace():
+        while end < len(read) and not read[end].isalnum() and not read[end].isspace():
             end += 1
-        found.append(_SpokenWord(offset_ms, letters[at][0], end))
+        written_end = reader.places[end] if end < len(read) else len(text.rstrip())
+        found.append(_SpokenWord(offset_ms, reader.places[letters[at][0]], written_end))
     return found
 
 
@@ -208,7 +212,8 @@ def _without_cut(words: list[_SpokenWord], text: str, audio_ms: int) -> list[_Sp
     """Leave out the last word if most of its audio is missing."""
     if words:
         last = words[-1]
-        expected_ms = len(_letters_of(text[last.begin : last.end])) / SPOKEN_CHARACTERS_PER_MS
+        letters = _letters_of(without_markdown(text[last.begin : last.end]))
+        expected_ms = len(letters) / SPOKEN_CHARACTERS_PER_MS
         if audio_ms - last.offset_ms - _BLOCK_MS < _WHOLE * expected_ms:
             return words[:-1]
     return words

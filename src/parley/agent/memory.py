@@ -16,6 +16,7 @@ from parley.errors import InvalidMessageError, InvalidModelOutputError, Overload
 from parley.llm.history import History, estimate_tokens
 from parley.llm.messages import CUT, cut_short
 from parley.protocol import Remember
+from parley.tts.markdown import without_markdown
 from parley.tts.text import has_words
 
 UNREMEMBERED = -1
@@ -107,8 +108,9 @@ def remember(rounds: Sequence[ToolRound], heard: HeardSpeech | None) -> list[Cha
 
 
 def _heard_text(text: str, heard: str) -> str:
-    # Segments are joined anew with single spaces: compare without white space.
-    said, whole = "".join(heard.split()), "".join(text.split())
+    # Segments are joined anew with single spaces: compare without white space. Those of another session
+    # have marks of Markdown.
+    said, whole = ("".join(without_markdown(each).split()) for each in (heard, text))
     unsaid = whole.removeprefix(said) if said else whole
     # A smiley at the end, for example, is never spoken.
     if said and not has_words(unsaid):

@@ -32,7 +32,8 @@ from parley.llm.messages import CUT, Completed, GenerateRequest, Priority, Sampl
 from parley.protocol import Tool
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
-from parley.tts.text import TextSegmenter, has_words
+from parley.tts.markdown import MarkdownSegmenter
+from parley.tts.text import has_words
 
 _MAX_UNREADABLE = 2
 """Invalid tool calls of one turn, after which the model gets no tools."""
@@ -182,7 +183,7 @@ class FixedText:
 
 
 async def _say_whole(round_number: int, text: str, context: TurnContext) -> None:
-    segmenter = TextSegmenter()
+    segmenter = MarkdownSegmenter()
     for segment in [*segmenter.push(text), *segmenter.finish()]:
         await context.say(round_number, segment)
 
@@ -321,7 +322,7 @@ class LlmResponse:
         for before in self.log.rounds:
             if not before.said:
                 before.text = ""  # incomplete, or nothing to be spoken
-        answer, segmenter = self._open_round or ToolRound(), TextSegmenter()
+        answer, segmenter = self._open_round or ToolRound(), MarkdownSegmenter()
         if self._open_round is None:
             self.log.rounds.append(answer)
         else:
@@ -356,7 +357,7 @@ class LlmResponse:
         tools: Sequence[Tool],
         context: TurnContext,
         note: str,
-        segmenter: TextSegmenter,
+        segmenter: MarkdownSegmenter,
     ) -> None:
         log = self.log
         before = [other for other in log.rounds if other is not answer]
@@ -390,16 +391,17 @@ class LlmResponse:
                 span.end(failure=error.code)
             finally:
                 log.llm_ms = (log.llm_ms or 0.0) + (loop_time() - started) * 1000
-        segments, unspoken = segmenter.finish_cut() if log.cut else (segmenter.finish(), "")
-        if unspoken.strip():
-            answer.text = f"{answer.text.removesuffix(unspoken).rstrip()}{CUT}"
+        segments, unspoken = segmenter.finish_cut() if log.cut else (segmenter.finish(), 0)
+        end = len(answer.text) - unspoken
+        if answer.text[end:].strip():
+            answer.text = f"{answer.text[:end].rstrip()}{CUT}"
         await self._say(answer, segments, context)
 
     async def _receive(
         self,
         answer: ToolRound,
         request: GenerateRequest,
-        segmenter: TextSegmenter,
+        segmenter: MarkdownSegmenter,
         context: TurnContext,
         span: Trace,
     ) -> None:

@@ -156,3 +156,19 @@ def test_many_equal_words_take_no_time():
 def test_any_text_is_possible(text):
     begun = find_begun(answer(), progress(text, (0, text), (0, ""), (0, "x")))
     assert "".join(one.text for one in begun.spoken) + left(begun) in (text, text.strip())
+
+
+MARKED = "See [our **opening** hours](https://example.com/a/b/c/d), or **call** us."
+
+
+def test_words_behind_a_link_are_found_without_its_target():
+    words = [(0, "See our opening"), (600, "hours,"), (900, "or")]
+    begun = find_begun(answer(), progress(MARKED, *words))
+    assert left(begun) == "**call** us."
+    begun = find_begun(answer(), progress(MARKED, *words[:2]))
+    assert left(begun) == "or **call** us."
+
+
+def test_last_word_with_a_link_is_as_long_as_it_is_spoken():
+    begun = find_begun(answer(), progress(MARKED, (0, "See our opening"), (600, "hours,"), audio_ms=950))
+    assert left(begun) == "or **call** us."

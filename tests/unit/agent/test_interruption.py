@@ -603,3 +603,25 @@ async def test_words_that_are_understood_when_the_agent_has_finished_are_answere
     assert not first.interrupted
     assert call.at_ms(first) < call.at_ms(call.outlet.of(Transcript)[-1])
     assert call.chat.prompt()[-1] == ("user", "mhm")
+
+
+MARKED = "Here is **the [menu](https://example.com/menu)**:\n\n* Green tea\n* Black 😀 tea, and coffee."
+
+
+async def test_markdown_heard_to_its_end_is_remembered_as_written():
+    call = FakeCall()
+    call.hears((200, 1_000, "what do you have"), (9_000, 9_500, "thanks"))
+    call.chat.answers += [says(MARKED), says("Okay.")]
+    await call.start()
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    spoken = " ".join(request.text for request in call.synthesizer.requests)
+    assert spoken.split() == "Here is the menu: Green tea Black tea, and coffee. Okay.".split()
+    assert call.chat.prompt()[2] == ("assistant", MARKED)
+
+
+async def test_markdown_cut_by_an_interruption_is_remembered_without_marks():
+    call = await interrupted_at(1_000, MARKED)
+    (cut,) = call.outlet.of(Interrupted)
+    assert cut.spoken_text
+    assert "Here is the menu: Green tea Black tea, and coffee.".startswith(cut.spoken_text)

@@ -189,6 +189,19 @@ async def test_a_text_is_spoken_in_segments_as_one_stream(models):
     assert len({asked["request_id"] for asked in fake.asked}) == 3
 
 
+async def test_markdown_is_not_spoken_and_words_keep_their_places(models):
+    fake, server = models
+    voice = Voice(fake)
+    text = "See [our **hours**](https://example.com/a), *now*. 😀 ~~Bye~~!"
+    async with Synthesis(server) as synthesis, synthesis.speak(text) as speech:
+        pieces = [piece async for piece in speech]
+    words = [word for piece in pieces for word in piece.words]
+    assert voice.spoken == ["See our hours,", "now.", "Bye!"]
+    assert [word.text for word in words] == ["See", "our", "hours,", "now.", "Bye!"]
+    places = [text[word.start_char : word.end_char] for word in words]
+    assert places == ["See", "our", "hours**](https://example.com/a),", "now*.", "Bye~~!"]
+
+
 async def test_a_text_is_spoken_while_it_is_being_written(models):
     fake, server = models
     Voice(fake)
