@@ -26,6 +26,8 @@ _ABBREVIATION = re.compile(
 )
 # ... and after these only if a capital letter follows.
 _MAYBE_LAST = re.compile(r"etc|inc|ltd|co|corp|a\.m|p\.m|am|pm|u\.s|u\.k")
+# ... and after this only if no number follows: "No. 5".
+_NUMBER = re.compile(r"nos?")
 _NUMBERED_ITEM = re.compile(r"(?<!\s)\s*\d{1,3}")
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"\S+")
@@ -155,9 +157,11 @@ class TextSegmenter:
             return False
         if _NUMBERED_ITEM.fullmatch(before):  # "1. First, ..."
             return False
-        if _MAYBE_LAST.fullmatch(token):
-            following = _SPACE.match(self._text, begin + match.end())
-            return following is not None and self._text[following.end() : following.end() + 1].isupper()
+        maybe_last, number = _MAYBE_LAST.fullmatch(token), _NUMBER.fullmatch(token)
+        if maybe_last or number:
+            space = _SPACE.match(self._text, begin + match.end())
+            following = self._text[space.end() : space.end() + 1] if space else ""
+            return following.isupper() if maybe_last else bool(following) and not following.isdecimal()
         return True
 
 

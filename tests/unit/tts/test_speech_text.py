@@ -35,6 +35,8 @@ def cut(text, size=None):
         ("See Dr. Smith now. Good.", ["See Dr. Smith now.", "Good."]),
         ("Call J. Smith now. Good.", ["Call J. Smith now.", "Good."]),
         ("Take some, e.g. tea. Good.", ["Take some, e.g. tea.", "Good."]),
+        ("Take bus No. 5 or Nos. 6 and 7. Good.", ["Take bus No. 5 or Nos. 6 and 7.", "Good."]),
+        ("No. We don't. No.", ["No.", "We don't.", "No."]),
         ("At 5 p.m. we go. Good.", ["At 5 p.m. we go.", "Good."]),
         ("At 5 p.m. We go.", ["At 5 p.m.", "We go."]),
         ("1. Tea\n2. Rice", ["1. Tea", "2. Rice"]),

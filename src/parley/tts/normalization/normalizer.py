@@ -20,8 +20,14 @@ _LETTERS_OF_SIGN = 3
 
 Grammar: TypeAlias = Callable[[str], str]
 """Writes out figures, signs and abbreviations."""
-# "[laugh]", "[clear throat]": something that a model is to do rather than to say.
-_TAG = re.compile(r"\[[^\W\d_][^\W\d_ -]*(?:[ -][^\W\d_]+)*\]")
+# What a model is to do rather than to say; the words of other brackets are said.
+_TAG = re.compile(
+    r"\[(?:clear throat|clears throat|sigh|sighs|shush|cough|coughs|groan|groans|sniff|sniffs|gasp|gasps|"
+    r"chuckle|chuckles|laugh|laughs|laughter)\]",
+    re.IGNORECASE,
+)
+# Signs of other fonts that mean the same.
+_SAME = {ord(sign): "-" for sign in "\u2212\ufe63\uff0d"}
 # Letters and plain punctuation, with no full stop but at the end: nothing to write out.
 _PLAIN = re.compile(r"(?:[^\W\d_]|[\s,;:!?'\"()\-\u2010-\u2015\u2018-\u201d\u2026])*(?:\.+\s*)?")
 # Some grammars leave one.
@@ -122,7 +128,7 @@ class TextNormalizer:
         return self._written_out(text, str)
 
     def _written_out(self, text: str, grammar: Grammar) -> SpokenText:
-        clean = plain_text(text)
+        clean = plain_text(text).translate(_SAME)
         parts: list[str] = []
         end = 0
         for tag in _TAG.finditer(clean):
@@ -142,8 +148,8 @@ def _is_emoji(character: str) -> bool:
 
 
 def _apply(grammar: Grammar, text: str) -> str:
-    if _PLAIN.fullmatch(text):
-        return text
+    if _PLAIN.fullmatch(text) and not any(unicodedata.category(char) == "No" for char in text):
+        return _SPACE_BEFORE_MARK.sub("", text)
     try:
         return _SPACE_BEFORE_MARK.sub("", grammar(text))
     except Exception as error:  # noqa: BLE001 - said as it is written, and logged

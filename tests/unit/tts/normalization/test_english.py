@@ -35,8 +35,65 @@ numbers
     3 1/2 cups → three and a half cups
     10-20 people → ten to twenty people
     2 + 2 = 4 → two plus two equals four
-    #1 → hash one
     room 101 → room one hundred and one
+    We are #1. → We are number one.
+    order #1234 → order number one two three four
+    #sale now → hashtag sale now
+    bus No. 5 → bus number five
+    platform no. 5 → platform number five
+    Nos. 5 and 6 → numbers five and six
+    {numero} 7 → number seven
+    I said no. 5 came. → I said no. five came.
+    version 1.2.3 today → version one point two point three today
+    Python 3.12.1 → Python three point twelve point one
+    v1.10.0 → v one point ten point zero
+    12.05.2024 → december fifth twenty twenty four
+signs
+    -$20.50 → minus twenty dollars fifty cents
+    {minus}$20.50 → minus twenty dollars fifty cents
+    $-4 → minus four dollars
+    -€5 or -£3.20 → minus five euros or minus three pounds twenty pence
+    -₹200 → minus two hundred rupees
+    {minus}5°C → minus five degrees Celsius
+    it is {dash}5 °F → it is minus five degrees Fahrenheit
+    {minus}0.5% and (-5) → minus zero point five percent and (minus five)
+    x = -3 → x equals minus three
+    -½ → minus one half
+fractions
+    Add ½ cup and ¾ teaspoon. → Add one half cup and three quarters teaspoon.
+    ⅓ and ⅔ → one third and two thirds
+    ⅕, ⅗, ⅙, ⅚ → one fifth, three fifths, one sixth, five sixths
+    ⅛, ⅜, ⅝, ⅞ → one eighth, three eighths, five eighths, seven eighths
+    ⅐, ⅑, ⅒ → one seventh, one ninth, one tenth
+    1½ cups → one and a half cups
+    2 ¼ cups → two and one quarter cups
+    a 2½-hour trip → a two and a half hour trip
+calculations
+    10 / 2 = 5 → ten divided by two equals five
+    10/2 = 5 → ten divided by two equals five
+    10 ÷ 5 = 2 → ten divided by five equals two
+    3 {times} 4 = 12 → three times four equals twelve
+    3 * 4 = 12 → three times four equals twelve
+    5 - 3 = 2 → five minus three equals two
+    and / or → and slash or
+other currencies
+    It costs ₹200. → It costs two hundred rupees.
+    ₹1 or ₹20.50, → one rupee or twenty rupees fifty paise,
+    ₹5 lakh → five lakh rupees
+    ₽300, ₺40 and ₪20 → three hundred rubles, forty lira and twenty shekels
+    ₫5,000 or ₦50 → five thousand dong or fifty naira
+    R$20, A$5 → twenty reais, five Australian dollars
+    US$5.50 → five US dollars fifty cents
+    CHF 20 or 20 SEK → twenty Swiss francs or twenty kronor
+    5 € or 4,99 € → five euros or four euros ninety nine cents
+    $5k or €20K → five thousand dollars or twenty thousand euros
+emergencies
+    Call 911 now. → Call nine one one now.
+    Dial 112 or 999. → Dial one one two or nine nine nine.
+    the 911 operator → the nine one one operator
+    911 people called. → nine hundred and eleven people called.
+    a Porsche 911 → a Porsche nine hundred and eleven
+    112 cats → one hundred and twelve cats
 times
     It's 7:30 now. → It's seven thirty now.
     at 7:30, ok? → at seven thirty, ok?
@@ -71,6 +128,7 @@ telephone numbers
     +1 555 123 4567 → plus one, five five five, one two three, four five six seven
     555 123 4567 → five five five, one two three, four five six seven
     555-1234 → five five five, one two three four
+    020 7946 0958 → zero two zero seven nine four six zero nine five eight
     +44 20 7946 0958 → plus four four two zero seven nine four six zero nine five eight
 units
     5 km → five kilometers
@@ -78,6 +136,15 @@ units
     60 mph → sixty miles per hour
     72°F → seventy two degrees Fahrenheit
     20°C → twenty degrees Celsius
+    100 km/h → one hundred kilometers per hour
+    5 m/s or 10 MB/s → five meters per second or ten megabytes per second
+    9.8 m/s² → nine point eight meters per second squared
+    20 kg/m2 → twenty kilograms per square meter
+    3 mg/L → three milligrams per liter
+    $5/h → five dollars per hour
+    in km/h → in kilometers per hour
+    2 times/day → two times per day
+    It takes 90s. → It takes ninety seconds.
     6 ft → six feet
 the web
     john.doe@example.com → john dot doe at example dot com
@@ -86,6 +153,7 @@ the web
 everything else
     [laugh] That's 5. → [laugh] That's five.
     **Really** 5 😀 of them → Really five of them
+    Press [Enter] or [5]. → Press [Enter] or [five].
     Don't you think it's fine? → Don't you think it's fine?
     Wait... what? "Yes," she said. → Wait... what? "Yes," she said.
     It's 8 degrees and foggy in Paris. → It's eight degrees and foggy in Paris.
@@ -95,7 +163,10 @@ everything else
 
 @pytest.mark.parametrize("case", [line.strip() for line in CASES.splitlines() if "→" in line])
 def test_english(normalizer, case):
-    written, _, expected = case.replace("{dash}", "\u2013").partition(" → ")
+    signs = {"{dash}": "\u2013", "{minus}": "\u2212", "{numero}": "\u2116", "{times}": "\u00d7"}
+    for name, sign in signs.items():
+        case = case.replace(name, sign)
+    written, _, expected = case.partition(" → ")
     assert normalizer.normalize(written, "en").text == expected
 
 

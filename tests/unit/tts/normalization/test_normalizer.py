@@ -73,6 +73,16 @@ def test_plain_text_is_not_looked_at():
         assert spoken.text == " ".join(text.split())
 
 
+def test_fractions_are_looked_at():
+    assert normalizer().normalize("add \u00bd cup", "en").text == "ADD \u00bd CUP"
+
+
+def test_minus_of_any_font_is_the_one_that_grammars_read():
+    spoken = normalizer(grammar=lambda text: text.replace("-5", "minus five"))
+    for sign in "-\u2212\ufe63\uff0d":
+        assert spoken.normalize(f"it is {sign}5 today", "en").text == "it is minus five today"
+
+
 def test_other_text_is():
     assert normalizer().normalize("room 5", "en").text == "ROOM 5"
     assert normalizer().normalize("e.g. this", "en").text == "E.G. THIS"
@@ -95,6 +105,7 @@ def test_other_languages_pass_unchanged():
         ("[sigh]", "[sigh]", ""),
         ("see [1]", "SEE [1]", "SEE [1]"),
         ("a [] 1", "A [] 1", "A [] 1"),
+        ("Press [Enter], 5 [Option B]", "PRESS [ENTER], 5 [OPTION B]", "PRESS [ENTER], 5 [OPTION B]"),
     ],
 )
 def test_tags(text, with_tags, without):
