@@ -145,6 +145,8 @@ class SpeechOptions(TypedDict, total=False):
     """How close it keeps to the voice, where it supports it."""
     seed: int | None
     """Repeats the same speech, where the synthesizer supports it."""
+    background: bool
+    """Whether no call waits for it: the speech of calls is before it."""
     traceparent: str
     """Span of the caller (W3C Trace Context); empty: there is none."""
 

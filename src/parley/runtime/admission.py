@@ -45,8 +45,8 @@ class Admission:
         return self._early_aborts.take(request_id)
 
     @contextmanager
-    def place(self, request_id: str) -> Iterator[None]:
-        """Hold a place.
+    def place(self, request_id: str, *, kept_free: int = 0) -> Iterator[None]:
+        """Hold a place; ``kept_free`` others must stay free.
 
         Raises:
             InvalidMessageError: the id is in use.
@@ -54,7 +54,7 @@ class Admission:
         """
         if request_id in self._active:
             raise InvalidMessageError(f"request id {request_id!r} is in use")
-        if len(self._active) >= self._max_requests:
+        if len(self._active) + kept_free >= self._max_requests:
             raise OverloadedError(f"{len(self._active)} requests are running or waiting already")
         self._active.add(request_id)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import threading
@@ -23,7 +24,7 @@ from parley.logs import log_ids
 from parley.runtime.admission import EarlyAborts
 from parley.tts.espeak_library import EspeakLibrary, WordEvent
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
-from parley.tts.requests import SpeechSink, check_request
+from parley.tts.requests import SpeechSink, check_request, kept_free
 from parley.tts.text import WordMarker, is_speakable, plain_text
 from parley.tts.voice_routing import KnownVoice
 
@@ -56,6 +57,8 @@ KNOWN_VOICES = tuple(
 _PAUSES_MS = {".": 300, "!": 300, "?": 300, "…": 300, ":": 200, ";": 200, ",": 150}
 _CHUNK_MS = 180
 """Audio per chunk after the first, which is one buffer: fewer messages cost less."""
+_AT_LAST = 2
+"""After calls (0) and the background (1)."""
 _CLOSING = "\"')]}»”\u2019"
 _log = logging.getLogger(__name__)
 
@@ -86,13 +89,17 @@ class _Job:
 class EspeakSynthesizer:
     """Speaks requests one after the other; each takes about a hundredth of its audio's length.
 
-    ``submit`` and ``abort`` must come from one thread. At most ``max_requests`` wait.
+    Requests of calls are before those of the background. ``submit`` and ``abort`` must come from one
+    thread. At most ``max_requests`` wait.
     """
 
     def __init__(self, library: EspeakLibrary, *, max_requests: int = 64) -> None:
         self._library = library
         self._voice = ""
-        self._waiting: queue.Queue[_Job | None] = queue.Queue(max_requests)
+        self._max_requests = max_requests
+        self._numbers = itertools.count()
+        # Whether it is of the background, a number that keeps the order, and the request; None: no more.
+        self._waiting: queue.PriorityQueue[tuple[int, int, _Job | None]] = queue.PriorityQueue()
         self._lock = threading.Lock()
         self._jobs: dict[str, _Job] = {}  # waiting and running, by id; guarded by the lock
         self._closed = False
@@ -124,10 +131,7 @@ class EspeakSynthesizer:
         for job in jobs:
             job.stop.set()
             job.sink.fail(ShuttingDownError("the model is being unloaded"))
-        try:
-            self._waiting.put(None, timeout=timeout_s)
-        except queue.Full:
-            _log.error("the synthesis thread takes no more requests")
+        self._waiting.put((_AT_LAST, 0, None))
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             _log.error("the synthesis thread did not stop within %g s", timeout_s)
@@ -147,14 +151,14 @@ class EspeakSynthesizer:
                 raise ShuttingDownError("the model is being unloaded")
             if request_id in self._jobs:
                 raise InvalidMessageError(f"request id {request_id!r} is in use")
-            try:
-                self._waiting.put_nowait(job)
-            except queue.Full as error:
-                raise OverloadedError(f"{self._waiting.maxsize} requests are waiting already") from error
+            waiting = self._waiting.qsize()
+            if waiting + kept_free(request, self._max_requests) >= self._max_requests:
+                raise OverloadedError(f"{waiting} requests are waiting already")
             self._jobs[request_id] = job
+            self._waiting.put((request.background, next(self._numbers), job))
 
     def _run(self) -> None:
-        while (job := self._waiting.get()) is not None:
+        while (job := self._waiting.get()[2]) is not None:
             with log_ids(request=job.request.request_id):
                 try:
                     self._answer(job)

@@ -37,6 +37,8 @@ class SpeakRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", ta
     """0 to 1."""
     seed: int | None = None
     """0 to 2**31 - 1: the same seed gives the same audio for a text."""
+    background: bool = False
+    """Whether no call waits for it: every other request is spoken first, and it is refused earlier."""
     utterance: str = ""
     """Shared by requests that belong together: an engine that was replaced for one of them is not
     tried again for the others.

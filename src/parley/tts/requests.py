@@ -1,4 +1,4 @@
-"""What synthesizers of complete texts have in common: the check of a request, and where its audio goes.
+"""What synthesizers of complete texts have in common: admission of a request, and where its audio goes.
 
 Apart because espeak-ng and the networks for clauses share it, and neither imports the other.
 """
@@ -15,6 +15,11 @@ from parley.tts.messages import SpeakRequest, SpeechChunk
 
 MAX_TEXT = 4_000
 """Characters of one request: about four minutes of speech."""
+
+
+def kept_free(request: SpeakRequest, max_requests: int) -> int:
+    """How many of the places a request leaves free: if it is of the background, a quarter, for calls."""
+    return max_requests // 4 if request.background else 0
 
 
 class SpeechSink(Protocol):

@@ -221,6 +221,31 @@ class TestOneAtATime:
             speak(speaker, "a", f"waiting-{n}")
         assert isinstance(speak(speaker, "a", "more").wait().error, OverloadedError)
 
+    def test_calls_are_spoken_before_the_background(self, library):
+        speaker = EspeakSynthesizer(library, max_requests=8)
+        self.start(speaker, library, "running", words=1)
+        names = ["bulk-0", "bulk-1", "call-0", "bulk-2", "call-1"]
+        sinks = [speak(speaker, name, name, background="bulk" in name) for name in names]
+        for _ in range(20):
+            library.gate.release()
+        for sink in sinks:
+            sink.wait()
+        assert library.spoken[-5:] == ["call-0", "call-1", "bulk-0", "bulk-1", "bulk-2"]
+        speaker.close()
+
+    def test_the_background_leaves_places_for_calls(self, library):
+        speaker = EspeakSynthesizer(library, max_requests=4)
+        self.start(speaker, library, "running")
+        for number in range(3):
+            speak(speaker, "a", f"bulk-{number}", background=True)
+        assert isinstance(speak(speaker, "a", "bulk", background=True).wait().error, OverloadedError)
+        call = speak(speaker, "a", "call")
+        assert call.error is None
+        for _ in range(100):
+            library.gate.release()
+        assert call.wait().error is None
+        speaker.close()
+
     def test_a_sink_that_refuses_audio_stops_its_request(self, speaker, library):
         sink = speak(speaker, "word " * 20, sink=Sink(room=0))
         library.gate.release()

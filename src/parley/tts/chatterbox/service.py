@@ -27,6 +27,7 @@ from parley.tts.chatterbox.utterance import (
     SpeakingStyle,
 )
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
+from parley.tts.requests import kept_free
 from parley.tts.t3.messages import check_range
 
 _NO_AUDIO = np.zeros(0, np.int16)
@@ -99,7 +100,8 @@ class ChatterboxService:
         if self._admission.was_aborted(request.request_id):
             return
         style = self._style(request)
-        with self._admission.place(request.request_id):
+        spare = kept_free(request, self._limits.max_utterances)
+        with self._admission.place(request.request_id, kept_free=spare):
             utterance = ChatterboxUtterance(request, style, self._parts, self._limits, send)
             self._utterances[request.request_id] = utterance
             try:

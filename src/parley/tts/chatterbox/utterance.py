@@ -98,6 +98,7 @@ class ChatterboxUtterance:
         self._limits = limits
         self._send = send
         self._traceparent = request.traceparent
+        self._background = request.background
         # A client may use an id again, and the models remember the ids that they stopped.
         self._name = f"{request.request_id}-{uuid4().hex[:8]}"
         self._segments: deque[TextSegment] = deque()
@@ -229,6 +230,7 @@ class ChatterboxUtterance:
             guidance_weight=style.guidance_weight,
             sampling=SpeechSampling(seed=self._seed(segment)),
             max_tokens=max_tokens(text, self._limits),
+            background=self._background,
             chunk_tokens=self._limits.event_tokens,
             traceparent=self._traceparent,
         )

@@ -28,18 +28,35 @@ from parley.tts.clauses.network import ClauseNetwork, ClauseSound, pause_samples
 from parley.tts.clauses.splitting import split_clauses
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
-from parley.tts.requests import SpeechSink, check_request
+from parley.tts.requests import SpeechSink, check_request, kept_free
 from parley.tts.text import WordMarker, is_speakable, split_text
 
 _CHUNK_S = 1.0
 """Longest audio of one chunk."""
 _PRONOUNCED_AT_ONCE = 250
-"""Characters that are pronounced together: with figures in them, they take tens of milliseconds."""
+"""Characters that are pronounced together."""
+_FIGURES_AT_ONCE = 32
+"""Figures that are pronounced together: each takes the grammars milliseconds, up to a tenth of a second."""
 _NOTHING = np.zeros(0, np.int16)
 
 _SEEDS = 2**31
 _LOWEST_RATE, _HIGHEST_RATE = 8_000, 48_000
 _log = logging.getLogger(__name__)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """What is pronounced at once, so that another request waits for little: short, and of few figures."""
+    for part in split_text(text, _PRONOUNCED_AT_ONCE):
+        begin = space = figures = 0  # the last space in the part that begins there
+        for index, char in enumerate(part):
+            figures += char.isnumeric()
+            if figures > _FIGURES_AT_ONCE:
+                end = space if space > begin else index
+                yield part[begin:end]
+                begin, figures = end, sum(map(str.isnumeric, part[end : index + 1]))
+            if char.isspace():
+                space = index
+        yield part[begin:]
 
 
 class ClauseUtterance:
@@ -50,7 +67,7 @@ class ClauseUtterance:
         self._network = network
         self._rate = request.sample_rate or network.sample_rate
         self._marker = WordMarker(request.text)
-        self._unpronounced = deque(split_text(request.text, _PRONOUNCED_AT_ONCE))
+        self._unpronounced = deque(_parts(request.text))
         self._offset = 0
         self._clauses: deque[Sequence[PronouncedWord]] = deque()
         self._cut = 0  # clauses
@@ -160,6 +177,8 @@ class _Job:
 class ClauseSynthesizer:
     """Speaks requests concurrently, a piece at a time: first the one whose audio runs out first.
 
+    Requests of calls are before those of the background.
+
     ``submit`` and ``abort`` must come from one thread. At most ``max_requests`` are open. The network
     belongs to the thread of this object from now on.
     """
@@ -226,7 +245,7 @@ class ClauseSynthesizer:
                 raise ShuttingDownError("the model is being unloaded")
             if request.request_id in self._jobs:
                 raise InvalidMessageError(f"request id {request.request_id!r} is in use")
-            if len(self._jobs) >= self._max_requests:
+            if len(self._jobs) + kept_free(request, self._max_requests) >= self._max_requests:
                 raise OverloadedError(f"{len(self._jobs)} requests are open already")
             self._jobs[request.request_id] = job
             self._changed.notify_all()
@@ -248,13 +267,13 @@ class ClauseSynthesizer:
                     del self._jobs[job.request.request_id]
 
     def _next(self) -> _Job | None:
-        """The request whose audio runs out first."""
+        """The request whose audio runs out first, of a call if there is one."""
         with self._changed:
             while not self._jobs and not self._closed:
                 self._changed.wait()
             if self._closed:
                 return None
-            self._running = min(self._jobs.values(), key=lambda job: job.due)
+            self._running = min(self._jobs.values(), key=lambda job: (job.request.background, job.due))
             return self._running
 
     def _advance(self, job: _Job) -> bool:

@@ -13,6 +13,6 @@ kaldifst; a tenth of the size, 1.5 ms per sentence) reads "at 7:30," as "seven t
 as they are, fails on "#1", and has no European language but English. ``num2words`` only
 spells numbers that are already found.
 
-``rewriting`` holds the few things that the grammars read wrongly, ``alignment`` says which spoken
+``english`` holds the few things that the grammars read wrongly, ``alignment`` says which spoken
 words stand for which written ones. What no grammar is loaded for passes unchanged.
 """

@@ -47,6 +47,8 @@ class SpeechTokensRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="
     """0 to 1 in hundredths; lower is slower and freer. Turbo has none."""
     sampling: SpeechSampling = SpeechSampling()
     max_tokens: int = 1000
+    background: bool = False
+    """Whether no call waits for it: other requests are before it where not all fit."""
     chunk_tokens: int = 1
     """At least as many tokens in each event, but for the last."""
     traceparent: str = ""

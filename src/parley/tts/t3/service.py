@@ -187,7 +187,12 @@ class SpeechTokenService:
                 f"the prompt has {len(prompt.ids)} positions; the model takes {self._max_length} with speech"
             )
         return TokenGeneration(
-            request.request_id, prompt, min(request.max_tokens, room), sampling, traceparent=traceparent
+            request.request_id,
+            prompt,
+            min(request.max_tokens, room),
+            sampling,
+            priority=int(request.background),
+            traceparent=traceparent,
         )
 
 

@@ -103,6 +103,7 @@ async def test_telephone_audio(gateway):
     async with open_voice(gateway, "encoding=mulaw") as socket:
         audio, _ = await speak(socket, "Hello.")
     assert {asked["sample_rate"] for asked in gateway.models.asked} == {8_000}
+    assert all(asked["background"] for asked in gateway.models.asked)
     assert len(decode_ulaw(audio)) == 2 * len("Hello.")
 
 
@@ -111,7 +112,7 @@ async def test_the_synthesizer_of_a_voice_is_requested_once(gateway, voice):
         await speak(socket, "Hello. ")
         await speak(socket, "Bye. ")
     assert gateway.models.configurations == ["voice_agent"]
-    assert {asked["voice"] for asked in gateway.models.asked} == {"woman-1"}
+    assert {(asked["voice"], asked["background"]) for asked in gateway.models.asked} == {("woman-1", True)}
 
 
 @pytest.mark.parametrize(

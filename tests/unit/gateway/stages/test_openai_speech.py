@@ -37,6 +37,7 @@ async def test_a_text_is_spoken_as_raw_audio(gateway, voice):
     samples = np.frombuffer(answer.content, "<i2")
     assert "".join(map(chr, samples[::2])) == "Hello there.How are you?"
     assert {(asked["voice"], asked["sample_rate"]) for asked in gateway.models.asked} == {(None, RATE)}
+    assert all(asked["background"] for asked in gateway.models.asked)
 
 
 @pytest.mark.parametrize(

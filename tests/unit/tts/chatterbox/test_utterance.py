@@ -241,6 +241,15 @@ class TestBounds:
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert [isinstance(result, OverloadedError) for result in results] == [False, False, True]
 
+    async def test_background_leaves_places_and_has_a_lower_priority(self):
+        rig = Rig(max_utterances=4)
+        tasks = [asyncio.create_task(rig.say(TEXT, request_id=f"{n}", background=n < 4)) for n in range(5)]
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(result, OverloadedError) for result in results] == [False] * 3 + [True, False]
+        of_call = [one for one in rig.tokens.requests if one.request_id.startswith("4-")]
+        assert of_call
+        assert all(one.background != (one in of_call) for one in rig.tokens.requests)
+
     async def test_an_id_in_use(self):
         rig = Rig()
         speaking, _ = rig.begin()

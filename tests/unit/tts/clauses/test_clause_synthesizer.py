@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -47,9 +48,9 @@ def streaming():
 
 
 class Rig:
-    def __init__(self, network=None):
+    def __init__(self, network=None, max_requests=3):
         self.network = network or FakeNetwork()
-        self.synthesizer = ClauseSynthesizer(self.network, name="fake", max_requests=3)
+        self.synthesizer = ClauseSynthesizer(self.network, name="fake", max_requests=max_requests)
 
     def say(self, text=TEXT, request_id="a", sink=None, **fields):
         sink = sink or Sink()
@@ -133,6 +134,60 @@ def test_of_two_requests_the_one_goes_on_whose_audio_runs_out_first(rig):
     rig.network.gate.set()
     long.wait(), short.wait()
     assert rig.network.made[1] == "Hello there you all"
+
+
+def test_synthesizer_calls_are_spoken_before_the_background(rig):
+    rig.network.gate.clear()
+    bulk = rig.say("Bulk one two, bulk three four five. " * 4, "bulk", background=True)
+    rig.network.begun.acquire()
+    more = rig.say("More bulk.", "more", background=True)
+    call = rig.say("Call one two three, call four five six. Call seven eight.", "call")
+    rig.network.gate.set()
+    for sink in (bulk, more, call):
+        sink.wait()
+    of_call = [index for index, made in enumerate(rig.network.made) if "all" in made]
+    assert of_call == list(range(1, 1 + len(of_call)))
+
+
+def test_synthesizer_background_leaves_places_for_calls():
+    rig = Rig(max_requests=8)
+    rig.network.gate.clear()
+    bulk = [rig.say(request_id=f"bulk{number}", background=True) for number in range(6)]
+    with pytest.raises(OverloadedError):
+        rig.say(request_id="more", background=True).wait()
+    calls = [rig.say(request_id=f"call{number}") for number in range(2)]
+    with pytest.raises(OverloadedError):
+        rig.say(request_id="call2").wait()
+    rig.network.gate.set()
+    assert all(sink.wait().words for sink in (*bulk, *calls))
+    rig.synthesizer.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "555-123-4567 " * 100,
+        "1," * 500,
+        "a 1 " * 300,
+        "1234567890" * 40,
+        "\u00bd " * 200,
+        "It is $5 or 7:30. " * 60,
+    ],
+)
+def test_utterance_figures_pronounced_at_once_are_few(rig, text):
+    rig.say(f"Go on, {text} end.").wait()
+    assert "".join(rig.network.read) == f"Go on, {text} end."
+    assert max(sum(char.isnumeric() for char in part) for part in rig.network.read) <= 32
+    assert max(map(len, rig.network.read)) <= 250
+    assert len(rig.network.read) <= len(text) // 25 + 2
+    if " " in text:  # else there is no place where no number is cut
+        assert all(before[-1].isspace() or part[0].isspace() for before, part in pairwise(rig.network.read))
+
+
+def test_utterance_ordinary_text_is_pronounced_whole(rig):
+    text = "On January 5, 2024 at 7:30 pm we paid $1,250.99 for 20 of them; call 555-123-4567."
+    rig.say(text).wait()
+    assert rig.network.read == [text]
 
 
 def test_a_request_that_is_being_made_is_stopped(rig):

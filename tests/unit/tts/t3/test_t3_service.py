@@ -46,6 +46,13 @@ async def test_all_chunks_but_the_last_have_the_requested_size():
     assert [event.offset for event, _ in events[:-1]] == [0, 3, 6]
 
 
+async def test_background_requests_have_a_lower_priority():
+    engine = Engine(tokens(1), tokens(6562, finish="stop"))
+    await collect(service(engine), utterance())
+    await collect(service(engine), utterance(background=True))
+    assert [asked.priority for asked in engine.requests] == [0, 1]
+
+
 async def test_waiting_tokens_are_sent_at_the_end():
     engine = Engine(tokens(1), tokens(6562, finish="stop"))
     events = await collect(service(engine), utterance(chunk_tokens=3))

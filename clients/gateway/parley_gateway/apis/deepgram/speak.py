@@ -64,6 +64,7 @@ async def serve_speaking(websocket: WebSocket, gateway: Gateway, limiter: ModelL
                     synthesis.begin,
                     voice=voice,
                     sample_rate=audio_format.agent_rate,
+                    background=True,
                     traceparent=caller_trace(),
                 )
                 session = _SpeakSession(websocket, begin, gateway, audio_format, meter, model=model)
@@ -240,7 +241,7 @@ class SpeakRoute(StageRoute):
                 headers |= {**transaction.headers, "dg-model-name": transaction.model}
                 async with (
                     synthesis.speak(
-                        text, voice=voice, sample_rate=rate, traceparent=caller_trace()
+                        text, voice=voice, sample_rate=rate, background=True, traceparent=caller_trace()
                     ) as speech,
                     aclosing(encode_all(encoder, speech)) as encoded,
                 ):

@@ -88,6 +88,7 @@ class SpeechRoute(StageRoute):
         options: SpeechOptions = {
             "voice": None if name in OPENAI_VOICES else name,
             "sample_rate": SAMPLE_RATE_HZ,
+            "background": True,
             "traceparent": caller_trace(),
         }
         if wanted.language:
