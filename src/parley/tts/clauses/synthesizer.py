@@ -36,7 +36,8 @@ _CHUNK_S = 1.0
 _PRONOUNCED_AT_ONCE = 250
 """Characters that are pronounced together."""
 _FIGURES_AT_ONCE = 32
-"""Figures that are pronounced together: each takes the grammars milliseconds, up to a tenth of a second."""
+"""Figures and signs that are pronounced together: each takes the grammars milliseconds."""
+_PLAIN = frozenset(".,;:!?'\"")
 _NOTHING = np.zeros(0, np.int16)
 
 _SEEDS = 2**31
@@ -47,16 +48,20 @@ _log = logging.getLogger(__name__)
 def _parts(text: str) -> Iterator[str]:
     """What is pronounced at once, so that another request waits for little: short, and of few figures."""
     for part in split_text(text, _PRONOUNCED_AT_ONCE):
-        begin = space = figures = 0  # the last space in the part that begins there
+        begin = space = figures = 0
         for index, char in enumerate(part):
-            figures += char.isnumeric()
+            figures += _is_figure(char)
             if figures > _FIGURES_AT_ONCE:
-                end = space if space > begin else index
+                end = space if space > begin else index  # inside a word only where it has too many
                 yield part[begin:end]
-                begin, figures = end, sum(map(str.isnumeric, part[end : index + 1]))
+                begin, figures = end, sum(map(_is_figure, part[end : index + 1]))
             if char.isspace():
                 space = index
         yield part[begin:]
+
+
+def _is_figure(char: str) -> bool:
+    return not (char.isalpha() or char.isspace() or char in _PLAIN)
 
 
 class ClauseUtterance:
