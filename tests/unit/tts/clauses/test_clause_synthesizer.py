@@ -172,7 +172,7 @@ def test_synthesizer_background_leaves_places_for_calls():
         "1234567890" * 40,
         "\u00bd " * 200,
         "It is $5 or 7:30. " * 60,
-        "& [ " * 200,
+        "+ [ " * 200,
     ],
 )
 def test_utterance_figures_pronounced_at_once_are_few(rig, text):
