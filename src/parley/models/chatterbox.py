@@ -28,7 +28,7 @@ from parley.tts.chatterbox.service import ChatterboxService
 from parley.tts.chatterbox.utterance import ChatterboxParts
 from parley.tts.messages import AbortSpeech, MoreText, SpeechChunk, SpeechRequest
 from parley.tts.normalization.nemo import load_grammars
-from parley.tts.normalization.normalizer import SpokenText, TextNormalizer
+from parley.tts.normalization.normalizer import SpokenText, TextNormalizer, join_parts, parts_of
 from parley.tts.s3gen.client import AudioModel
 from parley.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley.tts.t3.client import SpeechTokenModel
@@ -45,7 +45,7 @@ NOT_NORMALIZED = Family(
 
 
 class ThreadNormalizer:
-    """Runs a normaliser in one thread, for a limited time.
+    """Runs a normaliser in one thread, for a limited time; texts take turns part by part.
 
     Args:
         normalizer: used by that thread alone.
@@ -65,7 +65,14 @@ class ThreadNormalizer:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limit_s):
-                return await loop.run_in_executor(self._thread, self._normalizer.normalize, text, language)
+                parts = [
+                    (
+                        part,
+                        await loop.run_in_executor(self._thread, self._normalizer.normalize, part, language),
+                    )
+                    for part in parts_of(text)
+                ]
+                return join_parts(parts)
         except TimeoutError:
             self._on_late()
             _log.warning(

@@ -28,40 +28,17 @@ from parley.tts.clauses.network import ClauseNetwork, ClauseSound, pause_samples
 from parley.tts.clauses.splitting import split_clauses
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
+from parley.tts.normalization.normalizer import parts_of
 from parley.tts.requests import SpeechSink, check_request, kept_free
-from parley.tts.text import WordMarker, is_speakable, split_text
+from parley.tts.text import WordMarker, is_speakable
 
 _CHUNK_S = 1.0
 """Longest audio of one chunk."""
-_PRONOUNCED_AT_ONCE = 250
-"""Characters that are pronounced together."""
-_FIGURES_AT_ONCE = 32
-"""Figures and signs that are pronounced together: each takes the grammars milliseconds."""
-_PLAIN = frozenset(".,;:!?'\"")
 _NOTHING = np.zeros(0, np.int16)
 
 _SEEDS = 2**31
 _LOWEST_RATE, _HIGHEST_RATE = 8_000, 48_000
 _log = logging.getLogger(__name__)
-
-
-def _parts(text: str) -> Iterator[str]:
-    """What is pronounced at once, so that another request waits for little: short, and of few figures."""
-    for part in split_text(text, _PRONOUNCED_AT_ONCE):
-        begin = space = figures = 0
-        for index, char in enumerate(part):
-            figures += _is_figure(char)
-            if figures > _FIGURES_AT_ONCE:
-                end = space if space > begin else index  # inside a word only where it has too many
-                yield part[begin:end]
-                begin, figures = end, sum(map(_is_figure, part[end : index + 1]))
-            if char.isspace():
-                space = index
-        yield part[begin:]
-
-
-def _is_figure(char: str) -> bool:
-    return not (char.isalpha() or char.isspace() or char in _PLAIN)
 
 
 class ClauseUtterance:
@@ -72,7 +49,7 @@ class ClauseUtterance:
         self._network = network
         self._rate = request.sample_rate or network.sample_rate
         self._marker = WordMarker(request.text)
-        self._unpronounced = deque(_parts(request.text))
+        self._unpronounced = deque(parts_of(request.text))
         self._offset = 0
         self._clauses: deque[Sequence[PronouncedWord]] = deque()
         self._cut = 0  # clauses

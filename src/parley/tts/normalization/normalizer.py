@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeAlias
 
-from parley.tts.text import plain_text
+from parley.tts.text import plain_text, split_text
 
 _WORD = re.compile(r"\S+")
 _NOT_LETTERS = re.compile(r"\W+")
 # A figure is said as a word of its own, a sign as a short one.
 _LETTERS_OF_FIGURE = 5
 _LETTERS_OF_SIGN = 3
+
+_CHARACTERS_AT_ONCE = 250
+_FIGURES_AT_ONCE = 32
+"""Figures and signs of a part: each takes the grammars milliseconds."""
+_PLAIN_MARKS = frozenset(".,;:!?'\"")
 
 Grammar: TypeAlias = Callable[[str], str]
 """Writes out figures, signs and abbreviations."""
@@ -44,6 +49,28 @@ class WrittenWord:
     """Half-open span of characters in the written text."""
     spoken: str
     """Its words as they are spoken; may be several, or none."""
+
+
+def parts_of(text: str) -> Iterator[str]:
+    """Cut a text into what is normalised at once, so that other texts wait for little: short, of few figures.
+
+    A word is cut only where it alone has too many. The concatenated parts are the text.
+    """
+    for part in split_text(text, _CHARACTERS_AT_ONCE):
+        begin = space = figures = 0
+        for index, char in enumerate(part):
+            figures += _is_figure(char)
+            if figures > _FIGURES_AT_ONCE:
+                end = space if space > begin else index
+                yield part[begin:end]
+                begin, figures = end, sum(map(_is_figure, part[end : index + 1]))
+            if char.isspace():
+                space = index
+        yield part[begin:]
+
+
+def _is_figure(char: str) -> bool:
+    return not (char.isalpha() or char.isspace() or char in _PLAIN_MARKS)
 
 
 def align(written: str, spoken: str) -> tuple[WrittenWord, ...]:
@@ -105,6 +132,16 @@ class SpokenText:
     text: str
     words: tuple[WrittenWord, ...]
     """All words of the written text, in order."""
+
+
+def join_parts(parts: Sequence[tuple[str, SpokenText]]) -> SpokenText:
+    """A whole text, from its parts and how they are spoken."""
+    words: list[WrittenWord] = []
+    offset = 0
+    for written, spoken in parts:
+        words += [WrittenWord(word.start + offset, word.end + offset, word.spoken) for word in spoken.words]
+        offset += len(written)
+    return SpokenText(" ".join(spoken.text for _, spoken in parts if spoken.text), tuple(words))
 
 
 class TextNormalizer:

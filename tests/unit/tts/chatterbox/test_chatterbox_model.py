@@ -136,6 +136,26 @@ class TestThreadNormalizer:
         normalizer.close()
         assert spoken.text == "five"
 
+    def test_texts_full_of_figures_take_turns(self):
+        seen = []
+        normalizer = ThreadNormalizer(
+            TextNormalizer({"en": lambda text: seen.append(text) or text}, tags=False),
+            limit_s=5,
+            on_late=pytest.fail,
+        )
+        texts = ["1234 " * 24, "abcd5 " * 40]
+
+        async def both():
+            return await asyncio.gather(*(normalizer.normalize(text, "en") for text in texts))
+
+        for text, spoken in zip(texts, asyncio.run(both()), strict=True):
+            assert spoken.text == text.strip()
+            assert [text[word.start : word.end] for word in spoken.words] == text.split()
+            assert [word.spoken for word in spoken.words] == text.split()
+        normalizer.close()
+        assert max(sum(map(str.isdecimal, text)) for text in seen) <= 32
+        assert "a" in seen[1] + seen[2], "the second text does not wait for all of the first"
+
     def test_a_slow_text_is_spoken_as_it_is(self, caplog):
         release = threading.Event()
 
