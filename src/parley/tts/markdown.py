@@ -20,7 +20,9 @@ _TARGET = re.compile(r"\([ \t]*<?[^\s()<>]*(?:\([^\s()]*\)[^\s()]*)*>?(?:[ \t]+\
 _TARGET_BEGUN = re.compile(r"\([ \t]*<?[^\s()<>]*(?:\([^\s()]*\)?[^\s()]*)*>?[ \t]*(?:\"[^\"\n]*\"?[ \t]*)?")
 _REFERENCE = re.compile(r"\[[^\[\]\n]*\]")
 _REFERENCE_BEGUN = re.compile(r"\[[^\[\]\n]*")
-_AUTOLINK = re.compile(r"<((?:https?://|mailto:)[^\s<>]*|[^\s<>@]+@[^\s<>@]+)>")
+_AUTOLINK = re.compile(r"<(https?://(?:www\.)?|mailto:|(?=[^\s<>@]+@))([^\s<>]+)>")
+_SCHEME = re.compile(r"https?://(?:www\.)?(?=[^\s.])", re.IGNORECASE)
+_SCHEMES = ("http://www.", "https://www.")
 # Other angle brackets may hold words: "<your name>".
 _HTML = re.compile(
     r"</?(?:a|audio|b|big|blockquote|br|break|center|code|del|div|em|emphasis|font|h[1-6]|hr|i|img|ins|li|mark|"
@@ -43,10 +45,10 @@ def without_markdown(text: str) -> str:
 class MarkdownFilter:
     """Leaves out of a text what is not said: the marks of Markdown, the targets of links, HTML, and emoji.
 
-    Cells of tables are parted by commas. Text comes in pieces of any size; what is said of it does not
-    depend on them. Marks whose meaning depends on what follows are held back until it comes, for a bounded
-    number of characters. Brackets that are no link, and signs that are no marks, stay: "[Enter]", "2 * 3",
-    "snake_case", "-5".
+    Cells of tables are parted by commas, and URLs begin with their hosts. Text comes in pieces of any
+    size; what is said of it does not depend on them. Marks whose meaning depends on what follows are held
+    back until it comes, for a bounded number of characters. Brackets that are no link, and signs that are
+    no marks, stay: "[Enter]", "2 * 3", "snake_case", "-5".
     """
 
     def __init__(self) -> None:
@@ -77,6 +79,7 @@ class MarkdownFilter:
             "]": self._target,
             "<": self._angle,
             "#": self._closing_marks,
+            **dict.fromkeys("hH", self._scheme),
         }
 
     def push(self, text: str) -> str:
@@ -285,8 +288,8 @@ class MarkdownFilter:
         following = self._following()
         if following.isalnum() or following in ("/", "!"):
             if link := _AUTOLINK.match(self._text, self._at):
-                self._skip(1)
-                self._say(len(link[1]))
+                self._skip(1 + len(link[1]))
+                self._say(len(link[2]))
                 self._skip(1)
                 return True
             if tag := _HTML.match(self._text, self._at):
@@ -309,6 +312,18 @@ class MarkdownFilter:
             self._skip(len(match[0]))
         else:
             self._say(1)
+        return True
+
+    def _scheme(self) -> bool:
+        """Nothing is said for the beginning of a URL."""
+        scheme = None if self._before.isalnum() else _SCHEME.match(self._text, self._at)
+        rest = self._text[self._at : self._at + len(_SCHEMES[1])].lower()
+        if not self._final and not self._before.isalnum() and any(one.startswith(rest) for one in _SCHEMES):
+            return False
+        if scheme is None:
+            self._say(1)
+        else:
+            self._skip(len(scheme[0]))
         return True
 
     # --- reading ------------------------------------------------------------------------------
