@@ -6,6 +6,7 @@ import itertools
 import logging
 import queue
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,13 +20,13 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
-from parley.languages import find_language
+from parley.languages import find_language, primary_language
 from parley.logs import log_ids
 from parley.runtime.admission import EarlyAborts
 from parley.tts.espeak_library import EspeakLibrary, WordEvent
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
 from parley.tts.requests import SpeechSink, check_request, kept_free
-from parley.tts.text import WordMarker, is_speakable, plain_text
+from parley.tts.text import WordMarker, is_speakable, plain_text, with_minus
 from parley.tts.voice_routing import KnownVoice
 
 # Variants change the timbre of any language's voice.
@@ -190,16 +191,21 @@ class EspeakSynthesizer:
             if not self._library.set_voice(voice):
                 raise ParleyError(f"espeak-ng has no voice {voice}")
             self._voice = voice
-        utterance = _Utterance(job, text, self._library.sample_rate)
-        self._library.speak(text, utterance.add)
+        spoken, places = with_minus(text, primary_language(job.request.language))
+        utterance = _Utterance(job, text, places, self._library.sample_rate)
+        self._library.speak(spoken, utterance.add)
         if not job.stop.is_set():
             utterance.end()
 
 
 class _Utterance:
-    """Cuts the audio of one request into chunks."""
+    """Cuts the audio of one request into chunks.
 
-    def __init__(self, job: _Job, text: str, sample_rate: int) -> None:
+    ``places``: for each character that is spoken, its index in ``text``.
+    """
+
+    def __init__(self, job: _Job, text: str, places: Sequence[int], sample_rate: int) -> None:
+        self._places = places
         self._job = job
         self._text = text
         self._rate = sample_rate
@@ -214,7 +220,8 @@ class _Utterance:
         if self._job.stop.is_set():
             return False
         for word in words:
-            self._marks += self._marker.marks_at(word.position, word.at_sample)
+            if word.position < len(self._places):
+                self._marks += self._marker.marks_at(self._places[word.position], word.at_sample)
         self._audio.append(audio)
         if sum(map(len, self._audio)) >= self._wanted:
             self._send()

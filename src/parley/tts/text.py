@@ -29,6 +29,9 @@ _MAYBE_LAST = re.compile(r"etc|inc|ltd|co|corp|a\.m|p\.m|am|pm|u\.s|u\.k")
 # ... and after this only if no number follows: "No. 5".
 _NUMBER = re.compile(r"nos?")
 _NUMBERED_ITEM = re.compile(r"(?<!\s)\s*\d{1,3}")
+# The sign of a number or an amount, not a hyphen or a dash.
+_NEGATIVE = re.compile(r"(?<![\w.,)%°\]/-])[-\u2212](?=[$€£¥₹]?\.?\d)")
+_MINUS = {"nl": "min", "fr": "moins", "es": "menos", "it": "meno", "pt": "menos"}
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"\S+")
 
@@ -39,6 +42,27 @@ def plain_text(text: str) -> str:
     espeak-ng reads embedded commands after U+0001 and ends at U+0000; nothing is said for any of them.
     """
     return "".join(" " if unicodedata.category(char) in ("Cc", "Cs") else char for char in text)
+
+
+def with_minus(text: str, language: str) -> tuple[str, list[int]]:
+    """``text`` with a word for the sign of negative numbers and amounts, which espeak-ng leaves out of many.
+
+    Args:
+        text: any.
+        language: primary language.
+
+    Returns:
+        The text to speak, and the index in ``text`` of each of its characters.
+    """
+    word = f"{_MINUS.get(language, 'minus')} "
+    spoken: list[str] = []
+    places: list[int] = []
+    signs = {match.start() for match in _NEGATIVE.finditer(text)}
+    for index, char in enumerate(text):
+        said = word if index in signs else char
+        spoken.append(said)
+        places += [index] * len(said)
+    return "".join(spoken), places
 
 
 def has_words(text: str) -> bool:

@@ -129,6 +129,18 @@ def test_marks_come_with_the_chunk_in_which_they_begin(speaker):
         assert all(chunk.offset <= w.at_sample < chunk.offset + len(audio) for w in chunk.words)
 
 
+@pytest.mark.parametrize(
+    ("language", "spoken"),
+    [("en", "it is minus $20.50 (minus 5) x-1 or 10-5"), ("es", "it is menos $20.50 (menos 5) x-1 or 10-5")],
+)
+def test_negative_numbers_have_a_word_for_their_sign(speaker, library, language, spoken):
+    text = "it is -$20.50 (\u22125) x-1 or 10-5"
+    sink = speak(speaker, text, language=language).wait()
+    assert library.spoken == [spoken]
+    words = [text[w.start_char : w.end_char] for chunk, _ in sink.chunks for w in chunk.words]
+    assert words == text.split()
+
+
 def test_a_sentence_is_followed_by_a_pause(speaker):
     sink = speak(speaker, "one.").wait()
     assert sink.samples == 50 + 300

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from parley.tts.english.pronouncer import PronouncedWord
+from parley.tts.text import with_minus
 
 VOICES: Mapping[str, str] = {"es": "roa/es", "fr": "roa/fr"}
 """espeak-ng's voice by primary language."""
@@ -19,7 +20,7 @@ TIE = "^"
 """Joins the letters of one sound in what espeak-ng writes."""
 
 _WORD = re.compile(r"\S+")
-_CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
+_CORE = re.compile(r"[\w$€£¥₹%°&@+=](?:.*[\w$€£¥₹%°&@+=])?", re.DOTALL)
 _MARKS = {"«": "“", "»": "”", "-": "", "–": "—"}
 _KEPT = frozenset(';:,.!?—…"()“”')
 _ONE_SYMBOL = {
@@ -57,6 +58,7 @@ class EspeakFrontEnd:
     def __init__(self, phonemes: Phonemes, language: str) -> None:
         self._phonemes = phonemes
         self._voice = VOICES[language]
+        self._language = language
 
     def pronounce(self, text: str) -> Sequence[PronouncedWord]:
         """The words of a text as they are spoken; figures are read by espeak-ng's rules.
@@ -65,7 +67,8 @@ class EspeakFrontEnd:
             InferenceError: espeak-ng's process failed, or does not run.
             InvalidInputError: it fails again and again over this text.
         """
-        runs = list(_runs(text))
+        spoken, places = with_minus(text, self._language)
+        runs = list(_runs(spoken))
         sounds = [said.split() for said in self._say([" ".join(word.text for word in run) for run in runs])]
         # espeak-ng reads figures as several words, and joins some small ones.
         apart = [at for at, run in enumerate(runs) if len(sounds[at]) != len(run)]
@@ -73,7 +76,7 @@ class EspeakFrontEnd:
         for at in apart:
             sounds[at] = [next(alone) for _ in runs[at]]
         return [
-            replace(word, phonemes=sound)
+            replace(word, phonemes=sound, start=places[word.start], end=places[word.end - 1] + 1)
             for run, each in zip(runs, sounds, strict=True)
             for word, sound in zip(run, each, strict=True)
             if sound

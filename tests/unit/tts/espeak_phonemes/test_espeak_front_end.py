@@ -45,6 +45,15 @@ def test_places_are_those_of_the_written_words():
     ]
 
 
+def test_signs_of_numbers_are_said_and_belong_to_their_words():
+    text = "Debe -20,50 \u20ac o \u2212$5, al 20%."
+    words, asked = pronounce(text)
+    assert [question[1:] for question in asked] == [("Debe menos 20,50 \u20ac o menos $5", "al 20%")]
+    assert [text[word.start : word.end] for word in words] == [
+        *("Debe", "-", "20,50", "\u20ac", "o", "\u2212", "$5", "al", "20%")
+    ]
+
+
 def test_words_that_do_not_come_one_by_one_are_asked_for_alone():
     words, asked = pronounce(
         "a las 10:30", **{"a las 10:30": "a las dieth treinta", "10:30": "dieth treinta"}
