@@ -12,6 +12,8 @@ _TELEPHONE = re.compile(
 )
 _SEPARATORS = re.compile(r"[ .()]+")
 
+_NAMES_OF_FIGURES = "zero one two three four five six seven eight nine".split()
+
 _CALLING = frozenset(
     "call calls called calling dial dials dialed dialled dialing phone ring text number".split()
 )
@@ -157,6 +159,10 @@ def _figures(match: re.Match[str]) -> str:
     return ", ".join(" ".join(group) for group in match.groups())
 
 
+def _spelled(figures: str) -> str:
+    return " ".join(_NAMES_OF_FIGURES[int(figure)] for figure in figures)
+
+
 def _code(match: re.Match[str]) -> str:
     """The figures of a number that is called: "call 911", "the 911 operator"; not of "911 people"."""
     following = _AFTER_CODE.match(match.string, match.end())
@@ -165,12 +171,12 @@ def _code(match: re.Match[str]) -> str:
     before = match.string[max(0, match.start() - 40) : match.start()].lower().split()[-3:]
     is_called = not _CALLING.isdisjoint(before)
     is_alone = not before or not before[-1].isalpha() or before[-1] in _AROUND_CODE
-    return " ".join(match[0]) if is_called or (is_alone and match[0] == "911") else match[0]
+    return _spelled(match[0]) if is_called or (is_alone and match[0] == "911") else match[0]
 
 
 def _identifier(match: re.Match[str]) -> str:
     """The number of "#1"; the figures of "#1234"."""
-    return "number " + (" ".join(match[1]) if len(match[1]) > 3 else match[1])
+    return "number " + (_spelled(match[1]) if len(match[1]) > 3 else match[1])
 
 
 def _version(match: re.Match[str]) -> str:
@@ -190,6 +196,9 @@ def _money(symbol: str, sign: str, amount: str, scale: str | None) -> str:
     if scale:
         return f"{minus}{amount} {_SCALES.get(scale, scale)} {many}"
     whole, _, hundredths = amount.partition(".")
+    if "," in whole:  # also "1,00,000"
+        whole = f"{int(whole.replace(',', '')):,}"
+        amount = f"{whole}.{hundredths}" if hundredths else whole
     if len(hundredths) == 2 and parts:
         rest = f" {int(hundredths)} {parts}" if int(hundredths) else ""
         return f"{minus}{whole} {one if whole == '1' else many}{rest}"
@@ -218,6 +227,13 @@ _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
             r"(?![\w.:/\-\u2013]*[\d:/\-\u2013])"
         ),
         r"\1\2 to \1\3",
+    ),
+    (
+        re.compile(
+            rf"(?<=[{_FRACTIONS}])[-\u2013](?=[\d{_FRACTIONS}])|(?<=\d)[-\u2013](?=[{_FRACTIONS}])"
+            r"|(?<=\d/\d)[-\u2013](?=\d/\d)"
+        ),
+        " to ",
     ),
     # Amounts, and what has a sign before it.
     (re.compile(r"(?<![\d.,])(\d+),(\d\d) ?€"), r"€\1.\2"),

@@ -67,6 +67,7 @@ fractions
     ⅐, ⅑, ⅒ → one seventh, one ninth, one tenth
     1½ cups → one and a half cups
     2 ¼ cups → two and one quarter cups
+    ¼{dash}½ cup or 1/2-3/4 cup → one quarter to one half cup or one half to three quarters cup
     a 2½-hour trip → a two and a half hour trip
 calculations
     10 / 2 = 5 → ten divided by two equals five
@@ -79,6 +80,7 @@ calculations
 other currencies
     It costs ₹200. → It costs two hundred rupees.
     ₹1 or ₹20.50, → one rupee or twenty rupees fifty paise,
+    ₹1,00,000 → one hundred thousand rupees
     ₹5 lakh → five lakh rupees
     ₽300, ₺40 and ₪20 → three hundred rubles, forty lira and twenty shekels
     ₫5,000 or ₦50 → five thousand dong or fifty naira
@@ -91,6 +93,7 @@ emergencies
     Call 911 now. → Call nine one one now.
     Dial 112 or 999. → Dial one one two or nine nine nine.
     the 911 operator → the nine one one operator
+    It is "911" here. → It is "nine one one" here.
     911 people called. → nine hundred and eleven people called.
     a Porsche 911 → a Porsche nine hundred and eleven
     112 cats → one hundred and twelve cats
