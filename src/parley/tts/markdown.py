@@ -11,13 +11,15 @@ from parley.tts.text import TextSegmenter
 # At the beginning of a line: quotes, bullets, headings, and the box of a task.
 _LINE_MARKS = re.compile(r"[ \t>#*+=_|:~`\u2022-]*")
 _PREFIX = re.compile(r"(?:[ \t]*(?:>(?![\d=])|(?:[-*+\u2022]|#{1,6})[ \t]+(?:\[[ xX]\][ \t]+)?))*[ \t]*")
-_BOX = re.compile(r"\[(?:[ xX](?:\](?:[ \t])?)?)?$")
+_PREFIX_BEGUN = re.compile(r"[ \t>#*+\u2022\[\]xX-]*")
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[^`\n]*(?:\n|$)")
 _SPACES = re.compile(r"[ \t]*")
 _CLOSING_MARKS = re.compile(r"#+[ \t]*")
 _LABEL = re.compile(r"\[([^\[\]\n]{0,200})(\]?)")
 _TARGET = re.compile(r"\([ \t]*<?[^\s()<>]*(?:\([^\s()]*\)[^\s()]*)*>?(?:[ \t]+\"[^\"\n]*\")?[ \t]*\)")
-_TARGET_BEGUN = re.compile(r"\([ \t]*<?[^\s()<>]*(?:\([^\s()]*\)?[^\s()]*)*>?[ \t]*(?:\"[^\"\n]*\"?[ \t]*)?")
+_TARGET_BEGUN = re.compile(
+    r"\([ \t]*<?[^\s()<>]*(?:\([^\s()]*(?:\)[^\s()]*)?)*>?[ \t]*(?:\"[^\"\n]*\"?[ \t]*)?"
+)
 _REFERENCE = re.compile(r"\[[^\[\]\n]*\]")
 _REFERENCE_BEGUN = re.compile(r"\[[^\[\]\n]*")
 _AUTOLINK = re.compile(r"<(https?://(?:www\.)?|mailto:|(?=[^\s<>@]+@))([^\s<>]+)>")
@@ -143,13 +145,16 @@ class MarkdownFilter:
             self._skip(end - self._at)
             self._at_line = self._text[end : end + 1] == ""
             return True
-        if not self._final and _BOX.search(self._text, end):
+        begun = _PREFIX_BEGUN.match(self._text, self._at)
+        assert begun is not None
+        if not self._is_known(begun.end()) and begun.end() - self._at < _HELD:
             return False
-        prefix = _PREFIX.match(self._text, self._at)
+        prefix = _PREFIX.match(self._text, self._at, self._at + _HELD)
         assert prefix is not None
         self._skip(len(prefix[0]))
         self._before = " "
-        self._at_line, self._heading, self._row = False, "#" in prefix[0], self._text[self._at] == "|"
+        self._at_line, self._heading = False, "#" in prefix[0]
+        self._row = self._text[self._at : self._at + 1] == "|"
         return True
 
     def _wait_for_line(self) -> bool:
@@ -232,7 +237,7 @@ class MarkdownFilter:
         if not self._cell or self._text[match.end() : match.end() + 1] in ("", "|", "\n"):
             self._skip(len(match[0]))
         else:
-            self._skip(1, said=" ")
+            self._skip(len(match[0]), said=" ")
         return True
 
     def _table_cell(self) -> bool:

@@ -130,3 +130,15 @@ def test_segmenter_cut_text_names_what_is_not_spoken(written, segments, left):
     pushed = segmenter.push(written)
     spoken, unspoken = segmenter.finish_cut()
     assert ([*pushed, *spoken], written[len(written) - unspoken :]) == (segments, left)
+
+
+@pytest.mark.parametrize(
+    "unit", ["](((", "](aa(aa", "- [ ] ", "> - ", "[x](( ", "|a  ", "<a ", "![", "http", "\n#"]
+)
+@pytest.mark.parametrize("size", [1, 7, 20_000])
+def test_filter_long_runs_of_marks_are_read_at_once_and_alike(unit, size):
+    # A pattern that goes back over a run would not end within the test's time.
+    text = (unit * 20_000)[:4_000] + " \n x"
+    reader = MarkdownFilter()
+    said = "".join(reader.push(text[at : at + size]) for at in range(0, len(text), size)) + reader.finish()
+    assert said.split() == without_markdown(text).split()

@@ -102,7 +102,16 @@ def test_the_matcher_finds_what_re_finds(pattern):
 
 def test_there_are_such_patterns():
     assert len(PATTERNS) > 30
-    for module in ("audit", "tts.text", "tts.markdown", "normalization.english", "tokens", "cues", "tools.http", "offers"):
+    for module in (
+        "audit",
+        "tts.text",
+        "tts.markdown",
+        "normalization.english",
+        "tokens",
+        "cues",
+        "tools.http",
+        "offers",
+    ):
         assert any(f"{module}." in name for name in PATTERNS), module
 
 
