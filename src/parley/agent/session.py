@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from functools import partial
@@ -22,8 +21,9 @@ from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
 from parley.agent.metrics import AgentMetrics, SessionMetrics
 from parley.agent.ports import Engines, Outlet, Reason
+from parley.agent.session_updates import SessionUpdates
 from parley.agent.speech import UnreadAudio, check_voice
-from parley.agent.validation import check_start, describe, speech_language
+from parley.agent.validation import describe, speech_language
 from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
 from parley.engines.base import ChoosingRecognizer
@@ -31,14 +31,13 @@ from parley.errors import (
     InferenceError,
     InvalidInputError,
     InvalidMessageError,
-    OverloadedError,
     ParleyError,
     SessionIdleError,
     ShuttingDownError,
 )
 from parley.inference import make_engine_name
 from parley.logs import log_ids
-from parley.protocol import Answer, Start, Update
+from parley.protocol import Answer
 from parley.timeouts import loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace
 from parley.turns.settings import choose_settings, choose_silence_ms
@@ -50,7 +49,6 @@ _ONSET_THRESHOLD = 0.15
 """Pauses the agent. Noise, clicks, coughs and breaths gave no more onsets than 0.5 does."""
 _TURN_CONTEXT_MS = 20_000
 """Utterances of one turn are decoded together up to this length."""
-_MAX_WAITING = 16  # updates
 _log = logging.getLogger(__name__)
 
 
@@ -124,6 +122,7 @@ class AgentSession:
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
         self._warmings: set[asyncio.Task[None]] = set()
+        self._warming = asyncio.Lock()
         self._closed = False
         self._idle_s = 0.0
         self._idle_counted_at = loop_time()
@@ -420,7 +419,7 @@ class AgentSession:
             self._conversation.on_task_failed("watch")
 
     def _warm_up(self) -> None:
-        """Prefill the prompt's prefix; an earlier warm-up is cancelled."""
+        """Prefill the prompt's prefix, once an earlier warm-up, which is cancelled, has ended."""
         for task in self._warmings:
             task.cancel()
         task = asyncio.create_task(self._run_warm_up(), name=f"{self.session_id} warm-up")
@@ -429,7 +428,9 @@ class AgentSession:
 
     async def _run_warm_up(self) -> None:
         try:
-            await self._conversation.warm_up()
+            # One request at a time: an update may come while the model still stops the last one.
+            async with self._warming:
+                await self._conversation.warm_up()
         except Exception:  # noqa: BLE001 - logged and reported to the client
             self._conversation.on_task_failed("warm-up")
 
@@ -494,104 +495,3 @@ def _asr_options(start: protocol.Start, config: AgentConfig, traceparent: str) -
         join_ms=_TURN_CONTEXT_MS,
         traceparent=traceparent,
     )
-
-
-class SessionUpdates:
-    """Validates updates in their order.
-
-    Only an update with a new voice may need a request to the synthesizer; later updates wait behind it.
-
-    ``on_checked`` is called with the number of an update that waited, and the session's new options or the
-    error.
-    """
-
-    def __init__(
-        self,
-        start: Start,
-        engines: Engines,
-        config: AgentConfig,
-        *,
-        on_checked: Callable[[int, Start | ParleyError], None],
-    ) -> None:
-        self._start = start
-        self._engines = engines
-        self._config = config
-        self._on_checked = on_checked
-        self._waiting: deque[tuple[Update, int]] = deque()
-        self._task: asyncio.Task[None] | None = None
-
-    def request(self, update: Update, number: int) -> Start | None:
-        """Check an update.
-
-        Args:
-            update: the client's.
-            number: of its message.
-
-        Returns:
-            The session's new options; None: the update waits.
-
-        Raises:
-            OverloadedError: too many updates are queued.
-            InvalidInputError: the update is invalid.
-        """
-        if self._task is None:
-            start = self._checked(update)
-            if not self._needs_voice_check(start):
-                self._start = start
-                return start
-        if len(self._waiting) >= _MAX_WAITING:
-            raise OverloadedError(f"{_MAX_WAITING} updates are queued already")
-        self._waiting.append((update, number))
-        if self._task is None:
-            self._task = asyncio.create_task(self._work(), name="session updates")
-        return None
-
-    @property
-    def idle(self) -> bool:
-        """Whether no update waits."""
-        return self._task is None
-
-    def close(self) -> set[asyncio.Task[None]]:
-        """Drop queued updates; returns the tasks that are still ending."""
-        self._waiting.clear()
-        if self._task is None:
-            return set()
-        self._task.cancel()
-        return {self._task}
-
-    async def _work(self) -> None:
-        try:
-            while self._waiting:
-                await self._try(*self._waiting.popleft())
-        finally:
-            self._task = None
-
-    async def _try(self, update: Update, number: int) -> None:
-        outcome: Start | ParleyError
-        try:
-            start = self._checked(update)
-            if self._needs_voice_check(start):
-                synthesizer, limit_s = self._engines.synthesizer, self._config.deadlines.voice_s
-                language = speech_language(start, synthesizer)
-                await check_voice(synthesizer, start.voice, language, limit_s)
-            outcome = self._start = start
-        except ParleyError as error:
-            outcome = error
-        except Exception:  # noqa: BLE001 - logged and reported; later updates go on
-            _log.exception("an update of a session failed")
-            outcome = ParleyError("the update failed unexpectedly")
-        self._on_checked(number, outcome)
-
-    def _checked(self, update: Update) -> Start:
-        given = {
-            name: value
-            for name, value in msgspec.structs.asdict(update).items()
-            if value is not msgspec.UNSET
-        }
-        start = msgspec.structs.replace(self._start, **given)
-        check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
-        return start
-
-    def _needs_voice_check(self, start: Start) -> bool:
-        synthesizer, is_new = self._engines.synthesizer, start.voice != self._start.voice
-        return is_new and not synthesizer.check_known(start.voice, speech_language(start, synthesizer))
