@@ -46,7 +46,7 @@ from parley.tools.base import ServerTools
 from parley.tracing import open_tracing
 from parley.triton.model_client import make_model_client
 from parley.triton.model_metrics import ModelMetrics
-from parley.triton.request_loop import LoopThread, beat, log_failure, wait_for_stop
+from parley.triton.request_loop import Heartbeat, LoopThread, log_failure, wait_for_stop
 from parley.triton.response_thread import ResponseThread
 from parley.triton.responses import Responder, read_tensors
 
@@ -75,7 +75,8 @@ class AgentService:
         self._server_tools: ServerTools | None = None
         self._chat: ChatModel
         self._watch: asyncio.Task[None]
-        self._heartbeat: asyncio.Task[None]
+        self._heartbeat = Heartbeat()
+        self._beating: asyncio.Task[None]
         self._drain: asyncio.Task[None] | None = None
         self._served = False
         self._loop.run(self._open(parameters), _OPEN_S)
@@ -128,8 +129,8 @@ class AgentService:
         recorder.collect_with(partial(_record_storage, recorder))
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
         self._watch.add_done_callback(log_failure)
-        self._heartbeat = asyncio.create_task(beat(), name="heartbeat")
-        self._heartbeat.add_done_callback(log_failure)
+        self._beating = asyncio.create_task(self._heartbeat.run(), name="heartbeat")
+        self._beating.add_done_callback(log_failure)
         if drain_file := parameters.environment.get(DRAIN_FILE_VARIABLE):
             drain = follow_drain(
                 Path(drain_file),
@@ -146,7 +147,7 @@ class AgentService:
             self._drain.cancel()
         self._metrics.close()
         await self._host.close()
-        self._heartbeat.cancel()
+        self._beating.cancel()
         await self._close_engines()
         await self._client.close()
 
@@ -167,6 +168,7 @@ class AgentService:
             await asyncio.to_thread(self._tracing.close)
 
     def _handle(self, incoming: Incoming, responder: Responder) -> None:
+        self._heartbeat.on_progress()
         try:
             self._host.handle(incoming, TritonOutlet(responder))
         except Exception as error:  # noqa: BLE001 - logged and answered

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import threading
@@ -265,13 +266,35 @@ async def _refusal(pb_utils: Any, model: str) -> str:
 
 
 def heartbeat_path(folder: Path, pid: int) -> Path:
-    """The file that a process touches as long as its event loop turns."""
+    """The file that a process touches as long as its event loop makes progress."""
     return folder / f"{pid}.heartbeat"
 
 
-async def beat(interval_s: float = _INTERVAL_S) -> None:
-    """Touch this process's file for ever; returns at once if no launcher reads it."""
-    folder = os.environ.get(FOLDER_VARIABLE)
-    while folder:
-        heartbeat_path(Path(folder), os.getpid()).touch(mode=0o600)
-        await asyncio.sleep(interval_s)
+class Heartbeat:
+    """Touches this process's file while its event loop makes progress; does nothing if no launcher reads it.
+
+    A turn of the loop runs all that waits for it. Behind a flood of requests one turn takes minutes, in which
+    no task runs twice, so each request counts as progress too.
+
+    Args:
+        interval_s: the shortest between two touches.
+    """
+
+    def __init__(self, interval_s: float = _INTERVAL_S) -> None:
+        folder = os.environ.get(FOLDER_VARIABLE)
+        self._path = heartbeat_path(Path(folder), os.getpid()) if folder else None
+        self._interval_s = interval_s
+        self._touched_at = -math.inf
+
+    def on_progress(self) -> None:
+        """The event loop has done something; to be called on it."""
+        now = time.monotonic()
+        if self._path is not None and now - self._touched_at >= self._interval_s:
+            self._touched_at = now
+            self._path.touch(mode=0o600)
+
+    async def run(self) -> None:
+        """Note that the loop turns, for ever; returns at once if no launcher reads it."""
+        while self._path is not None:
+            self.on_progress()
+            await asyncio.sleep(self._interval_s)

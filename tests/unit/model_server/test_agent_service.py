@@ -20,11 +20,16 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVersionError,
 )
+from parley.launcher import liveness
+from parley.launcher.liveness import Heartbeats
 from parley.llm.messages import GenerateRequest
 from parley.metrics import MetricsRecorder
 from parley.models.voice_agent import AgentService, make_engines
 from parley.runtime.drain import DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, ask_to_drain
 from parley.runtime.parameters import Parameters
+from parley.triton import request_loop
+from parley.triton.model_control import FOLDER_VARIABLE
+from parley.triton.request_loop import heartbeat_path
 from parley.tts.messages import SpeakRequest
 
 
@@ -235,6 +240,81 @@ def test_connections_to_a_chat_server_end_with_the_service(monkeypatch):
     service.close()
     assert closed
     assert all(isinstance(chat, OpenAiChatModel) for chat in closed)
+
+
+class Request:
+    """A request of a client, as far as the service reads it before the host does."""
+
+    def flags(self):
+        return 0
+
+    def inputs(self):
+        return []
+
+    def correlation_id(self):
+        return "call"
+
+    def request_id(self):
+        return ""
+
+    def get_response_sender(self):
+        return MagicMock()
+
+
+class WatchedHost:
+    """Handles requests, each of which takes 70 seconds of a clock and all of a processor.
+
+    Before each and in the last one the launcher looks at the heartbeat.
+    """
+
+    def __init__(self, folder, requests):
+        self.now = 0.0
+        self.silent = []
+        self.over = threading.Event()
+        self._folder = folder
+        self._left = requests
+        self._heartbeats = Heartbeats(silent_s=8.0, working_s=60.0)
+
+    def demand_s(self, _processes):
+        return self.now
+
+    def look(self):
+        return self._heartbeats.is_silent(self._folder, os.getpid(), self.now)
+
+    def handle(self, _incoming, outlet):
+        self.silent.append(self.look())
+        os.utime(heartbeat_path(self._folder, os.getpid()), ns=(0, 0))  # so that the next touch is seen
+        self.look()
+        self._left -= 1
+        for passed_s in (5.0, 65.0):
+            self.now += passed_s
+            if not self._left:
+                self.silent.append(self.look())
+        outlet.finish()
+        if not self._left:
+            self.over.set()
+
+
+def test_event_loop_with_a_backlog_is_alive_and_one_held_by_a_request_is_not(tmp_path, monkeypatch):
+    host = WatchedHost(tmp_path, requests=5)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(request_loop, "time", SimpleNamespace(monotonic=lambda: host.now))
+    monkeypatch.setattr(liveness, "processor_demand_s", host.demand_s)
+    monkeypatch.setattr(Host, "handle", host.handle)
+    triton = SimpleNamespace(
+        InferenceRequest=MagicMock(),
+        TritonModelException=LookupError,
+        MetricFamily=MagicMock(),
+        TRITONSERVER_REQUEST_FLAG_SEQUENCE_START=1,
+        TRITONSERVER_REQUEST_FLAG_SEQUENCE_END=2,
+    )
+    service = AgentService(triton, Parameters("voice_agent", {}, environment={}))
+    try:
+        service.submit(Request() for _ in range(5))
+        assert host.over.wait(10)
+    finally:
+        service.close()
+    assert host.silent == [False] * 6 + [True]
 
 
 @pytest.mark.parametrize(("written_s", "accepts"), [(1_000.0, True), (3_000.0, False)])

@@ -11,7 +11,7 @@ from fake_pb_utils import Request
 
 from parley.errors import OverloadedError
 from parley.triton.model_control import FOLDER_VARIABLE
-from parley.triton.request_loop import LoopThread, RequestLoop, beat, heartbeat_path
+from parley.triton.request_loop import Heartbeat, LoopThread, RequestLoop, heartbeat_path
 
 DATA = {"X": np.array([1], np.int16)}
 
@@ -203,7 +203,7 @@ def test_a_loop_that_turns_gives_signs_and_one_that_stands_still_gives_none(
 ):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     path = heartbeat_path(tmp_path, os.getpid())
-    task = loop_thread.submit(beat(0.005))
+    task = loop_thread.submit(Heartbeat(0.005).run())
     until_it_beats(path)
     until_it_beats(path)
 
@@ -225,4 +225,4 @@ def test_a_loop_that_turns_gives_signs_and_one_that_stands_still_gives_none(
 
 def test_without_a_launcher_nothing_is_written(loop_thread, monkeypatch):
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    loop_thread.run(beat(), 10)
+    loop_thread.run(Heartbeat().run(), 10)
