@@ -695,6 +695,49 @@ async def test_too_many_changes_cannot_wait():
     assert set(call.outlet.codes) == {"overloaded"}
 
 
+def with_tools(number: int) -> Update:
+    """An update of about 3 kB, unlike all others."""
+    return Update(
+        tools=[Tool(name=f"tool_{number}", parameters={"properties": {f"p{n}": {} for n in range(250)}})]
+    )
+
+
+async def test_flood_of_updates_is_validated_at_a_limited_rate_in_its_order():
+    call = FakeCall()
+    call.chat.warm_up_s = 5.0
+    running, accepted = [], []
+    await call.start()
+    for number in range(400):
+        refused = len(call.outlet.codes)
+        call.send(with_tools(number))
+        if len(call.outlet.codes) == refused:
+            accepted.append(f"tool_{number}")
+        await asyncio.sleep(0.01)
+        running.append(len(call.chat.running))
+    applied = len(call.outlet.of(Updated))
+    await call.wait_for(Updated, len(accepted))
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert applied < 100
+    assert set(call.outlet.codes) == {"overloaded"}
+    assert all(error.retry_after_ms >= 1_000 for error in call.outlet.of(ErrorEvent))
+    assert max(running) == 1
+    assert call.chat.requests[0].tools[0].name == accepted[-1]
+
+
+async def test_update_after_a_flood_is_applied_at_once_again():
+    call = FakeCall()
+    await call.start()
+    for number in range(100):
+        call.send(with_tools(number))
+    await call.until(60_000)
+    before = len(call.outlet.of(Updated))
+    call.send(with_tools(100))
+    assert len(call.outlet.of(Updated)) == before + 1
+    await call.end()
+
+
 async def test_other_patience_counts_from_the_next_turn_on():
     call = FakeCall()
     call.hears((200, 1_000, "hello"), (4_000, 5_000, "hello again"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import jsonschema
 import pytest
 
 from parley.tools.schema import MAX_DEPTH, MAX_NODES, SchemaError, argument_schema
@@ -162,3 +163,31 @@ def test_numbers_that_cannot_be_checked_are_a_problem():
 def test_a_reference_to_what_only_looks_like_a_schema_is_a_problem():
     schema = {"properties": {"a": {"$ref": "#/default"}}, "default": {"minimum": "low"}}
     assert argument_schema(schema).problems({"a": 1}) == ["the tool's schema is broken"]
+
+
+_DIALECTS = [
+    jsonschema.Draft202012Validator,
+    jsonschema.Draft201909Validator,
+    jsonschema.Draft7Validator,
+    jsonschema.Draft6Validator,
+]
+_KEYWORDS = (
+    "additionalProperties allOf const contains default dependencies dependentRequired dependentSchemas enum "
+    "exclusiveMinimum if items maxItems maximum minLength multipleOf not patternProperties prefixItems "
+    "propertyNames properties required title type unevaluatedItems uniqueItems $defs"
+).split()
+_VALUES = [{}, True, [], [{}], [5], "x", 5, -1, None, {"a": {}}, {"a": 5}, {"a": ["b"]}, ["a", "a"], "null"]
+
+
+@pytest.mark.parametrize("dialect", _DIALECTS)
+@pytest.mark.parametrize("keyword", _KEYWORDS)
+def test_schema_keyword_with_a_wrong_value_is_refused_as_by_its_dialect(dialect, keyword):
+    for value in _VALUES:
+        inner = {"allOf": [{"not": {keyword: value}}]}
+        try:
+            dialect.check_schema(inner)
+        except jsonschema.SchemaError:
+            with pytest.raises(SchemaError):
+                argument_schema({"$schema": dialect.META_SCHEMA["$schema"], **inner})
+        else:
+            argument_schema({"$schema": dialect.META_SCHEMA["$schema"], **inner})
