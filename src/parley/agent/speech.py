@@ -19,7 +19,7 @@ from parley.errors import InferenceError, ParleyError, UnsupportedVoiceError
 from parley.protocol import Audio
 from parley.timeouts import best_effort, iter_with_timeout, loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace
-from parley.tts.messages import SpeakRequest, TtsFallback, WordMark
+from parley.tts.messages import SpeakRequest, WordMark
 
 _NOTHING = np.zeros(0, np.int16)
 # The next segment is synthesised while one is sent.
@@ -99,7 +99,7 @@ class SpeechOutput:
         playout: Playout,
         emit: Callable[[Audio, NDArray[np.int16]], None],
         on_failure: Callable[[ParleyError], None],
-        on_fallback: Callable[[TtsFallback], None],
+        on_fallback: Callable[[], None],
         config: AgentConfig,
         trace: Trace = NO_TRACE,
     ) -> None:
@@ -224,7 +224,7 @@ class SpeechOutput:
             async with aclosing(stream):
                 async for chunk, samples in stream:
                     if chunk.fallback is not None:
-                        self._on_fallback(chunk.fallback)
+                        self._on_fallback()
                         continue
                     if self.made_at is None:
                         self.made_at = loop_time()

@@ -269,8 +269,8 @@ class SpeechEventMapper:
             arrived = self.arrival(stopped.detected_at_ms)
             self._handler.on_speech_stopped(stopped, loop_time() if arrived is None else arrived)
         elif isinstance(event, AsrFallbackEvent):
-            text = f"{event.from_model} ({event.reason}); {event.to_model} transcribes this utterance"
-            self._handler.on_error(AsrFallbackError(text))
+            # Which one, and why, is for the log and the metrics: callers see this.
+            self._handler.on_error(AsrFallbackError("another model transcribes this utterance"))
         else:
             if event.is_final:
                 self._awaited.discard(number)

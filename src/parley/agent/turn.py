@@ -34,7 +34,6 @@ from parley.protocol import (
 )
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
-from parley.tts.messages import TtsFallback
 
 TurnOutcome: TypeAlias = Literal["complete", "interrupted", "failed", "discarded", "closed", "abandoned"]
 """How a turn ended. ``discarded``: it was prepared, and the user went on. ``closed``: the session ended
@@ -350,11 +349,9 @@ class AgentTurn:
         if self._generation is not None:
             self._generation.cancel()
 
-    def _on_fallback(self, fallback: TtsFallback) -> None:
-        text = (
-            f"{fallback.from_engine} ({fallback.reason}); {fallback.to_engine} speaks the rest of the answer"
-        )
-        self._emit(ErrorEvent.of(TtsFallbackError(text)))
+    def _on_fallback(self) -> None:
+        # Which one, and why, is for the log and the metrics: callers see this.
+        self._emit(ErrorEvent.of(TtsFallbackError("another voice speaks the rest of the answer")))
 
     def _emit(self, event: ServerEvent) -> None:
         if self._stopped:

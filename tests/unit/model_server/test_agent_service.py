@@ -3,10 +3,13 @@ import logging
 import os
 import threading
 from contextlib import aclosing
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.host import Host
@@ -143,6 +146,25 @@ async def test_the_fallbacks_speak_where_the_server_has_loaded_no_other_synthesi
     assert await asked_for(absent, None) == ["piper", "espeak"]
     present = settings_of("chatterbox", "kokoro,piper,espeak", "voice_agent,espeak,chatterbox")
     assert await asked_for(present, None) == ["chatterbox", "espeak"]
+
+
+def open_profile():
+    file = Path(__file__).parents[3] / "model_repository/voice_agent/configs/open.pbtxt"
+    config = text_format.Parse(file.read_text(), ModelConfig())
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
+@pytest.mark.parametrize(
+    ("tts", "loaded", "asked"),
+    [
+        ("", "piper,kokoro,espeak", ["piper", "kokoro", "espeak"]),
+        ("kokoro,piper", "piper,kokoro,espeak", ["kokoro", "piper", "espeak"]),
+        ("", "piper,espeak", ["piper", "espeak"]),
+    ],
+)
+async def test_profile_open_replaces_a_voice_by_the_other_loaded_one_before_espeak(tts, loaded, asked):
+    values = open_profile()
+    assert await asked_for(settings_of(tts or values["tts"], values["tts_fallback"], loaded), None) == asked
 
 
 def test_a_list_may_name_nobody_twice():
