@@ -13,7 +13,7 @@ import msgspec
 from parley.agent.config import AgentDeadlines
 from parley.chat import ChatMessage
 from parley.engines.base import ChatModel
-from parley.errors import ParleyError, ShuttingDownError
+from parley.errors import ModelUnavailableError, ParleyError, ShuttingDownError
 from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling
 from parley.protocol import Tool
 from parley.timeouts import best_effort, loop_time, with_timeout
@@ -21,6 +21,10 @@ from parley.timeouts import best_effort, loop_time, with_timeout
 _JITTER = (0.75, 1.25)
 """Factors of the pauses between attempts, so that requests that failed together are not repeated together."""
 _PAUSE_GROWTH = 3.0
+_LONGEST_PAUSE_S = 1.0
+"""A failure that lasts longer, as of a model that is loaded again, is reported: the caller hears nothing
+meanwhile.
+"""
 _log = logging.getLogger(__name__)
 
 
@@ -30,7 +34,7 @@ async def generate(
     """The events of a request; leaving the iterator early aborts it.
 
     A retryable failure before the first event is retried, after a pause and under a new id, while there is
-    time left for a first event.
+    time left for a first event; not one that says itself that it lasts for more than a second.
 
     ``request`` has the id of the first attempt. ``retries`` is ``limits.llm_retries`` unless given.
 
@@ -51,7 +55,8 @@ async def generate(
             return  # noqa: TRY300 - in an else block it would be further away
         except ParleyError as error:
             pause = pause_s * random.uniform(*_JITTER)
-            passing = error.retryable and not isinstance(error, ShuttingDownError)
+            brief = (error.retry_after_s or 0.0) <= _LONGEST_PAUSE_S
+            passing = error.retryable and brief and not isinstance(error, ShuttingDownError)
             if begun or not passing or number > left or loop_time() + pause >= overdue_at:
                 raise
             _log.warning(
@@ -78,6 +83,9 @@ async def _attempt(
                 limit_s = limits.llm_s
                 yield event
         done = True
+    except ModelUnavailableError:
+        done = True  # there is no process that could be stopped, and asking it to would take its time
+        raise
     finally:
         if not done:
             what = f"stopping {request.request_id}"

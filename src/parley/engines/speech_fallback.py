@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -16,7 +18,13 @@ from numpy.typing import NDArray
 
 from parley.audio.pcm import Resampler
 from parley.engines.base import Synthesizer
-from parley.errors import InferenceError, ParleyError, ShuttingDownError, UnsupportedLanguageError
+from parley.errors import (
+    InferenceError,
+    ModelUnavailableError,
+    ParleyError,
+    ShuttingDownError,
+    UnsupportedLanguageError,
+)
 from parley.languages import find_language, primary_language
 from parley.timeouts import best_effort, loop_time, with_timeout
 from parley.tts.messages import SpeakRequest, SpeechChunk, TtsFallback, WordMark
@@ -139,6 +147,13 @@ class FallbackLimits:
     """Without the next."""
     abort_s: float = 1.0
     """For an engine that was replaced to confirm that it has stopped."""
+    reloads_s: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """Pauses before each time that an engine which nothing replaces is asked for the rest of a text again,
+    because its process has ended: it is loaded again meanwhile.
+    """
+
+
+_NO_LIMITS = FallbackLimits(first_audio_s=math.inf, next_audio_s=math.inf)
 
 
 class FallbackSynthesizer:
@@ -146,7 +161,8 @@ class FallbackSynthesizer:
 
     An engine that fails, is late, or makes silence of a text that has words, is replaced by the next in the
     list that speaks the request's language: for the rest of the text, from the first word on that had not
-    begun, and for all later requests of the same utterance.
+    begun, and for all later requests of the same utterance. Where no other engine is left, one whose process
+    has ended is asked for the rest again. An engine that nothing could replace has no time limit here.
     An engine that refuses a language, as one does whose weights have fewer than its kind, is not asked for it
     again.
     A chunk without samples reports which engine was replaced and why. All audio of a request has one sample
@@ -178,34 +194,54 @@ class FallbackSynthesizer:
         speech = JoinedSpeech(request.text, request.sample_rate)
         # Where none speaks the language, the first one says so.
         index = self._find(self._replaced.get(request.utterance, 0), request.language) or 0
+        reloads_s = iter(self._limits.reloads_s)
         while True:
-            failure: ParleyError | None = None
-            name, engine = self._engines[index]
-            following = self._find(index + 1, request.language)
-            try:
-                async with aclosing(self._speak_rest(name, engine, request, speech)) as pieces:
-                    async for piece in pieces:
-                        yield piece
-                if speech.silent and is_speakable(speech.unspoken) and following is not None:
-                    # Of the last engine it is taken as it is: a script that it cannot read, for example.
-                    failure = InferenceError(f"{name} made only silence")
-            except ParleyError as error:
-                failure = error
-                # One that lists its voices may have refused the language for this voice only.
-                if isinstance(error, UnsupportedLanguageError) and engine.voices is None:
-                    self._refused.add((index, primary_language(request.language)))
-            rest = speech.finish_engine()
-            if rest is not None:
-                yield rest
-            if failure is None:
+            failures: list[ParleyError] = []
+            async with aclosing(self._try(index, request, speech, failures)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            if not failures:
                 return
-            if following is None or isinstance(failure, ShuttingDownError):
+            (failure,) = failures
+            following = self._find(index + 1, request.language)
+            if isinstance(failure, ShuttingDownError):
                 raise failure
-            fallback = self._replace(request.utterance, index, following, failure)
-            index = following
-            yield speech.fallback_chunk(fallback), _NOTHING
+            if following is not None:
+                fallback = self._replace(request.utterance, index, following, failure)
+                index = following
+                yield speech.fallback_chunk(fallback), _NOTHING
+            elif isinstance(failure, ModelUnavailableError) and (pause_s := next(reloads_s, 0.0)):
+                name = self._engines[index][0]
+                _log.warning(
+                    "%s again in %g s: %s", name, pause_s, failure.to_log(), extra=failure.log_extra()
+                )
+                await asyncio.sleep(pause_s)
+            else:
+                raise failure
             if not is_speakable(speech.unspoken):
                 return
+
+    async def _try(
+        self, index: int, request: SpeakRequest, speech: JoinedSpeech, failures: list[ParleyError]
+    ) -> AsyncGenerator[Piece, None]:
+        """What one engine says of the rest of a text; its failure, if there is one, goes to ``failures``."""
+        name, engine = self._engines[index]
+        try:
+            async with aclosing(self._speak_rest(name, engine, request, speech)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            is_last = self._find(index + 1, request.language) is None
+            if speech.silent and is_speakable(speech.unspoken) and not is_last:
+                # Of the last engine it is taken as it is: a script that it cannot read, for example.
+                failures.append(InferenceError(f"{name} made only silence"))
+        except ParleyError as error:
+            failures.append(error)
+            # One that lists its voices may have refused the language for this voice only.
+            if isinstance(error, UnsupportedLanguageError) and engine.voices is None:
+                self._refused.add((index, primary_language(request.language)))
+        rest = speech.finish_engine()
+        if rest is not None:
+            yield rest
 
     def check_known(self, voice: str | None, language: str) -> bool:
         """Check the first engine; see :class:`parley.engines.base.Synthesizer`."""
@@ -229,7 +265,7 @@ class FallbackSynthesizer:
         self, name: str, engine: Synthesizer, request: SpeakRequest, speech: JoinedSpeech
     ) -> AsyncGenerator[Piece, None]:
         own = _for_engine(request, engine, speech.unspoken)
-        limits = self._limits
+        limits = self._limits if len(self._engines) > 1 else _NO_LIMITS
         left_s = limits.first_audio_s  # what the caller does between two chunks takes nothing of it
         heard = done = False
         stream = engine.speak(own)
@@ -248,6 +284,9 @@ class FallbackSynthesizer:
                     heard = heard or len(audio) > 0
                     yield speech.add(chunk, audio)
             done = True
+        except ModelUnavailableError:
+            done = True  # there is no process that could be stopped, and asking it to would take its time
+            raise
         finally:
             del self._speaking[request.request_id]
             if not done:

@@ -13,6 +13,7 @@ the rest of the dead one stays in the server until that ends.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -47,7 +48,7 @@ from parley.launcher.restarts import (
     write_record,
 )
 from parley.runtime.attempts import Attempts
-from parley.triton.model_control import CONTROL_MODEL
+from parley.triton.model_control import CONTROL_MODEL, loss_path
 
 _STOPPED = "T"  # not "t": a debugger holds that one
 _JOIN_S = 10.0
@@ -286,6 +287,11 @@ class Supervisor:
         del model.stubs[stub.pid]
         self._heartbeats.forget(stub.pid)
         self.wrecks += 1
+        if not model.stubs:
+            # Triton ends none of the streams that were under way: their callers look at this file. Without
+            # room for it, they wait for their deadlines.
+            with contextlib.suppress(OSError):
+                loss_path(self._server.folder, model.name).touch(mode=0o600)
         if model.name == CONTROL_MODEL:
             left = "one more can" if model.stubs else "none can any more"
             self._report(f"{failure.detail}; of the processes that load models, {left}")

@@ -373,8 +373,6 @@ def make_synthesizer(
 
     def with_fallback(name: str) -> Synthesizer:
         chain = [name, *(other for other in fallbacks if other != name)]
-        if len(chain) == 1:
-            return engines[name]
         lineup = [(one, engines[one]) for one in chain]
         return FallbackSynthesizer(lineup, limits, metrics.on_tts_fallback)
 

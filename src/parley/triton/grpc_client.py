@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -31,12 +33,14 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.inference import ModelRequest, ModelResponse, Tensor, overdue
-from parley.triton.failures import read_failure
+from parley.triton.failures import is_of_dead_process, read_failure
+from parley.triton.model_control import FOLDER_VARIABLE, RELOAD_S, loss_path
 from parley.triton.tls import TlsOptions
 
 # A stream without a reader may end by itself within this time.
 _SETTLE_S = 2.0
 _CANCEL_S = 1.0
+_LOOK_S = 0.25  # between two looks for a loss of the model
 # For each stream that may be under way: requests that free others, and streams that are being drained. A
 # turn that is interrupted leaves its streams, and each takes one request that stops the model.
 _RESERVE = 4
@@ -66,6 +70,9 @@ class GrpcModelClient:
             (:attr:`parley.inference.ModelRequest.frees`) and streams that were left are not among them: four
             times as many of either may be there. One stream too many that was left is cancelled at once,
             the oldest first.
+
+    Triton sends nothing more to a stream whose model has lost its process. Where a launcher watches the
+    server, the stream fails when the launcher has noted that.
     """
 
     def __init__(
@@ -79,6 +86,8 @@ class GrpcModelClient:
         self._open: set[Any] = set()
         self._left: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._closed = False
+        folder = os.environ.get(FOLDER_VARIABLE)
+        self._folder = Path(folder) if folder else None
 
     async def infer(self, request: ModelRequest) -> ModelResponse:
         """The single response of a model that is not decoupled."""
@@ -98,6 +107,7 @@ class GrpcModelClient:
         self._acquire_slot(request)
         ended = False
         rpc = read = None
+        losses = self._losses(request.model)
         try:
             rpc = stub.ModelStreamInfer()
             self._open.add(rpc)
@@ -105,7 +115,7 @@ class GrpcModelClient:
             read = asyncio.ensure_future(_send_request(request, rpc))
             while True:
                 try:
-                    message = await asyncio.shield(read)
+                    message = await self._await_answer(request, read, losses)
                 except ParleyError:
                     ended = True
                     raise
@@ -114,7 +124,7 @@ class GrpcModelClient:
                     return
                 read = asyncio.ensure_future(_read_next(request, rpc))
                 if message.error_message:
-                    raise read_failure(message.error_message)
+                    raise _read_error(message.error_message)
                 if outputs := read_response(message.infer_response):
                     yield outputs
         finally:
@@ -133,6 +143,27 @@ class GrpcModelClient:
             rpc.cancel()
         if self._left:
             await asyncio.wait(self._left, timeout=_CANCEL_S)
+
+    async def _await_answer(self, request: ModelRequest, read: asyncio.Future[Any], losses: int) -> Any:
+        while self._folder is not None:
+            done, _ = await asyncio.wait({read}, timeout=_LOOK_S)
+            if done:
+                break
+            if self._losses(request.model) != losses:
+                read.cancel()
+                raise ModelUnavailableError(
+                    f"the process of {request.model} has ended", retry_after_s=RELOAD_S
+                )
+        return await asyncio.shield(read)
+
+    def _losses(self, model: str) -> int:
+        """A number that changes when a model has lost the last of its processes."""
+        if self._folder is None:
+            return 0
+        try:
+            return loss_path(self._folder, model).stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def _connected(self, request: ModelRequest) -> Any:
         if self._closed:
@@ -231,6 +262,14 @@ async def _drain(request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> 
                 read = asyncio.ensure_future(_read_next(request, rpc))
     except (TimeoutError, ParleyError):
         pass  # the reader has left: there is no use for the rest
+
+
+def _read_error(text: str) -> ParleyError:
+    """The error behind the text of a response."""
+    error = read_failure(text)
+    if is_of_dead_process(text):
+        error.retry_after_s = RELOAD_S
+    return error
 
 
 def _cut_off(request: ModelRequest) -> BaseException:

@@ -22,10 +22,17 @@ from parley.metrics import Family
 
 CONTROL_MODEL = "parley_control"
 FOLDER_VARIABLE = "PARLEY_CONTROL_DIR"
+RELOAD_S = 5.0
+"""For a model whose processes have ended to be loaded again: what callers are advised to wait."""
 MAX_MESSAGE_BYTES = 1 << 20
 _CONNECTION_S = 5.0
 _CLOSE_S = 5.0
 _log = logging.getLogger(__name__)
+
+
+def loss_path(folder: Path, model: str) -> Path:
+    """The file that the launcher touches when a model has lost the last of its processes."""
+    return folder / f"{model}.lost"
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):

@@ -65,9 +65,16 @@ async def test_failures_that_pass_are_not_noticed(caplog):
     assert 0.45 <= third - second <= 0.75
     ids = [asked.request_id for asked in model.asked]
     assert ids == ["r", "r-again1", "r-again2"]
-    assert model.aborted == ids[:2]
+    assert model.aborted == ids[1:2]  # of a model without a process there is nothing to stop
     assert [asked.messages for asked in model.asked] == [request().messages] * 3
     assert "restarting" in caplog.text
+
+
+async def test_failure_that_lasts_for_longer_than_a_second_is_reported_at_once():
+    model = Model([ModelUnavailableError("loaded again", retry_after_s=5.0)], ANSWER)
+    with pytest.raises(ModelUnavailableError):
+        await ask(model)
+    assert (len(model.asked), model.aborted) == (1, [])
 
 
 async def test_the_last_failure_is_the_callers():

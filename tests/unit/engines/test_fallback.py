@@ -305,6 +305,51 @@ def test_the_last_error_is_raised(run):
     assert [event.to_engine for event in rig.fallbacks] == ["engine-1", "engine-2"]
 
 
+class Reloaded(Engine):
+    """Its process ends after some words, and is there again after some requests that fail."""
+
+    def __init__(self, after, failures, **fields):
+        super().__init__(**fields)
+        self.fail_after = after
+        self.error = ModelUnavailableError("its process has ended")
+        self._failures = failures
+
+    async def speak(self, request):
+        if self.requests:
+            self.fail_after = 0 if self._failures else None
+            self._failures -= 1
+        async for piece in super().speak(request):
+            yield piece
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_engine_without_replacement_says_the_rest_when_its_process_is_there_again(run, failures):
+    rig = Rig(Reloaded(3, failures))
+    pieces = run(rig.say())
+    assert words(pieces) == TEXT.split()
+    assert [request.text for request in rig.engines[0].requests[1:]] == ["four five six"] * (1 + failures)
+    assert (rig.fallbacks, rig.engines[0].aborted) == ([], [])
+
+
+def test_engine_whose_process_stays_away_fails(run):
+    rig = Rig(Reloaded(3, 100))
+    with pytest.raises(ModelUnavailableError):
+        run(rig.say())
+    assert len(rig.engines[0].requests) == 4
+
+
+def test_engine_whose_process_has_ended_is_replaced_without_being_stopped(run):
+    rig = Rig(Reloaded(3, 100), Engine())
+    assert words(run(rig.say())) == TEXT.split()
+    assert (len(rig.fallbacks), len(rig.engines[0].requests), rig.engines[0].aborted) == (1, 1, [])
+
+
+def test_engine_without_replacement_has_no_limit_of_its_own(run):
+    engine = Engine()
+    engine.first_s = 30.0
+    assert words(run(Rig(engine).say())) == TEXT.split()
+
+
 def test_nobody_replaces_an_engine_of_a_server_that_stops(run):
     rig = Rig(Engine(), Engine())
     rig.engines[0].fail_after, rig.engines[0].error = 1, ShuttingDownError("bye")

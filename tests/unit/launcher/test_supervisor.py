@@ -24,7 +24,7 @@ from parley.launcher.options import NotReadyError, RestartLimitError, ServerOpti
 from parley.launcher.processes import STUB
 from parley.launcher.restarts import RestartRecord, SupervisorLimits
 from parley.launcher.supervisor import Supervisor
-from parley.triton.model_control import CONTROL_MODEL
+from parley.triton.model_control import CONTROL_MODEL, loss_path
 from parley.triton.request_loop import heartbeat_path
 
 LIMITS = {
@@ -238,6 +238,16 @@ def test_a_model_whose_process_died_is_loaded_again_alone(make):
     assert any("died: echo is loaded again" in line for line in case.said)
     assert any("echo answers again after" in line for line in case.said)
     assert case.server.restarted == 0
+
+
+def test_loss_is_noted_of_a_model_that_has_no_process_left(make):
+    case = make(models=("echo", "agent"))
+    case.signal("agent_0_0")
+    case.until_restored("agent")
+    assert not loss_path(case.server.folder, "agent").exists()
+    case.signal("echo_0_0")
+    case.until_restored("echo")
+    assert loss_path(case.server.folder, "echo").exists()
 
 
 def test_the_new_process_is_watched_too(make):

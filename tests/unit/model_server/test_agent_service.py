@@ -47,7 +47,7 @@ class SilentPort:
         raise InferenceError("no answer")
 
     async def stream(self, request):
-        self.timeouts[request.model] = request.timeout_s
+        self.timeouts.setdefault(request.model, request.timeout_s)  # later ones stop the first
         raise InferenceError("no answer")
         yield
 

@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import os
 
 import grpc
 import numpy as np
@@ -11,6 +12,7 @@ from parley.errors import ModelUnavailableError, OverloadedError, ShuttingDownEr
 from parley.inference import ModelRequest
 from parley.triton import grpc_client
 from parley.triton.grpc_client import LoopbackClient
+from parley.triton.model_control import FOLDER_VARIABLE, RELOAD_S, loss_path
 from parley.triton.tls import TlsOptions
 
 REQUEST = ModelRequest("m", {"X": np.array([1], np.int16)}, ("Y",), timeout_s=10)
@@ -106,6 +108,37 @@ async def test_a_stream_that_is_left_gives_its_place_back_at_once_and_is_not_cut
         while server.served < 2:  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0)
     assert not server.cancelled.is_set()
+
+
+@pytest.fixture
+def watched(server, tmp_path, monkeypatch):
+    """A client in a process of a server that a launcher watches."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(grpc_client, "_LOOK_S", 0.01)
+    return LoopbackClient(f"127.0.0.1:{server.port}", max_calls=1, max_streams=1)
+
+
+async def test_stream_of_a_model_that_loses_its_process_fails_when_that_is_noted(watched, server, tmp_path):
+    loss_path(tmp_path, REQUEST.model).touch()  # of an earlier process
+    os.utime(loss_path(tmp_path, REQUEST.model), ns=(0, 0))
+    waiting = asyncio.ensure_future(listen(watched))
+    await within(server.arrived.wait())
+    loss_path(tmp_path, "another").touch()
+    await asyncio.wait({waiting}, timeout=0.1)
+    assert not waiting.done()
+    loss_path(tmp_path, REQUEST.model).touch()
+    with pytest.raises(ModelUnavailableError) as failure:
+        await within(waiting)
+    assert failure.value.retry_after_s == RELOAD_S
+    await within(server.cancelled.wait())
+    await watched.close()
+
+
+async def test_stream_after_a_loss_is_answered(watched, server, tmp_path):
+    loss_path(tmp_path, REQUEST.model).touch()
+    server.answer.set()
+    assert await within(listen(watched)) == [[7]]
+    await watched.close()
 
 
 async def test_streams_that_are_left_are_not_piled_up(port, server):
