@@ -54,6 +54,18 @@ def remove_regions(prefix: str, folder: Path = SHARED_MEMORY) -> list[Path]:
     return found
 
 
+def protect_regions(prefix: str, folder: Path = SHARED_MEMORY) -> None:
+    """Keep other users of the machine from opening the regions of a server, which hold audio and texts.
+
+    Triton makes them readable by all, whatever the umask is. A program that opens one in the moment before
+    this can read it until the server ends.
+    """
+    for path in folder.glob(f"{prefix}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o600)
+
+
 def remove_left(prefix: str) -> None:
     """Remove regions and temporary folder of a server that is known to have ended; empty: there is none."""
     if _REGION.fullmatch(prefix):

@@ -91,6 +91,10 @@ class SupervisedServer(Protocol):
         """The server's exit status, or None while it runs."""
         ...
 
+    def protect_memory(self) -> None:
+        """Keep other users from the shared memory of new processes."""
+        ...
+
     def model_config(self, model: str) -> Any:
         """The ``ModelConfig`` that a model was started with."""
         ...

@@ -429,6 +429,7 @@ class EmbeddedServer:
     def _check_start(self, end: float) -> None:
         """Read the log; raise if waiting any longer is pointless."""
         known = len(self.models)
+        self.protect_memory()
         self.follow_log()
         wanted = len(self._log.loading) - (CONTROL_MODEL in self._log.loading)
         for number, model in enumerate(self.models[known:], known + 1):
@@ -485,6 +486,10 @@ class EmbeddedServer:
     def poll(self) -> int | None:
         """The server's exit status, or None while it runs (or was never started)."""
         return self._process.poll() if self._process else None
+
+    def protect_memory(self) -> None:
+        """Keep other users from the shared memory of the server's processes."""
+        cleanup.protect_regions(self._prefix)
 
     def wait(self) -> int:
         """Return 0 on :meth:`request_stop`, and when another process has ended the server with a signal.

@@ -210,6 +210,7 @@ class Supervisor:
         if self._record_missing:
             self._write_record()
         try:
+            self._server.protect_memory()
             self._check_server(now)
             self._handle_results(now)
             for model in self._models.values():

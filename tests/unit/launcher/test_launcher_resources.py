@@ -157,6 +157,14 @@ def test_a_server_removes_its_own_regions_only(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [f"{other}uuid"]
 
 
+def test_regions_of_a_server_are_for_its_user_only(tmp_path):
+    mine, other = (tmp_path / f"{cleanup.new_prefix()}uuid" for _ in range(2))
+    for path in (mine, other):
+        path.touch(mode=0o644)
+    cleanup.protect_regions(mine.name.removesuffix("uuid"), tmp_path)
+    assert (mine.stat().st_mode & 0o777, other.stat().st_mode & 0o777) == (0o600, 0o644)
+
+
 def test_the_need_for_shared_memory_follows_the_profiles_instances(repository):
     tiny = ServerOptions(model_repository=repository, profile="tiny", shm_region_bytes=1 << 20)
     gpu = ServerOptions(model_repository=repository, profile="gpu", shm_region_bytes=1 << 20)

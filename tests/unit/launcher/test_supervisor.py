@@ -70,7 +70,7 @@ class FakeServer:
         self.refusals = []
         self.starts = []
         self.status = None
-        self.restarted = 0
+        self.restarted = self.protected = 0
         for name in (*models, CONTROL_MODEL):
             (folder / name / "1").mkdir(parents=True)
             (folder / name / "1" / "model.py").write_text("import time\ntime.sleep(600)\n")
@@ -93,6 +93,9 @@ class FakeServer:
 
     def poll(self):
         return self.status
+
+    def protect_memory(self):
+        self.protected += 1
 
     def model_config(self, model):
         return config_of(CONFIGS[model])
@@ -248,6 +251,11 @@ def test_loss_is_noted_of_a_model_that_has_no_process_left(make):
     case.signal("echo_0_0")
     case.until_restored("echo")
     assert loss_path(case.server.folder, "echo").exists()
+
+
+def test_shared_memory_of_new_processes_is_protected_at_every_look(make):
+    case = make()
+    case.until(lambda: case.server.protected > 5)
 
 
 def test_the_new_process_is_watched_too(make):
