@@ -317,7 +317,7 @@ class Update(_Message, frozen=True, tag="update", kw_only=True):
     is under way is not changed. A turn of the user that has begun ends by the previous options, unless
     ``turn.detection`` changes. ``turn.answer`` applies at once.
 
-    An update takes effect at once, unless its voice has to be looked up, or a session has sent more than 128
+    An update takes effect at once, unless its voice has to be looked up, or a session has sent more than 32
     KiB of updates, each counted as 1 KiB at least; those beyond take effect at 8 KiB a second. At most 16
     wait, and others are refused with ``overloaded``.
     """

@@ -18,7 +18,7 @@ from parley.protocol import Start, Update, encode
 from parley.timeouts import loop_time
 
 _MAX_WAITING = 16
-_BURST_BYTES = 131_072
+_BURST_BYTES = 32_768
 """Updates that are validated at once, in bytes of JSON; each counts at least :data:`_LEAST_BYTES`."""
 _BYTES_PER_S = 8_192
 _LEAST_BYTES = 1_024
