@@ -237,7 +237,9 @@ def test_an_error_crosses_a_model_boundary(kind):
         back = from_wire(prefix + kind("too: much").to_wire())
         assert (type(back), str(back), back.retryable) == (kind, "too: much", kind.retryable)
     event = protocol.ErrorEvent.of(kind("why"))
-    assert event == protocol.ErrorEvent(code=kind.code, message="why", retryable=kind.retryable)
+    assert event == protocol.ErrorEvent(
+        code=kind.code, message="why", retryable=kind.retryable, stage=kind.stage
+    )
 
 
 def test_an_event_carries_when_to_try_again():
