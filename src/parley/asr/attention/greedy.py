@@ -1,4 +1,4 @@
-"""Greedy decoding: at each step the likeliest token, until the text ends, loops or becomes too long."""
+"""Greedy decoding: at each step the likeliest token, until the text ends or becomes too long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.runtime.onnx import Stop, StoppedError
 
 _PER_S = 16_000
 _REPEATS = {1: 8, 2: 5}
-"""How often the last n tokens may repeat, by n: "no no no no" occurs in speech, repeated phrases do not."""
+"""How often the last n tokens stand in a row in a text that is a loop, by n."""
 _REPEATS_OF_MORE = 3
 _LONGEST_PHRASE = 16
 
@@ -107,12 +107,13 @@ def decode(
             written.ended = True
             break
         written.ids.append(token)
-        if loop := repeated(written.ids):
-            written.ids = written.ids[:-loop]
-            written.logprobs = written.logprobs[: len(written.ids)]
-            break
         fed = [token]
     assert prompt_logits is not None
+    # A phrase that is said three times is followed by other words or by the end; only a decoder that is
+    # caught in a loop repeats it until there is no more room.
+    if not written.ended and (loop := repeated(written.ids)):
+        written.ids = written.ids[:-loop]
+        written.logprobs = written.logprobs[:-loop]
     return GeneratedTokens(
         written.ids,
         float(np.exp(written.logprobs).mean()),
@@ -140,12 +141,14 @@ def _choose(
 
 
 def repeated(ids: list[int]) -> int:
-    """How many of the last tokens say once more what stands before them; 0: the text is no loop."""
+    """How many tokens at the end repeat the phrase before them, a last part of it included; 0: no loop."""
     for length in range(1, _LONGEST_PHRASE + 1):
-        times = _REPEATS.get(length, _REPEATS_OF_MORE)
-        tail = ids[-length * times :]
-        if len(tail) == length * times and tail == tail[:length] * times:
-            return length * (times - 1)
+        start = len(ids) - length
+        while start > 0 and ids[start - 1] == ids[start - 1 + length]:
+            start -= 1
+        run = len(ids) - max(start, 0)
+        if run >= length * _REPEATS.get(length, _REPEATS_OF_MORE):
+            return run - length
     return 0
 
 

@@ -97,7 +97,8 @@ class TextLimits:
     sure_logprob: float = -np.inf
     """See :attr:`silence`."""
     most_compression: float = np.inf
-    """UTF-8 bytes of a text by those of its compressed form (zlib); repeated phrases compress well."""
+    """UTF-8 bytes of a text that did not end by itself, by those of its compressed form (zlib); repeated
+    phrases compress well."""
 
     def problem(self, read: ReadText) -> str:
         """Why a text is not taken for speech; empty: it is."""
@@ -108,7 +109,7 @@ class TextLimits:
             return "unsure"
         if read.silence > self.silence and tokens.logprob < self.sure_logprob:
             return "silence"
-        if len(raw) > self.most_compression * len(zlib.compress(raw)):
+        if not tokens.ended and len(raw) > self.most_compression * len(zlib.compress(raw)):
             return "repetitive"
         return ""
 

@@ -13,6 +13,12 @@ from parley.asr.segments.reader import Reader, RecognizedText, Stretch
 from parley.errors import InferenceError
 from parley.runtime.onnx import Stop
 
+_SHIFT = 50 * PER_MS
+"""Silence before a stretch that is read again, because the decoder did not end its text: where the encoder's
+frames are cut elsewhere, it rarely loops again."""
+_SURE = 0.75
+"""Confidence from which the second text is taken. Of noise, decoders make loops too, and in their place "You"
+and the like with up to 0.7."""
 _log = logging.getLogger(__name__)
 
 
@@ -50,12 +56,17 @@ class AttentionReader(Reader):
         samples = stretch.audio.astype(np.float32) / FULL_SCALE
         samples = np.pad(samples, (0, max(self._model.shortest - len(samples), 0)))
         read = self._model.read(samples, stretch.options, stop)
-        confidence = read.tokens.confidence
-        if not np.isfinite(confidence):
+        if not np.isfinite(read.tokens.confidence):
             raise InferenceError("the decoder's scores are not finite")
-        if problem := self._limits.problem(read):
+        problem = self._limits.problem(read)
+        encoder_ms, decoder_ms = read.encoder_ms, read.decoder_ms
+        if problem and not read.tokens.ended and len(samples) + _SHIFT <= self._model.longest:
+            again = self._model.read(np.pad(samples, (_SHIFT, 0)), stretch.options, stop)
+            encoder_ms, decoder_ms = encoder_ms + again.encoder_ms, decoder_ms + again.decoder_ms
+            if again.tokens.confidence >= _SURE and not self._limits.problem(again):
+                read, problem = again, ""
+        if problem:
             _log.debug("%d ms have no text: %s", len(stretch.audio) // PER_MS, problem)
-            return [RecognizedText("", 0.0, read.encoder_ms, read.decoder_ms)]
-        return [
-            RecognizedText(read.text, round(confidence, 4), read.encoder_ms, read.decoder_ms, read.language)
-        ]
+            return [RecognizedText("", 0.0, encoder_ms, decoder_ms)]
+        confidence = round(read.tokens.confidence, 4)
+        return [RecognizedText(read.text, confidence, encoder_ms, decoder_ms, read.language)]

@@ -30,7 +30,7 @@ _LONG = 128
 """Lengths from here on take two bytes, the lower one first."""
 LEAST_CONFIDENCE = 0.45
 """Of silence and noise the networks make "You" and the like, of which they are less sure."""
-RULES = GreedyRules(end=END, tokens_per_s=6.5, fewest_tokens=4, most_tokens=194)
+RULES = GreedyRules(end=END, tokens_per_s=10.0, fewest_tokens=4, most_tokens=194)
 
 
 class MoonshineNetwork(CachedDecoder):

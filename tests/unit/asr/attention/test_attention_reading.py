@@ -213,7 +213,7 @@ def test_a_text_ends_with_its_end():
 
 def test_no_more_is_said_than_there_is_time_for():
     endless = ScriptedNetwork(*(3 + number % 37 for number in range(1_000)))
-    assert len(read(endless, SECOND).ids) == RULES.limit(16_000) == 8
+    assert len(read(endless, SECOND).ids) == RULES.limit(16_000) == 12
     assert RULES.limit(1_600) == 4
 
 
@@ -226,6 +226,8 @@ def test_no_more_is_said_than_there_is_time_for():
         ([9] + [4] * 8, 7),
         ([4, 5] * 4, 0),
         ([4, 5] * 5, 8),
+        ([4, 5] * 5 + [4], 9),
+        ([4, 5] * 20, 38),
         ([4, 5, 6] * 2, 0),
         ([1, 4, 5, 6] + [7, 8, 9] * 3, 6),
         ([4, 5, 6] * 3 + [7], 0),
@@ -237,11 +239,21 @@ def test_what_is_only_said_again_is_found(ids, again):
     assert repeated(ids) == again
 
 
-def test_a_text_that_goes_in_circles_ends_where_it_begins_to():
-    network = ScriptedNetwork(5, *[7, 8, 9] * 20)
+@pytest.mark.parametrize("phrase", [[7] * 12, [7, 8] * 6, [7, 8, 9] * 4, list(range(7, 20)) * 3])
+def test_decode_with_a_repeated_phrase_before_other_words_keeps_all(phrase):
+    said = [5, *phrase, 6]
+    tokens = read(ScriptedNetwork(*said), np.zeros(16_000 * 9, np.float32))
+    assert (tokens.ids, tokens.ended) == (said, True)
+
+
+def test_decode_with_a_loop_up_to_the_limit_keeps_its_first_phrase():
+    network = ScriptedNetwork(5, {7: 9.0, 6: 8.0}, 8, 9, *[7, 8, 9] * 200)
     tokens = read(network, np.zeros(16_000 * 9, np.float32))
-    assert tokens.ids == [5, 7, 8, 9]
-    assert len(network.fed) == 10
+    assert (tokens.ids, tokens.ended) == ([5, 7, 8, 9], False)
+    assert len(network.fed) == RULES.limit(16_000 * 9)
+    short = read(ScriptedNetwork(5, {7: 9.0, 6: 8.0}, 8, 9), SECOND)
+    assert short.ended
+    assert tokens.confidence < short.confidence, "of the four tokens that are left, without the end"
 
 
 def test_a_text_that_is_not_wanted_is_not_read_on():
@@ -303,6 +315,42 @@ def test_what_the_network_is_not_sure_of_is_no_text():
     assert reader.read(loud, NOTHING).text == "t100"
     quiet = reader.read(np.zeros(16_000, np.int16), NOTHING)
     assert (quiet.text, quiet.confidence) == ("", 0.0)
+
+
+class UnsteadyNetwork(ScriptedNetwork):
+    """Loops, unsure of it, in the first audio; of later audio it has another script."""
+
+    def __init__(self, *later):
+        super().__init__(*({7: 2.0} for _ in range(500)))
+        self._later = later
+        self.read = []
+
+    def encode(self, audio, stop):
+        if self.read:
+            self.script = self._later
+        self.read.append(len(audio))
+        return super().encode(audio, stop)
+
+
+def test_read_of_a_loop_that_is_no_text_reads_once_more():
+    network = UnsteadyNetwork(5, 6)
+    text = new_reader(network).read(np.full(16_000, 9_000, np.int16), NOTHING)
+    assert text.text == "t2 t3"
+    assert text.confidence > 0.9
+    assert network.read == [16_000, 16_800]
+
+
+@pytest.mark.parametrize("later", [({5: 3.0},), [{7: 2.0}] * 500, [{5: np.nan}]])
+def test_read_of_a_loop_that_stays_unsure_has_no_text(later):
+    network = UnsteadyNetwork(*later)
+    assert new_reader(network).read(np.full(16_000, 9_000, np.int16), NOTHING).text == ""
+    assert len(network.read) == 2
+
+
+def test_read_of_a_loop_as_long_as_the_encoder_takes_is_not_repeated():
+    network = UnsteadyNetwork(5, 6)
+    assert new_reader(network, longest=16_000).read(np.full(16_000, 9_000, np.int16), NOTHING).text == ""
+    assert network.read == [16_000]
 
 
 def test_audio_that_is_too_short_for_the_network_is_made_longer():

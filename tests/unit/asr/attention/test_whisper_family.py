@@ -128,8 +128,8 @@ def test_what_the_model_takes_for_silence_is_no_text(write):
     assert AttentionReader(load(write(), spoken)).read(SECOND, ReadOptions("es")).text == "hola que"
 
 
-def read_text(text, *, logprob=-0.1, silence=0.0):
-    tokens = GeneratedTokens([1], 0.9, logprob, True, np.zeros((1, 1), np.float32))
+def read_text(text, *, logprob=-0.1, silence=0.0, ended=True):
+    tokens = GeneratedTokens([1], 0.9, logprob, ended, np.zeros((1, 1), np.float32))
     return ReadText(text, "es", tokens, silence, 0.0, 0.0)
 
 
@@ -141,7 +141,8 @@ def read_text(text, *, logprob=-0.1, silence=0.0):
         (read_text("Buenos días.", logprob=-1.1), "unsure"),
         (read_text("Buenos días.", logprob=-0.6, silence=0.7), "silence"),
         (read_text("Buenos días.", logprob=-0.3, silence=0.7), ""),
-        (read_text("Gracias por ver el vídeo. " * 8), "repetitive"),
+        (read_text("Gracias por ver el vídeo. " * 8, ended=False), "repetitive"),
+        (read_text("Gracias. " * 8), ""),
         (read_text("Uno dos tres cuatro cinco seis siete ocho nueve diez once doce trece."), ""),
     ],
 )
