@@ -22,6 +22,7 @@ _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 # A time, a date, a price and a large number are one word: no figures that are said one after the other.
 _WORD = re.compile(r"\d+(?:[:/]\d+)+|\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![\w'@.+-])[\w'@.+-]*\w[\w'@+-]*")
 _OPEN = re.compile(r"(?:[,;:…-]|\.\.\.|\N{EN DASH}|\N{EM DASH})$")
+_LETTERS = re.compile(r"[^\W\d_](?:-[^\W\d_])*")
 _ADDRESS = re.compile(r"@[\w-]+(\.[\w-]+)+$")
 
 
@@ -77,12 +78,15 @@ class Rules:
         self._counted = _phrases(table["counts"]["before"])
         self._counts = frozenset(table["counts"]["words"])
         self._digits: Mapping[str, int] = digits["words"]
-        self._repeats = _phrases(digits["repeats"])
+        self._repeats: Mapping[str, int] = digits["repeats"]
+        self._pairs = frozenset(digits["pairs"])
+        self._zero: str = digits["zero"]
         self._digit_run: int = digits["run"]
         self._digit_lengths: Sequence[int] = digits["lengths"]
         self._digit_names = [(name.split(), lengths) for name, lengths in digits["named"].items()]
         self._letter_run: int = spelling["run"]
         self._letter_names = _phrases(spelling["named"])
+        self._spelled = _phrases(spelling["spelled"])
         self._separators = _phrases(spelling["separators"])
         self._email_names = _phrases(email["named"])
         self._at: str = email["at"]
@@ -105,7 +109,7 @@ class Rules:
         """
         if _ending(words, self._closings):
             return None
-        cue = self._in_email(words) or self._in_digits(words) or self._in_spelling(words)
+        cue = self._in_email(words) or self._in_digits(words) or self._in_spelling(words, asked=asked)
         cue = cue or self._in_count(words) or (None if asked else self._at_beginning(words))
         if cue:
             return cue
@@ -151,35 +155,63 @@ class Rules:
         return None
 
     def _in_digits(self, words: Sequence[str]) -> Cue | None:
-        if repeat := _ending(words, self._repeats):
-            return Cue("digits", repeat)
-        count, first = 0, len(words)
-        while first and (length := self._digits_in(words[first - 1])):
-            count, first = count + length, first - 1
-        named = [lengths for name, lengths in self._digit_names if _contains(words[:first], name)]
-        lengths = named[0] if named else self._digit_lengths
-        # A single "911" is no run.
-        run = 1 if named else self._digit_run if len(words) - first > 1 else max(lengths)
+        if words[-1] in self._repeats:
+            return Cue("digits", words[-1])
+        named = next((entry for entry in self._digit_names if _contains(words, entry[0])), None)
+        begin = _position(words, named[0]) + len(named[0]) if named else 0
+        count, first = self._count_digits(words, begin)
+        lengths = named[1] if named else self._digit_lengths
+        least = self._least_digits(words, first, named=bool(named))
         # More digits than any number has are none of ours to wait for.
-        if run <= count < max(lengths) and count not in lengths:
+        if least <= count < max(lengths) and count not in lengths:
             return Cue("digits", " ".join(words[first:]))
         return None
+
+    def _count_digits(self, words: Sequence[str], begin: int) -> tuple[int, int]:
+        """How many digits end the words, none of them before ``begin``, and the place of the first."""
+        count, first, single = 0, len(words), False
+        while first > begin:
+            word = words[first - 1]
+            if single and word in self._repeats:
+                length, single = self._repeats[word] - 1, False
+            elif begin and word.split("-")[0] in self._pairs:
+                length, single = (1 if single and "-" not in word else 2), False  # "twenty one" are two
+            else:
+                length = self._digits_in(word)
+                single = length == 1
+            if not length:
+                break
+            count, first = count + length, first - 1
+        return count, first
+
+    def _least_digits(self, words: Sequence[str], first: int, *, named: bool) -> int:
+        """How many digits, from the first on, are a number in progress."""
+        if named:
+            return 1
+        said = words[first:]
+        if said and (said[0] == self._zero or (said[0][0] == "0" and "." not in said[0])):
+            return 2
+        # A single "911" in a sentence is no run.
+        return self._digit_run if len(said) > 1 or first == 0 else max(self._digit_lengths)
 
     def _digits_in(self, word: str) -> int:
         """How many digits a word stands for."""
         digits = re.sub(r"[-.]", "", word)
         return len(digits) if digits.isdecimal() else self._digits.get(word, 0)
 
-    def _in_spelling(self, words: Sequence[str]) -> Cue | None:
+    def _in_spelling(self, words: Sequence[str], *, asked: bool) -> Cue | None:
         if separator := _ending(words, self._separators):
             return Cue("spelling", separator)
-        first = len(words)
-        while first and len(words[first - 1].strip(".")) == 1 and words[first - 1].strip(".").isalpha():
-            first -= 1
+        count, first = 0, len(words)
+        while first and _LETTERS.fullmatch(letters := words[first - 1].strip(".")):
+            count, first = count + len(letters.split("-")), first - 1
         named = any(_contains(words[:first], name) for name in self._letter_names)
-        if len(words) - first >= (1 if named else self._letter_run):
+        if count >= (1 if named else self._letter_run):
             return Cue("spelling", " ".join(words[first:]))
-        return None
+        if asked or not self._question_words.isdisjoint(words):
+            return None
+        spelled = _ending(words, self._spelled) or _ending(words[:-1], self._spelled)
+        return Cue("spelling", spelled) if spelled else None
 
     def _in_email(self, words: Sequence[str]) -> Cue | None:
         """Whether an address was begun that has no host, or a host without its top domain."""

@@ -75,9 +75,9 @@ class Judgement:
     cue: Cue | None
 
 
-_GUESSES = frozenset(("digits", "spelling", "punctuation"))
-_GUESS = 0.2
-"""Share of the way from ``complete_ms`` to ``unfinished_ms``."""
+_GUESSES = {"digits": 0.4, "spelling": 0.4, "punctuation": 0.2}
+"""Share of the way from ``complete_ms`` to ``unfinished_ms``, by the kind of cue. Between groups of dictated
+digits or letters are pauses of 0.7 s."""
 
 
 def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) -> Judgement:
@@ -85,10 +85,11 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
 
     The sound alone demands ``complete_ms`` from the threshold on, ``incomplete_ms`` at probability 0, and
     in between what lies on the line; without a score, ``complete_ms``. Words that something has to
-    follow demand ``unfinished_ms`` at least; but how many digits or letters follow is a guess, and so is a
-    comma that a recogniser writes, so where they sound complete, a fifth of the way there will do. After
-    a comma this fifth shrinks to nothing as the probability grows to 1: recognisers end many whole sentences
-    with one. Words that are complete in themselves halve what the sound demands beyond ``complete_ms``.
+    follow demand ``unfinished_ms`` at least. But how many digits or letters follow is a guess, and so is a
+    comma that a recogniser writes: where they sound complete, two fifths of the way there will do for digits
+    and letters, and a fifth after a comma. The fifth shrinks to nothing as the probability grows to 1:
+    recognisers end many whole sentences with a comma. Words that are complete in themselves halve what the
+    sound demands beyond ``complete_ms``.
     """
     doubt = 0.0 if probability is None else max(0.0, 1.0 - probability / settings.threshold)
     extra = doubt * max(0, settings.incomplete_ms - settings.complete_ms)
@@ -109,11 +110,12 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
 
 def _share(cue: Cue, settings: TurnSettings, probability: float | None) -> float:
     """How far from ``complete_ms`` to ``unfinished_ms`` words demand that something has to follow."""
-    if cue.kind not in _GUESSES or probability is None or probability < settings.threshold:
+    guess = _GUESSES.get(cue.kind)
+    if guess is None or probability is None or probability < settings.threshold:
         return 1.0
     if cue.kind != "punctuation" or settings.threshold == 1.0:
-        return _GUESS
-    return _GUESS * (1.0 - probability) / (1.0 - settings.threshold)
+        return guess
+    return guess * (1.0 - probability) / (1.0 - settings.threshold)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,15 @@ UNFINISHED = {
         "a timer for an",
         "please set a timer for 20",
         "my pin is one two",
+        "My number is 555.",
+        "My number is 555, 123,",
+        "The code is one two.",
+        "It's zero nine.",
+        "It's 09.",
+        "Triple five.",
+        "555.",
+        "my phone number is 866 four fifty",
+        "my phone number is 866 four fifty-two sixty one",
     ],
     "email": [
         "my email is",
@@ -34,7 +43,10 @@ UNFINISHED = {
         "my email is john at example dot",
         "you can email me at john",
     ],
-    "spelling": ["the host is example dot", "it is spelled k", "my name is k a t", "underscore"],
+    "spelling": [
+        *("the host is example dot", "it is spelled k", "my name is k a t", "underscore"),
+        *("My name is spelled.", "My name is spelled S-M", "it's spelled SM.", "S-M-I"),
+    ],
     "conjunction": [
         "set a timer and",
         "it rains so",
@@ -92,7 +104,15 @@ FINISHED = {
         "that\N{RIGHT SINGLE QUOTATION MARK}s all",
         "log in",
     ],
-    "question": ["What time is it?", "Is it raining in Paris?", "Is it?", "Do you?", "What is it made of?"],
+    "question": [
+        "What time is it?",
+        "Is it raining in Paris?",
+        "Is it?",
+        "Do you?",
+        "What is it made of?",
+        "Is it misspelled?",
+        "Is that spelled?",
+    ],
 }
 NOTHING = [
     "",
@@ -132,6 +152,14 @@ NOTHING = [
     "It costs $1,250.50.",
     "We meet on 3/4/25.",
     "My phone number is 555-1234.",
+    "My number is 5551234.",
+    "my number is double five five one two three four",
+    "my phone number is 866 four fifty sixty one five two",
+    "The code is 1234.",
+    "It costs 0.50",
+    "we are twenty five",
+    "How is it spelled",
+    "I spelled it with a comma",
 ]
 
 
@@ -188,6 +216,8 @@ def test_finished_sentences_of_the_domain_are_not_taken_for_unfinished(monkeypat
         ("es", "Hola, pon un temporizador de diez", "digits", False),
         ("es", "Mi correo es juan punto garcía arroba", "email", False),
         ("es", "Mi teléfono es seis uno dos", "digits", False),
+        ("es", "Mi número es 612", "digits", False),
+        ("es", "Mi apellido se escribe", "spelling", False),
         ("es", "¿Me puedes", "opening", False),
         ("es", "Quiero el más", "determiner", False),
         ("es", "Sí.", "phrase", True),
@@ -197,6 +227,8 @@ def test_finished_sentences_of_the_domain_are_not_taken_for_unfinished(monkeypat
         ("fr", "Mets un minuteur de dix", "digits", False),
         ("fr", "Bonjour, c'est pour le", "determiner", False),
         ("fr", "Mon numéro de téléphone est zéro six", "digits", False),
+        ("fr", "Mon numéro est zéro six douze", "digits", False),
+        ("fr", "Mon nom s'écrit D-U", "spelling", False),
         ("fr", "Je m'appelle", "opening", False),
         ("fr", "Non merci.", "phrase", True),
         ("fr", "Combien ça coûte ?", "question", True),

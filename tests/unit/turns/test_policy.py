@@ -105,10 +105,33 @@ def test_how_many_digits_follow_is_a_guess():
     """Half a number that sounds whole is waited for, but not for long; one that does not is a half."""
     _, _, (wait,) = turn("my order number is three four five", 0.9)
     assert said(wait) == ("wait", "text_unfinished", "my order number is three four five")
-    assert wait.decision.needed_ms == 640
+    assert wait.decision.needed_ms == 980
     for probability in (0.1, 0.49, None):
         _, _, (wait,) = turn("my order number is three four five", probability)
         assert wait.decision.needed_ms == NORMAL.unfinished_ms
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        ("My number is 555.", "123", "4567."),
+        ("my number is five five five", "one two three", "four five six seven"),
+        ("My phone number is 866.", "four fifty", "sixty-one fifty-two."),
+        ("The code is one two.", "Three four."),
+        ("Triple five.", "one two one two"),
+        ("My name is spelled.", "S-M-I-T-H"),
+    ],
+)
+def test_policy_with_pauses_between_digits_or_letters_makes_one_turn(groups):
+    policy, at = EndpointingPolicy(PRESETS["normal"], "en"), 10.0
+    for number, group in enumerate(groups[:-1], 1):
+        _, _, (wait,) = turn(group, 0.95, policy=policy, ended_at=at, at=at + 0.2, utterance=number)
+        assert policy.tick(at + 0.8) == [], wait
+        (resume,) = policy.on_speech_started(at + 0.8)
+        assert isinstance(resume, Resume)
+        at += 2.0
+    _, _, (output,) = turn(groups[-1], 0.95, policy=policy, ended_at=at, at=at + 0.3, utterance=len(groups))
+    assert output.decision.text == " ".join(groups)
 
 
 def test_a_comma_of_the_recogniser_is_a_guess():
