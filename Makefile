@@ -129,18 +129,19 @@ test-parity: setup-export ## Compare with NeMo, sherpa-onnx and chatterbox-tts t
 	    .venv-export/bin/python -m pytest -c tests/parity/$$part/pytest.ini tests/parity/$$part $(ARGS) || status=1; \
 	done; exit $$status
 
-house: setup ## Measure the structure: sizes, imports, names (ARGS=--list names what is counted)
+house: setup ## Compare sizes, imports and names with their budgets (ARGS=--list names what is counted)
 	@$(PY) tests/house.py $(ARGS)
 
 fuzz: setup ## Send the gateway 100000 messages, others each time, and attack it (MESSAGES=...)
 	@PARLEY_FUZZ_MESSAGES=$(or $(MESSAGES),100000) $(PY) -m pytest tests/unit/gateway/fuzz \
 	    tests/unit/gateway/attacks --timeout 7200 $(ARGS)
 
-check: setup ## Check format, lint and types
+check: setup ## Check format, lint, types, layers and budgets
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-cache --no-logo
+	@$(PY) tests/house.py
 
 check-frameworks: setup-frameworks ## Check the types of the plugins for Pipecat and LiveKit
 	@.venv-frameworks/bin/mypy -p pipecat_parley -p livekit.plugins.parley

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from parley.launcher.command import find_installation
-from parley.launcher.options import SetupIncompleteError
+from parley.launcher.errors import SetupIncompleteError
 from triton_check.probes import PROBES, Finding, run
 from triton_check.server import ProbedServer, StartError
 

@@ -24,7 +24,8 @@ from leftovers import ANY_PORTS, leftovers
 from parley.canaries import CanaryError, ask_canaries, call_canaries, profile_models
 from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
 from parley.launcher.cleanup import SHARED_MEMORY
-from parley.launcher.options import ROOT, TINY_PROFILE, AlreadyRunningError, ModelFailedError, PortBusyError
+from parley.launcher.errors import AlreadyRunningError, ModelFailedError, PortBusyError
+from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.launcher.processes import find_stubs, session_members
 from parley_client.cli.program import main
 

@@ -220,7 +220,7 @@ def _create_side_app(gateway: Gateway, connections: ConnectionLimiter, routes: A
 def _protect(app: FastAPI, gateway: Gateway, connections: ConnectionLimiter) -> None:
     """Put around an application what every request passes through."""
     settings, origins = gateway.settings, gateway.guard.origins
-    add_error_handlers(app, gateway.metrics, gateway.peers)
+    add_error_handlers(app, gateway.metrics, gateway.peers.pass_on)
     app.add_middleware(TraceContext)
     app.add_middleware(BodyLimits, limits=settings.limits)
     app.add_middleware(ConnectionLimits, connections=connections)

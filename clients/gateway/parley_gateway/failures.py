@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,13 +19,13 @@ from parley.logs import current_ids
 from parley_gateway.errors import WrongGatewayError, body_of, headers_of, status_of
 from parley_gateway.metrics import Metrics
 
-if TYPE_CHECKING:
-    # It needs the guard, whose parts answer failures.
-    from parley_gateway.peers import Peers
-
 _log = logging.getLogger("parley.gateway")
 CLIENT_CLOSED = 499
 """The status, as nginx has it, of a request whose client left before it was answered."""
+
+
+PassOn: TypeAlias = Callable[[Request, str], Awaitable[Response | None]]
+"""Sends a request to the gateway of this instance; returns its answer, or None where it does not answer."""
 
 
 def answer(error: ParleyError) -> JSONResponse:
@@ -33,13 +33,13 @@ def answer(error: ParleyError) -> JSONResponse:
     return JSONResponse(body_of(error), status_of(error), headers_of(error))
 
 
-def add_error_handlers(app: FastAPI, metrics: Metrics, peers: Peers) -> None:
+def add_error_handlers(app: FastAPI, metrics: Metrics, pass_on: PassOn) -> None:
     """Answer what routes raise; routes of APIs with a form of their own catch it themselves."""
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, ParleyError)
         if isinstance(error, WrongGatewayError):
-            answered = await peers.pass_on(request, error.instance)
+            answered = await pass_on(request, error.instance)
             if answered is not None:
                 return answered
         metrics.refused.labels(error.code).inc()

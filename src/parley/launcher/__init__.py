@@ -1,13 +1,8 @@
 """The embedded Triton server: start, supervision and stop."""
 
+from parley.launcher.errors import LauncherError
 from parley.launcher.models import bring_weights, list_profiles
-from parley.launcher.options import (
-    DEFAULT_PROFILE,
-    Endpoints,
-    LauncherError,
-    ServerOptions,
-    leave_busy_ports,
-)
+from parley.launcher.options import DEFAULT_PROFILE, Endpoints, ServerOptions, leave_busy_ports
 from parley.launcher.server import EmbeddedServer
 from parley.launcher.tls import ServerTls
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from parley.launcher.errors import LauncherError, LauncherSettingsError, StartInterruptedError
 from parley.launcher.models import bring_weights, check_models
 from parley.launcher.options import (
     DEFAULT_PROFILE,
@@ -21,10 +22,7 @@ from parley.launcher.options import (
     READY_TIMEOUT_S,
     ROOT,
     Endpoints,
-    LauncherError,
-    LauncherSettingsError,
     ServerOptions,
-    StartInterruptedError,
 )
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer

@@ -12,12 +12,13 @@ from pathlib import Path
 import parley
 from parley.canaries import VAD_MODEL
 from parley.errors import ModelLoadingError
+from parley.launcher.errors import LauncherSettingsError, ToolsFileError
 from parley.launcher.models import (
     find_vad_callers,
     model_folders,
     model_names,
 )
-from parley.launcher.options import LauncherSettingsError, ServerOptions, ToolsFileError
+from parley.launcher.options import ServerOptions
 from parley.logs import read_log_format
 from parley.runtime.names import suggest_name
 from parley.runtime.parameters import Parameters

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import psutil
 
+from parley.launcher.errors import SharedMemoryTooSmallError
 from parley.launcher.models import CONTROL_REPOSITORY, count_instances, model_folders
-from parley.launcher.options import ServerOptions, SharedMemoryTooSmallError
+from parley.launcher.options import ServerOptions
 from parley.triton.model_control import CONTROL_MODEL
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - this is the kernel's own name for it

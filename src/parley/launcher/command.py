@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parley import TELEMETRY_OFF
+from parley.launcher.errors import SetupIncompleteError
 from parley.launcher.models import CONTROL_REPOSITORY, model_folders
-from parley.launcher.options import GPU_PROFILE, ServerOptions, SetupIncompleteError, join_address
+from parley.launcher.options import GPU_PROFILE, ServerOptions, join_address
 from parley.launcher.tls import locked_http_apis
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from parley.errors import ModelLoadingError
+from parley.launcher.errors import LauncherSettingsError
 from parley.launcher.models import model_folders
-from parley.launcher.options import GPU_PROFILE, LauncherSettingsError, ServerOptions
+from parley.launcher.options import GPU_PROFILE, ServerOptions
 from parley.runtime.gpu_plan import GPU_CLASS_VARIABLE, Gpu, GpuPlan, find_gpu, find_plan
 
 _AGENT = "voice_agent"

@@ -16,15 +16,8 @@ from tritonclient.grpc import model_config_pb2
 
 from parley.canaries import VAD_MODEL
 from parley.engines.weight_files import absence_of_weights
-from parley.launcher.options import (
-    GPU_PROFILE,
-    ROOT,
-    TINY_PROFILE,
-    LauncherSettingsError,
-    ServerOptions,
-    SetupIncompleteError,
-    StartInterruptedError,
-)
+from parley.launcher.errors import LauncherSettingsError, SetupIncompleteError, StartInterruptedError
+from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE, ServerOptions
 from parley.runtime.names import suggest_name
 from parley.runtime.repository import config_path, read_config_file, read_parameters
 from parley.runtime.weights import INCOMPLETE, weights_variable

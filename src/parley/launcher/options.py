@@ -1,4 +1,4 @@
-"""Options, ports and errors of the embedded server."""
+"""Options and ports of the embedded server."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 import parley
+from parley.launcher.errors import PortBusyError
+from parley.launcher.tls import ServerTls
 from parley.runtime import repository
 from parley.runtime.gpu_loading import START_TIMEOUT_S
-
-if TYPE_CHECKING:
-    from parley.launcher.tls import ServerTls
 
 ROOT = Path(parley.__file__).resolve().parents[2]
 """The checkout: ``scripts/serve`` and the tests work on it."""
@@ -34,58 +32,6 @@ DEFAULT_PROFILE = OPEN_PROFILE
 READY_TIMEOUT_S = 300.0
 GPU_READY_TIMEOUT_S = START_TIMEOUT_S + 60.0
 """The same for the profile gpu: as long as a second model on vLLM may load, and a minute for the canaries."""
-
-
-class LauncherError(RuntimeError):
-    """Why the server could not be started or kept up: one paragraph that names the remedy."""
-
-
-class SetupIncompleteError(LauncherError):
-    """A package, library or file that ``make setup`` provides is missing."""
-
-
-class LauncherSettingsError(LauncherError):
-    """A setting names a profile or model that is not there or not loaded; the message has those that are."""
-
-
-class ToolsFileError(LauncherError):
-    """The file of the server's own tools cannot be used."""
-
-
-class PortBusyError(LauncherError):
-    """Another program listens on a port that the server needs."""
-
-
-class AlreadyRunningError(LauncherError):
-    """Another server uses the same state folder."""
-
-
-class SharedMemoryTooSmallError(LauncherError):
-    """The shared memory file system cannot hold the models' regions."""
-
-
-class ModelFailedError(LauncherError):
-    """At least one model did not load; carries the model's own error."""
-
-
-class ServerDiedError(LauncherError):
-    """The server ended without a request to stop."""
-
-
-class ServerCrashedError(ServerDiedError):
-    """The server ended by SIGABRT, SIGSEGV or SIGBUS."""
-
-
-class RestartLimitError(LauncherError):
-    """The server was started again too often."""
-
-
-class NotReadyError(LauncherError):
-    """The server did not answer the canary before the deadline."""
-
-
-class StartInterruptedError(LauncherError):
-    """The start was given up because a stop was requested."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from parley.launcher.options import AlreadyRunningError
+from parley.launcher.errors import AlreadyRunningError
 
 STUB = "triton_python_backend_stub"
 

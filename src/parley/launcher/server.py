@@ -40,6 +40,15 @@ from parley.launcher.command import (
     find_installation,
 )
 from parley.launcher.control import ModelControl
+from parley.launcher.errors import (
+    LauncherSettingsError,
+    ModelFailedError,
+    NotReadyError,
+    PortBusyError,
+    ServerCrashedError,
+    ServerDiedError,
+    StartInterruptedError,
+)
 from parley.launcher.gpu import find_foreign_memory, find_server_plan, follow_plan
 from parley.launcher.log import PREVIOUS, LogReader, LogState
 from parley.launcher.models import (
@@ -51,19 +60,7 @@ from parley.launcher.models import (
     leave_out_absent,
     read_config,
 )
-from parley.launcher.options import (
-    Endpoints,
-    LauncherSettingsError,
-    ModelFailedError,
-    NotReadyError,
-    PortBusyError,
-    ServerCrashedError,
-    ServerDiedError,
-    ServerOptions,
-    StartInterruptedError,
-    choose_ports,
-    join_address,
-)
+from parley.launcher.options import Endpoints, ServerOptions, choose_ports, join_address
 from parley.launcher.processes import ProcessUsage, StateLock, find_stubs, kill_session, usage
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from parley.canaries import CanaryCall, ServerAddress
+from parley.launcher.errors import LauncherError, RestartLimitError, StartInterruptedError
 from parley.launcher.liveness import (
     CanaryOutcome,
     Heartbeats,
@@ -34,7 +35,6 @@ from parley.launcher.liveness import (
     read_counts,
 )
 from parley.launcher.models import renew_instances, renew_model
-from parley.launcher.options import LauncherError, RestartLimitError, StartInterruptedError
 from parley.launcher.processes import Stub, child_state, find_stubs, kill_process
 from parley.launcher.reloading import Failure, LoadDone, ModelReloader, SupervisedServer
 from parley.launcher.restarts import (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parley.launcher.options import LauncherSettingsError
+from parley.launcher.errors import LauncherSettingsError
 from parley.triton.tls import TlsOptions
 
 _STEPS = 8

@@ -17,17 +17,9 @@ from parley.launcher.checks import (
     check_vad_callers,
     find_unknown_settings,
 )
+from parley.launcher.errors import AlreadyRunningError, LauncherSettingsError, ToolsFileError
 from parley.launcher.models import find_vad_callers
-from parley.launcher.options import (
-    ROOT,
-    TINY_PROFILE,
-    AlreadyRunningError,
-    LauncherSettingsError,
-    ServerOptions,
-    ToolsFileError,
-    choose_ports,
-    leave_busy_ports,
-)
+from parley.launcher.options import ROOT, TINY_PROFILE, ServerOptions, choose_ports, leave_busy_ports
 from parley.launcher.processes import StateLock
 from parley.runtime.parameters import Parameters
 

@@ -17,14 +17,8 @@ from parley.launcher.command import (
     build_environment,
     find_installation,
 )
-from parley.launcher.options import (
-    GPU_READY_TIMEOUT_S,
-    ROOT,
-    Endpoints,
-    ServerOptions,
-    SetupIncompleteError,
-    join_address,
-)
+from parley.launcher.errors import SetupIncompleteError
+from parley.launcher.options import GPU_READY_TIMEOUT_S, ROOT, Endpoints, ServerOptions, join_address
 from parley.runtime.gpu_loading import ENGINE_START_S, LOADING_TIMEOUT_S
 from parley.triton.model_control import CONTROL_MODEL
 

@@ -6,9 +6,10 @@ import pytest
 
 from parley.launcher import gpu as launcher_gpu
 from parley.launcher.checks import check_agent_models
+from parley.launcher.errors import LauncherSettingsError
 from parley.launcher.gpu import describe_foreign_memory, find_foreign_memory, find_server_plan, follow_plan
 from parley.launcher.models import model_folders
-from parley.launcher.options import LauncherSettingsError, ServerOptions
+from parley.launcher.options import ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.runtime.gpu_plan import Gpu
 

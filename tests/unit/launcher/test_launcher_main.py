@@ -15,8 +15,9 @@ import pytest
 
 from parley.launcher import __main__ as command
 from parley.launcher.__main__ import Console, stop_on_signals
+from parley.launcher.errors import SetupIncompleteError, StartInterruptedError
 from parley.launcher.models import bring_weights
-from parley.launcher.options import ServerOptions, SetupIncompleteError, StartInterruptedError
+from parley.launcher.options import ServerOptions
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

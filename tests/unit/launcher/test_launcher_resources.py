@@ -17,6 +17,13 @@ from parley.canaries import called_models
 from parley.launcher import cleanup
 from parley.launcher import command as installations
 from parley.launcher.command import assemble_backend
+from parley.launcher.errors import (
+    AlreadyRunningError,
+    LauncherSettingsError,
+    PortBusyError,
+    SetupIncompleteError,
+    SharedMemoryTooSmallError,
+)
 from parley.launcher.models import (
     check_models,
     count_instances,
@@ -26,18 +33,7 @@ from parley.launcher.models import (
     model_names,
     read_config,
 )
-from parley.launcher.options import (
-    GPU_PROFILE,
-    ROOT,
-    TINY_PROFILE,
-    AlreadyRunningError,
-    LauncherSettingsError,
-    PortBusyError,
-    ServerOptions,
-    SetupIncompleteError,
-    SharedMemoryTooSmallError,
-    choose_ports,
-)
+from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE, ServerOptions, choose_ports
 from parley.launcher.processes import StateLock, session_members
 from parley.runtime.repository import read_parameters
 

@@ -16,8 +16,7 @@ import pytest
 from parley.canaries import CanaryError, CanaryLateError
 from parley.launcher import server as server_module
 from parley.launcher.cleanup import SHARED_MEMORY
-from parley.launcher.options import (
-    TINY_PROFILE,
+from parley.launcher.errors import (
     AlreadyRunningError,
     ModelFailedError,
     NotReadyError,
@@ -25,9 +24,9 @@ from parley.launcher.options import (
     RestartLimitError,
     ServerCrashedError,
     ServerDiedError,
-    ServerOptions,
     StartInterruptedError,
 )
+from parley.launcher.options import TINY_PROFILE, ServerOptions
 from parley.launcher.processes import session_members
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer

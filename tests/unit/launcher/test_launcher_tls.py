@@ -16,8 +16,9 @@ from parley.canaries import address_of
 from parley.launcher import tls as tls_module
 from parley.launcher.__main__ import invitation, main, parser, read_options
 from parley.launcher.command import ADMIN_PROTOCOLS, NO_KEY, build_command, build_environment
+from parley.launcher.errors import LauncherSettingsError
 from parley.launcher.liveness import read_counts
-from parley.launcher.options import Endpoints, LauncherSettingsError, ServerOptions
+from parley.launcher.options import Endpoints, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.launcher.tls import ServerTls
 

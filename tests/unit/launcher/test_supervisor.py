@@ -19,8 +19,9 @@ from tritonclient.grpc import model_config_pb2
 from parley.canaries import CanaryError, CanaryLateError
 from parley.launcher import liveness, restarts
 from parley.launcher.control import ControlError
+from parley.launcher.errors import NotReadyError, RestartLimitError
 from parley.launcher.models import read_config, renew_instances, renew_model
-from parley.launcher.options import NotReadyError, RestartLimitError, ServerOptions
+from parley.launcher.options import ServerOptions
 from parley.launcher.processes import STUB
 from parley.launcher.restarts import RestartRecord, SupervisorLimits
 from parley.launcher.supervisor import Supervisor
