@@ -13,6 +13,8 @@ REPORTS := .cache/tests
 REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT) $(REMEMBERING)) $(REPEATING)
 # What failed is kept beside the report, so that nothing is repeated in place of a run that broke off.
 REMEMBERING = --continue-on-collection-errors -o cache_dir=$(patsubst %.again,%,$(basename $(REPORT)))
+# Not empty: a skipped suite, and a test that is skipped for a reason not in tests/skips.txt, are failures.
+STRICT ?=
 # Not empty: only the tests that failed last time, one at a time, until one fails again.
 REPEAT ?=
 REPEATING = $(if $(REPEAT),--last-failed --last-failed-no-failures none --maxfail 1)
@@ -82,7 +84,7 @@ test: setup ## Run all tests, those against the real server too; lists what was 
 	@rm -rf $(REPORTS); status=0; for suite in $(SUITES); do report=$(CURDIR)/$(REPORTS)/$$suite; \
 	    $(MAKE) --no-print-directory test-$$suite REPORT=$$report.xml || \
 	    $(MAKE) --no-print-directory test-$$suite REPORT=$$report.again.xml REPEAT=1 || status=1; \
-	done; $(PY) tests/summary.py $(REPORTS) || status=1; exit $$status
+	done; $(PY) tests/summary.py $(REPORTS) $(if $(STRICT),--strict $(SUITES)) || status=1; exit $$status
 
 test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --redis
@@ -103,18 +105,20 @@ test-deploy: setup setup-deploy ## Render the Helm chart with many values, and c
 	@.venv-deploy/bin/python -m pytest -c tests/deploy/pytest.ini tests/deploy $(REPORTING) $(ARGS)
 
 test-triton: setup ## Run the tests against the real server
+	@$(PYTHON3) scripts/setup --redis
 	@# Two servers, as most of the time passes in real time.
 	@$(PY) -m pytest tests/triton $(if $(REPEAT),,-n 2 --dist loadfile) $(REPORTING) $(ARGS)
 
 test-open: setup ## Run the tests of the profile open with its real weights, which are fetched first
-	@scripts/fetch_models --time-limit 1200 --profile open || [ $$? -eq 1 ] && \
-	    $(PY) -m pytest tests/open $(REPORTING) $(ARGS)
+	@scripts/fetch_models --time-limit 1200 --profile open whisper-base
+	@$(PY) -m pytest tests/open $(REPORTING) $(ARGS)
 
 test-frameworks: setup setup-frameworks ## Run the tests with other makers' clients and frameworks
 	@.venv-frameworks/bin/python -m pytest -c tests/frameworks/pytest.ini tests/frameworks $(REPORTING) $(ARGS)
 
 test-browser: setup ## Run the tests of the gateway's page in a real Chromium
 	@$(PYTHON3) scripts/setup --browser
+	@$(PYTHON3) scripts/setup --redis
 	@$(PY) -m pytest tests/browser $(REPORTING) $(ARGS)
 
 test-images: setup ## Build the images with buildah, and hold calls through their containers (as root on Debian)

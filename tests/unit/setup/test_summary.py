@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,11 +48,10 @@ def run_pytest(folder, *options):
     )
 
 
-def summary(folder, status=0):
-    done = subprocess.run(
-        [sys.executable, str(SUMMARY), str(folder)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == status, done.stderr
+def summary(folder, status=0, *, program=SUMMARY, strict=()):
+    command = [sys.executable, str(program), str(folder), *(["--strict", *strict] if strict else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
 
@@ -153,3 +153,81 @@ def test_a_suite_is_not_passed_by_a_part_of_it(tmp_path, case, passes, statuses)
 
 def test_nothing_is_said_where_all_was_run(tmp_path):
     assert summary(tmp_path) == ""
+
+
+# --- continuous integration -----------------------------------------------------------------
+
+
+class Strict:
+    """The program with lists of its own, and reports of one suite, ``one``."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.program = Path(shutil.copy(SUMMARY, folder / "summary.py"))
+        self.skips = folder / "skips.txt"
+        self.repeated = folder / "repeated.txt"
+        self.repeated.write_text("-\n")
+
+    def report(self, *cases, suite="one"):
+        """Write a report: names of tests with what is within them, empty for passed ones."""
+        body = "".join(
+            f'<testcase classname="test_some" name="{name}">{found}</testcase>' for name, found in cases
+        )
+        (self._folder / f"{suite}.xml").write_text(f"<testsuites><testsuite>{body}</testsuite></testsuites>")
+
+    def run(self, status, *suites):
+        """The errors that are printed."""
+        printed = summary(self._folder, status, program=self.program, strict=suites or ["one"])
+        return [line for line in printed.splitlines() if line.startswith("error: ")]
+
+
+def skipped(reason):
+    return f'<skipped type="pytest.skip" message="{reason}">x</skipped>'
+
+
+@pytest.fixture
+def strict(tmp_path):
+    made = Strict(tmp_path)
+    made.skips.write_text("needs a GPU.*\n")
+    return made
+
+
+def test_strict_summary_with_listed_skips_passes(strict):
+    strict.report(("test_a", ""), ("test_b", skipped("needs a GPU, or two")))
+    assert strict.run(0) == []
+
+
+@pytest.mark.parametrize("reason", ["needs redis-server", "it needs a GPU", ""])
+def test_strict_summary_with_another_skip_fails(strict, reason):
+    strict.report(("test_a", ""), ("test_b", skipped(reason)))
+    assert strict.run(1) == [f"error: tests/skips.txt has no line for: {reason}"]
+
+
+def test_strict_summary_with_a_long_list_of_skips_fails(strict):
+    strict.report(("test_a", ""))
+    strict.skips.write_text("needs a GPU.*\n" * 11)
+    assert strict.run(1) == []
+
+
+@pytest.mark.parametrize("cases", [None, [], [("test_a", skipped("needs a GPU"))]])
+def test_strict_summary_without_a_run_test_of_a_suite_fails(strict, cases):
+    strict.report(("test_a", ""))
+    if cases is not None:
+        strict.report(*cases, suite="two")
+    assert strict.run(1, "one", "two") == ["error: no test of the suite two was run"]
+
+
+def test_strict_summary_with_a_test_repeated_in_two_of_ten_runs_fails(strict):
+    strict.report(("test_a", ""))
+    strict.report(("test_a[x y]", ""), ("test_b", ""), suite="one.again")
+    assert strict.run(0) == []
+    names = "test_some::test_a[x_y] test_some::test_b"
+    assert strict.repeated.read_text() == f"-\n{names}\n"
+    strict.report(("test_a[x y]", ""), suite="one.again")
+    error = "error: to be mended, repeated twice in the last 10 runs: test_some::test_a[x_y]"
+    assert strict.run(1) == [error]
+    strict.repeated.write_text(f"{names}\n" + "-\n" * 8)
+    assert strict.run(1) == [error]
+    strict.repeated.write_text(f"{names}\n" + "-\n" * 9)
+    assert strict.run(0) == []
+    assert strict.repeated.read_text() == "-\n" * 9 + "test_some::test_a[x_y]\n"
