@@ -20,6 +20,11 @@ AGENT_MODELS = (
 ANY_PORTS = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
 
 
+def shared_memory_bytes(prefix):
+    """Present size of a server's shared memory regions."""
+    return sum(path.stat().st_size for path in SHARED_MEMORY.glob(f"{prefix}*"))
+
+
 def leftovers(session, prefix):
     """Processes and shared memory of a server that are still there."""
     processes = [process.cmdline() for process in session_members(session)]

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 import soundfile
+from leftovers import shared_memory_bytes
 
 from parley.launcher.options import ROOT
 from parley.protocol import Closed, Connected, ErrorEvent, ResponseText, ToolRequest, Transcript, TurnMetrics
@@ -133,10 +134,10 @@ def stubs(server):
 
 async def settle(server):
     """Wait until the server has freed what the calls used; tell what is left (bytes)."""
-    used = [server.shared_memory_bytes(), sum(usage.private_bytes for usage in server.usage())]
+    used = [shared_memory_bytes(server.shm_prefix), sum(usage.private_bytes for usage in server.usage())]
     for _ in range(20):
         await asyncio.sleep(0.5)
-        now = [server.shared_memory_bytes(), sum(usage.private_bytes for usage in server.usage())]
+        now = [shared_memory_bytes(server.shm_prefix), sum(usage.private_bytes for usage in server.usage())]
         if now >= used:
             break
         used = now

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as triton
-from leftovers import ANY_PORTS, leftovers
+from leftovers import ANY_PORTS, leftovers, shared_memory_bytes
 
 from parley.canaries import CanaryError, ask_canaries, call_canaries, profile_models
 from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
@@ -75,7 +75,7 @@ def test_a_server_serves_and_leaves_nothing(tmp_path, repository):
         assert {usage.name for usage in server.usage()} == {"tritonserver", "echo_0_0", *control}
         assert server.models == ["echo"]
         assert all(usage.rss_bytes > 0 for usage in server.usage())
-        assert server.shared_memory_bytes() >= 1 << 20
+        assert shared_memory_bytes(server.shm_prefix) >= 1 << 20
         with urlopen(f"http://{server.endpoints.metrics}/metrics", timeout=10) as page:
             assert b"nv_inference_request_success" in page.read()
     assert "loaded echo (1 of 1)" in said

@@ -134,8 +134,6 @@ class AsrReply(msgspec.Struct, frozen=True, kw_only=True):
 
     events: list[AsrEvent] = []
     """In the order in which they happened."""
-    speech_probability: float = 0.0
-    """The highest of this piece's 32 ms windows."""
     stream_ms: int = 0
     """Audio received so far."""
     languages: list[str] = []

@@ -133,7 +133,8 @@ class EmbeddedServer:
         self._following = threading.Lock()
         self._supervisor: Supervisor | None = None
         self._log = LogState()
-        self._prefix = ""
+        self.shm_prefix = ""
+        """Prefix of the names of this server's shared memory regions."""
         self._folder = Path()
         self._control = ModelControl(self._folder)
         self._descriptor = -1
@@ -182,11 +183,6 @@ class EmbeddedServer:
     def control(self) -> ModelControl:
         """Reloads models of the running server."""
         return self._control
-
-    @property
-    def shm_prefix(self) -> str:
-        """Prefix of the names of this server's shared memory regions."""
-        return self._prefix
 
     @property
     def folder(self) -> Path:
@@ -318,16 +314,16 @@ class EmbeddedServer:
     def _launch(self, installation: Installation) -> None:
         options = choose_ports(self._settled or self._options)
         backends = assemble_backend(installation, options.state_dir / "backends")
-        self._prefix = cleanup.new_prefix()
+        self.shm_prefix = cleanup.new_prefix()
         self._launched_at = time.time()
-        self._folder = cleanup.make_folder(self._prefix)
+        self._folder = cleanup.make_folder(self.shm_prefix)
         self._control = ModelControl(self._folder)
         own_tls = None
         if self._options.tls is not None:
             try:
                 tls, own_tls = self._options.tls.copy_to(self._folder)
             except LauncherSettingsError:
-                cleanup.remove_folder(self._prefix)  # there is no process with whose end it would go
+                cleanup.remove_folder(self.shm_prefix)  # there is no process with whose end it would go
                 raise
             options = dataclasses.replace(options, tls=tls)
         environment = {
@@ -343,7 +339,7 @@ class EmbeddedServer:
             # Appended to, so that the reader may shorten it.
             with self.log_path.open("ab") as log:
                 self._process = subprocess.Popen(
-                    build_command(installation, options, backends, self._prefix),
+                    build_command(installation, options, backends, self.shm_prefix),
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -363,7 +359,7 @@ class EmbeddedServer:
         self._lock.record(
             self._process.pid,
             self.endpoints.line(),
-            self._prefix,
+            self.shm_prefix,
             str(Path(drain_file).absolute()) if drain_file else "",
         )
 
@@ -572,8 +568,8 @@ class EmbeddedServer:
             self._on_progress(f"process {process.pid} does not end although it was killed")
         if killed and report:
             self._on_progress(f"killed {len(killed)} processes that the server left behind")
-        cleanup.remove_regions(self._prefix)
-        cleanup.remove_folder(self._prefix)
+        cleanup.remove_regions(self.shm_prefix)
+        cleanup.remove_folder(self.shm_prefix)
         cleanup.remove_environments(self._launched_at)
         self.follow_log()
         self._process = None
@@ -581,7 +577,3 @@ class EmbeddedServer:
     def usage(self) -> list[ProcessUsage]:
         """Present resources of the server's processes; empty when it is not running."""
         return usage(self._process.pid) if self._process else []
-
-    def shared_memory_bytes(self) -> int:
-        """Present size of the server's shared memory regions."""
-        return sum(path.stat().st_size for path in cleanup.SHARED_MEMORY.glob(f"{self._prefix}*"))

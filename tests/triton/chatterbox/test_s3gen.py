@@ -79,8 +79,6 @@ def joined(pieces):
         assert chunk.offset == offset
         offset += len(audio)
         assert chunk.end_ms == pytest.approx(1000 * offset / chunk.sample_rate, abs=0.01)
-        assert chunk.first_token * 40 <= chunk.start_ms + 0.01
-        assert chunk.end_token * 40 >= chunk.end_ms - 0.5
     assert [chunk.final for chunk, _ in pieces] == [False] * (len(pieces) - 1) + [True]
     return np.concatenate([audio for _, audio in pieces])
 

@@ -70,7 +70,6 @@ async def test_speaks_in_pieces(model):
     assert completed.finish_reason in ("stop", "length")
     assert len(tokens) > 20
     assert all(0 <= token < 6561 for token in tokens)
-    assert completed.prompt_positions == 34 + len(TEXT) + 4  # both marks of text, two of speech
 
 
 async def test_settings_change_what_is_said(model):
@@ -84,9 +83,8 @@ async def test_settings_change_what_is_said(model):
         await collect(model, request(text=""), text_tokens=[255, 20, 30, 0]),
     ]
     assert all(tokens != plain for tokens, _ in others)
-    again, completed = await collect(model, request())
+    again, _ = await collect(model, request())
     assert again == plain
-    assert completed.cached_positions > 0
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,7 @@ def spoken(*samples):
 
 
 def sounded(*samples, final=True):
-    chunk = AudioChunk(
-        sample_rate=24_000, offset=0, start_ms=0, end_ms=80, first_token=0, end_token=2, final=final
-    )
+    chunk = AudioChunk(sample_rate=24_000, offset=0, start_ms=0, end_ms=80, final=final)
     return [outputs(CHUNK=chunk, AUDIO=audio(*samples))]
 
 

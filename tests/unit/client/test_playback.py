@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from fake_agent import FakeAgent
 
+from parley import protocol
 from parley.errors import OverloadedError
 from parley_client import NO_RETRY, AgentAudio, connect
 from parley_client.audio.device import AudioDevice, PlaybackBuffer
 from parley_client.audio.playout import PlayoutClock
 from parley_client.cli.conversation import PlaybackMarks
-from parley_client.errors import AudioDeviceError
+from parley_client.errors import AudioDeviceError, ClientError
 
 
 def piece(values, response="r"):
@@ -284,11 +285,18 @@ def test_a_last_mark_that_finds_no_room_is_sent_later():
 
 
 async def test_marks_of_a_call_that_has_ended_are_dropped():
-    speaker = PlaybackBuffer(RATE)
-    async with connect(transport=FakeAgent(), retry=NO_RETRY) as call:
+    speaker, agent = PlaybackBuffer(RATE), FakeAgent()
+    async with connect(transport=agent, retry=NO_RETRY) as call:
         marks = PlaybackMarks(call, speaker.played_ms)
         speaker.push(timed_piece(9))
-        await call.hang_up()
+        speaker.read_samples(3)
         marks.update(speaker.playing(), 1.0)
+        await call.hang_up()
+        with pytest.raises(ClientError):
+            call.report_playback("r", 3)
+        marks.update(speaker.playing(), 2.0)
         speaker.read_samples(9)
-        marks.update(speaker.playing(), 1.02)
+        marks.update(speaker.playing(), 2.02)
+    seen = agent.streams[0].seen
+    messages = [protocol.decode_message(frame.message) for frame in seen if frame.message and not frame.start]
+    assert [one.played_ms for one in messages if isinstance(one, protocol.Playback)] == [3]

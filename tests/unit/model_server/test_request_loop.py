@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -223,6 +224,13 @@ def test_a_loop_that_turns_gives_signs_and_one_that_stands_still_gives_none(
     task.cancel()
 
 
-def test_without_a_launcher_nothing_is_written(loop_thread, monkeypatch):
+def test_without_a_launcher_nothing_is_written(loop_thread, monkeypatch, tmp_path):
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    touched = []
+    monkeypatch.setattr(Path, "touch", lambda path, **_: touched.append(path))
     loop_thread.run(Heartbeat().run(), 10)
+    assert touched == []
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    with pytest.raises(TimeoutError):
+        loop_thread.run(Heartbeat(0.001).run(), 0.05)
+    assert set(touched) == {heartbeat_path(tmp_path, os.getpid())}

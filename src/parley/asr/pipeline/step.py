@@ -97,7 +97,6 @@ class PendingChunk(Generic[StreamT]):
         """The reply to the chunk; the times are those of the calls that served it."""
         return AsrReply(
             events=events,
-            speech_probability=round(float(self.probabilities.max(initial=0.0)), 4),
             stream_ms=self.stream.track.received // PER_MS,
             vad_ms=vad_ms if len(self.windows) else 0.0,
             encoder_ms=encoder_ms,

@@ -66,8 +66,5 @@ class AudioChunk(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: float
     end_ms: float
     """The time within the utterance that the samples cover."""
-    first_token: int
-    end_token: int
-    """The tokens (40 ms each) that overlap the samples, half-open."""
     final: bool
     """Whether it is the last one."""

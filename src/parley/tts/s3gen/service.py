@@ -34,7 +34,6 @@ from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
 from parley.tts.s3gen.scheduling import PlayoutSchedule, S3GenLimits, Work, choose_batch
 from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
 from parley.tts.s3gen.utterance import AudioUtterance, Plan
-from parley.tts.t3.request import TOKENS_PER_SECOND
 
 _log = logging.getLogger(__name__)
 _RATES = (8_000, 48_000)
@@ -323,7 +322,5 @@ def _describe(utterance: AudioUtterance, samples: int) -> AudioChunk:
         offset=begin,
         start_ms=round(1000 * begin / rate, 3),
         end_ms=round(1000 * end / rate, 3),
-        first_token=begin * TOKENS_PER_SECOND // rate,
-        end_token=min(-(-end * TOKENS_PER_SECOND // rate), utterance.tokens),
         final=utterance.finished,
     )

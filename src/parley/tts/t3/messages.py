@@ -75,9 +75,6 @@ class TokensCompleted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     """The end of the utterance; ``TOKENS`` is empty."""
 
     finish_reason: Literal["stop", "length", "abort"]
-    prompt_positions: int = 0
-    cached_positions: int = 0
-    """Positions of the prompt that the prefix cache served."""
     generated_tokens: int = 0
     """Marks included."""
     spoken_tokens: int = 0

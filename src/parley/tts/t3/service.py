@@ -154,8 +154,6 @@ class SpeechTokenService:
         self._admission.was_aborted(request.request_id)
         completed = TokensCompleted(
             finish_reason=last.finish_reason,
-            prompt_positions=len(generation.prompt.ids),
-            cached_positions=last.cached_tokens,
             generated_tokens=generated,
             spoken_tokens=chunker.sent,
         )

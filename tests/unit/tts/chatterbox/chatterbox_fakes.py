@@ -129,8 +129,6 @@ class FakeAudio:
                     offset=done * per_token,
                     start_ms=done * 40.0,
                     end_ms=end * 40.0,
-                    first_token=done,
-                    end_token=end,
                     final=last,
                 ),
                 audio,

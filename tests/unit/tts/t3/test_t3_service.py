@@ -33,7 +33,7 @@ async def test_tokens_are_sent_without_marks():
     events = await collect(service(engine), utterance())
     assert events[:-1] == [(TokensDrawn(offset=0), [1, 2]), (TokensDrawn(offset=2), [3, 4])]
     assert events[-1] == (
-        TokensCompleted(finish_reason="stop", prompt_positions=44, generated_tokens=7, spoken_tokens=4),
+        TokensCompleted(finish_reason="stop", generated_tokens=7, spoken_tokens=4),
         [],
     )
 
