@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
+from word_errors import word_errors
 
 from parley.asr.families import load_model, new_reader
 from parley.asr.families.moonshine import FILES
@@ -30,8 +31,11 @@ from parley.canaries import ask_canaries
 from parley.engines.registry import RECOGNIZERS
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.runtime.onnx import open_session
+from parley.runtime.onnx import Stop, open_session
 from parley.triton.grpc_client import LoopbackClient
+from parley.tts.english.pronouncer import EnglishFrontEnd, load_pronouncer
+from parley.tts.kokoro import network as kokoro
+from parley.tts.normalization.normalizer import TextNormalizer
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 from parley_client.stages import Transcriber, open_server
 
@@ -47,6 +51,11 @@ SAID = (
     "foolishness it was the epoch of belief"
 )
 LASTS_S = 10.4
+REPEATED = (
+    "Can you hear me? Can you hear me? Can you hear me? I want to cancel my order.",
+    "Are you there? Are you there? Are you there? Please book a table for two.",
+    "I want to cancel. I want to cancel. I want to cancel. My name is Ann.",
+)
 QUIET = np.zeros(12_800, np.int16)
 CHUNK = 1_280
 MODELS = ("silero_vad", "moonshine", "moonshine_transcribe")
@@ -132,6 +141,27 @@ def test_a_name_that_is_expected_is_written_as_it_was_said(reader, speech):
     assert "age of Wisdom" in boosted
     misled = reader.read(stretch, reader.options("en", ["Ljubljana", "quarterly report"], 1.0)).text
     assert misled == plain_text
+
+
+@pytest.fixture(scope="module")
+def say():
+    """What Kokoro makes of a text, i16 at 16 kHz."""
+    pronouncer = load_pronouncer(MODELS_DIR / "misaki-en", MODELS_DIR / "g2p-en")
+    front_end = EnglishFrontEnd(TextNormalizer({}, tags=False), pronouncer)
+    voices = kokoro.load_network(MODELS_DIR / "kokoro-82m", {"en": front_end}, threads=1)
+
+    def say(text):
+        sound = voices.make(voices.pronounce(text, "en"), "bf_emma", Stop())
+        audio = soxr.resample(sound.audio, kokoro.SAMPLE_RATE, 16_000)
+        return (audio * 32_767).clip(-32_768, 32_767).astype(np.int16)
+
+    return say
+
+
+@pytest.mark.parametrize("text", REPEATED)
+def test_read_of_a_phrase_said_three_times_keeps_it_and_what_follows(reader, say, text):
+    wrong = word_errors(plain(text), plain(reader.read(say(text), ReadOptions()).text))
+    assert wrong <= 2
 
 
 async def hear(port, key, audio):
