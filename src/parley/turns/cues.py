@@ -160,8 +160,12 @@ class Rules:
         named = next((entry for entry in self._digit_names if _contains(words, entry[0])), None)
         begin = _position(words, named[0]) + len(named[0]) if named else 0
         count, first = self._count_digits(words, begin)
-        lengths = named[1] if named else self._digit_lengths
-        least = self._least_digits(words, first, named=bool(named))
+        lengths, least = named[1] if named else self._digit_lengths, 1
+        if not named:
+            zero = self._begins_with_zero(words[first:])
+            # A number that begins with a zero is rather one of a telephone than a year or a code.
+            lengths = [length for length in lengths if not zero or length > 4]
+            least = 2 if zero else self._least_digits(words, first)
         # More digits than any number has are none of ours to wait for.
         if least <= count < max(lengths) and count not in lengths:
             return Cue("digits", " ".join(words[first:]))
@@ -184,15 +188,13 @@ class Rules:
             count, first = count + length, first - 1
         return count, first
 
-    def _least_digits(self, words: Sequence[str], first: int, *, named: bool) -> int:
+    def _begins_with_zero(self, said: Sequence[str]) -> bool:
+        return bool(said) and (said[0] == self._zero or (said[0][0] == "0" and "." not in said[0]))
+
+    def _least_digits(self, words: Sequence[str], first: int) -> int:
         """How many digits, from the first on, are a number in progress."""
-        if named:
-            return 1
-        said = words[first:]
-        if said and (said[0] == self._zero or (said[0][0] == "0" and "." not in said[0])):
-            return 2
         # A single "911" in a sentence is no run.
-        return self._digit_run if len(said) > 1 or first == 0 else max(self._digit_lengths)
+        return self._digit_run if len(words) - first > 1 or first == 0 else max(self._digit_lengths)
 
     def _digits_in(self, word: str) -> int:
         """How many digits a word stands for."""
