@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,9 +14,13 @@ from parley.chat import ChatMessage
 from parley.errors import ContextTooLongError, InvalidMessageError
 from parley.protocol import Tool
 
-PartT = TypeVar("PartT", ChatMessage, Tool)
 _MIN_ANSWER = 128
 """Tokens that every answer may have: about 90 words of English."""
+_MESSAGE_TOKENS = 4
+"""Tokens that a template writes for any message: its beginning, its role and its end."""
+_TOKEN_BYTES = 8
+"""Bytes of JSON for each token of the context window; texts have three to five."""
+_TAG = re.compile(r"<[^<>\s{}'\"\\]+>")
 
 
 class ChatTokenizer(Protocol):
@@ -30,6 +35,15 @@ class ChatTokenizer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The tokens of a text."""
+        ...
+
+    def get_added_vocab(self) -> Mapping[str, int]:
+        """Texts that are always one token: what templates write, such as ``<tool_call>``."""
+        ...
+
+    @property
+    def chat_template(self) -> Any:
+        """A template of Jinja, several by name, or None."""
         ...
 
 
@@ -66,9 +80,7 @@ class PromptBuilder:
         self._options = options
         self._rendering = rendering or TemplateRendering()
         self._example_tokens: dict[int, int] = {}  # by their number
-        self._special = tuple(
-            token for token in getattr(tokenizer, "all_special_tokens", ()) if len(token) > 2
-        )
+        self._marks = _marks(tokenizer)
 
     def build(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], max_tokens: int, prefix: str = ""
@@ -80,13 +92,13 @@ class PromptBuilder:
             ContextTooLongError: no room is left for an answer of 128 tokens, or of ``max_tokens`` if these
                 are fewer. An answer that had less would end in the middle of a sentence.
         """
-        rendered = self._rendering.render(
-            [self._without_special(message) for message in messages],
-            [self._without_special(tool) for tool in tools],
-        )
+        part = msgspec.json.encode(_Part(list(messages), list(tools), prefix))
+        self._check_size(len(messages), len(part))
+        messages, tools, prefix = self._without_marks(part, messages, tools, prefix)
+        rendered = self._rendering.render(messages, tools)
         ids = list(self._ids(rendered.conversation, rendered.tools))
         if prefix:
-            opened = self._rendering.open(self._text_without_special(prefix), tools)
+            opened = self._rendering.open(prefix, tools)
             ids += self._tokenizer.encode(opened, add_special_tokens=False)
         room = self._max_length - len(ids)
         needed = min(max_tokens, _MIN_ANSWER)
@@ -117,23 +129,47 @@ class PromptBuilder:
             self._example_tokens[len(examples)] = len(with_them) - len(without)
         return self._example_tokens[len(examples)]
 
-    def _without_special(self, part: PartT) -> PartT:
-        """A message or a tool whose texts hold none of the tokens that only the template may write.
+    def _check_size(self, messages: int, size: int) -> None:
+        """Refuse what is certainly too long before it is rendered, which takes as long as it is."""
+        most, most_bytes = self._max_length // _MESSAGE_TOKENS, self._max_length * _TOKEN_BYTES
+        if messages > most or size > most_bytes:
+            raise ContextTooLongError(
+                f"the conversation has {messages} messages and {size} bytes with its tools; the model takes "
+                f"at most {most} messages and {most_bytes} bytes"
+            )
+
+    def _without_marks(
+        self, part: bytes, messages: Sequence[ChatMessage], tools: Sequence[Tool], prefix: str
+    ) -> tuple[Sequence[ChatMessage], Sequence[Tool], str]:
+        """The parts without the marks that only the template may write; ``part`` is their JSON.
 
         A tokenizer takes ``<|im_end|>`` in a text for the token itself: what a web page says through a tool
-        could end the turn and begin one of the system's.
+        could end the turn and begin one of the system's, or be another tool's result.
         """
-        if not self._special:
-            return part
-        text = msgspec.json.encode(part).decode()
-        if not any(token in text for token in self._special):
-            return part
-        return msgspec.json.decode(self._text_without_special(text), type=type(part))
+        text = part.decode()
+        found = [mark for mark in self._marks if mark in text]
+        if not found:
+            return messages, tools, prefix
+        # The longest first: one may contain another.
+        for mark in found:
+            text = text.replace(mark, f"{mark[0]} {mark[1:]}")
+        clean = msgspec.json.decode(text, type=_Part)
+        return clean.messages, clean.tools, clean.prefix
 
-    def _text_without_special(self, text: str) -> str:
-        for token in self._special:
-            text = text.replace(token, f"{token[0]} {token[1:]}")
-        return text
+
+class _Part(msgspec.Struct):
+    """What a prompt has from outside."""
+
+    messages: list[ChatMessage]
+    tools: list[Tool]
+    prefix: str
+
+
+def _marks(tokenizer: ChatTokenizer) -> list[str]:
+    """Tokens of the tokenizer that are no words, and tags of the template; the longest first."""
+    marks = {*tokenizer.get_added_vocab(), *_TAG.findall(str(tokenizer.chat_template))}
+    # Some tokenizers have tokens for lines and columns of blanks.
+    return sorted((mark for mark in marks if len(mark.strip()) > 2), key=len, reverse=True)
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,12 @@ class ScriptedEngine:
 
 
 class WordTokenizer:
-    """One token per word of the rendered conversation."""
+    """One token per word of the rendered conversation; ``added`` are tokens of the template."""
 
-    def __init__(self):
+    chat_template = None
+
+    def __init__(self, *added):
+        self._added = added
         self.conversation = None
         self.options = None
 
@@ -64,3 +67,6 @@ class WordTokenizer:
     def encode(self, text, *, add_special_tokens):
         assert not add_special_tokens
         return text.split()
+
+    def get_added_vocab(self):
+        return {token: number for number, token in enumerate(self._added)}

@@ -206,5 +206,7 @@ def _call(call: ToolCall, functions: dict[str, Function]) -> str:
 
 
 def _result(message: ChatMessage, calls: dict[str, str]) -> dict[str, Any]:
-    # What a web page says is no more than what the caller says.
-    return {"role": "user", "content": f"{calls.get(message.tool_call_id, 'It')} returned {message.content}"}
+    # What a web page says is no more than what the caller says, and in one line: the next one could be the
+    # result of another call.
+    result = " ".join(message.content.splitlines())
+    return {"role": "user", "content": f"{calls.get(message.tool_call_id, 'It')} returned {result}"}
