@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 from parley.protocol import Tool
 
 
@@ -21,6 +23,14 @@ class ToolOutcome:
     def failed(cls, reason: str) -> ToolOutcome:
         """A failure, as the language model gets it."""
         return cls({"error": reason}, is_error=True)
+
+
+def read_value(text: str) -> Any:
+    """The JSON value in a tool's text, else the text: as a string, JSON would be encoded once more."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
 
 
 class ServerTools(Protocol):

@@ -13,7 +13,7 @@ import httpx2
 import msgspec
 
 from parley.protocol import Tool
-from parley.tools.base import ToolOutcome
+from parley.tools.base import ToolOutcome, read_value
 from parley.tools.settings import HttpToolSettings
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -203,11 +203,11 @@ class HttpTool:
         text = body.decode(errors="replace")
         status = response.status_code
         if response.is_success:
-            return ToolOutcome(self._hide_secrets(_value(text)))
+            return ToolOutcome(self._hide_secrets(read_value(text)))
         if response.is_redirect:
             return self._failed(f"HTTP {status}: redirects are not followed")
         self._log_failure(f"HTTP {status}")
-        value = _value(text)
+        value = read_value(text)
         answer = self._hide_secrets(value)
         if answer != value:
             text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
@@ -235,11 +235,3 @@ class HttpTool:
 
 class _TooLongError(Exception):
     """The answer is longer than allowed."""
-
-
-def _value(text: str) -> Any:
-    """JSON if it is any, else the text."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text

@@ -25,7 +25,7 @@ from mcp_types import Tool as McpTool
 
 from parley.protocol import Tool
 from parley.tools.addresses import GuardedTransport, make_client
-from parley.tools.base import ToolOutcome
+from parley.tools.base import ToolOutcome, read_value
 from parley.tools.schema import SchemaError, argument_schema
 from parley.tools.settings import McpServerSettings, ToolSettings, expand_headers
 
@@ -266,13 +266,17 @@ def _problem(tool: Tool) -> str:
 
 
 def _outcome(result: CallToolResult) -> ToolOutcome:
-    if result.structured_content is not None:
-        return ToolOutcome(result.structured_content, result.is_error)
+    structured = result.structured_content
+    if structured is not None:
+        # The MCP libraries' own form of a text.
+        wraps_text = structured.keys() == {"result"} and isinstance(structured["result"], str)
+        output = {"result": read_value(structured["result"])} if wraps_text else structured
+        return ToolOutcome(output, result.is_error)
     texts = [
         block.text if isinstance(block, TextContent) else f"[{block.type} left out]"
         for block in result.content
     ]
-    return ToolOutcome("\n".join(texts), result.is_error)
+    return ToolOutcome(read_value("\n".join(texts)), result.is_error)
 
 
 def _kind(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from typing import Annotated
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import CallToolResult, TextContent
 from pydantic import Field
 
 FOLDER = Path(sys.argv[1])
@@ -39,6 +40,12 @@ def trace(context: Context) -> str:
     """Say which span called."""
     meta = context.request_context.meta or {}
     return str(meta.get("traceparent"))
+
+
+@server.tool()
+def text(value: str) -> CallToolResult:
+    """Return a text and no structured content."""
+    return CallToolResult(content=[TextContent(text=value)])
 
 
 @server.tool()

@@ -112,6 +112,25 @@ async def program(request, tmp_path):
             assert not psutil.pid_exists(int(note[4:])), "the program goes on"
 
 
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ('{"degrees": 8}', '{"degrees":8}'),
+        ("[1, 2]", "[1,2]"),
+        ("Sunny, {8} degrees", '"Sunny, {8} degrees"'),
+        ("[" * 5_000, f'"{"[" * 5_000}"'),
+    ],
+)
+async def test_text_result_that_is_json_is_not_encoded_twice(tmp_path, text, result):
+    settings = Program("stdio", tmp_path).settings(tools=["text", "variable"], environment=["TEXT"])
+    async with opened(settings, {"TEXT": text}) as box:
+        desk = ToolExecutor([], lambda _: None, AgentConfig(max_tool_output=10_000), box)
+        call = ToolCall(id="a", name="text", arguments={"value": text})
+        assert await desk.call(1, call) == result
+        call = ToolCall(id="b", name="variable", arguments={"name": "TEXT"})
+        assert await desk.call(1, call) == f'{{"result":{result}}}'
+
+
 async def test_allowed_tools_are_offered_and_run(program):
     async with opened(program.settings(tools=["add", "fail", "missing"], prefix="p_")) as box:
         assert [tool.name for tool in box.tools] == ["p_add", "p_fail"]
