@@ -55,6 +55,22 @@ def test_a_response_has_openais_order_of_events(session):
     assert len({event["response_id"] for event in events if "response_id" in event}) == 1
 
 
+def test_response_that_reaches_max_output_tokens_is_incomplete(session):
+    session.user_says("hello")
+    session.agent_says("Hello! How")
+    session.on_agent(
+        protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=500, finish_reason="length"),
+        protocol.TurnMetrics(turn=1, prompt_tokens=30, completion_tokens=5),
+    )
+    events = session.take()
+    response = events[-1]["response"]
+    assert (response["status"], response["output"][0]["status"]) == ("incomplete", "incomplete")
+    assert response["status_details"] == {"type": "incomplete", "reason": "max_output_tokens"}
+    assert response["usage"]["output_tokens"] == 5
+    sent = b"".join(base64.b64decode(event["delta"]) for event in events if "audio.delta" in event["type"])
+    assert len(sent) == 24_000
+
+
 def test_the_wait_for_usage_is_bounded(session):
     session.user_says("hello")
     session.agent_says("Hello!")

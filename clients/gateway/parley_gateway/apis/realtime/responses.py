@@ -130,14 +130,14 @@ class Response:
             return True
         return _letters(message.text) <= _letters(message.spoken)
 
-    def finish_content(self, *, complete: bool) -> None:
-        """End the open message."""
+    def finish_content(self, *, complete: bool, cut: bool = False) -> None:
+        """End the open message; ``cut``: the limit of tokens ended it, and all of its audio was sent."""
         message = self._message
         if message is None or not message.open:
             return
         message.open = False
         body, text = message.stored.body, message.text
-        body["status"] = "completed" if complete else "incomplete"
+        body["status"] = "completed" if complete and not cut else "incomplete"
         if self.style.writes_only:
             body["content"] = [{"type": "output_text", "text": text}]
             self._emit_part("response.output_text.done", message, text=text)
@@ -344,8 +344,12 @@ class Responses:
                 response.call(event)
             case protocol.ResponseDone():
                 self._ended_turn = event.turn
-                response.finish_content(complete=True)
-                self._end("failed" if response.failure else "completed", None, _USAGE_S)
+                cut = event.finish_reason == "length"
+                response.finish_content(complete=True, cut=cut)
+                if cut and not response.failure:
+                    self._end("incomplete", "max_output_tokens", _USAGE_S)
+                else:
+                    self._end("failed" if response.failure else "completed", None, _USAGE_S)
                 return
         if response.calls:
             self._wait_for_rest(response)
