@@ -25,6 +25,7 @@ from parley.errors import (
 )
 from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCalled
 from parley.llm.prompt import described, plain_message
+from parley.llm.replies import overlap
 from parley.tts.text import ends_sentence
 
 _CONNECT_S = 5.0
@@ -36,6 +37,7 @@ _MOST_CALLS = 32
 _MOST_CONNECTIONS = 64
 _DATA = b"data:"
 _DONE = b"[DONE]"
+_THOUGHT, _THOUGHT_END = "<think>", "</think>"
 _FILTERED = "content_filter"
 
 
@@ -59,14 +61,10 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _CachedTokens(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt_tokens_details: _CachedTokens | None = None
+    # Not `cached_tokens`: all sessions have one key there, and each would read what others have said.
 
 
 class _Chunk(msgspec.Struct):
@@ -204,6 +202,43 @@ class OpenAiChatModel:
         return body
 
 
+class _SpokenText:
+    """Leaves out what a model writes between ``<think>`` and ``</think>``, in pieces of any size."""
+
+    def __init__(self, *, continued: bool) -> None:
+        self._held = ""  # text that may become a tag
+        self._thinks = False
+        self._begins = not continued  # white space before the first word is no text
+
+    def feed(self, text: str) -> str:
+        """Read a piece; returns the text in it that is certainly no thought."""
+        seen, spoken, at = self._held + text, [], 0
+        while (end := seen.find(self._tag, at)) >= 0:
+            spoken.append(self._take(seen[at:end]))
+            at = end + len(self._tag)
+            self._thinks = not self._thinks
+        sure = max(at, len(seen) - overlap(seen, self._tag))
+        spoken.append(self._take(seen[at:sure]))
+        self._held = seen[sure:]
+        return "".join(spoken)
+
+    def finish(self) -> str:
+        """The text that was held back, at the end of the answer."""
+        spoken, self._held = self._take(self._held), ""
+        return spoken
+
+    @property
+    def _tag(self) -> str:
+        return _THOUGHT_END if self._thinks else _THOUGHT
+
+    def _take(self, text: str) -> str:
+        if self._thinks:
+            return ""
+        text = text.lstrip() if self._begins else text
+        self._begins = self._begins and not text
+        return text
+
+
 class _Answer:
     """Events out of the pieces of one answer; tool calls are complete at its end.
 
@@ -214,6 +249,7 @@ class _Answer:
         self._name = name
         self._prefix = prefix
         self._held = ""  # text that may be the prefix
+        self._spoken = _SpokenText(continued=bool(prefix))
         self._calls: dict[int, list[str]] = {}  # the name, then pieces of the arguments
         self._reason = ""
         self._usage = _Usage()
@@ -225,8 +261,8 @@ class _Answer:
         events: list[LlmEvent] = []
         for choice in chunk.choices[:1]:
             self._reason = choice.finish_reason or self._reason
-            if choice.delta.content:
-                events += self._new_text(choice.delta.content)
+            if choice.delta.content and (text := self._spoken.feed(choice.delta.content)):
+                events += self._new_text(text)
             for delta in choice.delta.tool_calls or ():
                 self._add(delta)
         return events
@@ -247,16 +283,16 @@ class _Answer:
             raise InferenceError("the chat server withheld the rest of its answer")
         if self._calls and self._reason == "length":
             raise InvalidModelOutputError("the answer ended within a tool call")
-        events: list[LlmEvent] = [TextDelta(text=self._held)] if self._held else []
+        last = self._spoken.finish()
+        events: list[LlmEvent] = [*self._new_text(last)] if last else []
+        events += [TextDelta(text=self._held)] if self._held else []
         events += [
             ToolCalled(call=_call(f"{self._name}-{number}", pieces))
             for number, (_, pieces) in enumerate(sorted(self._calls.items()))
         ]
-        details = self._usage.prompt_tokens_details
         completed = Completed(
             finish_reason="tool_calls" if self._calls else "length" if self._reason == "length" else "stop",
             prompt_tokens=self._usage.prompt_tokens,
-            cached_tokens=(details.cached_tokens or 0) if details else 0,
             completion_tokens=self._usage.completion_tokens,
         )
         return [*events, completed]

@@ -188,7 +188,7 @@ class ToolStream(AnswerParser):
             self._add_text(before.rstrip(), pieces)
             self._held, self._call, self._has_text = "", [], False
             return rest
-        sure = len(seen) - _overlap(seen, _OPEN)
+        sure = len(seen) - overlap(seen, _OPEN)
         sure = len(seen[:sure].rstrip())
         self._add_text(seen[:sure], pieces)
         self._held = seen[sure:]
@@ -210,7 +210,7 @@ class ToolStream(AnswerParser):
         return seen[end + len(_CLOSE) :]
 
 
-def _overlap(text: str, tag: str) -> int:
+def overlap(text: str, tag: str) -> int:
     """How many characters at the end of ``text`` may be the beginning of ``tag``."""
     for size in range(min(len(text), len(tag) - 1), 0, -1):
         if tag.startswith(text[-size:]):

@@ -117,6 +117,30 @@ async def test_the_span_goes_with_the_request():
     assert "traceparent" not in server.headers[1]
 
 
+@pytest.mark.parametrize("size", [1, 3, 1_000])
+@pytest.mark.parametrize(
+    ("written", "prefix", "spoken"),
+    [
+        ("<think>Tea is wanted.</think>\n\nHere is your tea.", "", "Here is your tea."),
+        ("\n<think>\n\n</think>\n\nTea.", "", "Tea."),
+        ("Wait.<think>Which?</think> Green <think>or</think>black.", "", "Wait. Green black."),
+        ("<think>It goes on and on", "", ""),
+        ("a < b, <b>c</b>, </think> and <thin", "", "a < b, <b>c</b>, </think> and <thin"),
+        ("<think>On.</think> is ten.", "It", " is ten."),
+        (" is ten.", "It", " is ten."),
+        ("<think>On.</think>It is ten.", "It", " is ten."),
+        ("<think></think>" * 60_000 + "Tea.", "", "Tea."),
+    ],
+)
+async def test_thoughts_of_a_remote_model_are_not_text(written, prefix, spoken, size):
+    size = max(size, len(written) // 1_000)
+    pieces = [delta(content=written[at : at + size]) for at in range(0, len(written), size)]
+    asked = msgspec.structs.replace(request(), prefix=prefix)
+    async with chatting(*pieces, delta("stop"), DONE, continuation="message") as (chat, _):
+        *texts, _ = await collect(chat.generate(asked))
+    assert "".join(event.text for event in texts) == spoken
+
+
 async def test_text_and_usage():
     pieces = (
         delta(role="assistant", content=""),
@@ -129,7 +153,7 @@ async def test_text_and_usage():
     assert events == [
         TextDelta(text="It is "),
         TextDelta(text="ten."),
-        Completed(finish_reason="stop", prompt_tokens=9, cached_tokens=5, completion_tokens=4),
+        Completed(finish_reason="stop", prompt_tokens=9, completion_tokens=4),
     ]
     assert server.requests == [
         {
