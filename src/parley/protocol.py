@@ -244,6 +244,9 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     sampling: SamplingOptions = SamplingOptions()
     greeting: str | None = None
     """Spoken verbatim at the start. Empty: no greeting. None: the server's greeting, if it has one."""
+    cache_salt: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    """Sessions with one salt share the language model's prefix cache. Empty: the session shares it with no
+    other. A gateway sets it for each key, whatever its client sends."""
     traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT)] = ""
     """W3C Trace Context of the caller: spans of the session are below it. Empty: the session is a trace of
     its own, if the server records any."""

@@ -192,7 +192,8 @@ class Calls:
         """
         self.check_room(principal)
         check_start(start)
-        start = with_trace(start)
+        # A client that could name a salt could read in `cached_tokens` what others have said.
+        start = msgspec.structs.replace(with_trace(start), cache_salt=principal.cache_salt)
         self._idle.clear()
         try:
             async with AsyncExitStack() as stack:

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from parley.chat import ChatMessage
 from parley.engines.qwen3 import MODEL, Qwen3ChatModel
-from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling
+from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling, new_cache_salt
 from parley.protocol import Tool
 from parley.triton.grpc_client import GrpcModelClient
 from parley_client.stages.server import ClosedAtTheEnd, StageServer
@@ -34,12 +34,16 @@ class Generation(ClosedAtTheEnd):
         server: where the model is.
         model: its name.
         timeout_s: seconds until the first event of an answer, or the next one, is overdue.
+        cache_salt: answers with one salt share the prefix cache. Empty: only these answers do.
     """
 
-    def __init__(self, server: StageServer, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, server: StageServer, *, model: str = MODEL, timeout_s: float = 30.0, cache_salt: str = ""
+    ) -> None:
         self._client = GrpcModelClient(lambda: server.channel)
         self._model = Qwen3ChatModel(self._client, model=model, timeout_s=timeout_s)
         self._name = model
+        self._cache_salt = cache_salt or new_cache_salt()
         self._requests = Requests()
 
     def answer(
@@ -70,6 +74,7 @@ class Generation(ClosedAtTheEnd):
             tools=list(tools),
             sampling=sampling or Sampling(),
             priority=priority,
+            cache_salt=self._cache_salt,
             traceparent=traceparent,
         )
         return ModelStream(

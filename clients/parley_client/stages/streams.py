@@ -102,13 +102,16 @@ class ModelStream(Generic[ItemT]):
 
     async def abort(self) -> None:
         """Stop the model; returns when it has confirmed. The iteration gets what is on its way, then ends."""
+        was_over = self._is_over
         self.stop()
+        if self._begun:
+            self._is_over = was_over
         if self._stopping is not None:
             await asyncio.shield(self._stopping)
 
     def stop(self) -> None:
-        """Do the same as :meth:`abort`, without waiting."""
-        if self._begun and not self._is_over:
+        """Stop the model without waiting, and end the iteration."""
+        if self._begun and not self._is_over and self._stopping is None:
             self._stopping = self._requests.stop_model(self._stop(), f"stopping {self._what}")
             self._requests.end(self)
         self._is_over = True

@@ -14,7 +14,7 @@ from parley.agent.config import AgentDeadlines
 from parley.chat import ChatMessage
 from parley.engines.base import ChatModel
 from parley.errors import ModelUnavailableError, ParleyError, ShuttingDownError
-from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling
+from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling, new_cache_salt
 from parley.protocol import Tool
 from parley.timeouts import best_effort, loop_time, with_timeout
 
@@ -26,6 +26,27 @@ _LONGEST_PAUSE_S = 1.0
 meanwhile.
 """
 _log = logging.getLogger(__name__)
+
+
+class SaltedChat:
+    """:class:`parley.engines.base.ChatModel` with the prefix cache of one session or tenant.
+
+    Args:
+        chat: gets the requests.
+        salt: of all requests; empty: a new one.
+    """
+
+    def __init__(self, chat: ChatModel, salt: str) -> None:
+        self._chat = chat
+        self._salt = salt or new_cache_salt()
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
+        """Stream the answer."""
+        return self._chat.generate(msgspec.structs.replace(request, cache_salt=self._salt))
+
+    async def abort(self, request_id: str) -> None:
+        """Stop ``generate`` of this id."""
+        await self._chat.abort(request_id)
 
 
 async def generate(

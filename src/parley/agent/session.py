@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import get_args
 
@@ -19,6 +20,7 @@ from parley.agent.audio_recognition import AudioRecognition
 from parley.agent.checkpoints import Checkpoints, HandledMessages, Snapshot
 from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
+from parley.agent.generation import SaltedChat
 from parley.agent.metrics import AgentMetrics, SessionMetrics
 from parley.agent.ports import Engines, Outlet, Reason
 from parley.agent.session_updates import SessionUpdates
@@ -76,12 +78,13 @@ class AgentSession:
         self._resumed = resume is not None
         start = msgspec.structs.replace(start, resume=None)
         self._start = start
-        self._engines = engines
+        engines = self._engines = replace(engines, chat=SaltedChat(engines.chat, start.cache_salt))
         self._outlet = outlet
         self._config = config
         name = make_engine_name(session_id)
         # Health checks come every few seconds.
-        self._level = logging.DEBUG if session_id.startswith(protocol.CANARY_PREFIX) else logging.INFO
+        self._is_canary = session_id.startswith(protocol.CANARY_PREFIX)
+        self._level = logging.DEBUG if self._is_canary else logging.INFO
         self._trace = self._begin_trace()
         # Of what is logged by a request of the client, or in tasks that it begins.
         with self._log_ids():
@@ -111,9 +114,8 @@ class AgentSession:
             on_chunk=self._metrics.on_chunk,
             resume=resume,
         )
-        is_canary = session_id.startswith(protocol.CANARY_PREFIX)
         self._checkpoints = (
-            Checkpoints(self._snapshot, self._emit) if start.checkpoints and not is_canary else None
+            Checkpoints(self._snapshot, self._emit) if start.checkpoints and not self._is_canary else None
         )
         self._messages = HandledMessages((resume.state.handled or 0) if resume else 0)
         self._held: list[tuple[protocol.ServerEvent, NDArray[np.int16] | None]] | None = None
@@ -294,7 +296,7 @@ class AgentSession:
 
     def _begin_trace(self) -> Trace:
         tracing = self._engines.tracing
-        if tracing is None or self.session_id.startswith(protocol.CANARY_PREFIX):
+        if tracing is None or self._is_canary:
             return NO_TRACE
         attributes = {"gen_ai.conversation.id": self.session_id, "parley.language": self._start.language}
         return tracing.begin("call", self._start.traceparent, attributes)
@@ -420,6 +422,8 @@ class AgentSession:
 
     def _warm_up(self) -> None:
         """Prefill the prompt's prefix, once an earlier warm-up, which is cancelled, has ended."""
+        if self._is_canary:  # no answer follows, and a model elsewhere is paid for each request
+            return
         for task in self._warmings:
             task.cancel()
         task = asyncio.create_task(self._run_warm_up(), name=f"{self.session_id} warm-up")

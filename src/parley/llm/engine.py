@@ -50,6 +50,8 @@ class EngineRequest:
     """Constrains the text, in the form of vLLM's structured outputs; None: anything."""
     skip_special_tokens: bool = True
     """Whether tokens that are no text are left out of the text."""
+    cache_salt: str = ""
+    """The prefix cache is shared with requests of the same salt only. Empty: with all that have none."""
     traceparent: str = ""
 
 

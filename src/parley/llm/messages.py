@@ -7,6 +7,7 @@ error whose text is :meth:`parley.errors.ParleyError.to_wire`.
 
 from __future__ import annotations
 
+import secrets
 from enum import IntEnum
 from typing import Literal, TypeAlias
 
@@ -63,6 +64,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op",
     """Text that the message begins with. The model goes on behind it, and the events have only what is
     new."""
     priority: Priority = Priority.ANSWER
+    cache_salt: str = ""
+    """Requests with one salt share the prefix cache. Empty: the request shares it with no other."""
     traceparent: str = ""
     """Span of the caller (W3C Trace Context): those of the model are below it. Empty: there is none."""
 
@@ -94,13 +97,18 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     finish_reason: Literal["stop", "length", "tool_calls", "abort"]
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens served from the prefix cache."""
+    """Prompt tokens served from the part of the prefix cache that has the request's salt."""
     example_tokens: int = 0
     """Prompt tokens of examples that the model is shown in every conversation."""
     completion_tokens: int = 0
 
 
 LlmEvent: TypeAlias = TextDelta | ToolCalled | Completed
+
+
+def new_cache_salt() -> str:
+    """A salt that no other request has."""
+    return secrets.token_hex(16)
 
 
 def choose_sampling(options: SamplingOptions, default: Sampling) -> Sampling:

@@ -11,7 +11,15 @@ from dataclasses import replace
 from parley.chat import ToolCall
 from parley.errors import InferenceError, InvalidInputError, InvalidModelOutputError
 from parley.llm.engine import Engine, EngineRequest, EngineTimes, Progress
-from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCalled, check_sampling
+from parley.llm.messages import (
+    Completed,
+    GenerateRequest,
+    LlmEvent,
+    TextDelta,
+    ToolCalled,
+    check_sampling,
+    new_cache_salt,
+)
 from parley.llm.prompt import Prompt, PromptBuilder
 from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, TextPiece
 from parley.runtime.admission import Admission
@@ -96,7 +104,7 @@ class ChatService:
         )
         last = Progress()
         times: EngineTimes | None = None
-        calls = tokens = 0
+        calls = tokens = cached = 0
         engine_request = EngineRequest(
             request.request_id,
             prompt.ids,
@@ -107,6 +115,7 @@ class ChatService:
             request.priority,
             reply.structural_tag,
             reply.skip_special_tokens,
+            request.cache_salt or new_cache_salt(),
             span.traceparent,
         )
         try:
@@ -114,13 +123,14 @@ class ChatService:
                 async for step in progress:
                     last, times = step, step.times or times
                     tokens += step.tokens
+                    cached = max(cached, step.cached_tokens)  # the report of an abort may not have it
                     for piece in _read(reply, step):
                         event = _event(piece, f"{request.request_id}-{calls}")
                         calls += isinstance(event, ToolCalled)
                         yield event
         finally:
             # Also of a request that was aborted or has failed.
-            _record(span, request, prompt, last, tokens)
+            _record(span, request, prompt, replace(last, cached_tokens=cached), tokens)
             if times is not None:
                 times.record(span)
         if last.finish_reason is None:
@@ -128,7 +138,7 @@ class ChatService:
         yield Completed(
             finish_reason="tool_calls" if calls and last.finish_reason == "stop" else last.finish_reason,
             prompt_tokens=len(prompt.ids),
-            cached_tokens=last.cached_tokens,
+            cached_tokens=cached,
             example_tokens=prompt.example_tokens,
             completion_tokens=tokens,
         )

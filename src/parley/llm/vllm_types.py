@@ -56,7 +56,10 @@ class TextTranslation:
 
     def prompt(self, request: EngineRequest) -> Any:
         """The prompt, as token ids."""
-        return {"prompt_token_ids": list(request.prompt)}
+        prompt: dict[str, Any] = {"prompt_token_ids": list(request.prompt)}
+        if request.cache_salt:  # an empty one is refused
+            prompt["cache_salt"] = request.cache_salt
+        return prompt
 
     def sampling(self, request: EngineRequest) -> Any:
         """How tokens are drawn: reported as pieces, with text."""

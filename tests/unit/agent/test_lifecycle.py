@@ -709,6 +709,32 @@ async def test_the_model_reads_the_prompt_before_the_user_has_spoken():
     await call.end()
 
 
+async def test_health_check_asks_the_language_model_nothing():
+    tool = Tool(name="count", parameters=NUMBER)
+    call = FakeCall(session_id=f"{CANARY_PREFIX}1")
+    await call.start(Start(system_prompt="Be brief.", tools=[tool]))
+    await call.wait_for(Connected)
+    await call.until(5_000)
+    await call.end()
+    assert call.chat.warmed == call.chat.requests == []
+
+
+async def salts_of(start):
+    """The salts of all requests of a session."""
+    call = FakeCall()
+    await call.start(start)
+    call.hears((1_000, 2_000, "hello"))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    return {request.cache_salt for request in (*call.chat.warmed, *call.chat.requests)}
+
+
+async def test_sessions_share_the_prefix_cache_by_salt():
+    assert await salts_of(Start(cache_salt="ann")) == {"ann"}
+    (one,), (other,) = await salts_of(Start()), await salts_of(Start())
+    assert len({"", one, other}) == 3
+
+
 async def test_a_failed_warm_up_is_not_the_clients_trouble():
     call = FakeCall()
     call.chat.warm_up_failure = ModelUnavailableError("restarting")

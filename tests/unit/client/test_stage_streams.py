@@ -107,6 +107,31 @@ async def test_a_reader_that_is_cancelled_stops_the_model(models):
         await model.told.wait()
 
 
+async def test_usage_comes_behind_an_abort(models):
+    fake, server = models
+    Chat(fake)
+    async with Generation(server) as chat:
+        answer = chat.answer(HELLO)
+        assert await anext(answer) == TextDelta(text="one")
+        await answer.abort()
+        assert [event async for event in answer] == [TextDelta(text="two"), Completed(finish_reason="abort")]
+
+
+async def test_answers_of_one_stage_share_the_prefix_cache(models):
+    fake, server = models
+    salts = []
+    for salt in ("", "", "ann"):
+        fake.asked.clear()
+        async with Generation(server, cache_salt=salt) as chat:
+            for _ in range(2):
+                Chat(fake, last=Completed(finish_reason="stop"))
+                _ = [event async for event in chat.answer(HELLO)]
+        assert len({asked["cache_salt"] for asked in fake.asked}) == 1
+        salts.append(fake.asked[0]["cache_salt"])
+    assert salts[2] == "ann"
+    assert len({"", *salts}) == 4
+
+
 async def test_another_task_may_stop_an_answer(models):
     fake, server = models
     Chat(fake)

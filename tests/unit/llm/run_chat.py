@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from parley.agent.config import AgentDeadlines
-from parley.agent.generation import warm_up
+from parley.agent.generation import SaltedChat, warm_up
 from parley.chat import ChatMessage
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineMetrics
 from parley.llm.messages import GenerateRequest, Priority, Sampling
@@ -161,10 +161,14 @@ async def main(folder, policy):
     if policy == "priority":
         system = [ChatMessage(role="system", content="Speak of boats.")]
         warmed = [ChatMessage(role="user", content="hello")]
-        await warm_up(guided, "call", system, tools, AgentDeadlines())
-        turn = GenerateRequest(request_id="turn", messages=system + warmed, tools=tools)
-        completed = [event async for event in guided.generate(turn)][-1]
-        found["warmed"] = [completed.cached_tokens, completed.prompt_tokens]
+        await warm_up(SaltedChat(guided, "one"), "call", system, tools, AgentDeadlines())
+        found["warmed"] = {}
+        for salt in ("two", "", "one"):
+            turn = GenerateRequest(
+                request_id=f"turn {salt}", messages=system + warmed, tools=tools, cache_salt=salt
+            )
+            completed = [event async for event in guided.generate(turn)][-1]
+            found["warmed"][salt] = [completed.cached_tokens, completed.prompt_tokens]
         narrow = make_tools(city={"enum": ["Rome", "London"]}, minutes={"minimum": 20, "maximum": 30})
         broken = make_tools(city={"enum": []}, label={"maxLength": 1_000_000})
         for name, chat, offered in (

@@ -48,6 +48,22 @@ async def collect(generator):
     return [event async for event in generator]
 
 
+async def test_requests_share_the_prefix_cache_by_salt():
+    engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
+    chat = service(engine)
+    for number, salt in enumerate(("a", "a", "", "")):
+        await collect(chat.generate(msgspec.structs.replace(request(str(number)), cache_salt=salt)))
+    first, second, third, fourth = (sent.cache_salt for sent in engine.requests)
+    assert first == second == "a"
+    assert len({"", first, third, fourth}) == 4
+
+
+async def test_usage_of_an_aborted_answer_has_its_cached_tokens():
+    engine = ScriptedEngine(Progress("It's ", 2, 3), Progress(finish_reason="abort"))
+    *_, last = await collect(service(engine).generate(request()))
+    assert last == Completed(finish_reason="abort", prompt_tokens=4, cached_tokens=3, completion_tokens=2)
+
+
 async def test_text_then_usage():
     engine = ScriptedEngine(
         Progress("It's ", 2, 3), Progress("ten.", 1, 3), Progress("", 1, 3, finish_reason="stop")

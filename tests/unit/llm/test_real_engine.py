@@ -47,9 +47,13 @@ def test_an_engine_without_priorities_serves_in_order_of_arrival(tmp_path):
 
 
 def test_the_warm_up_is_a_prefix_of_the_first_turn(found):
-    cached, prompt = found[0]["warmed"]
+    cached, prompt = found[0]["warmed"]["one"]
     # All blocks of 32 tokens that are full before the user's words, with the system prompt and the tools.
     assert prompt - 32 < cached < prompt
+
+
+def test_prompt_of_another_salt_is_not_in_the_prefix_cache(found):
+    assert [found[0]["warmed"][salt][0] for salt in ("two", "")] == [0, 0]
 
 
 def test_answers_that_conform_are_not_changed_by_guidance(found):

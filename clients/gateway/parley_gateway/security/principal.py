@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
@@ -68,6 +69,11 @@ class Principal:
         if self.kind == "signature":
             return None
         return f"address {self.address}" if self.id == _ANYBODY else self.id
+
+    @property
+    def cache_salt(self) -> str:
+        """Of its requests to the language model; empty, for many clients: each session has its own."""
+        return "" if self.is_many else hashlib.sha256(f"prefix cache of {self.id}".encode()).hexdigest()
 
 
 ANONYMOUS = Principal(id=_ANYBODY, scopes=SCOPES - {"admin"}, kind="anonymous", root="anonymous")

@@ -33,7 +33,7 @@ from parley_client.call import Call
 from parley_client.errors import ConnectError
 from parley_gateway import serving
 from parley_gateway.errors import NoServerReadyError, TooManyCallsError
-from parley_gateway.security.principal import ANONYMOUS
+from parley_gateway.security.principal import ANONYMOUS, Principal
 from parley_gateway.servers import Servers, ServerSettings
 from parley_gateway.servers import server as server_module
 from parley_gateway.servers.load import ServerReport
@@ -57,6 +57,32 @@ async def stubborn(stream):
 async def open_and_close(one):
     async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, api="test") as call:
         return call.id
+
+
+@pytest.mark.parametrize("given", ["", "chosen by the client"])
+async def test_prefix_cache_of_a_call_is_that_of_its_key(gateway, given):
+    """Whatever the client sends."""
+    streams = []
+
+    async def noting(stream):
+        streams.append(stream)
+        await polite(stream)
+
+    one = await gateway(noting)
+    scopes = frozenset({"agent"})
+    ann, bob = (Principal(id=name, scopes=scopes) for name in ("ann", "bob"))
+    browser = Principal(id="ann", scopes=scopes, kind="token")
+    telephone = Principal(id="twilio", scopes=scopes, kind="signature")
+    for principal in (ann, browser, bob, ANONYMOUS, telephone):
+        start = protocol.Start(cache_salt=given)
+        async with one.gateway.calls.open(start, principal=principal, api="test"):
+            pass
+    first, second, third, *shared = (
+        protocol.decode_start(stream.seen[0].message).cache_salt for stream in streams
+    )
+    assert first == second
+    assert len({first, third, given, ""}) == len({given, ""}) + 2
+    assert shared == ["", ""]  # the agent gives each session one of its own
 
 
 # --- which server ---------------------------------------------------------------------------

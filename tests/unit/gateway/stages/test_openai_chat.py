@@ -9,6 +9,7 @@ from fake_models import Chat
 from parley.chat import ToolCall
 from parley.llm.messages import Completed, TextDelta, ToolCalled
 from parley_gateway.apis.openai.chat import StopFilter
+from parley_gateway.security.keys import new_key
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -169,6 +170,57 @@ async def test_an_answer_ends_before_a_stop(gateway):
     assert "".join(delta.get("content", "") for delta in deltas(chunks)) == "on"
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     await asyncio.wait_for(model.told.wait(), 5)
+
+
+ABORTED = Completed(finish_reason="abort", prompt_tokens=7, cached_tokens=3, completion_tokens=2)
+
+
+class AbortedChat(Chat):
+    """Reports its usage when it is told to stop."""
+
+    async def answer(self, message):
+        async for output in super().answer(message):
+            is_end = isinstance(output, dict) and isinstance(output["EVENT"], Completed)
+            yield {"EVENT": ABORTED} if is_end else output
+
+
+async def test_usage_of_an_answer_that_reaches_stop_is_reported(gateway):
+    AbortedChat(gateway.models)
+    answer = (await ask(gateway, stop=["etw"])).json()
+    assert (answer["choices"][0]["finish_reason"], answer["usage"]) == ("stop", USAGE)
+    AbortedChat(gateway.models)
+    chunks = await stream(gateway, stop=["etw"], stream_options={"include_usage": True})
+    assert chunks[-1]["usage"] == USAGE
+    assert "".join(delta.get("content", "") for delta in deltas(chunks)) == "on"
+
+
+async def test_usage_of_an_answer_that_ends_with_the_last_permitted_call_is_reported(gateway):
+    says(gateway, call(1), call(2), ABORTED)
+    answer = (await ask(gateway, tools=[TOOL], parallel_tool_calls=False)).json()
+    assert (answer["choices"][0]["finish_reason"], answer["usage"]) == ("tool_calls", USAGE)
+
+
+async def test_keys_have_separate_prefix_caches(start, tmp_path):
+    keys = [new_key(name, ["chat"]) for name in ("one", "other")]
+    (tmp_path / "keys").write_text("\n".join(key.line for key in keys))
+    guarded, public = await start(security={"keys_file": str(tmp_path / "keys")}), await start()
+
+    async def salt_of(gateway, **headers):
+        says(gateway, TextDelta(text="one"), DONE)
+        body = {"model": "qwen3", "messages": HELLO, "user": "other", "prompt_cache_key": "other"}
+        assert (await gateway.http.post(PATH, json=body, headers=headers)).status_code == 200
+        return gateway.models.asked[-1]["cache_salt"]
+
+    one, again, other = [
+        await salt_of(guarded, authorization=f"Bearer {key.secret}") for key in (keys[0], *keys)
+    ]
+    assert one == again
+    assert len({"", one, other, await salt_of(public), await salt_of(public)}) == 5
+
+
+async def test_clients_cannot_choose_their_prefix_cache(gateway):
+    answer = await ask(gateway, cache_salt="other")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "cache_salt")
 
 
 @pytest.mark.parametrize(

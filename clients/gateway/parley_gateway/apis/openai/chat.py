@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -15,9 +16,10 @@ from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
 from parley.chat import ChatMessage, ToolCall
+from parley.errors import ParleyError
 from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
-from parley_client.stages import Generation
+from parley_client.stages import Answer, Generation
 from parley_gateway.apis.openai import rest
 from parley_gateway.security.principal import Principal
 from parley_gateway.settings_sections import StageSettings
@@ -26,6 +28,8 @@ from parley_gateway.tracing import caller_trace
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=1)]
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
+_STOP_S = 5.0
+"""For a model that is stopped to report its usage."""
 Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_000)]
 
 
@@ -249,7 +253,7 @@ class StopFilter:
 class _End:
     reason: FinishReason
     usage: dict[str, Any] | None
-    """None: the model was stopped before it reported its usage."""
+    """None: the model was stopped and did not report its usage."""
 
 
 _Part: TypeAlias = str | ToolCall | _End
@@ -282,7 +286,7 @@ class ChatRoute(StageRoute):
         stops = StopFilter(wanted.stops)
         calls = 0
         with rest.serving(named, model), self._limiter.lease(principal) as server:
-            async with Generation(server, model=model) as generation:
+            async with Generation(server, model=model, cache_salt=principal.cache_salt) as generation:
                 answer = generation.answer(
                     wanted.messages,
                     tools=wanted.tools,
@@ -295,13 +299,13 @@ class ChatRoute(StageRoute):
                             if shown := stops.feed(event.text):
                                 yield shown
                             if stops.stopped:
-                                yield _End("stop", None)
+                                yield _End("stop", await _stop(answer))
                                 return
                         elif isinstance(event, ToolCalled):
                             calls += 1
                             yield event.call
                             if calls == wanted.max_calls:
-                                yield _End("tool_calls", None)
+                                yield _End("tool_calls", await _stop(answer))
                                 return
                         else:
                             if remaining := stops.finish():
@@ -309,15 +313,31 @@ class ChatRoute(StageRoute):
                             yield _end_of(event)
 
 
-def _end_of(event: Completed) -> _End:
-    usage = {
+async def _stop(answer: Answer) -> dict[str, Any] | None:
+    """Stop the model, and return the usage that it reports then."""
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await answer.abort()
+            async for event in answer:
+                if isinstance(event, Completed):
+                    return _usage(event)
+    except (ParleyError, TimeoutError):
+        pass  # the text is complete
+    return None
+
+
+def _usage(event: Completed) -> dict[str, Any]:
+    return {
         "prompt_tokens": event.prompt_tokens,
         "completion_tokens": event.completion_tokens,
         "total_tokens": event.prompt_tokens + event.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": event.cached_tokens},
     }
+
+
+def _end_of(event: Completed) -> _End:
     # Only the client of this request can have aborted it.
-    return _End("stop" if event.finish_reason == "abort" else event.finish_reason, usage)
+    return _End("stop" if event.finish_reason == "abort" else event.finish_reason, _usage(event))
 
 
 def _tool_call_body(call: ToolCall) -> dict[str, Any]:
