@@ -29,6 +29,8 @@ _GUIDE = re.compile(r"docs/[\w-]+\.md")
 # Triton waits for it without end.
 _UNSAFE = re.compile(r"[\s\"'`$&|;<>()*?!#~{}\[\]\\]")
 
+_AGENT = "voice_agent"
+_ELSEWHERE = "the agent's language model is elsewhere"
 _ENSEMBLE = "ensemble"
 PROGRAM = ROOT / "scripts/fetch_models"
 _INTERRUPTED = 130
@@ -103,9 +105,10 @@ def check_models(options: ServerOptions) -> None:
 def leave_out_absent(
     options: ServerOptions, inherited: Mapping[str, str]
 ) -> tuple[ServerOptions, dict[str, str]]:
-    """Leave out optional models whose weights are absent, unless models are chosen by name.
+    """Leave out models that would be of no use, unless models are chosen by name.
 
-    A model is optional if its parameter ``optional`` is ``true``.
+    These are optional models whose weights are absent, and language models beside an agent that asks one
+    elsewhere. A model is optional if its parameter ``optional`` is ``true``.
 
     Returns:
         The options, and the reason by model.
@@ -115,7 +118,11 @@ def leave_out_absent(
     environment = {**inherited, **options.environment}
     absent: dict[str, str] = {}
     folders = model_folders(options)
+    unused = _unused_chat_models(options, environment)
     for folder in folders:
+        if folder.name in unused:
+            absent[folder.name] = _ELSEWHERE
+            continue
         parameters = read_parameters(folder, options.profile, environment)
         if parameters is None or parameters.text("optional", "") != "true":
             continue
@@ -127,11 +134,26 @@ def leave_out_absent(
     return dataclasses.replace(options, load_models=present), absent
 
 
+def _unused_chat_models(options: ServerOptions, environment: Mapping[str, str]) -> Collection[str]:
+    """The language models of this server, if its agent asks one elsewhere."""
+    parameters = read_parameters(options.model_repository / _AGENT, options.profile, environment)
+    if parameters is None:
+        return ()
+    from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT  # noqa: PLC0415 - only where there is an agent
+
+    return CHAT_MODELS if parameters.text("llm", "") == REMOTE_CHAT else ()
+
+
 def describe_left_out(reasons: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
-    """A line with all models that are left out, and the reason of each that was meant to be there.
+    """Lines with all models that are left out, and the reason of each that was meant to be there.
 
     That is one with some of its files, or whose folder a variable of ``environment`` names.
     """
+    unused = [model for model, reason in reasons.items() if reason == _ELSEWHERE]
+    reasons = {model: reason for model, reason in reasons.items() if model not in unused}
+    lines = [f"left out, {_ELSEWHERE}: {', '.join(unused)}"] if unused else []
+    if not reasons:
+        return lines
     guides = sorted(set(_GUIDE.findall(" ".join(reasons.values()))))
     where = f" ({', '.join(guides)})" if guides else ""
     meant = [
@@ -139,7 +161,7 @@ def describe_left_out(reasons: Mapping[str, str], environment: Mapping[str, str]
         for model, reason in reasons.items()
         if INCOMPLETE in reason or environment.get(weights_variable(model))
     ]
-    return [f"left out, weights are absent: {', '.join(reasons)}{where}", *meant]
+    return [*lines, f"left out, weights are absent: {', '.join(reasons)}{where}", *meant]
 
 
 def count_instances(folder: Path, profile: str) -> int:

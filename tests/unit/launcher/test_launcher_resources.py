@@ -205,6 +205,25 @@ def test_an_optional_model_is_loaded_if_its_weights_are_there_or_it_is_named(rep
     assert leave_out_absent(options, {}) == (options, {})
 
 
+def test_local_language_model_is_left_out_where_the_agent_asks_a_remote_one(repository, tmp_path):
+    add_choir(repository, weights="voices")
+    for model in ("voice_agent", "qwen3"):
+        folder = repository / model / "configs"
+        folder.mkdir(parents=True)
+        (folder / f"{TINY_PROFILE}.pbtxt").write_text(f'name: "{model}"\n')
+    options = ServerOptions(model_repository=repository)
+    remote = {"PARLEY_VOICE_AGENT_LLM": "openai_chat"}
+    smaller, reasons = leave_out_absent(options, remote)
+    assert smaller.load_models == ("echo", "voice_agent")
+    assert describe_left_out(reasons, {}) == [
+        "left out, the agent's language model is elsewhere: qwen3",
+        "left out, weights are absent: choir",
+    ]
+    assert "qwen3" in leave_out_absent(options, {})[0].load_models
+    named = ServerOptions(model_repository=repository, load_models=("voice_agent", "qwen3"))
+    assert leave_out_absent(named, remote) == (named, {})
+
+
 def test_an_optional_model_needs_all_the_weights_that_it_names(repository, tmp_path):
     add_choir(repository, weights="voices", dictionary="words", letters="sounds")
     for name in ("voices", "words"):
