@@ -94,6 +94,7 @@ class Talk:
             messages=[self._system, *case.messages],
             tools=case.tools,
             sampling=self._sampling,
+            cache_salt="talk",
         )
 
     async def read(self, request: GenerateRequest) -> None:

@@ -84,7 +84,11 @@ async def ask(chat: ChatService, config: AgentConfig, name: str, case: Case) -> 
     """One answer."""
     system = ChatMessage(role="system", content=config.system_prompt)
     request = GenerateRequest(
-        request_id=name, messages=[system, *case.messages], tools=case.tools, sampling=config.sampling
+        request_id=name,
+        messages=[system, *case.messages],
+        tools=case.tools,
+        sampling=config.sampling,
+        cache_salt="cases",
     )
     text, calls, problem = "", [], None
     try:

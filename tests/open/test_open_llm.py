@@ -62,6 +62,7 @@ async def ask(server):
             messages=[ChatMessage(role="system", content=SYSTEM), *messages],
             tools=list(tools),
             sampling=Sampling(max_tokens=96),
+            cache_salt="tests",
         )
         events = [event async for event in chat.generate(request)]
         text = "".join(event.text for event in events if isinstance(event, TextDelta))

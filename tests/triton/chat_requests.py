@@ -9,6 +9,7 @@ from parley.llm.messages import GenerateRequest, Sampling, TextDelta
 from parley.protocol import Tool
 
 SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."
+SALT = "tests"
 PROPERTIES = {
     "city": {"type": "string", "description": "The name of the city."},
     "day": {"type": "string", "description": "The day, if it is not now."},
@@ -42,6 +43,7 @@ def request(*messages, max_tokens=64, tools=TOOLS, **fields):
             "messages": [system, *(messages or [user("hello")])],
             "tools": list(tools),
             "sampling": Sampling(max_tokens=max_tokens),
+            "cache_salt": SALT,
             **fields,
         }
     )

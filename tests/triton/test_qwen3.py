@@ -8,10 +8,10 @@ from contextlib import aclosing
 
 import msgspec
 import pytest
-from chat_requests import TOOLS, collect, request, said, story, user
+from chat_requests import SALT, TOOLS, collect, request, said, story, user
 
 from parley.agent.config import AgentDeadlines
-from parley.agent.generation import warm_up
+from parley.agent.generation import SaltedChat, warm_up
 from parley.chat import ChatMessage, ToolCall
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.errors import ContextTooLongError, InvalidMessageError, OverloadedError
@@ -69,12 +69,15 @@ async def test_a_shared_prefix_is_cached(chat):
     await collect(chat, request(*history, user("thank you")))
     completed = (await collect(chat, request(*history, user("goodbye"))))[-1]
     assert completed.cached_tokens > completed.prompt_tokens / 2
+    for salt in ("other", ""):
+        completed = (await collect(chat, request(*history, user("goodbye"), cache_salt=salt)))[-1]
+        assert completed.cached_tokens == 0
 
 
 async def test_the_first_turn_finds_its_beginning_read(chat):
     # Unlike any other test's, so that nobody else has read it.
     system = ChatMessage(role="system", content=f"You are Parley. This is call {uuid.uuid4().hex}.")
-    await warm_up(chat, uuid.uuid4().hex, [system], TOOLS, AgentDeadlines())
+    await warm_up(SaltedChat(chat, SALT), uuid.uuid4().hex, [system], TOOLS, AgentDeadlines())
     wanted = request()
     wanted = msgspec.structs.replace(wanted, messages=[system, user("what time is it in tokyo")])
     completed = (await collect(chat, wanted))[-1]

@@ -1,0 +1,99 @@
+"""An agent whose language model is elsewhere: what that server is asked, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import httpx
+import pytest
+from gateway_caller import call
+from leftovers import ANY_PORTS
+
+from parley.launcher.options import ServerOptions
+from parley.launcher.server import EmbeddedServer
+from parley_gateway.app import create_app
+from parley_gateway.serving import running
+from parley_gateway.settings import load_settings
+
+CHECKS = 3
+ANSWER = b"""data: {"choices": [{"delta": {"content": "I see."}, "finish_reason": "stop"}]}
+
+data: [DONE]
+
+"""
+
+
+@contextmanager
+def remote_chat():
+    """Its address, and the bodies of all its requests."""
+    asked = []
+
+    class ChatServer(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(ANSWER)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), ChatServer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with remote_chat() as (url, asked):
+        options = ServerOptions(
+            state_dir=tmp_path_factory.mktemp("remote") / "state",
+            **ANY_PORTS,
+            environment={
+                "PARLEY_VOICE_AGENT_LLM": "openai_chat",
+                "PARLEY_VOICE_AGENT_LLM_URL": url,
+                "PARLEY_VOICE_AGENT_LLM_MODEL": "any",
+            },
+        )
+        with EmbeddedServer(options) as server:
+            yield server, asked
+
+
+async def checked(gateway, times):
+    """Wait until the gateway has asked all models so often."""
+    seen = set()
+    (one,) = gateway.servers.all
+    health = one.models
+    async with asyncio.timeout(60):
+        while len(seen) < times:
+            seen |= {result.duration_ms for result in health.results if result.model == "voice_agent"}
+            await asyncio.sleep(0.1)
+    assert not health.problem
+    return {result.model for result in health.results}
+
+
+async def test_idle_server_with_gateway_asks_the_remote_model_nothing(served):
+    server, asked = served
+    settings = load_settings(
+        flags={"servers": {"addresses": [server.endpoints.grpc], "canary_s": 0.5}, "listen": {"port": 0}}
+    )
+    app = create_app(settings)
+    async with running(settings, app=app) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+        models = await checked(app.state.gateway, CHECKS)
+        assert (await http.get("/v1/agent")).status_code == 200
+        assert "voice_agent" in models
+        assert "qwen3" not in models
+        assert asked == []
+        async with call(gateway.url) as caller:
+            await caller.send("text", text="hello")
+            await caller.until("metrics")
+    assert "hello" in [body["messages"][-1]["content"] for body in asked]
