@@ -349,7 +349,8 @@ class AgentSession:
             asyncio.create_task(self._recognise(), name=f"{name} recognition"),
             asyncio.create_task(self._watch(), name=f"{name} watch"),
         ]
-        self._warm_up()
+        if not self._is_canary:  # no answer follows, and a model elsewhere is paid for each request
+            self._warm_up()
         reason: Reason = "shutdown"
         try:
             reason = await self._end
@@ -422,8 +423,6 @@ class AgentSession:
 
     def _warm_up(self) -> None:
         """Prefill the prompt's prefix, once an earlier warm-up, which is cancelled, has ended."""
-        if self._is_canary:  # no answer follows, and a model elsewhere is paid for each request
-            return
         for task in self._warmings:
             task.cancel()
         task = asyncio.create_task(self._run_warm_up(), name=f"{self.session_id} warm-up")
