@@ -482,7 +482,7 @@ class EmbeddedServer:
 
     def protect_memory(self) -> None:
         """Keep other users from the shared memory of the server's processes."""
-        cleanup.protect_regions(self._prefix)
+        cleanup.protect_regions(self.shm_prefix)
 
     def wait(self) -> int:
         """Return 0 on :meth:`request_stop`, and when another process has ended the server with a signal.
