@@ -372,13 +372,13 @@ class Remember(_Message, frozen=True, tag="remember", kw_only=True):
 
 
 class Interrupt(_Message, frozen=True, tag="interrupt", kw_only=True):
-    """Stops the response that is spoken or prepared, and drops queued ones.
+    """Stops the response that is spoken or prepared, and drops those that wait.
 
     :class:`Interrupted` follows, unless there was nothing to stop.
     """
 
     response_id: str | None = None
-    """Stops only this response. None: any."""
+    """Stops only this response; those that wait follow it. None: any, and those that wait are dropped."""
 
 
 class Truncate(_Message, frozen=True, tag="truncate", kw_only=True):

@@ -349,8 +349,10 @@ class AgentTurns:
         by_user = self._by_speech or user.requested
         return self._open and turn is not None and bool(user.text) and turn.interruptible and by_user
 
-    def interrupt(self, reason: InterruptReason) -> bool:
+    def interrupt(self, reason: InterruptReason, *, keep_queued: bool = False) -> bool:
         """Stop the turn under way; the history keeps what was played of it.
+
+        Queued texts that are interruptible, and queued answers, are dropped unless ``keep_queued``.
 
         Returns:
             False: there is no turn, or it is not interruptible.
@@ -360,9 +362,10 @@ class AgentTurns:
             return False
         span = turn.trace.child("interruption", start_s=self._paused_at if self._paused else None)
         self._current, self._paused = None, False
-        self._queue = deque(
-            queued for queued in self._queue if isinstance(queued, Say) and not queued.interruptible
-        )
+        if not keep_queued:
+            self._queue = deque(
+                queued for queued in self._queue if isinstance(queued, Say) and not queued.interruptible
+            )
         heard = turn.stop()
         self._task.cancel()
         self._remember(turn, heard)
@@ -387,13 +390,14 @@ class AgentTurns:
         return True
 
     def stop(self, response_id: str | None) -> bool:
-        """Stop this response, or any, and drop queued ones; returns whether a turn was stopped.
+        """Stop this response only, or any and the queued ones; returns whether a turn was stopped.
 
         The caller starts the next turn: :meth:`start_next`.
         """
         current = self._current
-        if response_id is not None and (current is None or current.response_id != response_id):
-            return False
+        if response_id is not None:
+            is_current = current is not None and current.response_id == response_id
+            return is_current and self.interrupt("client", keep_queued=True)
         self._queue.clear()
         return self.interrupt("client")
 

@@ -427,6 +427,20 @@ async def test_the_client_stops_the_agent_and_what_waits():
     assert call.outlet.states[-1] == "listening"
 
 
+@pytest.mark.parametrize("by_truncation", [False, True])
+async def test_stopping_one_response_keeps_a_requested_one(by_truncation):
+    call = FakeCall()
+    call.chat.answers.append(says("Tokyo."))
+    await call.start(Start(greeting=STORY))
+    first = (await call.wait_for(Audio)).response_id
+    call.send(Respond())
+    call.send(Truncate(response_id=first, played_ms=20) if by_truncation else Interrupt(response_id=first))
+    done = await call.wait_for(ResponseDone)
+    await call.end()
+    assert [event.turn for event in call.outlet.of(Interrupted)] == [1]
+    assert done.turn == 2
+
+
 async def test_what_must_not_be_interrupted_is_stopped_by_the_client():
     call = FakeCall()
     await call.start()

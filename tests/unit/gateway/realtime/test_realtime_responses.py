@@ -118,6 +118,75 @@ def test_a_response_that_is_cancelled_before_it_begins_sends_no_content(session)
     assert "response.created" in session.kinds()
 
 
+def check_answered(session, turn):
+    """The agent's turn is the response that the client has requested, whole and with its metadata."""
+    session.agent_says("Tokyo.", turn=turn)
+    session.agent_finishes(turn=turn)
+    response = session.one("response.done")["response"]
+    assert (response["status"], response["metadata"]) == ("completed", {"of": "second"})
+    assert response["output"][0]["content"][0]["transcript"] == "Tokyo."
+
+
+def create_second(session):
+    session.send("conversation.item.create", item=TEXT)
+    session.send("response.create", response={"metadata": {"of": "second"}})
+    created = session.take()
+    assert [event["type"] for event in created if "response" in event][-1] == "response.created"
+
+
+def test_a_response_that_follows_a_cancellation_of_speech_gets_the_answer(speaking):
+    speaking.send("response.cancel")
+    create_second(speaking)
+    late = [audio(1, offset_ms=500), protocol.ResponseText(turn=1, response_id="r-1", text=" More.")]
+    speaking.on_agent(*late)
+    speaking.interrupted(reason="client")
+    assert speaking.kinds() == []
+    check_answered(speaking, 2)
+
+
+def test_a_response_that_follows_a_cancellation_before_speech_gets_the_answer(session):
+    session.send("response.create")
+    session.send("response.cancel")
+    create_second(session)
+    session.interrupted(turn=1, reason="client")
+    assert session.kinds() == []
+    check_answered(session, 2)
+
+
+def test_a_response_that_follows_a_cancellation_of_text_gets_the_answer(session):
+    session.send("response.create")
+    session.send("response.cancel")
+    create_second(session)
+    session.on_agent(protocol.ResponseText(turn=1, response_id="r-1", text="How"))
+    session.interrupted(turn=1, reason="client")
+    assert session.kinds() == []
+    check_answered(session, 2)
+
+
+def test_each_of_three_cancelled_requests_leaves_the_last_its_answer(session):
+    for _ in range(3):
+        session.send("response.create")
+        session.send("response.cancel")
+    create_second(session)
+    for turn in (1, 2, 3):
+        session.interrupted(turn=turn, reason="client")
+    assert session.kinds() == []
+    check_answered(session, 4)
+
+
+def test_a_response_that_follows_a_truncation_of_the_last_one_gets_the_answer(session):
+    session.user_says("tell me a story")
+    session.agent_says("Once upon a time.")
+    item_id = session.one("response.output_item.added")["item"]["id"]
+    session.on_agent(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=500))
+    session.send("conversation.item.truncate", item_id=item_id, content_index=0, audio_end_ms=100)
+    create_second(session)
+    session.interrupted(reason="client")
+    session.on_agent(protocol.Truncated(response_id="r-1", played_ms=100, spoken_text="Once"))
+    assert session.kinds() == ["conversation.item.truncated"]
+    check_answered(session, 2)
+
+
 def test_one_answer_at_a_time(session):
     session.send("response.create")
     session.send("response.create", event_id="second")

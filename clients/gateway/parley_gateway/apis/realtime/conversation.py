@@ -291,7 +291,7 @@ class RealtimeConversation:
         if not self._webrtc:
             message = "There is an output audio buffer in WebRTC sessions only."
             raise ClientEventError(message, code="invalid_event")
-        self._commands.interrupt(None)
+        self._responses.stop_playback()
         self._speaker.clear()
 
     def _create_response(self, options: client.ResponseOptions) -> None:

@@ -255,7 +255,10 @@ class Responses:
         """The agent's id of the current or last turn."""
         self._ended_turn = 0
         """The content of turns up to this one is not sent to the client any more."""
-        self._drop_next = False
+        self._cancelled_requests = 0
+        """Cancelled requests of which the agent's turn has not been seen yet: it is dropped."""
+        self._stopped_turn = 0
+        """The last turn that was cancelled, or dropped, for itself."""
         self._due: float | None = None
 
     @property
@@ -306,13 +309,19 @@ class Responses:
             message = "Cancellation failed: no active response found"
             raise ClientEventError(message, code="response_cancel_not_active")
         if active.turn is not None:
+            # What the agent sends until it is interrupted belongs to no later response.
+            self._ended_turn = self._stopped_turn = active.turn
             self._commands.interrupt(active.agent_id or None)
         elif asked:
             # The agent begins the turn before it handles the interruption, and then reports its usage.
-            self._drop_next = True
+            self._cancelled_requests += 1
             self._commands.interrupt(None)
         active.speaker.clear()
         self._end("cancelled", "client_cancelled", _CUT_USAGE_S if active.turn is not None else None)
+
+    def stop_playback(self) -> None:
+        """Stop the response that is played; one that is only requested goes on."""
+        self._commands.interrupt(self._turn_id or None)
 
     # --- what the agent does ----------------------------------------------------------------
 
@@ -323,9 +332,9 @@ class Responses:
         is_new = event.turn != self._turn
         if is_new:
             self._turn, self._turn_id = event.turn, ""
-            if self._drop_next:
-                self._drop_next = False
-                self._ended_turn = event.turn
+            if self._cancelled_requests:
+                self._cancelled_requests -= 1
+                self._ended_turn = self._stopped_turn = event.turn
                 return
         if not isinstance(event, protocol.ToolRequest):
             self._turn_id = event.response_id
@@ -356,13 +365,16 @@ class Responses:
 
     def on_interrupted(self, event: protocol.Interrupted) -> None:
         """End the response of an interrupted turn."""
+        is_earlier = event.turn <= self._ended_turn or event.reason != "client"
         self._ended_turn = max(self._ended_turn, event.turn)
-        self._drop_next = False
+        if self._cancelled_requests and event.turn != self._stopped_turn:
+            self._cancelled_requests -= 1
+            is_earlier = True
         response = self.active
         if response is None or response.turn not in (None, event.turn):
             return
-        if response.turn is None and event.reason != "client":
-            return  # the interruption was of an earlier turn
+        if response.turn is None and is_earlier:
+            return
         response.on_interrupted(event.spoken_text)
         response.speaker.clear()
         if response.ended is None or response.ended[0] == "completed":
@@ -386,7 +398,7 @@ class Responses:
 
     def on_turn_committed(self) -> None:
         """The user's turn is over: do not drop the agent's next one."""
-        self._drop_next = False
+        self._cancelled_requests = 0
 
     def close(self) -> None:
         """End the response, if there is one."""
