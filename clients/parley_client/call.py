@@ -133,6 +133,8 @@ class Call:
         """Whether the agent speaks (`audio`) or writes (`text`), as asked for last."""
         self.greets = False
         """Whether the agent speaks first, as the server said when it opened the call."""
+        self.text_tokens = 0
+        """The server's limit for a remembered text (``Connected.text_tokens``)."""
         self._tools = CallTools(call_id, tools, self.respond, self._on_tool_failure) if tools else None
         self._deadlines = deadlines
         self._outbox = SendQueue(bounds.audio_ms, bounds.messages, bounds.outage_ms if reconnect else 0)
@@ -171,7 +173,7 @@ class Call:
             waited = f"the server did not answer within {self._deadlines.connect_s:g} s"
             raise DeadlineExceededError(waited) from error
         self._session.max_chunk_bytes = connected.max_chunk_ms * BYTES_PER_MS
-        self.greets = connected.greets
+        self.greets, self.text_tokens = connected.greets, connected.text_tokens
         return connected
 
     async def hang_up(self) -> protocol.Closed | None:

@@ -156,6 +156,11 @@ class AgentConfig:
         """Tokens that the conversation may have, so that the answer still fits."""
         return max(256, self.context_tokens - self.sampling.max_tokens)
 
+    @property
+    def text_tokens(self) -> int:
+        """Estimated tokens that one text of the client may have in it."""
+        return self.prompt_tokens // 2
+
     @classmethod
     def from_parameters(cls, parameters: Parameters) -> AgentConfig:
         """Read the settings of a model.

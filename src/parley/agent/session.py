@@ -370,6 +370,7 @@ class AgentSession:
                 protocol.Connected(
                     session_id=self.session_id,
                     output_sample_rate=self._start.output_sample_rate,
+                    text_tokens=self._config.text_tokens,
                     greets=self._conversation.greets,
                     resumed=self._resumed,
                     agent=await self._describe() if self._start.describe else None,

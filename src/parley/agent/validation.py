@@ -131,7 +131,7 @@ def check_remembered(text: str, config: AgentConfig) -> None:
 
 
 def _check_size(what: str, text: str, config: AgentConfig) -> None:
-    tokens, limit = estimate_tokens(text), config.prompt_tokens // 2
+    tokens, limit = estimate_tokens(text), config.text_tokens
     if tokens > limit:
         raise InvalidMessageError(
             f"{what} about {tokens} tokens; at most {limit} leave room for a conversation"

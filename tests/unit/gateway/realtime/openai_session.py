@@ -20,6 +20,8 @@ from parley_gateway.apis.realtime.server_events import server_event
 from parley_gateway.apis.realtime.session_config import SessionConfig
 
 _EVENTS = TypeAdapter(RealtimeServerEvent)
+TEXT_TOKENS = 100_000
+"""The agent's limit."""
 # The SDK's type of a requested session lacks fields of an existing one.
 _MORE = {
     RealtimeSessionCreateRequest: {"id", "object", "expires_at"},
@@ -130,7 +132,7 @@ class Session(EventRecorder):
         if session is not None:
             self.send("session.update", session={"type": "realtime", **session})
         if opened:
-            self.conversation.on_call_opened()
+            self.conversation.on_call_opened(TEXT_TOKENS)
         self.take()
 
     def send(self, kind, **fields):

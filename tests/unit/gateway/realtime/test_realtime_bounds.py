@@ -25,6 +25,11 @@ from parley_gateway.security.tokens import Grant
 MEBIBYTE = 1_048_576
 
 
+def item_of(text):
+    """A client's message of the user."""
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
 def item(name, text=""):
     return StoredItem({"id": name, "type": "message", "content": [{"type": "input_text", "text": text}]})
 
@@ -61,6 +66,38 @@ def test_an_item_that_the_agent_would_refuse_is_not_added(session, large):
     assert session.commands.take() == []
     session.send("conversation.item.retrieve", item_id="mine")
     assert session.one("error")["error"]["code"] == "item_retrieve_invalid_item_id"
+
+
+def test_a_text_that_the_agent_would_refuse_is_not_added(session):
+    session.conversation.on_call_opened(100)
+    for text, is_refused in (("word " * 60, False), ("word " * 61, True), ("7" * 101, True)):
+        session.send("conversation.item.create", event_id="e", item=item_of(text))
+        assert session.commands.take() == ([] if is_refused else [("remember", "user", text)])
+        if is_refused:
+            assert session.error() == ("item_create_too_large", "e")
+        else:
+            assert session.kinds() == ["conversation.item.added", "conversation.item.done"]
+
+
+def test_instructions_that_the_agent_would_refuse_begin_no_response(session):
+    session.conversation.on_call_opened(100)
+    session.send("response.create", event_id="e", response={"instructions": "word " * 61})
+    assert session.error() == ("instructions_too_long", "e")
+    assert session.commands.take() == []
+    session.send("response.create", response={"instructions": "word " * 60})
+    assert session.kinds() == ["response.created"]
+
+
+async def test_the_first_item_waits_for_the_agents_limit(make_session):
+    session = make_session(opened=False)
+    first = {"type": "conversation.item.create", "event_id": "e", "item": item_of("word " * 61)}
+    handling = asyncio.create_task(session.conversation.on_client_event(json.dumps(first)))
+    await asyncio.sleep(0)
+    assert session.commands.start is not None
+    assert session.kinds() == []
+    session.conversation.on_call_opened(100)
+    await handling
+    assert session.error() == ("item_create_too_large", "e")
 
 
 def test_a_late_output_with_a_name_that_makes_it_too_large_is_refused(session):

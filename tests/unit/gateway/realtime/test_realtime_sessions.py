@@ -1,9 +1,13 @@
 """Sessions: opening, updates and refusals."""
 
+import asyncio
+import json
+
 import pytest
+from openai_session import TEXT_TOKENS
 
 from parley import protocol
-from parley.errors import TooManySessionsError
+from parley.errors import TooManySessionsError, UnsupportedVoiceError
 
 SERVER_VAD = {
     "type": "server_vad",
@@ -81,12 +85,15 @@ def test_another_event_opens_the_session_as_well(make_session):
     assert session.commands.audio_samples > 0
 
 
-def test_an_update_is_answered_when_it_counts(make_session):
+async def test_an_update_is_answered_when_it_counts(make_session):
     session = make_session(opened=False)
     session.send("session.update", session={"type": "realtime", "instructions": "One."})
-    session.send("session.update", session={"type": "realtime", "instructions": "Two."})
+    second = {"type": "session.update", "session": {"type": "realtime", "instructions": "Two."}}
+    handling = asyncio.create_task(session.conversation.on_client_event(json.dumps(second)))
+    await asyncio.sleep(0)
     assert session.kinds() == []
-    session.conversation.on_call_opened()
+    session.conversation.on_call_opened(TEXT_TOKENS)
+    await handling
     assert session.one("session.updated")["session"]["instructions"] == "One."
     assert session.commands.take() == [("update", protocol.Update(system_prompt="Two."))]
     session.on_agent(protocol.Updated())
@@ -116,6 +123,27 @@ def test_a_change_that_the_agent_refuses_is_taken_back(session):
     session.on_agent(protocol.ErrorEvent(code="unsupported_voice", message="no such voice", retryable=False))
     assert session.error("event_id", "code", "type") == ("mine", "unsupported_voice", "invalid_request_error")
     assert session.config.body["audio"]["output"]["voice"] == "alloy"
+
+
+def test_the_event_after_a_refused_first_update_opens_the_session(make_session):
+    session = make_session(opened=False)
+    wrong = {"type": "realtime", "instructions": "One.", "audio": {"output": {"voice": "nobody"}}}
+    session.send("session.update", event_id="mine", session=wrong)
+    assert session.commands.start.voice == "nobody"
+    assert session.conversation.on_settings_refused(UnsupportedVoiceError("no such voice"))
+    assert session.error("event_id", "code") == ("mine", "unsupported_voice")
+    session.send("session.update", session={"type": "realtime", "instructions": "Two."})
+    assert (session.commands.start.voice, session.commands.start.system_prompt) == (None, "Two.")
+    session.conversation.on_call_opened(TEXT_TOKENS)
+    assert session.one("session.updated")["session"]["audio"]["output"]["voice"] == "alloy"
+
+
+def test_a_refused_session_without_an_update_cannot_be_corrected(make_session):
+    session = make_session(opened=False)
+    session.send("input_audio_buffer.clear")
+    session.take()
+    assert not session.conversation.on_settings_refused(UnsupportedVoiceError("no such voice"))
+    assert session.kinds() == []
 
 
 def test_a_refusal_of_something_else_takes_no_change_back(session):

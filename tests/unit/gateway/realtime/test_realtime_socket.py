@@ -15,8 +15,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from parley import protocol
-from parley.errors import TooManySessionsError
+from parley.errors import TooManySessionsError, UnsupportedVoiceError
 
+TEXT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
 SPEECH = protocol.Audio(turn=1, response_id="r-1", offset_ms=0, sample_rate=24_000, samples=4, text="Hello")
 
 
@@ -263,6 +264,31 @@ async def test_a_refused_call_names_the_event_that_opened_it(gateway):
     async with session(one) as socket:
         await send(socket, "session.update", event_id="mine", session={"type": "realtime"})
         assert await error(socket, "code", "event_id") == ("too_many_sessions", "mine")
+
+
+async def refusing_voices(stream):
+    """Takes no session with the voice "nobody"."""
+    start = await stream.frames.get()
+    if json.loads(start.message).get("voice") != "nobody":
+        stream.frames.put_nowait(start)
+        await serve(stream)
+        return
+    stream.say(protocol.ErrorEvent.of(UnsupportedVoiceError("no such voice")))
+    stream.hang_up("failed")
+
+
+async def test_a_session_goes_on_after_a_refused_first_update(gateway):
+    one = await gateway(refusing_voices)
+    async with session(one) as socket:
+        voice = {"type": "realtime", "audio": {"output": {"voice": "nobody"}}}
+        await send(socket, "session.update", event_id="first", session=voice)
+        await send(socket, "conversation.item.create", item=TEXT)
+        assert await error(socket, "code", "event_id") == ("unsupported_voice", "first")
+        await receive(socket, "conversation.item.added")
+        await send(socket, "session.update", session={"type": "realtime", "instructions": "Be brief."})
+        await frame_of(one.agents[0], of_agent("update"), number=1)
+        assert "voice" not in json.loads(one.agents[0].streams[1].seen[0].message)
+    assert one.failures()[0] == {"unsupported_voice": 1}
 
 
 async def test_a_server_that_takes_no_audio_ends_the_session(gateway):

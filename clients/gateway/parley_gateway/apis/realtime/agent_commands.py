@@ -79,8 +79,7 @@ class AgentCommands:
     """
 
     def __init__(self, settings: RealtimeSettings, on_refused: Callable[[ParleyError], None]) -> None:
-        self.start: asyncio.Future[protocol.Start] = asyncio.get_running_loop().create_future()
-        """The options of the call; set by :meth:`open`."""
+        self._start: asyncio.Future[protocol.Start] = asyncio.get_running_loop().create_future()
         self._settings = settings
         self._on_refused = on_refused
         self._queue: CommandQueue[_CallCommand] = CommandQueue(settings.waiting)
@@ -109,10 +108,15 @@ class AgentCommands:
             else:
                 return
 
+    async def wait_for_start(self) -> protocol.Start:
+        """The options of the call, as soon as :meth:`open` was called."""
+        start = await asyncio.shield(self._start)
+        self._start = asyncio.get_running_loop().create_future()
+        return start
+
     def open(self, start: protocol.Start) -> None:
-        """Open the call; only the first time counts."""
-        if not self.start.done():
-            self.start.set_result(start)
+        """Open the call; again only after the call was refused."""
+        self._start.set_result(start)
 
     def update(self, update: protocol.Update) -> None:
         """Change the session."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 from collections import deque
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import ParleyError
+from parley.llm.history import estimate_tokens
 from parley_client.events import AgentAudio, CallEvent
 from parley_gateway.apis.realtime import client_events as client
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
@@ -65,21 +67,44 @@ class AgentSettings:
         self._emit = emit
         self._start: protocol.Start | None = None
         self._is_open = False
+        self._answered = asyncio.Event()
+        """Set while the agent's session is open, or was refused and is to be opened again."""
+        self._text_tokens = 0
         self._pending: deque[_Pending] = deque()
 
     def open(self) -> None:
         """Open the agent's session, if it is not open."""
         if self._start is None:
+            self._answered.clear()
             self._start = self._config.start()
             self._commands.open(self._start)
 
-    def on_opened(self) -> None:
-        """Answer the updates that came before the session was open."""
-        self._is_open = True
+    async def wait_until_open(self) -> None:
+        """Open the agent's session, and wait until it is open."""
+        while not self._is_open:
+            self.open()
+            await self._answered.wait()
+
+    def on_opened(self, text_tokens: int) -> None:
+        """Answer the update that has opened the session; ``text_tokens`` is the agent's limit of a text."""
+        self._is_open, self._text_tokens = True, text_tokens
+        self._answered.set()
         self._answer_unchanged()
 
-    def change(self, event: client.SessionUpdate) -> None:
-        """Change the settings, and request a change of the agent's options; or raise ClientEventError."""
+    def check_text(self, what: str, text: str, *, code: str, param: str) -> None:
+        """Raise ClientEventError for a text that the agent would refuse as too long."""
+        tokens = estimate_tokens(text)
+        if 0 < self._text_tokens < tokens:
+            message = f"{what} takes about {tokens} tokens; at most {self._text_tokens} are allowed."
+            raise ClientEventError(message, code=code, param=param)
+
+    async def change(self, event: client.SessionUpdate) -> None:
+        """Change the settings, and request a change of the agent's options; or raise ClientEventError.
+
+        Waits for the answer to the update that opens the agent's session: it may be refused.
+        """
+        if self._start is not None and not self._is_open:
+            await self._answered.wait()
         if len(self._pending) >= _MAX_PENDING:
             raise ClientEventError("Too many updates at once.", code="too_many_updates")
         before = copy.copy(self._config)
@@ -103,7 +128,7 @@ class AgentSettings:
         self._answer_unchanged()
 
     def on_refused(self, code: str | None = None) -> tuple[bool, str | None]:
-        """Handle a refusal of the agent; ``code`` None: the agent refuses the session.
+        """Handle a refusal of the agent; ``code`` None: the session has failed.
 
         Returns:
             Whether an update was refused, and the id of the client's event.
@@ -115,6 +140,18 @@ class AgentSettings:
         self._start = pending.started or self._start
         self._answer_unchanged()
         return True, pending.event_id
+
+    def on_start_refused(self, code: str) -> tuple[bool, str | None]:
+        """Handle a refusal of the options that open the agent's session; the next event opens it anew.
+
+        Returns:
+            As :meth:`on_refused`.
+        """
+        refused = self.on_refused(code)
+        if refused[0]:
+            self._start = None
+            self._answered.set()
+        return refused
 
     def _answer_unchanged(self) -> None:
         """Answer updates that do not concern the agent, in the order of all updates."""
@@ -169,8 +206,8 @@ class RealtimeConversation:
         self._items = Items(emit)
         self._user_turns = UserTurns(config, emit, self._items, clock)
         self._responses = Responses(commands, self._make_response, clock, self._on_unrequested_turn)
-        self._creation = ItemCreation(commands, self._items, self._responses)
-        self._truncation = ItemTruncation(commands, emit, self._items)
+        self._creation = ItemCreation(commands, self._items, self._responses, self._check_item)
+        self._truncation = ItemTruncation(commands, emit, self._items, self._responses)
         self._decoder = AudioDecoder(config.input_format)
         self._requested: client.ResponseOptions | None = None
         """A response that is not requested from the agent yet."""
@@ -206,9 +243,16 @@ class RealtimeConversation:
         """Send the first event, when the client is connected."""
         self._emit("session.created", session=self._config.echo())
 
-    def on_call_opened(self) -> None:
-        """The agent's session is open."""
-        self._session.on_opened()
+    def on_call_opened(self, text_tokens: int) -> None:
+        """The agent's session is open; ``text_tokens`` is its limit of a text (``Connected.text_tokens``)."""
+        self._session.on_opened(text_tokens)
+
+    def on_settings_refused(self, error: ParleyError) -> bool:
+        """The agent's session was refused; returns whether the client can correct its settings."""
+        was_update, event_id = self._session.on_start_refused(error.code)
+        if was_update:
+            self._emit("error", error=client_event_error(error).body(event_id))
+        return was_update
 
     def on_call_failed(self, error: ParleyError) -> None:
         """The agent's session was refused or lost."""
@@ -244,7 +288,7 @@ class RealtimeConversation:
 
     async def _handle(self, event: client.ClientEvent) -> None:
         if isinstance(event, client.SessionUpdate):
-            self._update(event)
+            await self._update(event)
             return
         self._session.open()
         match event:
@@ -259,22 +303,24 @@ class RealtimeConversation:
             case client.OutputClear():
                 self._clear_output()
             case client.ResponseCreate():
+                await self._session.wait_until_open()
                 self._create_response(event.response or client.ResponseOptions())
             case client.ResponseCancel():
                 self._responses.cancel(event.response_id, asked=self._requested is None)
                 self._requested, self._request_by_s = None, None
+            case client.ItemCreate():
+                await self._session.wait_until_open()
+                self._creation.create(event)
             case _:
                 self._on_item_event(event)
 
-    def _update(self, event: client.SessionUpdate) -> None:
-        self._session.change(event)
+    async def _update(self, event: client.SessionUpdate) -> None:
+        await self._session.change(event)
         if self._config.input_format != self._decoder.name:
             self._decoder = AudioDecoder(self._config.input_format)
 
-    def _on_item_event(self, event: client.ItemEvent) -> None:
+    def _on_item_event(self, event: client.ItemRetrieve | client.ItemDelete | client.ItemTruncate) -> None:
         match event:
-            case client.ItemCreate():
-                self._creation.create(event)
             case client.ItemRetrieve():
                 self._items.send(event.item_id)
             case client.ItemDelete() | client.ItemTruncate():
@@ -287,6 +333,11 @@ class RealtimeConversation:
             async for samples, length_ms in pieces:
                 self.push_audio(samples, length_ms)
 
+    def _check_item(self, text: str) -> None:
+        self._session.check_text(
+            "Error adding item: its text", text, code="item_create_too_large", param="item"
+        )
+
     def _clear_output(self) -> None:
         if not self._webrtc:
             message = "There is an output audio buffer in WebRTC sessions only."
@@ -296,6 +347,12 @@ class RealtimeConversation:
 
     def _create_response(self, options: client.ResponseOptions) -> None:
         check_options(options, self._config)
+        self._session.check_text(
+            "The prompt of the response",
+            options.instructions or "",
+            code="instructions_too_long",
+            param="response.instructions",
+        )
         self._responses.check_idle()
         if not self._responses.create(options.metadata):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,10 +34,18 @@ class ItemCreation:
     The agent's history only grows at its end: an item is appended, whatever its ``previous_item_id``.
     """
 
-    def __init__(self, commands: AgentCommands, items: Items, responses: Responses) -> None:
+    def __init__(
+        self,
+        commands: AgentCommands,
+        items: Items,
+        responses: Responses,
+        check_text: Callable[[str], None],
+    ) -> None:
+        """``check_text`` raises ClientEventError for a text that the agent would refuse as too long."""
         self._commands = commands
         self._items = items
         self._responses = responses
+        self._check_text = check_text
 
     def create(self, event: client.ItemCreate) -> None:
         """Add an item, or raise ClientEventError."""
@@ -73,6 +82,7 @@ class ItemCreation:
             texts.append(part.text or "")
         text = "\n".join(text for text in texts if text.strip())
         if text:
+            self._check_text(text)
             self._commands.remember(role, text)
         kind = "output_text" if role == "assistant" else "input_text"
         self._add(item, role=role, content=[{"type": kind, "text": text} for text in texts])
@@ -92,7 +102,7 @@ class ItemCreation:
             message = f"Tool call ID '{call_id}' not found in conversation."
             raise ClientEventError(message, code="invalid_tool_call_id", param="item.call_id")
         text = tool_result_note(name, output)
-        _check_size(text)
+        self._check_text(text)
         self._commands.remember("system", text)
 
     def _add(self, item: client.Item, **fields: Any) -> None:
@@ -114,41 +124,58 @@ def _role(item: client.Item) -> Literal["user", "assistant", "system"]:
     raise ClientEventError(f"Invalid value for 'item.role': {item.role!r}.", param="item.role")
 
 
+def _check_part(event: client.ItemTruncate, item: StoredItem) -> None:
+    """Raise ClientEventError unless the event names audio of a response."""
+    if not item.by_agent or item.is_written:
+        raise ClientEventError("Only model output audio messages can be truncated.", param="item_id")
+    if event.content_index != 0:
+        message = f"The item has no content part {event.content_index}."
+        raise ClientEventError(message, param="content_index")
+    if event.audio_end_ms < 0:
+        message = f"Invalid value for 'audio_end_ms': {event.audio_end_ms} is below 0."
+        raise ClientEventError(message, param="audio_end_ms")
+
+
 @dataclass(frozen=True)
 class _Correction:
     event: client.ItemTruncate | client.ItemDelete
     item: StoredItem
+    played_ms: int
 
 
 class ItemTruncation:
     """Truncates responses in the agent's history, and confirms that to the client."""
 
-    def __init__(self, commands: AgentCommands, emit: Emit, items: Items) -> None:
+    def __init__(self, commands: AgentCommands, emit: Emit, items: Items, responses: Responses) -> None:
         self._commands = commands
         self._emit = emit
         self._items = items
+        self._responses = responses
         self._pending: deque[_Correction] = deque()
 
     def truncate(self, event: client.ItemTruncate | client.ItemDelete) -> None:
         """Truncate a response, or delete it because nothing of it was played; or raise ClientEventError."""
         is_deletion = isinstance(event, client.ItemDelete)
         item = self._items.find(event.item_id, "delete" if is_deletion else "truncate")
+        if isinstance(event, client.ItemTruncate):
+            _check_part(event, item)
         if item.spoken is None:
-            self._delete_unspoken(item, is_deletion=is_deletion)
+            if isinstance(event, client.ItemTruncate):
+                self._responses.stop_item(item)
+                self._confirm(event, item, "", 0)
+            else:
+                self._delete_unspoken(item)
             return
         if len(self._pending) >= _MAX_PENDING:
             raise ClientEventError("Too many corrections at once.", code="too_many_corrections")
         played_ms = 0
         if isinstance(event, client.ItemTruncate):
-            played_ms = min(max(0, event.audio_end_ms), round(item.spoken.length_ms))
-        self._pending.append(_Correction(event, item))
+            played_ms = min(event.audio_end_ms, round(item.spoken.length_ms))
+        self._pending.append(_Correction(event, item, played_ms))
         self._commands.truncate(item.spoken.response_id, item.spoken.from_ms + played_ms)
 
-    def _delete_unspoken(self, item: StoredItem, *, is_deletion: bool) -> None:
-        if not is_deletion:
-            message = "Only model output audio messages can be truncated."
-            raise ClientEventError(message, param="item_id")
-        if not item.by_agent or any("text" in part for part in item.body["content"]):
+    def _delete_unspoken(self, item: StoredItem) -> None:
+        if not item.by_agent or item.is_written:
             message = "Only responses can be deleted: other items remain part of the conversation."
             raise ClientEventError(message, code="item_delete_unsupported", param="item_id")
         self._delete(item)  # the agent keeps only what was played
@@ -166,18 +193,25 @@ class ItemTruncation:
         if isinstance(correction.event, client.ItemDelete):
             self._delete(item)
             return
-        if item.spoken is not None and item.spoken.from_ms == 0:
-            item.body["content"] = [{"type": "output_audio", "transcript": event.spoken_text}]
+        is_whole = item.spoken is not None and item.spoken.from_ms == 0
+        self._confirm(correction.event, item, event.spoken_text if is_whole else None, correction.played_ms)
+
+    def _confirm(
+        self, event: client.ItemTruncate, item: StoredItem, text: str | None, played_ms: int
+    ) -> None:
+        """Report a truncation; ``text`` is the item's new transcript, None: it is not known."""
+        if text is not None:
+            item.body["content"] = [{"type": "output_audio", "transcript": text}]
         self._emit(
             "conversation.item.truncated",
             item_id=item.id,
-            content_index=correction.event.content_index,
-            audio_end_ms=correction.event.audio_end_ms,
+            content_index=event.content_index,
+            audio_end_ms=played_ms,
         )
 
     def on_interrupted(self, response: Response | None, event: protocol.Interrupted) -> None:
         """Report the truncation of an interrupted response over WebRTC, where the agent measures playback."""
-        item = response.spoken if response is not None and response.turn == event.turn else None
+        item = response.message if response is not None and response.turn == event.turn else None
         if item is not None and item.spoken is not None:
             played_ms = max(0, event.played_ms - item.spoken.from_ms)
             self._emit(

@@ -38,6 +38,8 @@ class StoredItem:
     """None: the item has no audio of the agent."""
     by_agent: bool = False
     """Whether the item is a message of the agent."""
+    is_written: bool = False
+    """Whether the message is text without audio."""
 
     @property
     def id(self) -> str:

@@ -153,10 +153,9 @@ class Response:
         self._finish_item(message.part.output_index, message.stored)
 
     @property
-    def spoken(self) -> StoredItem | None:
-        """The item that has audio; None: no item has."""
-        stored = self._message.stored if self._message else None
-        return stored if stored is not None and stored.spoken is not None else None
+    def message(self) -> StoredItem | None:
+        """The item of the newest message; None: there is none."""
+        return self._message.stored if self._message else None
 
     def on_interrupted(self, text: str) -> None:
         """Replace the transcript of an interrupted response by the text that was played."""
@@ -180,7 +179,7 @@ class Response:
         if self._message is not None and self._message.open:
             return self._message
         index, stored = self._add_item("message", role="assistant", content=[])
-        stored.by_agent = True
+        stored.by_agent, stored.is_written = True, self.style.writes_only
         self._message = _Message(stored, Part(self.id, stored.id, index))
         part = {"type": "text", "text": ""} if self.style.writes_only else {"type": "audio", "transcript": ""}
         self._emit_part("response.content_part.added", self._message, part=part)
@@ -322,6 +321,12 @@ class Responses:
     def stop_playback(self) -> None:
         """Stop the response that is played; one that is only requested goes on."""
         self._commands.interrupt(self._turn_id or None)
+
+    def stop_item(self, item: StoredItem) -> None:
+        """Stop the response that an item belongs to, if it is active."""
+        active = self.active
+        if active is not None and active.turn is not None and active.message is item:
+            self._commands.interrupt(active.agent_id or None)
 
     # --- what the agent does ----------------------------------------------------------------
 

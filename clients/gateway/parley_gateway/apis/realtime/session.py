@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from parley import protocol
-from parley.errors import ParleyError, SessionIdleError
+from parley.errors import InvalidInputError, ParleyError, SessionIdleError
 from parley_client.call import Call
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.conversation import RealtimeConversation
@@ -74,18 +74,30 @@ class RealtimeSession:
     async def run(self) -> None:
         """Run until the agent ends the session; raises its timeouts and the error of the call."""
         async with session_deadline(self._settings.session_s):
-            limit_s = self._settings.first_event_s
-            try:
-                async with asyncio.timeout(limit_s):
-                    start = await self.commands.start
-            except TimeoutError as error:
-                raise SessionIdleError(f"no event came within {limit_s:g} s") from error
-            async with self._gateway.calls.open(start, principal=self._principal, api="realtime") as call:
-                self.has_opened = True
-                self.conversation.on_call_opened()
-                await run_with_helpers(
-                    self._read(call), self.commands.run(call), self._run_timers(), self._keep_alive()
-                )
+            while not self.has_opened:
+                start = await self._wait_for_start()
+                try:
+                    await self._run_call(start)
+                except InvalidInputError as error:
+                    if self.has_opened or not self.conversation.on_settings_refused(error):
+                        raise
+                    self._gateway.metrics.on_call_failed(error, has_opened=False)
+
+    async def _wait_for_start(self) -> protocol.Start:
+        limit_s = self._settings.first_event_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self.commands.wait_for_start()
+        except TimeoutError as error:
+            raise SessionIdleError(f"no event came within {limit_s:g} s") from error
+
+    async def _run_call(self, start: protocol.Start) -> None:
+        async with self._gateway.calls.open(start, principal=self._principal, api="realtime") as call:
+            self.has_opened = True
+            self.conversation.on_call_opened(call.text_tokens)
+            await run_with_helpers(
+                self._read(call), self.commands.run(call), self._run_timers(), self._keep_alive()
+            )
 
     async def _read(self, call: Call) -> None:
         async for event in call:
