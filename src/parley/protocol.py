@@ -449,8 +449,8 @@ class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     output_sample_rate: int
     max_chunk_ms: int = MAX_CHUNK_MS
     text_tokens: int = 0
-    """Tokens that the text of a ``remember``, or the prompt of a ``respond``, has at most. They are estimated:
-    a third of its bytes of UTF-8, where a digit counts as three. 0: an older server, which does not say."""
+    """Limit for the text of a ``remember`` and the prompt of a ``respond``, in estimated tokens: a third of its
+    bytes of UTF-8, where a digit counts as three. 0: an older server, which does not say."""
     greets: bool = False
     """Whether the agent speaks first: a greeting follows."""
     resumed: bool = False

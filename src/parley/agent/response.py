@@ -440,7 +440,7 @@ class LlmResponse:
             await context.say(len(self.log.rounds) - 1, segment)
 
     def _named(self, number: int, call: ToolCall) -> ToolCall:
-        """The call with an id that is unique in the session: models count theirs anew each time."""
+        """The call with an id that is unique: models count theirs anew each time."""
         count = sum(len(answer.calls) for answer in self.log.rounds) + 1
         return msgspec.structs.replace(call, id=make_call_id(number, count))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ DropReason: TypeAlias = Literal["interrupted", "timeout", "closed"]
 
 # Calls that are over, for a response that comes later.
 _MAX_ENDED = 256
-_CALL_ID = re.compile(r"call-([0-9]{1,9})-[0-9]{1,9}")  # of make_call_id; its turn
+_CALL_ID = re.compile(r"call-([0-9]{1,9})-[0-9]{1,9}(?:-[0-9a-f]{16})?")
+"""Of :func:`make_call_id`, now or in an older version; the group is the turn."""
 # What became of a call, for log and error.
 _ANSWERED = "has been answered"
 _RUN_BY_SERVER = "was run by the server"
@@ -39,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 
 def make_call_id(turn: int, number: int) -> str:
-    """The id of a call, unique in its session; ``number`` counts the calls of the turn."""
-    return f"call-{turn}-{number}"
+    """The id of a call, unique among all sessions; ``number`` counts the calls of the turn."""
+    return f"call-{turn}-{number}-{secrets.token_hex(8)}"
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import msgspec
@@ -25,14 +24,13 @@ from parley.protocol import (
     encode,
 )
 from parley.tools.base import ServerTools
-from parley.tools.schema import SchemaError, argument_schema
+from parley.tools.schema import TOOL_NAME, SchemaError, argument_schema
 from parley.tts.text import has_words
 from parley.turns.settings import choose_settings
 from parley.vad.segmenter import check_options as check_vad_options
 
 MAX_SPOKEN = 4_000
 """Characters of what is said at once."""
-_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _MAX_VOICE_NAME = 200
 _MAX_BARGE_IN_MS = 5_000
 _MAX_BARGE_IN_WORDS = 10
@@ -179,9 +177,9 @@ def _idle_seconds(name: str, value_ms: int | None, default_s: float) -> float:
 
 
 def _check_tool(tool: Tool) -> None:
-    if not _TOOL_NAME.fullmatch(tool.name):
+    if not TOOL_NAME.fullmatch(tool.name):
         raise InvalidMessageError(
-            f"tool name {tool.name!r}: letters, digits, - and _ are allowed, at most 64, no digit first"
+            f"tool name {tool.name!r}: letters, digits, - and _ are allowed, at most 64"
         )
     try:
         argument_schema(tool.parameters)

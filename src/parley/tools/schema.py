@@ -11,6 +11,7 @@ cost has no bound.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
@@ -26,6 +27,8 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names of tools, as in OpenAI's API."""
 MAX_DEPTH = 32
 MAX_NODES = 2_000
 """Values, also nested ones, that a schema may hold."""

@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.errors import ModelLoadingError
-from parley.tools.schema import SchemaError, argument_schema
+from parley.tools.schema import TOOL_NAME, SchemaError, argument_schema
 
 _MAX_FILE = 1024 * 1024
 _MAX_TOOLS = 128
-_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET_HEADER = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
@@ -125,7 +124,7 @@ def _check(settings: ToolSettings) -> None:
     if len(names) > _MAX_TOOLS:
         raise ValueError(f"{len(names)} tools; at most {_MAX_TOOLS} are possible")
     for name in names:
-        if not _TOOL_NAME.fullmatch(name):
+        if not TOOL_NAME.fullmatch(name):
             raise ValueError(f"tool name {name!r}: letters, digits, - and _ are possible, at most 64")
         if names.count(name) > 1:
             raise ValueError(f"there are two tools of the name {name!r}")

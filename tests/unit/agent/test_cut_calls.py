@@ -162,5 +162,5 @@ async def cut_and_go_on(reference: MovingCall, sent: Sequence[Sent], history: li
     await call.until(END_MS + 3_000 - at_ms)
     check_whole(events, call.outlet)
     check_history(call.history, history)
-    assert [*kept.requests, *call.ran] == ["call-2-1"]
+    assert [call_id.rpartition("-")[0] for call_id in (*kept.requests, *call.ran)] == ["call-2-1"]
     await call.end()

@@ -113,7 +113,7 @@ async def test_a_session_that_cannot_be_held_is_refused(message, code):
         Start(language="en-GB"),
         Start(language="de", voice="high", output_sample_rate=8_000),
         Start(exaggeration=2.0, guidance_weight=0.0),
-        Start(tools=[Tool(name="get_number", parameters=NUMBER), Tool(name="plain")]),
+        Start(tools=[Tool(name="get_number", parameters=NUMBER), Tool(name="911-call"), Tool(name="7" * 64)]),
         b'{"type":"start"}',
         b"",
     ],

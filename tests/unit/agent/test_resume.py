@@ -420,7 +420,7 @@ async def test_calls_of_a_later_round_have_new_ids():
     resume = Resume(state=state(turns=3, agent=turn(rounds=[one])), history=ASKED)
     await call.start(Start(tools=[TOOL], resume=resume))
     asked = await call.wait_for(ToolRequest)
-    assert asked.call_id == "call-3-2"
+    assert asked.call_id.startswith("call-3-2-")
     call.send(ToolResponse(call_id=asked.call_id, output="noon"))
     await call.until(2_000)
     assert spoken(call) == "Noon."

@@ -322,9 +322,15 @@ async def test_a_response_to_a_call_that_was_forgotten_is_refused():
             executor.executor.resolve(ToolResponse(call_id="call-1-1"))
 
 
+def test_call_ids_of_the_same_place_in_two_sessions_differ():
+    first, second = make_call_id(1, 1), make_call_id(1, 1)
+    assert first != second
+    assert first.startswith("call-1-1-")
+
+
 def restored(*calls, turns=3, results=()):
     """The state of a session in whose last turn these tools were called; no calls: that turn is over."""
-    made = [ToolCall(id=make_call_id(turns, n), name=name, arguments={}) for n, name in enumerate(calls, 1)]
+    made = [ToolCall(id=f"call-{turns}-{n}", name=name, arguments={}) for n, name in enumerate(calls, 1)]
     rounds = [RoundState(calls=made, results={call.id: "1" for call in made if call.name in results})]
     agent = AgentTurnState(turn=turns, response_id="r", rounds=rounds) if calls else None
     return SessionState(version=CHECKPOINT_VERSION, turns=turns, agent=agent)
@@ -342,6 +348,8 @@ def restored(*calls, turns=3, results=()):
         (restored("quick", results=["quick"]), "call-3-1", "was run by the server"),
         (restored(), "call-3-1", "ended at another server"),
         (restored(), "call-4-1", "was never made"),
+        (restored(), make_call_id(3, 1), "ended at another server"),
+        (restored(), make_call_id(4, 1), "was never made"),
         *(
             (restored(), call_id, "was never made")
             for call_id in ("", "3", "call-0-1", "call--3-1", "call-3-1x")

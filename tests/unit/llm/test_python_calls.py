@@ -71,6 +71,7 @@ def test_a_tool_is_shown_as_a_function():
         (["say", "say_"], ["say_", "say__"]),
         (["a-b", "a_b"], ["a_b", "a_b_"]),
         (["class", "print"], ["class_", "print"]),
+        (["911-call", "_911_call"], ["_911_call", "_911_call_"]),
     ],
 )
 def test_every_function_has_a_name_of_its_own(names, expected):

@@ -326,7 +326,7 @@ def as_functions(tools: Sequence[Tool]) -> tuple[Function, ...]:
 
 def identifier(name: str) -> str:
     """A name that Python allows and that is no word of its own."""
-    name = re.sub(r"\W", "_", name, flags=re.ASCII)
+    name = re.sub(r"^(?=\d)|\W", "_", name, flags=re.ASCII)
     return f"{name}_" if keyword.iskeyword(name) or not name.isidentifier() else name
 
 

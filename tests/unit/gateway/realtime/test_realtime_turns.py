@@ -150,6 +150,35 @@ def test_the_client_ends_a_turn_and_asks_for_an_answer(manual):
     assert manual.commands.take() == [("respond", "Be brief.", True)]
 
 
+def test_a_commit_that_crosses_the_agents_own_end_of_the_turn_gets_its_text(session):
+    session.send("input_audio_buffer.append", audio=SECOND)
+    session.on_agent(
+        protocol.SpeechStarted(at_ms=100),
+        protocol.SpeechStopped(at_ms=600, detected_at_ms=800),
+        transcript("What is new?", is_final=True),
+    )
+    session.take()
+    session.send("input_audio_buffer.commit")
+    committed = session.one("input_audio_buffer.committed")
+    session.on_agent(decision("What is new?", reason="waited"), decision("", reason="requested"))
+    completed = session.one("conversation.item.input_audio_transcription.completed")
+    assert (completed["item_id"], completed["transcript"]) == (committed["item_id"], "What is new?")
+
+
+def test_speech_that_is_reported_after_its_commit_begins_no_turn(session):
+    session.send("input_audio_buffer.append", audio=SECOND)
+    session.send("input_audio_buffer.commit")
+    committed = session.one("input_audio_buffer.committed")
+    session.on_agent(protocol.SpeechStarted(at_ms=900), transcript("Hi.", is_final=True))
+    assert session.kinds() == []
+    session.on_agent(decision("Hi.", reason="requested"))
+    completed = session.one("conversation.item.input_audio_transcription.completed")
+    assert (completed["item_id"], completed["transcript"]) == (committed["item_id"], "Hi.")
+    session.send("input_audio_buffer.append", audio=SECOND)
+    session.on_agent(protocol.SpeechStarted(at_ms=1_200))
+    assert session.kinds() == ["input_audio_buffer.speech_started"]
+
+
 def test_an_answer_does_not_wait_for_a_text_for_ever(manual):
     manual.send("input_audio_buffer.append", audio=SECOND)
     manual.send("input_audio_buffer.commit")

@@ -27,6 +27,8 @@ class _UserTurn(InputTurn):
     speaking: bool = True
     texts: OrderedDict[int, str] = field(default_factory=OrderedDict)
     """Final transcripts, by utterance."""
+    decided: str = ""
+    """What the agent has ended turns with by itself, before it reached the client's commit."""
 
     @property
     def text(self) -> str:
@@ -98,6 +100,8 @@ class UserTurns:
 
     def on_speech_started(self, event: protocol.SpeechStarted) -> None:
         """Begin a turn, or continue the current one."""
+        if self._committed and event.at_ms < self._committed[-1].end_ms:
+            return  # it belongs to a turn that the client has committed
         self._decide_by_s = None
         turn = self._turn
         if turn is not None and (turn.announced or turn.speaking or event.at_ms - turn.end_ms <= _MAX_GAP_MS):
@@ -141,7 +145,14 @@ class UserTurns:
         self._decide_by_s = None
         if event.reason == "requested":
             if self._committed:
-                self._complete(self._committed.popleft(), event.text)
+                committed = self._committed.popleft()
+                self._complete(committed, f"{committed.decided} {event.text}".strip())
+            return
+        if self._committed:
+            # The agent has not reached the commit yet: the words before it belong to the committed turn.
+            if event.decision == "commit":
+                committed = self._committed[0]
+                committed.decided = f"{committed.decided} {event.text}".strip()
             return
         turn = self._turn
         if turn is None:

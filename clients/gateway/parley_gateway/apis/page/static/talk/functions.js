@@ -1,7 +1,7 @@
 // @ts-check
 /** Function definitions that the user has written: read, and checked as far as the page can. */
 
-const NAME = /^[A-Za-z_][A-Za-z0-9_-]{0,63}$/;
+const NAME = /^[A-Za-z0-9_-]{1,64}$/;
 const MOST = 16;
 const KNOWN = ['name', 'description', 'parameters', 'answer'];
 
@@ -45,7 +45,7 @@ function readOne(one, which) {
   if (inner !== undefined && !isObject(inner)) throw new Error(`${which}: “function” is no object.`);
   const { name, description = '', parameters = {}, answer, ...rest } = { ...inner, ...outer };
   if (typeof name !== 'string' || !NAME.test(name))
-    throw new Error(`${which}: “name” has to be of letters, digits, - and _, and begin with no digit.`);
+    throw new Error(`${which}: “name” must be 1 to 64 letters, digits, - and _.`);
   if (typeof description !== 'string') throw new Error(`${name}: “description” has to be a text.`);
   if (!isObject(parameters)) throw new Error(`${name}: “parameters” has to be a JSON schema.`);
   if (parameters.type !== undefined && parameters.type !== 'object')
