@@ -449,7 +449,7 @@ class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     output_sample_rate: int
     max_chunk_ms: int = MAX_CHUNK_MS
     text_tokens: int = 0
-    """Limit for the text of a ``remember`` and the prompt of a ``respond``, in estimated tokens: a third of its
+    """Limit for a text to ``remember`` and the prompt of a ``respond``, in estimated tokens: a third of its
     bytes of UTF-8, where a digit counts as three. 0: an older server, which does not say."""
     greets: bool = False
     """Whether the agent speaks first: a greeting follows."""
