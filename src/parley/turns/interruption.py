@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -75,6 +76,14 @@ class InterruptionWords:
         """Whether all of it are signs of listening: "yeah okay"."""
         return bool(words) and _is_made_of(tuple(words), self.backchannels)
 
+    def may_become_backchannel(self, words: Sequence[str]) -> bool:
+        """Whether all of it are signs of listening or the beginning of one: "okay I" of "okay I see"."""
+        return any(
+            _is_made_of(tuple(words[:begin]), self.backchannels)
+            and any(phrase[: len(words) - begin] == tuple(words[begin:]) for phrase in self.backchannels)
+            for begin in range(len(words) + 1)
+        )
+
     def is_command(self, words: Sequence[str]) -> bool:
         """Whether it demands silence: "stop", "no no", "okay wait a minute"."""
         return (
@@ -119,6 +128,8 @@ HOLD_S = 1.5
 """Sound without words keeps the agent silent for so long at most, and so does a text that does not come."""
 _EARLY_WORDS = 2
 """Words that count before the utterance is over. The agent is silent meanwhile: waiting loses nothing."""
+_FOLLOWING_WORDS = 2
+"""A word of a partial text is stable when so many follow it, or when the partial text before had it too."""
 _SURE = 0.5
 _CONFIDENCE = 0.4
 """Confidence of words that are believed: recognisers make words of an "mhm", but not with conviction.
@@ -176,6 +187,8 @@ class InterruptionPolicy:
         self._speech_ms: float | None = None
         self._texts: list[str] = []
         self._partial = ""
+        self._stable = 0
+        """Words of the partial text that will hardly change."""
         self._confidence = 0.0
         self._echoed = 0
         self._held: float | None = began_at + HOLD_S
@@ -210,13 +223,17 @@ class InterruptionPolicy:
 
     def on_partial(self, text: str, confidence: float, at: float) -> Verdict:
         """What has been understood so far of the utterance that is being spoken (probability 0-1)."""
+        before, words = words_of(self._partial), words_of(text)
+        pairs = zip(before, words, strict=False)
+        repeated = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        self._stable = max(repeated, len(words) - _FOLLOWING_WORDS)
         self._partial, self._confidence = text.strip(), confidence
         return self._interruption(at, final=False)
 
     def on_final(self, text: str, confidence: float, at: float, *, more: bool = False) -> Verdict:
         """The final text of an utterance; ``more``: another one belongs to the same sound."""
         self._texts.append(text.strip())
-        self._partial, self._confidence = "", confidence
+        self._partial, self._stable, self._confidence = "", 0, confidence
         interruption = self._interruption(at, final=not more)
         if interruption is not None or more:
             return interruption
@@ -247,7 +264,10 @@ class InterruptionPolicy:
         if options.min_words == 0:
             return InterruptSpeech("speech")
         needed = max(1 if self._closing else options.min_words, 1 if final else _EARLY_WORDS)
-        return InterruptSpeech("words") if sure and len(fresh) >= needed else None
+        stable = fresh[: max(0, len(fresh) - len(words_of(self._partial)) + self._stable)]
+        if not final and not self._closing and self._language.may_become_backchannel(stable):
+            return None
+        return InterruptSpeech("words") if sure and len(stable) >= needed else None
 
     def _is_sure(self, words: Sequence[str], *, final: bool) -> bool:
         short = self._speech_ms is not None and self._speech_ms < _SHORT_MS

@@ -59,7 +59,8 @@ def test_an_interruption_is_one_as_soon_as_its_words_are_there():
     policy = sound()
     assert policy.on_partial("no", 0.9, 100.15) == InterruptSpeech("command")
     policy = sound()
-    assert policy.on_partial("what about", 0.9, 100.15) is None, "too short so far"
+    assert policy.on_partial("what about", 0.9, 100.1) is None, "it may still change"
+    assert policy.on_partial("what about a", 0.9, 100.15) is None, "too short so far"
     assert policy.tick(100.2) == InterruptSpeech("words")
 
 
@@ -82,7 +83,8 @@ def test_few_and_doubtful_words_wait_for_the_end():
     assert policy.on_partial("london", 0.9, 100.5) is None
     assert policy.on_partial("stop", 0.4, 100.6) is None
     assert policy.on_partial("what about", 0.4, 100.7) is None
-    assert policy.on_partial("what about", 0.6, 100.7) == InterruptSpeech("words")
+    assert policy.on_partial("what about a", 0.4, 100.7) is None
+    assert policy.on_partial("what about a", 0.6, 100.7) == InterruptSpeech("words")
     policy.on_speech_stopped(500, 100.5)
     assert policy.on_final("london", 0.5, 100.9) == InterruptSpeech("words")
 
@@ -109,6 +111,35 @@ def test_a_sign_of_listening_may_become_an_interruption():
     assert policy.on_partial("yeah what about london", 0.9, 100.8) == InterruptSpeech("words")
 
 
+@pytest.mark.parametrize(
+    ("partials", "final"),
+    [
+        (["I say,"], "I see."),
+        (["I", "I say,"], "I see."),
+        (["Okay, I", "Okay, I say"], "Okay, I see."),
+        (["Go a head"], "Go ahead."),
+        (["Go", "Go on"], "Go on."),
+        (["That is", "That is ride"], "That is right."),
+        (["Yeah okay", "Yeah okay so"], "Yeah, okay."),
+    ],
+)
+def test_a_backchannel_with_an_unstable_partial_text_lets_the_agent_go_on(partials, final):
+    policy = sound()
+    for number, text in enumerate(partials):
+        assert policy.on_partial(text, 0.9, 100.3 + number / 10) is None
+    policy.on_speech_stopped(650, 100.9)
+    assert policy.on_final(final, 0.9, 101.0) == ResumeSpeech("backchannel", final)
+
+
+@pytest.mark.parametrize(
+    "partials", [["I say", "I say that"], ["I say that you"], ["go ahead", "go ahead and book it"]]
+)
+def test_stable_words_of_a_partial_text_stop_the_agent(partials):
+    policy = sound()
+    verdicts = [policy.on_partial(text, 0.9, 100.3 + number / 10) for number, text in enumerate(partials)]
+    assert verdicts == [None] * (len(partials) - 1) + [InterruptSpeech("words")]
+
+
 def test_at_the_end_of_an_answer_every_word_counts():
     for text in ("yes", "okay", "mhm"):
         policy = sound(closing=True)
@@ -130,10 +161,12 @@ def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
 
 def test_only_what_follows_an_echo_counts():
     policy = sound()
-    assert policy.on_partial("what a day", 0.9, 100.5) == InterruptSpeech("words")
+    assert policy.on_partial("what a day", 0.9, 100.5) is None
+    assert policy.on_partial("what a day", 0.9, 100.6) == InterruptSpeech("words")
     policy.on_echo()
     assert policy.on_partial("what a day", 0.9, 100.7) is None
     assert policy.tick(101.0) is None
+    assert policy.on_partial("what a day make it", 0.9, 101.1) is None
     assert policy.on_partial("what a day make it twelve", 0.9, 101.2) == InterruptSpeech("words")
     policy.on_speech_stopped(1_200, 100.5)
     assert policy.on_final("what a day", 0.9, 101.5) == ResumeSpeech("echo", "what a day")
