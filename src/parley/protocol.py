@@ -423,6 +423,7 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Names of all such models, in order of preference: a session gets the first one that understands its
     language."""
     language_model: str
+    """Name of the language model's weights, or of the model at the remote chat server."""
     synthesizers: list[str]
     """Names of the synthesizers' models, in order of preference; later ones replace those that fail."""
     languages: list[str]
@@ -438,6 +439,8 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the server's own tools. A client's tool must have another name."""
     examples: list[str] = []
     """Examples of requests for this agent."""
+    default_prompt: bool = False
+    """Whether the system prompt is one that Parley comes with: then a client's demo tools fit it."""
 
 
 class Connected(_Event, frozen=True, tag="connected", kw_only=True):

@@ -92,21 +92,21 @@ def test_without_a_server_no_microphone_is_opened_and_the_page_goes_on_by_itself
         gateway.stop()
 
 
-def test_the_servers_tools_win_over_those_of_the_demo(gateway, open_page):
-    """The gateway tells of tools that its server really has; the demo's of these names are not sent."""
+def test_a_server_with_tools_gets_none_of_the_demo(gateway, open_page):
+    """The description of the agent is changed on its way to the page."""
     with open_page(gateway) as visit:
         page = visit.page
 
         def tell(route):
             told = route.fetch().json()
-            route.fulfill(json=told | {"tools": ["get_weather", "get_time"]})
+            route.fulfill(json=told | {"tools": ["book_table", "find_order"]})
 
         page.route("**/v1/agent", tell)
         page.reload()
-        expect(page.locator("#about-facts")).to_contain_text("get_weather, get_time")
+        expect(page.locator("#about-facts")).to_contain_text("book_table, find_order")
         with page.expect_request("**/v1/sessions") as asked:
             visit.begin()
-        assert [tool["name"] for tool in asked.value.post_data_json["tools"]] == ["set_timer"]
+        assert asked.value.post_data_json["tools"] == []
 
 
 def test_what_the_server_refuses_is_said_in_its_words(gateway, open_page):

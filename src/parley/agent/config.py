@@ -9,16 +9,22 @@ from typing import get_args
 
 from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import Continuation, RemoteChat
+from parley.engines.registry import REMOTE_CHAT
 from parley.engines.weight_files import find_absent_weights
 from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
 from parley.runtime.gpu_plan import find_plan
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
-from parley.runtime.repository import GPU_PROFILE
+from parley.runtime.repository import GPU_PROFILE, read_parameters
 from parley.turns.settings import EAGERNESSES, Eagerness
 
 NO_TURN_MODEL = "none"
 DEFAULT_SYSTEM_PROMPT = "You are Parley, a friendly voice assistant. Keep answers short."
+OPEN_SYSTEM_PROMPT = (
+    "You are Parley, a friendly voice assistant. Answer in one or two short spoken sentences, without lists "
+    "or markup. If you do not know something, say that you do not know."
+)
+"""That of the profile open."""
 DEFAULT_FILLERS: Mapping[str, Sequence[str]] = {
     "en": ("One moment, please.", "Let me check.", "Just a second."),
     "de": ("Einen Moment, bitte.", "Ich sehe nach."),
@@ -75,6 +81,8 @@ class AgentConfig:
     """Recognisers in order of preference: a session gets the first one that understands its language."""
     llm: str = "qwen3"
     """The language model: a model of the server, or ``openai_chat``."""
+    llm_weights: str = ""
+    """Name of the weights of ``llm``, or of the model at the remote chat server; empty: unknown."""
     remote_chat: RemoteChat = field(default_factory=RemoteChat)
     """The server of ``openai_chat``."""
     tts: tuple[str, ...] = ("espeak",)
@@ -152,6 +160,11 @@ class AgentConfig:
         return tuple(name for name in self.asr if name not in self.absent_models) or self.asr
 
     @property
+    def has_default_prompt(self) -> bool:
+        """Whether the system prompt is one that Parley comes with."""
+        return self.system_prompt in (DEFAULT_SYSTEM_PROMPT, OPEN_SYSTEM_PROMPT)
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens that the conversation may have, so that the answer still fits."""
         return max(256, self.context_tokens - self.sampling.max_tokens)
@@ -176,6 +189,7 @@ class AgentConfig:
         return cls(
             asr=asr,
             llm=llm,
+            llm_weights=_find_llm_weights(parameters, llm),
             remote_chat=_remote_chat(parameters),
             tts=tts,
             tts_fallback=tts_fallback,
@@ -268,6 +282,14 @@ def _find_absent(parameters: Parameters, asr: Sequence[str], llm: str, tts: Sequ
         reason = f"a GPU of the class {plan.name} has no memory for it"
         absent |= {model: reason for model in engines if model in plan.without}
     return absent
+
+
+def _find_llm_weights(parameters: Parameters, llm: str) -> str:
+    if llm == REMOTE_CHAT:
+        return parameters.text("llm_model", "")
+    profile = parameters.text("profile", GPU_PROFILE)
+    model = read_parameters(parameters.repository / llm, profile, parameters.environment)
+    return "" if model is None else Path(model.text("weights", "")).name
 
 
 def _phrase(parameters: Parameters, name: str, default: str) -> str:

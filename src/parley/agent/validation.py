@@ -204,7 +204,7 @@ def describe(
     return AgentDescription(
         recognizer=recognizer,
         recognizers=list(config.recognizers),
-        language_model=config.llm,
+        language_model=config.llm_weights or config.llm,
         synthesizers=synthesizers or list(config.tts),
         languages=list(engines.synthesizer.languages),
         recognized_languages=recognized_languages,
@@ -212,4 +212,5 @@ def describe(
         voices=None if voices is None else list(voices),
         tools=sorted(engines.server_tools.names) if engines.server_tools else [],
         examples=list(config.examples),
+        default_prompt=config.has_default_prompt,
     )

@@ -57,6 +57,20 @@ test('what is said after a pause belongs to the same turn, until it is committed
   );
 });
 
+test('texts that are recognised together replace those of the utterances before', () => {
+  const { conversation } = held(
+    transcript(1, 'my number is five', true),
+    transcript(2, 'five five', true),
+    { ...transcript(3, 'one two', true), first: 2, before: 'nine five' },
+  );
+  assert.deepEqual(
+    conversation.entries.map(({ text }) => text),
+    ['my number is five nine five one two'],
+  );
+  conversation.apply({ ...transcript(4, 'three', true), first: 1, before: 'My number is 5 9 5 1 2' });
+  assert.equal(conversation.entries[0].text, 'My number is 5 9 5 1 2 three');
+});
+
 test('an utterance of which nothing was understood leaves no line', () => {
   const { conversation, removed } = held(transcript(1, 'uh'), transcript(1, '', true));
   assert.equal(conversation.entries.length, 0);

@@ -25,14 +25,14 @@ test('one definition, a list of them, and OpenAI’s two forms are read', () => 
 });
 
 for (const [text, words] of [
-  ['[', /no JSON/],
-  ['[1]', /Function 1 is no object/],
+  ['[', /not JSON/],
+  ['[1]', /Function 1 is not an object/],
   ['{"description": "x"}', /“name”/],
-  ['{"name": "9x"}', /“name”/],
+  ['{"name": "a b"}', /“name”/],
   ['{"name": "x", "description": 1}', /x: “description”/],
   ['{"name": "x", "parameters": []}', /x: “parameters”/],
   ['{"name": "x", "parameters": {"type": "string"}}', /“object”/],
-  ['{"name": "x", "answers": 1}', /“answers” is not known/],
+  ['{"name": "x", "answers": 1}', /“answers” is unknown/],
   ['{"type": "retrieval", "name": "x"}', /only functions/],
   ['[{"name": "x"}, {"name": "x"}]', /defined twice/],
   ['{"name": "taken"}', /the server has a tool of this name/],

@@ -41,7 +41,7 @@ const namesOf = (tools) => tools.map(({ name }) => name);
 test('what the user does not choose is left to the server', () => {
   assert.deepEqual(Object.keys(sessionOptions(DEFAULTS, null)).sort(), ['barge_in', 'language', 'tools']);
   const { tools, ...update } = updateOf(DEFAULTS, null);
-  assert.deepEqual(namesOf(tools), ['get_weather', 'get_time', 'set_timer']);
+  assert.deepEqual(tools, []);
   assert.deepEqual(update, {
     type: 'update',
     system_prompt: null,
@@ -74,10 +74,22 @@ test('what the user chooses is said, as far as it is known that the server has i
   assert.deepEqual([english.language, english.voice], ['en', undefined]);
 });
 
-test('the server’s tools take the place of the demo’s, and so do the user’s own', () => {
+test('the demo tools go with Parley’s own prompt only, and with no tools of the server', () => {
+  const offer = { languages: [], tools: [], examples: [], voices: null, default_prompt: true };
+  const names = (settings, offered) => namesOf(toolsOf({ ...DEFAULTS, ...settings }, offered));
+  assert.deepEqual(names({}, offer), ['get_weather', 'get_time', 'set_timer']);
+  assert.deepEqual(names({ prompt: 'You take bookings.' }, offer), []);
+  assert.deepEqual(names({}, { ...offer, default_prompt: false }), []);
+  assert.deepEqual(names({}, { ...offer, default_prompt: undefined }), [], 'an older server');
+  assert.deepEqual(names({}, { ...offer, tools: ['book_table'] }), []);
+  assert.deepEqual(names({ demoTools: false }, offer), []);
+});
+
+test('the user’s own functions take the place of the demo’s', () => {
   const own = { ...DEFAULTS, functions: '{"name": "set_timer", "description": "Mine."}' };
-  const tools = toolsOf(own, { languages: [], tools: ['get_weather'], examples: [], voices: null });
-  assert.deepEqual(namesOf(tools), ['set_timer', 'get_time']);
+  const offer = { languages: [], tools: [], examples: [], voices: null, default_prompt: true };
+  const tools = toolsOf(own, offer);
+  assert.deepEqual(namesOf(tools), ['set_timer', 'get_weather', 'get_time']);
   assert.equal(tools[0].description, 'Mine.');
 });
 

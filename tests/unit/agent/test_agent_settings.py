@@ -24,7 +24,8 @@ FOLDER = Path(__file__).resolve().parents[3] / "model_repository" / "voice_agent
 def read(profile, **environment):
     config = text_format.Parse((FOLDER / profile).read_text(), ModelConfig())
     values = {name: value.string_value for name, value in config.parameters.items()}
-    return AgentConfig.from_parameters(Parameters("voice_agent", values, environment=environment))
+    parameters = Parameters("voice_agent", values, model_dir=FOLDER, environment=environment)
+    return AgentConfig.from_parameters(parameters)
 
 
 def test_both_profiles_judge_pauses_by_their_sound():
@@ -68,7 +69,12 @@ def test_it_is_what_the_agent_is_configured_with():
     parameters = Parameters(
         "voice_agent",
         {"asr": "hears,understands", "system_prompt": "A secret.", "examples": " set a timer | hello|| "},
-        environment={"PARLEY_VOICE_AGENT_TTS": "speaks,sings", LOADED_MODELS_VARIABLE: "speaks,understands"},
+        model_dir=FOLDER,
+        environment={
+            "PARLEY_VOICE_AGENT_TTS": "speaks,sings",
+            LOADED_MODELS_VARIABLE: "speaks,understands",
+            "PARLEY_QWEN3_WEIGHTS": "/here/weights-of-qwen3",
+        },
     )
     engines = Engines(
         recognizer=None,
@@ -83,7 +89,7 @@ def test_it_is_what_the_agent_is_configured_with():
     assert described == AgentDescription(
         recognizer="understands",
         recognizers=["understands"],
-        language_model="qwen3",
+        language_model="weights-of-qwen3",
         synthesizers=["speaks"],
         languages=["en", "de"],
         recognized_languages=["en"],
@@ -93,6 +99,31 @@ def test_it_is_what_the_agent_is_configured_with():
         examples=["set a timer", "hello"],
     )
     assert "secret" not in repr(described)
+
+
+@pytest.mark.parametrize(
+    ("profile", "name"),
+    [
+        ("config.pbtxt", "Qwen3-4B-AWQ"),
+        ("configs/open.pbtxt", "qwen2.5-coder-0.5b-w8a8"),
+        ("configs/tiny.pbtxt", "tiny-qwen3"),
+    ],
+)
+def test_the_language_model_is_named_by_its_weights(profile, name):
+    config = read(profile)
+    assert config.llm_weights == name
+    assert config.has_default_prompt
+    assert not read(profile, PARLEY_VOICE_AGENT_SYSTEM_PROMPT="You take bookings.").has_default_prompt
+
+
+def test_a_remote_language_model_is_named_as_its_server_names_it():
+    config = read(
+        "configs/open.pbtxt",
+        PARLEY_VOICE_AGENT_LLM="openai_chat",
+        PARLEY_VOICE_AGENT_LLM_URL="http://127.0.0.1:1/v1",
+        PARLEY_VOICE_AGENT_LLM_MODEL="anyone/large-8b",
+    )
+    assert config.llm_weights == "anyone/large-8b"
 
 
 def test_without_the_launcher_models_without_weights_are_absent(tmp_path):

@@ -20,6 +20,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     recognizers: list[str]
     """Names of all such models: a session gets the first one that understands its language."""
     language_model: str
+    """Name of the language model's weights, or of the model at the remote chat server."""
     synthesizers: list[str]
     """Names of the models that speak."""
     languages: list[str]
@@ -30,6 +31,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the server's own tools; a session's tools need other names."""
     examples: list[str]
     """Examples of what a user may say to this agent."""
+    default_prompt: bool
+    """Whether the agent has a prompt that Parley comes with, which a client's demo tools fit."""
 
 
 def _agent(described: protocol.AgentDescription) -> Agent:
@@ -42,6 +45,7 @@ def _agent(described: protocol.AgentDescription) -> Agent:
         voices=described.voices,
         tools=described.tools,
         examples=described.examples,
+        default_prompt=described.default_prompt,
     )
 
 

@@ -72,7 +72,7 @@ class Page {
       onHeard: (heard) => this._takeHeard(heard),
       onTrouble: (trouble) => this._state.setTrouble(trouble),
       onPlayed: (samples, at) => this._recorder.add('agent', samples, at),
-      onOther: () => this._conversation.note('Your microphone is not connected: the system’s is used.', 'warning'),
+      onOther: () => this._conversation.note('The chosen microphone is not connected. The system’s default is used.', 'warning'),
     });
     this._player = new Player(this._sound, (message) => this._send(message));
     this._dialog = new SettingsDialog(this._settings, { onChange: (settings) => this._change(settings) });
@@ -231,7 +231,7 @@ class Page {
     if (!this._isLive) return;
     this._send(updateOf(settings, this._presence.offer));
     if (settings.language !== before.language || settings.greeting !== before.greeting)
-      this._conversation.note('Language and greeting count from the next call on.');
+      this._conversation.note('Language and greeting apply from the next call on.');
   }
 
   get _isLive() {
@@ -255,7 +255,7 @@ class Page {
   }
 
   _showAbout() {
-    showAbout(this._presence.known.state, this._presence.offer, this._settings.demoTools);
+    showAbout(this._presence.known.state, this._presence.offer, this._settings);
   }
 
   /** @param {import('./session/line.js').LineState} state */

@@ -87,7 +87,8 @@ export function askReadiness() {
 
 /**
  * @typedef {{recognizers: string[], language_model: string, synthesizers: string[], languages: string[],
- *   voices: string[] | null, tools: string[], examples: string[]}} Agent
+ *   voices: string[] | null, tools: string[], examples: string[],
+ *   default_prompt?: boolean}} Agent
  */
 
 /** What the agent has. @param {string | null} key @returns {Promise<Agent>} */

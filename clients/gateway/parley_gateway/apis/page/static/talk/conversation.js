@@ -118,11 +118,17 @@ export class Conversation {
   // --- the user ---------------------------------------------------------------------------
 
   /** @param {any} message */
-  _transcript({ utterance, text, is_final: isFinal }) {
-    const entry = this._entryOf(utterance) ?? (this._open ??= text ? this._newUser() : null);
+  _transcript({ utterance, text, is_final: isFinal, first = 0, before = '' }) {
+    const entry = this._entryOf(utterance) ?? (this._open ??= text || before ? this._newUser() : null);
     if (!entry) return;
+    if (first) {
+      // The utterances from the first one on were recognised together: `before` replaces their texts.
+      for (const number of entry.parts.keys()) if (number >= first && number < utterance) entry.parts.delete(number);
+      entry.parts.set(first, before);
+    }
     entry.parts.set(utterance, text);
-    entry.text = [...entry.parts.values()].filter(Boolean).join(' ');
+    const parts = [...entry.parts].sort(([one], [other]) => one - other);
+    entry.text = parts.map(([, part]) => part).filter(Boolean).join(' ');
     entry.partial = !isFinal;
     if (entry.text || !isFinal) this._put(entry);
     else this._remove(entry);

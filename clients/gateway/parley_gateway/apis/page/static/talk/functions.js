@@ -18,7 +18,7 @@ export function readFunctions(text, taken = []) {
   if (!text.trim()) return [];
   const written = parse(text);
   const list = Array.isArray(written) ? written : [written];
-  if (list.length > MOST) throw new Error(`At most ${MOST} functions are taken.`);
+  if (list.length > MOST) throw new Error(`At most ${MOST} functions are possible.`);
   const functions = list.map((one, i) => readOne(one, `Function ${i + 1}`));
   const names = functions.map(({ tool }) => tool.name);
   for (const name of names) {
@@ -33,25 +33,25 @@ function parse(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`This is no JSON: ${/** @type {Error} */ (error).message}`);
+    throw new Error(`This is not JSON: ${/** @type {Error} */ (error).message}`);
   }
 }
 
 /** @param {any} one @param {string} which @returns {OwnFunction} */
 function readOne(one, which) {
-  if (!isObject(one)) throw new Error(`${which} is no object.`);
+  if (!isObject(one)) throw new Error(`${which} is not an object.`);
   const { type, function: inner, ...outer } = one;
   if (type !== undefined && type !== 'function') throw new Error(`${which}: only functions can be tools.`);
-  if (inner !== undefined && !isObject(inner)) throw new Error(`${which}: “function” is no object.`);
+  if (inner !== undefined && !isObject(inner)) throw new Error(`${which}: “function” is not an object.`);
   const { name, description = '', parameters = {}, answer, ...rest } = { ...inner, ...outer };
   if (typeof name !== 'string' || !NAME.test(name))
     throw new Error(`${which}: “name” must be 1 to 64 letters, digits, - and _.`);
-  if (typeof description !== 'string') throw new Error(`${name}: “description” has to be a text.`);
-  if (!isObject(parameters)) throw new Error(`${name}: “parameters” has to be a JSON schema.`);
+  if (typeof description !== 'string') throw new Error(`${name}: “description” must be a text.`);
+  if (!isObject(parameters)) throw new Error(`${name}: “parameters” must be a JSON schema.`);
   if (parameters.type !== undefined && parameters.type !== 'object')
-    throw new Error(`${name}: the type of “parameters” has to be “object”.`);
+    throw new Error(`${name}: the type of “parameters” must be “object”.`);
   const [strange] = Object.keys(rest).filter((key) => key !== 'strict');
-  if (strange) throw new Error(`${name}: “${strange}” is not known; there are ${KNOWN.join(', ')}.`);
+  if (strange) throw new Error(`${name}: “${strange}” is unknown; allowed are ${KNOWN.join(', ')}.`);
   return { tool: { name, description, parameters }, answer };
 }
 

@@ -11,7 +11,7 @@ const STORED = 'parley-settings';
  *   speaker: string}} Settings empty texts: the server's, or the system's, choice
  */
 /**
- * @typedef {{languages: string[], tools: string[], examples: string[],
+ * @typedef {{languages: string[], tools: string[], examples: string[], default_prompt?: boolean,
  *   voices: import('../session/api.js').Voice[] | null}} Offer
  *  What the server has. `voices` null: it does not tell.
  */
@@ -94,13 +94,21 @@ export function ownFunctions({ functions }, offer) {
 }
 
 /**
- * The page's tools of a session: the user's own come before those of the demo, the server's before both.
+ * Whether the demo tools go with a session: they fit Parley's own prompt only, and an agent without tools of its own.
+ * @param {Settings} settings @param {Offer | null} offer @returns {boolean}
+ */
+export function offersDemo({ demoTools, prompt }, offer) {
+  return demoTools && !prompt.trim() && offer?.default_prompt === true && !offer.tools.length;
+}
+
+/**
+ * The page's tools of a session: the user's own come before those of the demo.
  * @param {Settings} settings @param {Offer | null} offer @returns {import('./functions.js').Tool[]}
  */
 export function toolsOf(settings, offer) {
   const own = ownFunctions(settings, offer).map(({ tool }) => tool);
-  const taken = [...(offer?.tools ?? []), ...own.map(({ name }) => name)];
-  const demo = settings.demoTools ? DEMO_TOOLS.filter(({ name }) => !taken.includes(name)) : [];
+  const taken = own.map(({ name }) => name);
+  const demo = offersDemo(settings, offer) ? DEMO_TOOLS.filter(({ name }) => !taken.includes(name)) : [];
   return [...own, ...demo];
 }
 

@@ -16,7 +16,7 @@ export function snippetsFor(base, keyed) {
   return [
     {
       name: 'curl',
-      about: 'Say something, write it down again, and ask the language model.',
+      about: 'Synthesize a sentence, transcribe it, and ask the language model.',
       text: [
         `curl -sS ${root}/v1/audio/speech${header} \\`,
         `  -d '{"model": "tts-1", "voice": "alloy", "input": "Hello!"}' -o hello.mp3`,
@@ -57,7 +57,7 @@ export function snippetsFor(base, keyed) {
     },
     {
       name: 'JavaScript',
-      about: 'A session of Parley’s own, without any library: Node 22, or a page of this gateway.',
+      about: 'A session of Parley’s own API, without a library: in Node 22, or in a page of this gateway.',
       text: [
         `const answer = await fetch("${root}/v1/sessions", {`,
         '  method: "POST",',

@@ -1,5 +1,6 @@
 // @ts-check
 /** What is known of the server, while there is no call. */
+import { offersDemo } from '../talk/settings.js';
 import { byId, make, setText } from './dom.js';
 
 const names = new Intl.DisplayNames('en', { type: 'language' });
@@ -15,36 +16,48 @@ export function languageName(tag) {
 
 /** @type {Record<import('../session/presence.js').Known['state'], string>} */
 const TEXTS = {
-  asking: 'It is being asked what it has …',
-  down: 'There is none. In a checkout, “make serve” starts one, which answers when its models are loaded; this page then goes on by itself.',
-  loading: 'It is not ready: its models are loading, or are started again. This page then goes on by itself.',
-  gone: 'Its gateway does not answer. “parley gateway” starts one; this page then goes on by itself.',
-  locked: 'It tells those who have a key. Whoever runs this gateway makes one with “parley gateway keys new”.',
-  limited: 'Its gateway takes no more requests for now.',
+  asking: 'Asking the server for its models and voices …',
+  down: 'The gateway has no server. “make serve” in a checkout starts one. This page goes on when its models are loaded.',
+  loading: 'The server is not ready: its models are loading or restarting. This page goes on when they are ready.',
+  gone: 'The gateway does not answer. “parley gateway” starts one. This page goes on when it answers.',
+  locked: 'The gateway requires a key. Its operator makes one with “parley gateway keys new”.',
+  limited: 'The gateway accepts no more requests at the moment.',
   ready: '',
 };
 const DEMO =
-  'This page adds demo tools for weather, time and timers. Their weather is made up, and their timers do not run.';
+  'This page adds demo tools for weather, time and timers. The weather is made up, and the timers do not run.';
 const NO_DEMO = 'The demo tools of this page are switched off.';
+const UNFIT =
+  'The demo tools of this page are not used: the agent has another prompt than Parley’s own, or has its own tools.';
 
 /**
  * @param {import('../session/presence.js').Known['state']} state
- * @param {import('../session/presence.js').Offered | null} offer @param {boolean} demoTools
+ * @param {import('../session/presence.js').Offered | null} offer
+ * @param {import('../talk/settings.js').Settings} settings
  */
-export function showAbout(state, offer, demoTools) {
+export function showAbout(state, offer, settings) {
   const isKnown = state === 'ready' && offer !== null;
-  setText(byId('about-text'), isKnown ? (demoTools ? DEMO : NO_DEMO) : TEXTS[state]);
+  setText(byId('about-text'), isKnown ? demoText(settings, offer) : TEXTS[state]);
   byId('about-facts').hidden = !isKnown;
   if (!isKnown) return;
   const rows = [
-    ['Hears with', offer.recognizers.join(', ')],
-    ['Answers with', offer.language_model],
-    ['Speaks with', offer.synthesizers.join(', ')],
+    ['Speech recognition', offer.recognizers.join(', ')],
+    ['Language model', offer.language_model],
+    ['Speech synthesis', offer.synthesizers.join(', ')],
     [offer.languages.length > 1 ? 'Languages' : 'Language', offer.languages.map(languageName).join(', ')],
-    ['Voices', offer.voices?.length ? String(offer.voices.length) : 'not told'],
-    ['Its own tools', offer.tools.join(', ') || 'none'],
+    ['Voices', offer.voices?.length ? String(offer.voices.length) : 'not listed'],
+    ['Tools of the server', offer.tools.join(', ') || 'none'],
   ];
   byId('about-facts').replaceChildren(
     ...rows.flatMap(([name, value]) => [make('dt', '', name), make('dd', '', value)]),
   );
+}
+
+/**
+ * @param {import('../talk/settings.js').Settings} settings
+ * @param {import('../session/presence.js').Offered} offer @returns {string}
+ */
+function demoText(settings, offer) {
+  if (!settings.demoTools) return NO_DEMO;
+  return offersDemo(settings, offer) ? DEMO : UNFIT;
 }

@@ -10,7 +10,7 @@ import { byId, setText } from './dom.js';
 /** @typedef {import('../talk/settings.js').Offer} Offer */
 /** @typedef {import('../audio/devices.js').Device} Device */
 
-const OWN_CHOICE = 'The server’s choice';
+const OWN_CHOICE = 'The server’s default';
 
 export class SettingsDialog {
   /**
@@ -75,7 +75,7 @@ export class SettingsDialog {
     const tools = this._offer?.tools ?? [];
     setText(
       byId('server-tools'),
-      tools.length ? `The server’s own tools come first: ${tools.join(', ')}.` : '',
+      tools.length ? `Tools of the server: ${tools.join(', ')}.` : '',
     );
   }
 
@@ -91,7 +91,7 @@ export class SettingsDialog {
     elements.voice.replaceChildren(new Option(OWN_CHOICE, ''), ...offered);
     elements.voice.value = voices.some(({ id }) => id === chosen) ? chosen : '';
     const described = voices.find(({ id }) => id === elements.voice.value)?.description;
-    setText(byId('voice-about'), this._offer?.voices ? (described ?? '') : 'The server does not tell its voices.');
+    setText(byId('voice-about'), this._offer?.voices ? (described ?? '') : 'The server does not list its voices.');
   }
 
   /** @param {string} [microphone] @param {string} [speaker] */
@@ -111,14 +111,14 @@ export class SettingsDialog {
 
   async _checkMicrophone() {
     byId('check-microphone').ariaPressed = 'true';
-    setText(byId('check-result'), 'Say something: the bar moves.');
+    setText(byId('check-result'), 'Say something: the bar shows how loud it is.');
     try {
       await this._level.open(this._form.elements.microphone.value);
     } catch (error) {
       this._stopChecking();
       const { name } = /** @type {DOMException} */ (error);
       const isRefused = name === 'NotAllowedError' || name === 'SecurityError';
-      const why = isRefused ? 'The browser refuses it to this page.' : 'None can be used now.';
+      const why = isRefused ? 'The browser does not let this page use the microphone.' : 'This microphone cannot be used now.';
       setText(byId('check-result'), why);
     }
     // Their names are known only now.
@@ -193,7 +193,7 @@ function offerDevices(select, devices, chosen) {
   const isKnown = !chosen || devices.some(({ id }) => id === chosen);
   const kept = isKnown ? [] : [new Option('Not connected now', chosen)];
   const offered = devices.map(({ id, name }) => new Option(name, id));
-  select.replaceChildren(new Option('The system’s choice', ''), ...kept, ...offered);
+  select.replaceChildren(new Option('The system’s default', ''), ...kept, ...offered);
   select.value = chosen;
 }
 
@@ -204,7 +204,7 @@ function offerDevices(select, devices, chosen) {
 export function askForKey(why, onKey) {
   const dialog = byId('key');
   const field = byId('key-field');
-  setText(byId('key-why'), why || 'This gateway talks only to those who have a key of it.');
+  setText(byId('key-why'), why || 'This gateway requires a key.');
   byId('key-why').classList.toggle('problem', Boolean(why));
   byId('key-cancel').onclick = () => dialog.close();
   byId('key-form').onsubmit = () => {

@@ -14,21 +14,21 @@ const AGENT = /** @type {Record<string, string>} */ ({
   muted: 'Muted',
 });
 const ENDED = /** @type {Record<string, string>} */ ({
-  idle: 'The call ended: nothing came from this page for too long.',
-  silence: 'The call ended: nobody said anything for too long.',
+  idle: 'The call ended: the page sent nothing for too long.',
+  silence: 'The call ended: nothing was said for too long.',
 });
 const FAILED = /** @type {Record<string, string>} */ ({
-  unsupported_language: 'The server does not speak this language: choose another one in the settings.',
-  unsupported_voice: 'The server does not have this voice: choose another one in the settings.',
+  unsupported_language: 'The server does not support this language. Choose another one in the settings.',
+  unsupported_voice: 'The server does not have this voice. Choose another one in the settings.',
 });
 const TROUBLE = /** @type {Record<Trouble, string>} */ ({
   insecure:
-    'Browsers give microphone and sound only to secure pages. Open this one with https, or on localhost.',
+    'Browsers give microphone and sound only to secure pages. Open this page with https, or on localhost.',
   asking: 'The browser asks whether this page may use the microphone. You can type meanwhile.',
   refused:
-    'The microphone is refused. Allow it beside the page’s address and try again. You can type meanwhile.',
+    'The browser refuses the microphone. Allow it next to the page’s address and try again. You can type meanwhile.',
   none: 'No microphone was found. Connect one and try again. You can type meanwhile.',
-  taken: 'Another program uses the microphone. Close it and try again. You can type meanwhile.',
+  taken: 'Another program uses the microphone. Close that program and try again. You can type meanwhile.',
 });
 /** Trouble with which the agent hears nothing. */
 const DEAF = ['refused', 'none', 'taken', 'asking'];
@@ -141,18 +141,18 @@ export class StateView {
     const { phase, detail, code } = this._line;
     if (this._trouble === 'insecure') return TROUBLE.insecure;
     if (phase === 'busy') return 'All lines are busy.';
-    if (phase === 'away') return 'The server is not ready, or restarts.';
+    if (phase === 'away') return 'The server is not ready or is restarting.';
     if (phase === 'lost') return 'The connection was lost.';
     if (this._isIdle() && this._known.state === 'down') {
       const { detail } = this._known;
       return `This gateway has no server${detail && `: ${detail}`}. Start one with “make serve”.`;
     }
     if (this._isIdle() && this._known.state === 'loading')
-      return 'The server answers, but it is not ready: its models are loading, or are started again.';
+      return 'The server is not ready: its models are loading or restarting.';
     if (this._isIdle() && this._known.state === 'gone')
       return 'The gateway does not answer: is “parley gateway” still running?';
     if (this._isIdle() && this._known.state === 'limited')
-      return `The gateway takes no more requests for now: ${this._known.detail}.`;
+      return `The gateway accepts no more requests at the moment: ${this._known.detail}.`;
     if (phase === 'failed') return FAILED[code] ?? `The call failed: ${detail || 'no reason was given'}`;
     if (phase === 'ended' && ENDED[code]) return ENDED[code];
     return this._trouble && phase === 'live' ? TROUBLE[this._trouble] : '';

@@ -12,7 +12,7 @@ const REASONS = /** @type {Record<string, string>} */ ({
   speech: 'you spoke',
   input: 'you typed',
   client: 'you stopped it',
-  over: 'the call was over',
+  over: 'the call ended',
 });
 
 export class Transcript {
@@ -100,7 +100,7 @@ function wordsOf(entry) {
     return [make('span', 'heard', heard), make('s', 'unheard', unheard), label];
   }
   const parts = [make('span', 'heard', heard), make('span', 'coming', unheard)];
-  return held ? [...parts, make('small', '', 'held')] : parts;
+  return held ? [...parts, make('small', '', 'paused')] : parts;
 }
 
 /**
@@ -130,8 +130,8 @@ function questionOf(entry, onAnswer) {
   const field = /** @type {HTMLInputElement} */ (make('input'));
   field.type = 'text';
   field.autocomplete = 'off';
-  field.placeholder = 'What does it return? JSON, or a text';
-  field.ariaLabel = `What ${entry.name} returns`;
+  field.placeholder = 'The result: JSON or text';
+  field.ariaLabel = `Result of ${entry.name}`;
   const button = /** @type {HTMLButtonElement} */ (make('button', 'quiet', 'Answer'));
   button.type = 'submit';
   const form = /** @type {HTMLFormElement} */ (make('form', 'question', [field, button]));
