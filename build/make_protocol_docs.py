@@ -173,7 +173,7 @@ def _json(python: str) -> str:
 
 
 def _section(doc: TypeDoc) -> str:
-    title = f"### `{doc.tag}`" if doc.tag else f"### {doc.name}"
+    title = f"### `{doc.tag}`\n\nIn Python: `{doc.name}`." if doc.tag else f"### {doc.name}"
     lines = [title, "", _markdown(doc.text), ""]
     if doc.fields:
         lines += ["| field | type | default | meaning |", "|---|---|---|---|"]

@@ -32,7 +32,7 @@ async def ask(question: Path, server: str) -> list[np.ndarray]:
                 async for event in call:
                     if isinstance(event, AgentAudio):
                         answer.append(event.samples)
-                    elif isinstance(event, TurnMetrics):
+                    elif isinstance(event, TurnMetrics) and not event.interrupted:
                         return answer
     if answer:
         sys.exit(

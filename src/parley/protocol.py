@@ -715,7 +715,10 @@ class ResponseDone(_Event, frozen=True, tag="response_done", kw_only=True):
 
 
 class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
-    """Latencies of one turn, in milliseconds. None: the stage did not run."""
+    """Latencies of one turn, in milliseconds. None: the stage did not run.
+
+    The last event of every turn, also of an interrupted one.
+    """
 
     turn: int
     asr_final_ms: float | None = None
@@ -738,6 +741,7 @@ class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
     cached_tokens: int = 0
     completion_tokens: int = 0
     interrupted: bool = False
+    """Whether the turn was interrupted: its answer is incomplete, and the user's words may get another."""
     speculations: int = 0
     """Preemptive generations: answers begun before the end of the user's turn was certain. At most one is
     used."""
