@@ -35,6 +35,19 @@ class AgentAudio:
         return 1000 * len(self.samples) / self.sample_rate
 
 
+def add_transcript(texts: dict[int, str], transcript: protocol.Transcript) -> str:
+    """Add a final transcript to the texts of a turn by utterance, and return the turn's words so far.
+
+    A transcript with ``first`` replaces the texts of the utterances from that one on.
+    """
+    if transcript.first:
+        for number in range(transcript.first, transcript.utterance):
+            texts.pop(number, None)
+        texts[transcript.first] = transcript.before
+    texts[transcript.utterance] = transcript.text
+    return " ".join(text for _, text in sorted(texts.items()) if text)
+
+
 MoveReason: TypeAlias = Literal["lost", "silent", "go_away"]
 """Why a call leaves its server. ``lost``: the session there is gone. ``silent``: the server acknowledges
 nothing. ``go_away``: the server will stop."""

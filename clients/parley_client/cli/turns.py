@@ -21,7 +21,7 @@ from parley.errors import (
 )
 from parley.protocol import Resumed, SpeechIgnored, ToolRequest, ToolRun, TurnMetrics
 from parley_client.audio.playout import Heard, PlayoutClock
-from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting, add_transcript
 
 _REMEMBERED_TURNS = 64
 _SPOKEN = ("words", "speech", "command")
@@ -56,6 +56,8 @@ class TurnReport:
     """What the user said, typed or pressed; empty: unknown."""
     heard: str = ""
     """The final transcript."""
+    texts: dict[int, str] = field(default_factory=dict)
+    """Its parts by utterance."""
     answer: str = ""
     """The agent's text; of an interrupted answer only what was spoken."""
     incomplete: bool = False
@@ -236,7 +238,7 @@ class TurnTracker:
             case protocol.SpeechStopped() if self.reports:
                 self.reports[-1].detected_s = self.began_s + event.detected_at_ms / 1000
             case protocol.Transcript(is_final=True) if self.reports:
-                self._on_transcript(self.reports[-1], event.text, now)
+                self._on_transcript(self.reports[-1], event, now)
             case protocol.SpeechIgnored():
                 self._on_unanswered(event, self._newest_answered)
             case AgentAudio() | protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
@@ -266,9 +268,9 @@ class TurnTracker:
         """The turn whose answer this is."""
         return self._by_response.get(response_id) or TurnReport("")
 
-    def _on_transcript(self, report: TurnReport, text: str, now: float) -> None:
+    def _on_transcript(self, report: TurnReport, event: protocol.Transcript, now: float) -> None:
         report.transcribed_s = now
-        report.heard = f"{report.heard} {text}".strip()
+        report.heard = add_transcript(report.texts, event)
         self._unanswered = report
         report.noticed.set()
         report.transcribed.set()

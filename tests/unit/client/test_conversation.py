@@ -469,8 +469,20 @@ def audio(turn, count=1000, response=None):
     return AgentAudio(turn, response or f"r{turn}", 0, 1000, np.ones(count, np.int16), "")
 
 
-def final(text):
-    return protocol.Transcript(utterance=1, text=text, is_final=True, confidence=1)
+def final(text, utterance=1):
+    return protocol.Transcript(utterance=utterance, text=text, is_final=True, confidence=1)
+
+
+def test_a_transcript_replaces_those_before_that_it_was_recognised_with():
+    tracker = TurnTracker()
+    report = TurnReport("first")
+    tracker.begin(report)
+    tracker.on_event(final("Nine five."), 1.0)
+    joined = protocol.Transcript(
+        utterance=2, text="one.", is_final=True, confidence=0.9, first=1, before="My number is 95"
+    )
+    tracker.on_event(joined, 2.0)
+    assert report.heard == "My number is 95 one."
 
 
 def test_what_still_comes_of_an_answer_belongs_to_its_own_turn():
@@ -525,7 +537,7 @@ def test_a_clip_that_is_heard_in_two_parts_is_settled_by_the_last():
     tracker.on_event(final("what's the"), 1.0)
     tracker.on_event(protocol.ResponseText(turn=1, response_id="r1", text="What?"), 1.1)
     tracker.on_event(protocol.TurnMetrics(turn=1, interrupted=True), 1.2)
-    tracker.on_event(final("weather"), 1.5)
+    tracker.on_event(final("weather", 2), 1.5)
     tracker.on_event(protocol.ResponseText(turn=2, response_id="r2", text="Sunny."), 1.6)
     assert (report.heard, report.answer, report.settled.is_set()) == ("what's the weather", "Sunny.", False)
 

@@ -110,6 +110,21 @@ def test_without_interruptions_speech_is_announced_at_once(make_session):
     assert session.kinds() == ["input_audio_buffer.speech_started"]
 
 
+def test_a_text_that_replaces_earlier_ones_is_the_turns(session):
+    session.on_agent(
+        protocol.SpeechStarted(at_ms=1_000),
+        transcript("Nine five.", is_final=True),
+        protocol.SpeechStopped(at_ms=2_500, detected_at_ms=2_700),
+        protocol.Transcript(
+            utterance=2, text="one.", is_final=True, confidence=0.9, first=1, before="My number is 95"
+        ),
+    )
+    session.take()
+    session.wait(3.1)
+    completed = session.one("conversation.item.input_audio_transcription.completed")
+    assert completed["transcript"] == "My number is 95 one."
+
+
 def test_speech_without_a_decision_ends(session):
     session.on_agent(
         protocol.SpeechStarted(at_ms=1_000),

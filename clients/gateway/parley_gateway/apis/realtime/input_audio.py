@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parley import protocol
+from parley_client.events import add_transcript
 from parley_gateway.apis.realtime.items import InputTurn, Items, check_commit, stable_words
 from parley_gateway.apis.realtime.server_events import ClientEventError, Emit
 from parley_gateway.apis.realtime.session_config import SessionConfig
@@ -25,15 +26,12 @@ class _UserTurn(InputTurn):
     announced: bool = False
     """Whether ``speech_started`` was sent."""
     speaking: bool = True
-    texts: OrderedDict[int, str] = field(default_factory=OrderedDict)
+    texts: dict[int, str] = field(default_factory=dict)
     """Final transcripts, by utterance."""
+    text: str = ""
+    """The final transcripts together."""
     decided: str = ""
     """What the agent has ended turns with by itself, before it reached the client's commit."""
-
-    @property
-    def text(self) -> str:
-        """The final transcripts."""
-        return " ".join(text for text in self.texts.values() if text)
 
 
 class UserTurns:
@@ -128,9 +126,9 @@ class UserTurns:
             self._stream(turn, f"{turn.text} {stable}".strip())
             return
         turn.partial = ""
-        turn.texts[event.utterance] = event.text
+        turn.text = add_transcript(turn.texts, event)
         if len(turn.texts) > _MAX_UTTERANCES:
-            turn.texts.popitem(last=False)
+            del turn.texts[min(turn.texts)]
         self._stream(turn, turn.text)
         if turn.announced and not turn.speaking:
             self._decide_by_s = self._clock() + _DECISION_S
