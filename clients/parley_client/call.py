@@ -351,7 +351,7 @@ class Call:
         self._send(protocol.Remember(role=role, text=text))
 
     def interrupt(self, response_id: str | None = None) -> None:
-        """Stop what the agent says (only if it is this response) and what waits to be said."""
+        """Stop this response only; None: what the agent says, and what waits to be said."""
         self._send(protocol.Interrupt(response_id=response_id))
 
     def truncate(self, response_id: str, played_ms: float) -> None:
