@@ -187,6 +187,26 @@ def test_a_response_that_follows_a_truncation_of_the_last_one_gets_the_answer(se
     check_answered(session, 2)
 
 
+def test_a_requested_response_that_the_user_interrupts_before_its_content_is_cancelled(session):
+    session.send("response.create")
+    session.take()
+    session.interrupted(turn=1, reason="words", text="")
+    response = session.one("response.done")["response"]
+    assert response["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+    session.agent_says("Tokyo.", turn=2)
+    assert "response.created" in session.kinds()
+
+
+def test_a_requested_response_outlives_an_interruption_of_the_turn_before(session):
+    session.user_says("tell me a story")
+    session.agent_says("Once upon a time.")
+    session.on_agent(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=500))
+    create_second(session)
+    session.interrupted(turn=1, reason="words")
+    assert "response.done" not in session.kinds()
+    check_answered(session, 2)
+
+
 def test_one_answer_at_a_time(session):
     session.send("response.create")
     session.send("response.create", event_id="second")

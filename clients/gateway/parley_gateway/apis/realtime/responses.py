@@ -370,7 +370,7 @@ class Responses:
 
     def on_interrupted(self, event: protocol.Interrupted) -> None:
         """End the response of an interrupted turn."""
-        is_earlier = event.turn <= self._ended_turn or event.reason != "client"
+        is_earlier = event.turn <= self._ended_turn
         self._ended_turn = max(self._ended_turn, event.turn)
         if self._cancelled_requests and event.turn != self._stopped_turn:
             self._cancelled_requests -= 1
@@ -380,6 +380,7 @@ class Responses:
             return
         if response.turn is None and is_earlier:
             return
+        response.bind(event.turn, event.response_id)
         response.on_interrupted(event.spoken_text)
         response.speaker.clear()
         if response.ended is None or response.ended[0] == "completed":
