@@ -125,6 +125,20 @@ def test_a_change_that_the_agent_refuses_is_taken_back(session):
     assert session.config.body["audio"]["output"]["voice"] == "alloy"
 
 
+def test_an_update_behind_a_refused_one_stays(session):
+    wrong = {"type": "realtime", "audio": {"output": {"voice": "nobody"}}}
+    session.send("session.update", event_id="wrong", session=wrong)
+    session.send("session.update", session={"type": "realtime", "instructions": "Two."})
+    session.on_agent(protocol.ErrorEvent(code="unsupported_voice", message="no such voice", retryable=False))
+    assert session.error() == ("unsupported_voice", "wrong")
+    session.on_agent(protocol.Updated())
+    echo = session.one("session.updated")["session"]
+    assert (echo["instructions"], echo["audio"]["output"]["voice"]) == ("Two.", "alloy")
+    session.commands.take()
+    session.send("session.update", session={"type": "realtime", "instructions": "Three."})
+    assert session.commands.take() == [("update", protocol.Update(system_prompt="Three."))]
+
+
 def test_the_event_after_a_refused_first_update_opens_the_session(make_session):
     session = make_session(opened=False)
     wrong = {"type": "realtime", "instructions": "One.", "audio": {"output": {"voice": "nobody"}}}

@@ -7,7 +7,7 @@ import copy
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ _TEXT_S = 10.0
 
 @dataclass(frozen=True)
 class _Pending:
-    event_id: str | None
+    event: client.SessionUpdate
     before: SessionConfig
     echo: dict[str, Any]
     started: protocol.Start | None
@@ -115,7 +115,7 @@ class AgentSettings:
             self.open()
         else:
             self._start, update = self._config.update_since(started)
-        self._pending.append(_Pending(event.event_id, before, echo, None if update is None else started))
+        self._pending.append(_Pending(event, before, echo, None if update is None else started))
         if update is not None:
             self._commands.update(update)
         elif self._is_open:
@@ -138,8 +138,22 @@ class AgentSettings:
         pending = self._pending.popleft()
         self._config.restore(pending.before)
         self._start = pending.started or self._start
+        self._reapply()
         self._answer_unchanged()
-        return True, pending.event_id
+        return True, pending.event.event_id
+
+    def _reapply(self) -> None:
+        """Apply the updates behind a refused one to the settings without it."""
+        later, self._pending = self._pending, deque()
+        for pending in later:
+            before, started = copy.copy(self._config), self._start
+            with suppress(ClientEventError):  # it is valid only together with the refused one
+                self._config.change(pending.event.session)
+            if pending.started is None or started is None:
+                started = None
+            else:
+                self._start, _ = self._config.update_since(started)
+            self._pending.append(_Pending(pending.event, before, self._config.echo(), started))
 
     def on_start_refused(self, code: str) -> tuple[bool, str | None]:
         """Handle a refusal of the options that open the agent's session; the next event opens it anew.
