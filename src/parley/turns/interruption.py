@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
-from itertools import takewhile
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -129,7 +129,7 @@ HOLD_S = 1.5
 _EARLY_WORDS = 2
 """Words that count before the utterance is over. The agent is silent meanwhile: waiting loses nothing."""
 _FOLLOWING_WORDS = 2
-"""A word of a partial text is stable when so many follow it, or when the partial text before had it too."""
+"""A word of a partial text is stable when so many others follow it, or when the text before had it too."""
 _SURE = 0.5
 _CONFIDENCE = 0.4
 """Confidence of words that are believed: recognisers make words of an "mhm", but not with conviction.
@@ -226,7 +226,8 @@ class InterruptionPolicy:
         before, words = words_of(self._partial), words_of(text)
         pairs = zip(before, words, strict=False)
         repeated = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        self._stable = max(repeated, len(words) - _FOLLOWING_WORDS)
+        runs = [len(list(run)) for _, run in groupby(words)]
+        self._stable = max(repeated, sum(runs[:-_FOLLOWING_WORDS]))
         self._partial, self._confidence = text.strip(), confidence
         return self._interruption(at, final=False)
 
@@ -242,6 +243,8 @@ class InterruptionPolicy:
     def tick(self, at: float) -> Verdict:
         """Time has passed."""
         self._ticked_at = at
+        if self._held is not None and at >= self._held:
+            self._stable = len(words_of(self._partial))  # there is no time to see it again
         interruption = self._interruption(at, final=False)
         if interruption is not None:
             return interruption
@@ -265,6 +268,9 @@ class InterruptionPolicy:
             return InterruptSpeech("speech")
         needed = max(1 if self._closing else options.min_words, 1 if final else _EARLY_WORDS)
         stable = fresh[: max(0, len(fresh) - len(words_of(self._partial)) + self._stable)]
+        if not final:
+            # Of very short audio recognisers repeat a word: "make make make" of "makes sense".
+            stable = [word for word, _ in groupby(stable)]
         if not final and not self._closing and self._language.may_become_backchannel(stable):
             return None
         return InterruptSpeech("words") if sure and len(stable) >= needed else None

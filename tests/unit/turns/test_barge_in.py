@@ -115,6 +115,8 @@ def test_a_sign_of_listening_may_become_an_interruption():
     ("partials", "final"),
     [
         (["I say,"], "I see."),
+        (["Make make make make make", "Makes sense."], "Makes sense."),
+        (["Go, go, go", "Go, go, go, go", "Go ahead."], "Go ahead."),
         (["I", "I say,"], "I see."),
         (["Okay, I", "Okay, I say"], "Okay, I see."),
         (["Go a head"], "Go ahead."),
@@ -138,6 +140,13 @@ def test_stable_words_of_a_partial_text_stop_the_agent(partials):
     policy = sound()
     verdicts = [policy.on_partial(text, 0.9, 100.3 + number / 10) for number, text in enumerate(partials)]
     assert verdicts == [None] * (len(partials) - 1) + [InterruptSpeech("words")]
+
+
+def test_a_single_partial_text_counts_when_no_other_came_in_time():
+    policy = sound()
+    assert policy.on_partial("what about", 0.9, 100.4) is None
+    assert policy.tick(101.0) is None
+    assert policy.tick(100.0 + HOLD_S) == InterruptSpeech("words")
 
 
 def test_at_the_end_of_an_answer_every_word_counts():
