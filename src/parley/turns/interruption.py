@@ -243,8 +243,6 @@ class InterruptionPolicy:
     def tick(self, at: float) -> Verdict:
         """Time has passed."""
         self._ticked_at = at
-        if self._held is not None and at >= self._held:
-            self._stable = len(words_of(self._partial))  # there is no time to see it again
         interruption = self._interruption(at, final=False)
         if interruption is not None:
             return interruption

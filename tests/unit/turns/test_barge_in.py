@@ -142,13 +142,6 @@ def test_stable_words_of_a_partial_text_stop_the_agent(partials):
     assert verdicts == [None] * (len(partials) - 1) + [InterruptSpeech("words")]
 
 
-def test_a_single_partial_text_counts_when_no_other_came_in_time():
-    policy = sound()
-    assert policy.on_partial("what about", 0.9, 100.4) is None
-    assert policy.tick(101.0) is None
-    assert policy.tick(100.0 + HOLD_S) == InterruptSpeech("words")
-
-
 def test_at_the_end_of_an_answer_every_word_counts():
     for text in ("yes", "okay", "mhm"):
         policy = sound(closing=True)
