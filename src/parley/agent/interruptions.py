@@ -280,6 +280,8 @@ class InterruptionDetector:
                 silent_at = self._agent_turns.paused_at or loop_time()
                 if self._agent_turns.interrupt(verdict.reason) and candidate is not None:
                     self._metrics.on_barge_in(candidate.at_ms, silent_at)
+            # A turn that was paused and is not to be interrupted any more, after an update, goes on.
+            self._agent_turns.resume("no_words", "")
             self._pass_all_on(candidate)
             return
         if isinstance(verdict, ResumeSpeech):
