@@ -43,6 +43,8 @@ async def read_small_body(request: Request) -> bytes:
 class BodyLimits:
     """ASGI middleware: answers 413 to bodies that are too large and 408 to those that do not come.
 
+    A request whose length is given in two ways is refused, and its connection closed.
+
     Args:
         app: What is inside.
         limits: Bytes and seconds.
@@ -58,10 +60,17 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         body = _Body(receive, self._limits, is_upload=scope["path"].startswith(_UPLOADS))
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "")
         try:
-            body.check_announced(Headers(scope=scope).get("content-length", ""))
+            if length and "transfer-encoding" in headers:
+                # A proxy that goes by the length sees other requests than are served here (RFC 9112, 6.1).
+                raise InvalidMessageError("a body has either Transfer-Encoding or Content-Length")
+            body.check_announced(length)
         except ParleyError as error:
-            await answer(error)(scope, receive, send)
+            refusal = answer(error)
+            refusal.headers["Connection"] = "close"
+            await refusal(scope, receive, send)
             return
         await self._app(scope, body.receive, send)
 

@@ -31,6 +31,7 @@ from parley_gateway.connections import (
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.gateway import Gateway
 from parley_gateway.protocols import HttpProtocol, WebSocketProtocol
+from parley_gateway.read_budget import ReadBudget
 from parley_gateway.security.addresses import is_loopback
 from parley_gateway.settings import Settings
 
@@ -314,12 +315,12 @@ def _configuration(
     connections: ConnectionLimiter,
     certificate: ServedCertificate | None,
 ) -> uvicorn.Config:
-    limits = settings.limits
+    limits, budget = settings.limits, ReadBudget()
     configuration = uvicorn.Config(
         app,
-        # uvicorn's annotation names a class; it only calls it.
-        http=cast("Any", partial(HttpProtocol, limiter=connections)),
-        ws=WebSocketProtocol,
+        # uvicorn's annotations name classes; it only calls them.
+        http=cast("Any", partial(HttpProtocol, limiter=connections, budget=budget)),
+        ws=cast("Any", partial(WebSocketProtocol, budget=budget)),
         ws_max_size=limits.frame_bytes,
         ws_ping_interval=limits.ping_interval_s,
         ws_ping_timeout=limits.ping_timeout_s,
