@@ -45,7 +45,7 @@ class _Connection(h11.Connection):
         self._budget = budget
         self.is_held = False
 
-    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+    def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
         """See :class:`h11.Connection`."""
         if self.is_held or not self._budget.take():
             self.is_held = True
@@ -62,12 +62,12 @@ class _Flow(FlowControl):
         self._is_held = False
 
     def pause_reading(self) -> None:
-        """uvicorn has enough of a body."""
+        """Pause until the application has taken what there is of the body."""
         self._is_full = True
         super().pause_reading()
 
     def resume_reading(self) -> None:
-        """uvicorn wants more."""
+        """Go on, unless the budget is used up."""
         self._is_full = False
         if not self._is_held:
             super().resume_reading()

@@ -1,7 +1,7 @@
 """How much of what clients send is parsed in one turn of the event loop.
 
-A parser's work depends on the number of its events, not on bytes: a body in chunks of one byte, or a stream of
-empty WebSocket frames, has thousands in one read. All connections of a port share a budget of events per
+A parser's work depends on the number of its events, not on bytes: a body in chunks of one byte, or a stream
+of empty WebSocket frames, has thousands in one read. All connections of a port share a budget of events per
 turn. A connection that finds it used up stops reading and goes on in a later turn, in order of arrival, a few
 events at a time; so a new request waits for a few turns however many connections send such bytes.
 """

@@ -202,6 +202,8 @@ def test_what_is_nested_reasonably_is_taken(session):
         ),
         ({"type": "transcription"}, "invalid_value", "session.type"),
         ({"tracing": nested(600)}, "invalid_value", "session"),
+        ({"tracing": [0] * 20_000}, "invalid_value", "session"),
+        ({"tools": [TOOL] * 129}, "invalid_value", "session.tools"),
     ],
 )
 def test_what_cannot_be_had_is_refused_as_a_whole(session, fields, code, param):

@@ -324,10 +324,22 @@ async def test_a_silent_client_keeps_its_call(gateway):
 async def test_a_refusal_of_the_client_library_is_an_error_event(gateway):
     one = await gateway()
     async with session(one) as socket:
-        tools = [{"type": "function", "name": "x", "parameters": {"type": "object", "x": "y" * 300_000}}]
+        # The gateway's limit is in characters, and the agent's in bytes.
+        settings = {"type": "realtime", "instructions": "é" * 200_000}
         await open_session(socket)
-        await send(socket, "session.update", event_id="big", session={"type": "realtime", "tools": tools})
+        event = {"type": "session.update", "event_id": "big", "session": settings}
+        await socket.send(json.dumps(event, ensure_ascii=False))
         assert await error(socket, "code", "event_id") == ("invalid_message", "big")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"instructions": "x" * 300_000}, {"tools": [{"name": "x"}] * 129}, {"include": [""] * 20_000}],
+)
+async def test_secret_with_too_large_settings_is_refused(gateway, settings):
+    one = await gateway()
+    answer = await one.http.post("/v1/realtime/client_secrets", json={"session": settings})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
 
 
 async def test_a_secret_has_its_session(gateway):

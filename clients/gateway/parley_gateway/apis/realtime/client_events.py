@@ -10,11 +10,14 @@ import msgspec
 
 from parley.errors import ParleyError
 from parley.field_errors import describe_field_error
+from parley.protocol import MAX_MESSAGE_BYTES
 from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, client_event_error
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
 _MAX_DEPTH = 64
+_MAX_VALUES = 16_384
+"""Values of the objects and lists of one event: the settings of 128 tools with 128 values each."""
 _AT = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<at>[^`]*)`)?$", re.DOTALL)
 
 
@@ -154,14 +157,15 @@ _loose = msgspec.json.Decoder(_Loose)
 
 def read_event(raw: str | bytes) -> ClientEvent:
     """Read a client's event; raises ClientEventError for one that does not follow the protocol."""
+    _check_event_size(raw)
     try:
         event = _events.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise refusal_of_field(error, ClientEvent) from error
     if isinstance(event, SessionUpdate):
-        check_nesting(event.session, "session")
+        check_shape(event.session, "session")
     elif isinstance(event, ResponseCreate) and event.response is not None:
-        check_nesting(msgspec.structs.asdict(event.response), "response")
+        check_shape(msgspec.structs.asdict(event.response), "response")
     return event
 
 
@@ -180,10 +184,58 @@ async def handle_event(
         emit("error", error=client_event_error(error).body(event_id))
 
 
-def check_nesting(value: Any, path: str) -> None:
-    """Raise ClientEventError if the field at ``path`` is nested more than 64 levels deep."""
+def check_shape(value: Any, path: str) -> None:
+    """Raise ClientEventError if the field at ``path`` has more than 64 levels, or too many values."""
     if is_too_deep(value):
-        raise ClientEventError(f"Invalid value for '{path}': it is nested too deeply.", param=path)
+        message = f"Invalid value for '{path}': it has more than {_MAX_DEPTH} levels or {_MAX_VALUES} values."
+        raise ClientEventError(message, param=path)
+
+
+def check_size(raw: str | bytes, path: str) -> None:
+    """Raise ClientEventError for JSON that takes long to read; ``path``: what it is.
+
+    Lists and objects are counted in the text: to make tens of thousands of them takes longer than to read
+    megabytes of audio.
+    """
+    size = len(raw)
+    if size > MAX_MESSAGE_BYTES:
+        message = f"Invalid value for '{path}': it has {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
+        raise ClientEventError(message, param=path)
+    if _count_opened(raw) > _MAX_VALUES:
+        message = f"Invalid value for '{path}': it has more than {_MAX_VALUES} lists and objects."
+        raise ClientEventError(message, param=path)
+
+
+def _check_event_size(raw: str | bytes) -> None:
+    is_large = len(raw) > MAX_MESSAGE_BYTES
+    if not is_large and _count_opened(raw) <= _MAX_VALUES:
+        return
+    match _type_of(raw):
+        case AudioAppend.__struct_config__.tag:
+            return
+        case ItemCreate.__struct_config__.tag:
+            if is_large:
+                message = f"Error adding item: at most {MAX_MESSAGE_BYTES} bytes are allowed."
+                raise ClientEventError(message, code="item_create_too_large", param="item")
+        case _:
+            most = f"{MAX_MESSAGE_BYTES} bytes and {_MAX_VALUES} lists and objects"
+            message = f"The event is too large: without audio at most {most} are allowed."
+            raise ClientEventError(message, code="event_too_large")
+
+
+def _count_opened(raw: str | bytes) -> int:
+    """How many lists and objects there are at most: those in texts are counted too."""
+    if isinstance(raw, str):
+        return raw.count("[") + raw.count("{")
+    return raw.count(b"[") + raw.count(b"{")
+
+
+def _type_of(raw: str | bytes) -> Any:
+    """The type of an event whose other fields may be invalid; None: it has none."""
+    try:
+        return _loose.decode(raw).type
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def event_id_of(raw: str | bytes) -> str | None:
@@ -219,12 +271,15 @@ def _join(*parts: str | None) -> str:
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether lists and objects of JSON are nested more than 64 levels deep."""
-    level = [value]
+    """Whether lists and objects of JSON are nested more than 64 levels deep, or have too many values."""
+    level, values = [value], 0
     for _ in range(_MAX_DEPTH + 1):
         level = [one for outer in level for one in _inside(outer)]
+        values += len(level)
         if not level:
             return False
+        if values > _MAX_VALUES:
+            break
     return True
 
 

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from parley.errors import ParleyError
-from parley.protocol import MAX_MESSAGE_BYTES
-from parley_gateway.apis.realtime.client_events import check_nesting, refusal_of_field
+from parley_gateway.apis.realtime.client_events import check_shape, check_size, refusal_of_field
 from parley_gateway.apis.realtime.server_events import ClientEventError, error_response
 from parley_gateway.apis.realtime.session_config import first_config
 from parley_gateway.apis.realtime.transcription import TranscriptionConfig
@@ -61,11 +60,8 @@ class SecretSessions:
         """By principal."""
 
     def store(self, grant: Grant, principal: Principal, session: dict[str, Any]) -> None:
-        """Store the settings of a secret; raises ClientEventError if they are too large."""
+        """Store the settings of a secret."""
         raw = msgspec.json.encode(session)
-        if len(raw) > MAX_MESSAGE_BYTES:
-            message = f"The session has {len(raw)} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
-            raise ClientEventError(message, param="session")
         digest = _digest(grant.token)
         self._owners[digest] = principal.id
         self._stored.setdefault(principal.id, OrderedDict())[digest] = _Stored(grant.expires_at, raw)
@@ -115,7 +111,7 @@ async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessi
     """Answer ``POST /v1/realtime/client_secrets``."""
     try:
         principal = await gateway.guard.identify(request)
-        raw = await request.body()
+        raw = await _body(request)
         scope: Literal["agent", "transcribe"] = "transcribe" if _transcribes(raw) else "agent"
         gateway.guard.authorize(request, principal, scope)
         wanted = _read(raw)
@@ -130,7 +126,15 @@ async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessi
     except (ParleyError, ClientEventError) as error:
         return error_response(error)
     body = {"value": grant.token, "expires_at": grant.expires_at, "session": session}
-    return JSONResponse(body, headers={"Cache-Control": "no-store"})
+    return Response(
+        msgspec.json.encode(body), media_type="application/json", headers={"Cache-Control": "no-store"}
+    )
+
+
+async def _body(request: Request) -> bytes:
+    raw = await request.body()
+    check_size(raw, "session")
+    return raw
 
 
 class _SessionType(msgspec.Struct):
@@ -155,7 +159,7 @@ def _read(raw: bytes) -> _Request:
         wanted = msgspec.json.decode(raw or b"{}", type=_Request)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise refusal_of_field(error, _Request) from error
-    check_nesting(wanted.session, "session")
+    check_shape(wanted.session, "session")
     return wanted
 
 

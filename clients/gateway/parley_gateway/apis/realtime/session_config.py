@@ -17,6 +17,8 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.openai_voices import OPENAI_VOICES
 
 DEFAULT_MODEL = "parley"
+MAX_TOOLS = 128
+"""OpenAI's limit; the agent's own, ``max_tools``, is lower."""
 _MIN_PAUSE_MS = 100
 _FIRST_PAUSE_MS = 200
 """A pause after which a response can be generated; it is withheld until the turn is over."""
@@ -132,7 +134,7 @@ class SessionFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     instructions: str | UnsetType | None = UNSET
     audio: SessionAudio | UnsetType | None = UNSET
-    tools: list[dict[str, Any]] | UnsetType | None = UNSET
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | UnsetType | None = UNSET
     tool_choice: Any = UNSET
     max_output_tokens: Annotated[int, Meta(ge=1)] | Literal["inf"] | UnsetType | None = UNSET
     parallel_tool_calls: bool | UnsetType | None = UNSET
@@ -166,8 +168,8 @@ class InputConfig:
         }
 
     def echo(self) -> dict[str, Any]:
-        """The session object of server events."""
-        return copy.deepcopy(self.body)
+        """The session object of server events; it is not changed, only replaced."""
+        return self.body
 
     @property
     def input_format(self) -> str:
@@ -190,7 +192,8 @@ class InputConfig:
         if fields.type not in (UNSET, self.body["type"]):
             raise ClientEventError(self.TYPE_REFUSAL, param="session.type")
         before = copy.copy(self)
-        self.body = copy.deepcopy(self.body)
+        audio = {direction: dict(settings) for direction, settings in self.body["audio"].items()}
+        self.body = {**self.body, "audio": audio}
         try:
             self._apply(fields)
         except ClientEventError:

@@ -28,7 +28,7 @@ from starlette.responses import Response
 
 from parley.errors import DeadlineExceededError, InvalidMessageError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
-from parley_gateway.apis.realtime.client_events import check_nesting
+from parley_gateway.apis.realtime.client_events import check_shape, check_size
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
 from parley_gateway.apis.realtime.server_events import (
     ClientEventError,
@@ -450,9 +450,11 @@ async def _read(request: Request, body_bytes: int) -> tuple[str, dict[str, Any]]
     if offer is None:
         message = "Missing required parameter: 'sdp'."
         raise ClientEventError(message, code="missing_required_parameter", param="sdp")
+    raw = fields.get("session", "{}")
+    check_size(raw, "session")
     try:
-        session = msgspec.json.decode(fields.get("session", "{}"), type=dict[str, Any])
+        session = msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ClientEventError(f"The session cannot be read: {error}.", param="session") from error
-    check_nesting(session, "session")
+    check_shape(session, "session")
     return offer, session
