@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from parley.launcher.options import ROOT
 from parley_gateway.apis.settings import TwilioSettings
 from parley_gateway.audio.codecs import AudioFormat, Encoder, decode_ulaw
+from parley_gateway.security.settings import SecuritySettings
 from parley_gateway.servers import ServerSettings
 from parley_gateway.serving import running
 from parley_gateway.settings import Settings
@@ -99,6 +100,7 @@ async def line(server, tmp_path):
     settings = Settings(
         listen=ListenSettings(port=0, public_url=PUBLIC_URL),
         servers=ServerSettings(addresses=(server.endpoints.grpc,)),
+        security=SecuritySettings(insecure_allow_anonymous=True),
         twilio=TwilioSettings(
             auth_token_file=str(tmp_path / "token"), account=ACCOUNT, greeting="", own_twiml=True
         ),

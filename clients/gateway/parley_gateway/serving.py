@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmana
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
@@ -39,12 +40,20 @@ _LOG = logging.getLogger(__name__)
 
 
 def check_exposure(
-    host: str, *, authenticated: bool, encrypted: bool, insecure_allow_anonymous: bool
+    host: str,
+    *,
+    public_url: str = "",
+    has_proxy: bool = False,
+    authenticated: bool,
+    encrypted: bool,
+    insecure_allow_anonymous: bool,
 ) -> None:
     """Whether the gateway may listen on an address.
 
     Args:
         host: The address, as configured.
+        public_url: What clients call the gateway; empty: as they do.
+        has_proxy: Proxies are trusted, so requests from elsewhere come through them.
         authenticated: Keys or JWTs are asked for.
         encrypted: Connections use TLS, here or at a proxy in front.
         insecure_allow_anonymous: The operator allows requests without credentials.
@@ -52,9 +61,14 @@ def check_exposure(
     Raises:
         GatewaySettingsError: others than this machine would reach it without being asked who they are.
     """
-    if is_loopback(host):
+    if not is_loopback(host):
+        where = host or "all addresses"
+    elif public_url and not is_loopback(urlsplit(public_url).hostname or ""):
+        where = f"{host}, reached as {public_url} (listen.public_url),"
+    elif has_proxy:
+        where = f"{host}, behind a proxy (security.trusted_proxies),"
+    else:
         return
-    where = host or "all addresses"
     if not authenticated and not insecure_allow_anonymous:
         raise GatewaySettingsError(
             f"listening on {where} without authentication is refused: make a key with "
@@ -161,6 +175,8 @@ async def running(
     listen = settings.listen
     check_exposure(
         listen.host,
+        public_url=listen.public_url,
+        has_proxy=bool(settings.security.trusted_proxies),
         authenticated=gateway.guard.authenticated,
         encrypted=bool(listen.certificate) or listen.public_url.startswith("https:"),
         insecure_allow_anonymous=settings.security.insecure_allow_anonymous,

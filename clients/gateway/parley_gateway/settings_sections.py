@@ -31,7 +31,8 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Address and TLS."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; anything but loopback needs authentication."""
+    """Address to listen on; anything but loopback needs authentication, and so does loopback with
+    `public_url` or `security.trusted_proxies`."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     """0: any free one, which the start line names."""
     health_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
@@ -48,7 +49,8 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     key: str = ""
     """PEM file with its private key."""
     public_url: str = ""
-    """What clients call the gateway, behind a proxy: `https://voice.example.com`. Empty: as they do."""
+    """What clients call the gateway, behind a proxy: `https://voice.example.com`; it needs authentication.
+    Empty: as they do."""
     instance: Annotated[str, Meta(pattern=PATTERN)] = ""
     """The gateway's name in the ids of its sessions, for balancers: small letters, digits and `-`. Empty:
     eight characters that are made of the variable `POD_NAME`, or of the host's name."""

@@ -22,7 +22,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """TOML file with the API keys, one line each, as `parley gateway keys new` prints them; read again when
     it changes. Empty: no API keys."""
     insecure_allow_anonymous: bool = False
-    """Listen on a public address without authentication."""
+    """Listen on a public address, or behind a proxy, without authentication."""
     token_secret_file: str = ""
     """At least 32 random bytes that sign session tokens; every gateway behind one address needs the same.
     Empty: made at the start, so that tokens end with the process."""

@@ -220,7 +220,7 @@ async def test_metrics_need_no_key_at_a_port_of_their_own(gateway, tmp_path):
 async def test_clients_behind_a_trusted_proxy_have_shares_of_their_own(gateway):
     one = await gateway(
         limits={"connections": 100, "connections_per_address": 2},
-        security={"trusted_proxies": ["127.0.0.1"]},
+        security={"trusted_proxies": ["127.0.0.1"], "insecure_allow_anonymous": True},
     )
     url = f"{one.ws_url}/v1/realtime?model=parley"
 

@@ -187,6 +187,7 @@ class FuzzedGateway:
         (folder / "token").write_text(AUTH_TOKEN)
         self._settings = {
             "listen": {"port": 0, "public_url": PUBLIC_URL},
+            "security": {"insecure_allow_anonymous": True},
             "twilio": {"auth_token_file": str(folder / "token"), "own_twiml": True},
             "rates": _RATES | {"messages_per_s": 1_000_000, "bytes_per_s": 10**12},
             "sessions": {"waiting": 100_000, "remembered": 10},

@@ -10,8 +10,10 @@ from parley_gateway.serving import check_exposure
 EVERYWHERE = "0.0.0.0"  # noqa: S104
 
 
-def check(host, *, authenticated=False, encrypted=True, insecure=False):
-    check_exposure(host, authenticated=authenticated, encrypted=encrypted, insecure_allow_anonymous=insecure)
+def check(host, *, authenticated=False, encrypted=True, insecure=False, **others):
+    check_exposure(
+        host, authenticated=authenticated, encrypted=encrypted, insecure_allow_anonymous=insecure, **others
+    )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
@@ -24,6 +26,26 @@ def test_a_public_address_needs_authentication(host):
     with pytest.raises(GatewaySettingsError, match="without authentication is refused"):
         check(host)
     check(host, authenticated=True)
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ({"public_url": "https://voice.example.com"}, "listen.public_url"),
+        ({"has_proxy": True}, "behind a proxy"),
+    ],
+)
+def test_loopback_behind_a_proxy_needs_authentication(others, why, caplog):
+    with pytest.raises(GatewaySettingsError, match=f"{why}.*without authentication is refused"):
+        check("127.0.0.1", **others)
+    check("127.0.0.1", authenticated=True, **others)
+    assert not caplog.records
+    check("127.0.0.1", insecure=True, **others)
+    assert "need no credentials" in caplog.text
+
+
+def test_public_url_of_this_machine_needs_nothing():
+    check("127.0.0.1", public_url="http://localhost:8080")
 
 
 def test_who_really_wants_to_can(caplog):

@@ -16,6 +16,7 @@ sys.path += [str(HERE.parents[1] / "client"), str(HERE.parent / "core")]
 
 from listening_gateway import starting  # noqa: E402
 
+from parley_gateway.errors import GatewaySettingsError  # noqa: E402
 from parley_gateway.security.keys import new_key  # noqa: E402
 
 
@@ -364,7 +365,10 @@ async def test_without_keys_nothing_is_read_under_another_name(anonymous, host):
     "host", ["localhost:8080", "127.0.0.1", "[::1]:8080", "192.0.2.1", "mine.example", "own.example"]
 )
 async def test_without_keys_the_gateways_own_names_are_known(anonymous, host):
-    one = await anonymous(security={"hosts": ["mine.example"]}, listen={"public_url": "https://own.example"})
+    one = await anonymous(
+        security={"hosts": ["mine.example"], "insecure_allow_anonymous": True},
+        listen={"public_url": "https://own.example"},
+    )
     assert (await one.http.get("/metrics", headers={"Host": host})).status_code == 200
 
 
@@ -379,3 +383,15 @@ async def test_with_keys_every_name_is_good(gateway, keys_file):
     one = await gateway()
     headers = {"Host": "anything.example", **bearer(keys_file.key)}
     assert (await one.http.post("/v1/sessions", headers=headers)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"listen": {"public_url": "https://voice.example"}},
+        {"security": {"trusted_proxies": ["127.0.0.1"]}},
+    ],
+)
+async def test_gateway_behind_a_proxy_without_keys_does_not_start(anonymous, parts):
+    with pytest.raises(GatewaySettingsError, match="without authentication is refused"):
+        await anonymous(**parts)

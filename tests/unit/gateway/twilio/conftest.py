@@ -9,6 +9,7 @@ from websockets.asyncio.client import connect
 
 from parley_gateway.apis.settings import TwilioSettings
 from parley_gateway.app import create_app
+from parley_gateway.security.settings import SecuritySettings
 from parley_gateway.servers import Servers, ServerSettings
 from parley_gateway.serving import running
 from parley_gateway.settings import Settings
@@ -52,6 +53,7 @@ def gateway(tmp_path):
             "own_twiml": True,
         } | settings.pop("twilio", {})
         settings.setdefault("servers", ServerSettings(metrics_url=""))
+        settings.setdefault("security", SecuritySettings(insecure_allow_anonymous=True))
         configured = Settings(
             listen=ListenSettings(port=0, public_url=PUBLIC_URL), twilio=TwilioSettings(**twilio), **settings
         )
