@@ -68,10 +68,19 @@ def until_closed(program: Callable[[], int]) -> int:
         status = program()
         sys.stdout.flush()
     except (OutputClosedError, BrokenPipeError):
-        # What is still buffered would fail once more when Python flushes it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return OUTPUT_CLOSED
     return status
+
+
+def discard_output() -> None:
+    """Write nothing more to standard output, on which a write has failed.
+
+    What is still buffered would fail once more when Python flushes it at its end.
+    """
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
 
 
 def print_error(message: str, code: str, advice: str = "") -> None:

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import itertools
 import logging
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -32,22 +33,24 @@ _RETRY_S = 1.0
 _TOMBSTONE_S = 600.0
 """A gateway that has lost a session notices within this time."""
 _CONNECTIONS = 64
+_EPOCH = re.compile(rb"[0-9]{1,15}")
+"""Lua computes with as many digits exactly."""
 
 # An entry is a hash with the fields `epoch`, `number` and `data`. KEYS[1]: of the session. ARGV[1]: the
 # epoch. Redis may have lost an entry, and an earlier owner that was cut off from it written one again: what
 # the newest one writes replaces that. ARGV[4] counts the writes of an owner: where packets are lost, one that
-# was given up may arrive behind the next, over another connection.
+# was given up may arrive behind the next, over another connection. An epoch that is no number counts as 0.
 _SAVE = """
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'number')
-if found[1] and tonumber(found[1]) > tonumber(ARGV[1]) then return 0 end
-if found[1] == ARGV[1] and found[2] and tonumber(found[2]) > tonumber(ARGV[4]) then return 1 end
+if (tonumber(found[1] or 0) or 0) > tonumber(ARGV[1]) then return 0 end
+if found[1] == ARGV[1] and (tonumber(found[2] or 0) or 0) > tonumber(ARGV[4]) then return 1 end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'data', ARGV[2], 'number', ARGV[4])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
 """
 _REFRESH = """
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'data')
-if found[1] and tonumber(found[1]) > tonumber(ARGV[1]) then return 0 end
+if (tonumber(found[1] or 0) or 0) > tonumber(ARGV[1]) then return 0 end
 if not found[2] or found[1] ~= ARGV[1] then return 2 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return 1
@@ -65,7 +68,7 @@ return 1
 # The epoch stays, so that a late write of an earlier owner is still refused.
 _END = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
-if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return 0 end
+if (tonumber(epoch or 0) or 0) > tonumber(ARGV[1]) then return 0 end
 redis.call('HDEL', KEYS[1], 'data')
 redis.call('HSET', KEYS[1], 'epoch', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
@@ -171,7 +174,12 @@ class RedisSessionStore:
     async def find(self, name: str) -> Entry | None:
         """See :class:`SessionStore`."""
         epoch, data = await self._ask(lambda: self._redis.hmget(_PREFIX + name, ["epoch", "data"]))
-        return None if epoch is None or data is None else Entry(int(epoch), data)
+        if epoch is None or data is None:
+            return None
+        if not _EPOCH.fullmatch(epoch):
+            _log.warning("the store of the sessions has a damaged entry: %s", name)
+            return None
+        return Entry(int(epoch), data)
 
     async def save(self, name: str, epoch: int, data: bytes, keep_s: float) -> bool:
         """See :class:`SessionStore`."""

@@ -17,8 +17,8 @@ from parley.runtime.drain import MAX_DEADLINE_S
 from parley_client.cli.advice import advice_on_waiting
 from parley_client.cli.arguments import address, within
 from parley_client.cli.commands import gateway_health, gateway_keys
-from parley_client.cli.output import print_warning
-from parley_client.errors import UsageError
+from parley_client.cli.output import discard_output, print_warning
+from parley_client.errors import OutputClosedError, UsageError
 
 if TYPE_CHECKING:
     from parley_gateway.serving import Running
@@ -93,30 +93,39 @@ def run(args: argparse.Namespace, console: Console) -> int:
     settings = _settings(args)
 
     def announce(one: Running) -> None:
-        for source, problem in one.gateway.servers.discovery_problems.items():
-            if problem:
-                print_warning(f"{source} has no server yet: {problem}", "calls are refused until it has one")
-        for server in one.gateway.servers.all:
-            if not server.is_ready:
-                what, until = (
-                    (f"the server at {server.address} is not ready", "it is")
-                    if server.is_connected
-                    else (f"nothing answers at {server.address}", "a server does")
-                )
-                print_warning(
-                    f"{what}: calls are refused until {until}",
-                    advice_on_waiting(server.address, server.problem, is_connected=server.is_connected),
-                )
-        console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
-        health = f" health={one.health_url}" if one.health_url else ""
-        metrics = f" metrics={one.metrics_url}" if one.metrics_url else ""
-        servers = settings.servers.file or ",".join(settings.servers.addresses)
-        print(f"ready http={one.url}{health}{metrics} servers={servers}", flush=True)
+        try:
+            _announce(one, settings, console)
+        except (OSError, OutputClosedError) as error:  # calls need no output
+            discard_output()
+            logging.getLogger("parley.gateway").warning("where it listens cannot be written: %s", error)
 
     level = logging.getLevelName(args.log_level.upper())
     with log_to_stderr(settings.security.audit_file, level, settings.log.format):
         asyncio.run(serve(settings, announce))
     return 0
+
+
+def _announce(one: Running, settings: Settings, console: Console) -> None:
+    """Print where the gateway listens, for people and for programs, and which servers it lacks."""
+    for source, problem in one.gateway.servers.discovery_problems.items():
+        if problem:
+            print_warning(f"{source} has no server yet: {problem}", "calls are refused until it has one")
+    for server in one.gateway.servers.all:
+        if not server.is_ready:
+            what, until = (
+                (f"the server at {server.address} is not ready", "it is")
+                if server.is_connected
+                else (f"nothing answers at {server.address}", "a server does")
+            )
+            print_warning(
+                f"{what}: calls are refused until {until}",
+                advice_on_waiting(server.address, server.problem, is_connected=server.is_connected),
+            )
+    console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
+    health = f" health={one.health_url}" if one.health_url else ""
+    metrics = f" metrics={one.metrics_url}" if one.metrics_url else ""
+    servers = settings.servers.file or ",".join(settings.servers.addresses)
+    print(f"ready http={one.url}{health}{metrics} servers={servers}", flush=True)
 
 
 def _settings(args: argparse.Namespace) -> Settings:

@@ -79,6 +79,29 @@ def test_what_cannot_be_used_is_one_line(arguments, words, capsys, tmp_path, mon
     assert "Traceback" not in shown
 
 
+@pytest.mark.parametrize("output", ["/dev/full", "closed pipe"])
+def test_gateway_whose_output_cannot_be_written_runs_on(output):
+    command = [sys.executable, "-m", "parley_client", "gateway", "--listen", "0", "--server", "127.0.0.1:9"]
+    if output == "/dev/full":
+        stdout = os.open(output, os.O_WRONLY)
+    else:
+        reading, stdout = os.pipe()
+        os.close(reading)
+    with subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True) as process:
+        os.close(stdout)
+        try:
+            seen = ""
+            while "cannot be written" not in seen:
+                line = process.stderr.readline()
+                assert line, seen
+                seen += line
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(STARTED_S) == 0
+            assert "Traceback" not in seen + process.stderr.read()
+        finally:
+            process.kill()
+
+
 # Stopped meanwhile, it gets the two together.
 _BOTH = (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT)
 

@@ -183,3 +183,30 @@ async def test_addresses_that_cannot_be_used(address):
     with pytest.raises(GatewaySettingsError) as refused:
         RedisSessionStore(address, timeout_s=1.0)
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("epoch", [b"x", b"", b"-1", b"1_0", b" 1", b"9" * 5_000])
+async def test_entry_whose_epoch_is_no_number_is_not_found(monkeypatch, caplog, epoch):
+    store = RedisSessionStore("redis://127.0.0.1:1/0", timeout_s=1.0)
+
+    async def hmget(key, fields):
+        return epoch, b"data"
+
+    monkeypatch.setattr(store._redis, "hmget", hmget)
+    with caplog.at_level(logging.WARNING):
+        assert await store.find("a") is None
+    assert "damaged entry: a" in caplog.text
+    assert store.is_available
+
+
+async def test_owner_replaces_an_epoch_that_is_no_number(stores, redis):
+    one = stores()
+    assert await one.save("a", 1, b"mine", KEEP_S)
+    await one._redis.hset("parley:session:a", {"epoch": "x", "number": "x"})
+    assert await one.refresh("a", 1, KEEP_S) == "gone"
+    assert await one.save("a", 1, b"mine", KEEP_S)
+    assert await one.find("a") == Entry(1, b"mine")
+    await one._redis.hset("parley:session:a", {"epoch": "x"})
+    await one.end("a", 1, is_over=True)
+    assert await one.find("a") is None
+    assert one.is_available
