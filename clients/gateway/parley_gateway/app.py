@@ -6,10 +6,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
+import msgspec
 from fastapi import APIRouter, FastAPI
+from starlette.responses import Response
 
 from parley.tracing import Tracing, open_tracing
 from parley_client.transport import Transport
@@ -180,19 +183,30 @@ def create_app(
                 await asyncio.to_thread(tracing.close)
 
     app = FastAPI(
-        title="Parley gateway", version=version("parley"), docs_url=None, redoc_url=None, lifespan=lifespan
+        title="Parley gateway",
+        version=version("parley"),
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
     )
     app.state.gateway = gateway
     _protect(app, gateway, gateway.connections)
     for routes in APIS:
         app.include_router(routes(gateway))
     complete_openapi(app, authenticated=gateway.guard.authenticated)
-
-    @app.get("/asyncapi.json", include_in_schema=False)
-    async def asyncapi_document() -> dict[str, Any]:
-        return asyncapi(app.version)
-
+    _add_document(app, "/openapi.json", app.openapi)
+    _add_document(app, "/asyncapi.json", lambda: asyncapi(app.version))
     return app
+
+
+def _add_document(app: FastAPI, path: str, make: Callable[[], dict[str, Any]]) -> None:
+    """Serve a document that is made once, in a thread: that takes longer than an event loop may stand."""
+    encoded = cache(lambda: msgspec.json.encode(make()))
+
+    @app.get(path, include_in_schema=False)
+    async def document() -> Response:
+        return Response(await asyncio.to_thread(encoded), media_type="application/json")
 
 
 def create_health_app(gateway: Gateway, connections: ConnectionLimiter) -> FastAPI:

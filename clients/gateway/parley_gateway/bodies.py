@@ -115,6 +115,8 @@ class _Body:
         return MessageTooLargeError(f"the body has more than {self._limit} bytes")
 
 
+_PARSED_BYTES = 4_096
+"""Of a form, in one turn of the event loop."""
 MAX_FIELDS = 256
 """Fields of one form."""
 MAX_FIELD_BYTES = 65_536
@@ -169,7 +171,10 @@ async def read_form(
             },
         )
         async for chunk in request.stream():
-            parser.write(chunk)
+            for at in range(0, len(chunk), _PARSED_BYTES):
+                parser.write(chunk[at : at + _PARSED_BYTES])
+                # The parser goes from byte to byte where it expects a boundary or a header.
+                await asyncio.sleep(0)
             if file is not None:
                 for piece in form.take():
                     await file.append(piece)

@@ -25,7 +25,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.errors import OverloadedError, ParleyError
-from parley_gateway.errors import TooManyConnectionsError
+from parley_gateway.errors import TargetTooLongError, TooManyConnectionsError
 from parley_gateway.failures import answer
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.addresses import UNKNOWN, ClientAddresses, counted_as
@@ -33,6 +33,8 @@ from parley_gateway.security.addresses import UNKNOWN, ClientAddresses, counted_
 HEALTH = ("/healthz", "/readyz", "/health", "/ready")
 """What answers while the gateway is full, and, without details, under every host name."""
 
+MAX_PARAMETERS = 512
+"""Of a request's target; to read one takes some thirty lines of Python."""
 _log = logging.getLogger("parley.gateway")
 # Tried in one turn, until one is found that there is room for.
 _AT_MOST = 64
@@ -274,6 +276,8 @@ _WHAT = {
 class ConnectionLimits:
     """ASGI middleware: answers requests beyond the limits with an error, and closes their connection.
 
+    Beside those of connections there is one of the parameters of a target.
+
     Args:
         app: What is inside.
         connections: Counts them.
@@ -285,12 +289,15 @@ class ConnectionLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
-        if scope["type"] not in ("http", "websocket") or scope["path"] in HEALTH:
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._connections.request(HTTPConnection(scope)))
+                if scope["query_string"].count(b"&") >= MAX_PARAMETERS:
+                    raise TargetTooLongError(f"a target has at most {MAX_PARAMETERS} parameters")
+                if scope["path"] not in HEALTH:
+                    stack.enter_context(self._connections.request(HTTPConnection(scope)))
             except ParleyError as error:
                 refusal = answer(error)
                 refusal.headers["Connection"] = "close"

@@ -7,14 +7,17 @@ from collections.abc import Iterable
 
 _CLOSE = 0.6
 """Least similarity, 0 to 1, of a name that is suggested."""
+_LONGEST = 64
+"""Characters of a name that are compared; the comparison takes the product of both lengths."""
 
 
 def suggest_name(name: str, known: Iterable[str], *, prefix: str = "", close: float = _CLOSE) -> str:
     """`` (did you mean NAME?)`` with the nearest known name behind ``prefix``; empty: none is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=close)
+    found = difflib.get_close_matches(name[:_LONGEST], list(known), n=1, cutoff=close)
     return f" (did you mean {prefix}{found[0]}?)" if found else ""
 
 
 def nearest_first(name: str, known: Iterable[str]) -> list[str]:
     """The known names, those first that are spelt most like ``name``."""
+    name = name[:_LONGEST]
     return sorted(known, key=lambda other: -difflib.SequenceMatcher(None, name, other).ratio())

@@ -222,13 +222,13 @@ class FuzzedGateway:
             flags=self._settings | {"servers": {"addresses": [models.address], "metrics_url": ""}}
         )
         self.agents = TalkativeAgents()
-        app = create_app(
+        self.app = create_app(
             settings,
             servers=Servers(settings.servers, probe=always_ready, ask_models=lambda *_: WELL),
             transport=lambda _: self.agents,
         )
-        self.gateway = app.state.gateway
-        self.url = (await self._stack.enter_async_context(running(settings, app=app))).url
+        self.gateway = self.app.state.gateway
+        self.url = (await self._stack.enter_async_context(running(settings, app=self.app))).url
         self._idle_tasks = self._tasks()
 
     # --- driving --------------------------------------------------------------------------

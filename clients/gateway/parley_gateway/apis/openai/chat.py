@@ -31,6 +31,8 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 _STOP_S = 5.0
 """For a model that is stopped to report its usage."""
 Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_000)]
+_MOST = 2_048
+"""Messages, parts, calls and tools of a request, together: no context of a model has room for so many."""
 
 
 class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -59,9 +61,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message of the conversation; OpenAI's other fields are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Meta(max_length=_MOST)] | None = None
     """Text, or parts that are text."""
-    tool_calls: list[MessageToolCall] | None = None
+    tool_calls: Annotated[list[MessageToolCall], Meta(max_length=_MOST)] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -100,12 +102,12 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A conversation to continue."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=_MOST)]
     model: str
     """`qwen3`, or the name of a model of OpenAI."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    tools: list[ToolDefinition] | None = None
+    tools: Annotated[list[ToolDefinition], Meta(max_length=_MOST)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     """A call cannot be forced."""
     parallel_tool_calls: bool | None = None
@@ -157,6 +159,7 @@ def parse_chat_request(request: ChatRequest, settings: StageSettings) -> ParsedC
     """Translate a request, or raise rest.RefusedRequestError."""
     if request.logprobs:
         raise rest.unsupported("logprobs")
+    _check_count(request)
     if request.n not in (None, 1):
         raise rest.unsupported("n", "is not supported: a request has one response; leave it at 1")
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
@@ -174,6 +177,17 @@ def parse_chat_request(request: ChatRequest, settings: StageSettings) -> ParsedC
         stops=stops,
         max_calls=1 if request.parallel_tool_calls is False else None,
     )
+
+
+def _check_count(request: ChatRequest) -> None:
+    parts = sum(
+        len(message.tool_calls or ()) + (len(message.content) if isinstance(message.content, list) else 1)
+        for message in request.messages
+    )
+    if parts + len(request.tools or ()) > _MOST:
+        raise rest.RefusedRequestError(
+            f"At most {_MOST} messages, parts, calls and tools are possible together", param="messages"
+        )
 
 
 def _tool(function: FunctionDefinition) -> Tool:

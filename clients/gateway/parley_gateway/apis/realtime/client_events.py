@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -16,8 +16,8 @@ from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, c
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
 _MAX_DEPTH = 64
-_MAX_VALUES = 16_384
-"""Values of the objects and lists of one event: the settings of 128 tools with 128 values each."""
+_MAX_VALUES = 8_192
+"""Values of the objects and lists of one event: the settings of 128 tools with 64 values each."""
 _AT = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<at>[^`]*)`)?$", re.DOTALL)
 
 
@@ -272,18 +272,17 @@ def _join(*parts: str | None) -> str:
 
 def is_too_deep(value: Any) -> bool:
     """Whether lists and objects of JSON are nested more than 64 levels deep, or have too many values."""
-    level, values = [value], 0
+    level = [value] if isinstance(value, dict | list) else []
+    values = 0
     for _ in range(_MAX_DEPTH + 1):
-        level = [one for outer in level for one in _inside(outer)]
-        values += len(level)
         if not level:
             return False
+        values += sum(map(len, level))
         if values > _MAX_VALUES:
-            break
+            return True
+        level = [one for outer in level for one in _inside(outer) if isinstance(one, dict | list)]
     return True
 
 
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value

@@ -154,7 +154,7 @@ class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class ToolsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Answers of tools, new tools, or both."""
 
-    responses: list[ToolAnswer] = []
+    responses: Annotated[list[ToolAnswer], Meta(max_length=1_024)] = []
     """In answer to pending tool requests."""
     tools: list[protocol.Tool] | None = None
     """These replace the session's tools. None: they stay as they are."""

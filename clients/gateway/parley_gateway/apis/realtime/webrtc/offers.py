@@ -28,6 +28,8 @@ LARGEST = 65_536
 """Characters of an offer; browsers send a few thousand."""
 MOST_CANDIDATES = 32
 """Further ones are ignored."""
+_MOST_IN_ALL = 1_024
+"""Lines of an offer; browsers send a few hundred."""
 _MOST_SECTIONS = 16
 _MOST_LINES = 64
 """Lines of one attribute in a section."""
@@ -97,6 +99,8 @@ class Offer:
     def __init__(self, text: str, networks: Sequence[_Network] = ()) -> None:
         if len(text) > LARGEST:
             raise _refused(f"The offer has {len(text)} characters; at most {LARGEST} are allowed.")
+        if text.count("\n") > _MOST_IN_ALL:
+            raise _refused(f"The offer has more than {_MOST_IN_ALL} lines.")
         self._head, self._sections = _split(text)
         self._used = self._choose()
         self.sdp = self._reduced(networks)
