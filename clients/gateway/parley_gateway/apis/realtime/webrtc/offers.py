@@ -28,7 +28,7 @@ LARGEST = 65_536
 """Characters of an offer; browsers send a few thousand."""
 MOST_CANDIDATES = 32
 """Further ones are ignored."""
-_MOST_IN_ALL = 1_024
+_MOST_IN_ALL = 2_048
 """Lines of an offer; browsers send a few hundred."""
 _MOST_SECTIONS = 16
 _MOST_LINES = 64
