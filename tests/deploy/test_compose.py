@@ -166,23 +166,6 @@ def test_worker_and_gateway_may_demand_certificates_of_each_other(made, folder):
     run_in_project(_MEET, json.loads(json.dumps(given).replace("/run/secrets", str(folder))))
 
 
-def test_a_worker_with_a_gpu_loads_the_models_whose_weights_are_fetched():
-    services = yaml.safe_load((COMPOSE / "compose.gpu.yaml").read_text())["services"]
-    assert services["weights"]["command"] == ["--profile", "gpu"]
-    flags = services["worker"]["command"]
-    loaded = [flag.partition("=")[2] for flag in flags if flag.startswith("--load-model=")]
-    chart = SETS["single-gpu"]
-    assert loaded == chart["worker"]["models"]
-    assert "--profile=gpu" in flags
-    manifest = tomllib.loads((ROOT / "build" / "checkpoints.toml").read_text())["weights"]
-    fetched = {
-        name
-        for name, entry in manifest.items()
-        if "gpu" in entry.get("profiles", ()) and "repository" in entry
-    }
-    assert fetched == set(chart["weights"]["hub"]["models"])
-
-
 def test_a_start_on_a_gpu_has_the_launchers_own_limit():
     program = "from parley.launcher.options import GPU_READY_TIMEOUT_S; print(f'{GPU_READY_TIMEOUT_S:.0f}')"
     limit_s = run_in_project(program, {}).strip()

@@ -35,22 +35,23 @@ def installed(command):
 COMMANDS = [installed(line) for line in re.findall(r"^helm install calls .*$", README, re.MULTILINE)]
 
 
-def test_it_shows_the_profile_open_and_a_smaller_one():
+def test_it_shows_every_profile():
     profiles = [
         next(word for word in render(one).container("worker")["args"] if word.startswith("--profile"))
         for one in COMMANDS
     ]
-    assert profiles == ["--profile=open", "--profile=tiny"]
+    assert profiles == ["--profile=open", "--profile=tiny", "--profile=gpu"]
 
 
-@pytest.mark.parametrize("values", COMMANDS, ids=["open", "tiny"])
+@pytest.mark.parametrize("values", COMMANDS, ids=["open", "tiny", "gpu"])
 def test_images_of_the_pods_are_built_and_pushed(values):
     (built,) = re.findall(r'^make images ARGS="--tag (.*)"$', README, re.MULTILINE)
     (pushed,) = re.findall(r"^for image in (.*); do$", README, re.MULTILINE)
     assert built == VERSION
     pods = [one["spec"]["template"]["spec"] for one in render(values).of_kind("Deployment")]
     used = {one["image"] for pod in pods for one in (*pod.get("initContainers", ()), *pod["containers"])}
-    assert used <= {f"{REGISTRY}/{image}" for image in pushed.split()}
+    by_name = re.findall(r"docker push \$REGISTRY/(parley/\S+)", README)
+    assert used <= {f"{REGISTRY}/{image}" for image in (*pushed.split(), *by_name)}
 
 
 def test_names_in_the_commands_are_those_of_the_release():

@@ -35,6 +35,8 @@ def _varied():
         "gpu-without-selection",
         merge(gpu, {"worker": {"gpu": {"selectNodes": False, "runtimeClassName": "nvidia"}}}),
     )
+    hub = {"source": "hub", "claim": "", "size": "20Gi", "checksums": ""}
+    yield "gpu-hub", merge(gpu, NEEDED, {"weights": hub})
     yield "gpu-ipv6", merge(gpu, {"worker": {"listenAddress": "::"}})
     yield "gpu-own-command", merge(gpu, {"worker": {"models": [], "command": ["/start", "--all"]}})
     yield "gpu-cache-claim", merge(gpu, {"worker": {"cacheClaim": "parley-cache"}})

@@ -58,13 +58,15 @@ from parley.launcher.models import (
     describe_left_out,
     find_vad_callers,
     leave_out_absent,
+    model_folders,
     read_config,
 )
-from parley.launcher.options import Endpoints, ServerOptions, choose_ports, join_address
+from parley.launcher.options import ROOT, Endpoints, ServerOptions, choose_ports, join_address
 from parley.launcher.processes import ProcessUsage, StateLock, find_stubs, kill_session, usage
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, forget_drain
+from parley.runtime.features import describe_missing
 from parley.runtime.gpu_plan import GpuPlan
 from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
@@ -365,7 +367,7 @@ class EmbeddedServer:
 
     def _leave_out_models(self) -> None:
         """Leave out models without weights, and those for which the GPU has no memory."""
-        plan = self._plan
+        plan, is_chosen = self._plan, bool(self._options.load_models)
         self._options, left_out = leave_out_absent(self._options, os.environ)
         if left_out:
             for reason in left_out.values():
@@ -379,6 +381,10 @@ class EmbeddedServer:
                 self._on_progress(warning)
         if left_out or plan is not None:
             check_agent_models(self._options, os.environ, left_out)
+        if not is_chosen and self._options.model_repository == ROOT / "model_repository":
+            loaded = [folder.name for folder in model_folders(self._options)]
+            for line in describe_missing(self._options.profile, loaded):
+                self._on_progress(line)
 
     def _wait_until_ready(self) -> None:
         """Follow the log until Triton serves, then let the canary decide."""

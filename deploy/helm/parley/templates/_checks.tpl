@@ -144,9 +144,6 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq $worker.profile "gpu") (not $worker.models) (not $worker.command) -}}
-{{- fail "worker.models is empty: the profile gpu needs the names of the models that have weights, such as voice_agent, parakeet_tdt and qwen3 (docs/profiles.md)" -}}
-{{- end -}}
 {{- if and (eq (toString $worker.rollout.maxSurge) "0") (eq (toString $worker.rollout.maxUnavailable) "0") -}}
 {{- fail "worker.rollout: maxSurge and maxUnavailable are both 0, so no pod could ever be replaced" -}}
 {{- end -}}
@@ -187,9 +184,6 @@
 {{- end -}}
 {{- if and (has $weights.source (list "s3" "volume")) (eq $profile "gpu") (not $weights.checksums) -}}
 {{- fail (printf "weights.source is %s with the profile gpu: put the output of sha256sum into weights.checksums" $weights.source) -}}
-{{- end -}}
-{{- if and (eq $weights.source "hub") (eq $profile "gpu") (not $weights.hub.models) -}}
-{{- fail "weights.source is hub with the profile gpu: name what is fetched in weights.hub.models (build/checkpoints.toml)" -}}
 {{- end -}}
 {{- end -}}
 

@@ -102,6 +102,32 @@ capabilities:
 {{- end -}}
 {{- end -}}
 
+{{- /* What callers get from the worker's models, and what they do not: an object with the lists `got` and `missing`, and
+`models`. A feature is missing where the GPU has no memory for one of its models, or where its weights have to be
+made, which the source hub cannot. */ -}}
+{{- define "parley.features" -}}
+{{- $worker := .Values.worker -}}
+{{- $without := list -}}
+{{- with (include "parley.gpu" . | fromJson).plan }}{{ $without = .without }}{{ end -}}
+{{- $isFetched := and (eq .Values.weights.source "hub") (eq $worker.profile "gpu") -}}
+{{- $got := list -}}
+{{- $missing := list -}}
+{{- $models := list -}}
+{{- range get (.Files.Get "files/features.json" | fromJson) $worker.profile -}}
+{{- $isThere := not (and $isFetched .prepare) -}}
+{{- range .models -}}
+{{- if or (has . $without) (and $worker.models (not (has . $worker.models))) }}{{ $isThere = false }}{{ end -}}
+{{- end -}}
+{{- if $isThere -}}
+{{- $got = append $got .gets -}}
+{{- $models = concat $models .models -}}
+{{- else -}}
+{{- $missing = append $missing .gets -}}
+{{- end -}}
+{{- end -}}
+{{- dict "got" $got "missing" $missing "models" ($worker.models | default (uniq $models)) | toJson -}}
+{{- end -}}
+
 {{- /* Processes of voice_agent in the worker's profile: the instance groups of its configuration. */ -}}
 {{- define "parley.instances" -}}
 {{- if eq .Values.worker.profile "gpu" }}4{{ else }}2{{ end -}}

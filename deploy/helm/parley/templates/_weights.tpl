@@ -21,9 +21,7 @@
   imagePullPolicy: {{ $weights.image.pullPolicy }}
   args:
     - --into=/var/lib/parley/models
-    {{- if ne $worker.profile "gpu" }}
     - --profile={{ $worker.profile }}
-    {{- end }}
     {{- with $weights.hub.models }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
