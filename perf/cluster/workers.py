@@ -64,7 +64,8 @@ class Worker:
         command: list[str | Path] = [ROOT / "scripts" / "serve", "--profile", self._profile, "--no-fetch"]
         ports = ["--grpc-port", str(GRPC_PORT), "--http-port", str(_HTTP_PORT)]
         ports += ["--metrics-port", str(METRICS_PORT)]
-        addresses = ["--grpc-address", self.node.address, "--http-address", self.node.address]
+        listeners = ("--grpc-address", "--http-address", "--metrics-address")
+        addresses = [part for listener in listeners for part in (listener, self.node.address)]
         await self._program.start(
             [*self._wrapper, *command, "--name", self.state_name, *ports, *addresses],
             lambda: self._program.has_logged(_READY),

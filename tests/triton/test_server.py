@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -232,6 +233,45 @@ def test_administration_is_closed_by_http_too(server, path):
     answer = httpx2.post(f"http://{server.endpoints.http}/v2/{path}", json={}, timeout=10)
     assert answer.status_code == 403
     assert "restricted" in answer.text
+
+
+CHUNKS = b"1\r\nx\r\n" * 1_000_000 + b"0\r\n\r\n"
+"""A body of as many chunks as end Triton before 25.07, where it reads them onto its stack."""
+
+
+def send_chunks(address, method, path):
+    """The status of a request with :data:`CHUNKS`; None: closed without an answer."""
+    host, _, port = address.partition(":")
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection((host, int(port)), 60) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(head.encode() + CHUNKS)
+        try:
+            line = connection.recv(4096)
+        except ConnectionResetError:
+            return None
+    return int(line.split()[1]) if line else None
+
+
+def test_a_body_of_a_million_chunks_ends_no_server(server):
+    paths = (
+        *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/espeak", "/v2/models/espeak/ready"),
+        *("/v2/models/espeak/infer", "/v2/models/espeak/versions/1/infer", "/v2/models/none/infer"),
+        *("/v2/models/espeak/generate", "/v2/models/espeak/generate_stream", "/v2/models/espeak/config"),
+        *("/v2/models/stats", "/v2/repository/index", "/v2/repository/models/espeak/load", "/v2/logging"),
+        *("/v2/trace/setting", "/v2/systemsharedmemory/region/x/register", "/elsewhere"),
+    )
+    before = server.pid
+    asked = [(server.endpoints.http, method, path) for path in paths for method in ("POST", "GET")]
+    asked += [(server.endpoints.metrics, method, "/metrics") for method in ("POST", "GET")]
+    statuses = {(method, path): send_chunks(address, method, path) for address, method, path in asked}
+    assert statuses["POST", "/v2/models/espeak/infer"] == 403
+    assert statuses["GET", "/v2/health/ready"] == 200
+    assert [one for one, status in statuses.items() if status is None] == []
+    assert server.pid == before
+    assert psutil.Process(before).is_running()
+    assert httpx2.get(f"http://{server.endpoints.http}/v2/health/ready", timeout=10).status_code == 200
+    assert call_canaries(server.endpoints.grpc, ["espeak"], 20) == ["espeak answered"]
 
 
 def test_every_loaded_model_has_a_canary_and_answers(server):

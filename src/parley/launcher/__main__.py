@@ -82,7 +82,13 @@ def parser() -> argparse.ArgumentParser:
     add("--metrics-port", type=_port, metavar="N", help=f"default: {defaults.metrics_port}; 0: any free port")
     add("--any-port", action="store_true", help="take free ports where none is given")
     add("--grpc-address", default=defaults.grpc_address, metavar="IP", help="default: %(default)s")
-    add("--http-address", default=defaults.http_address, metavar="IP", help="default: %(default)s")
+    add(
+        "--http-address",
+        default=defaults.http_address,
+        metavar="IP",
+        help="of health by HTTP (default: %(default)s)",
+    )
+    add("--metrics-address", default=defaults.metrics_address, metavar="IP", help="default: %(default)s")
     add(
         "--tls-cert",
         type=Path,
@@ -178,6 +184,7 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
         metrics_port=metrics_port,
         grpc_address=arguments.grpc_address.strip("[]"),
         http_address=arguments.http_address.strip("[]"),
+        metrics_address=arguments.metrics_address.strip("[]"),
         ready_timeout_s=ready_timeout_s,
         exit_timeout_s=arguments.exit_timeout,
         triton=arguments.triton,

@@ -22,7 +22,6 @@ from parley import TELEMETRY_OFF
 from parley.launcher.errors import SetupIncompleteError
 from parley.launcher.models import CONTROL_REPOSITORY, model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions, join_address
-from parley.launcher.tls import locked_http_apis
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE
 from parley.runtime.versions import TRITON_VARIABLE
@@ -31,6 +30,9 @@ from parley.triton.tls import VARIABLES
 
 ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
 """Protocols with which a client could read memory, replace models or change the log."""
+ALL_BUT_HEALTH = f"{ADMIN_PROTOCOLS},inference,metadata,model-config,statistics"
+"""All APIs of the HTTP port but health. Triton before 25.07 reads a body of many small chunks onto its
+stack, and ends by SIGSEGV; a locked API answers before that. The port has no TLS either."""
 EMBEDDED_VERSION = "2.51.0"
 """Of the Triton in nvidia-pytriton (release 24.10), which does not say it itself."""
 NO_KEY = "locked:has-no-key=none"
@@ -81,10 +83,10 @@ def build_command(
         f"--grpc-port={options.grpc_port}",
         f"--http-address={_for_http(options.http_address)}",
         f"--http-port={options.http_port}",
-        f"--metrics-address={_for_http(options.http_address)}",
+        f"--metrics-address={_for_http(options.metrics_address)}",
         f"--metrics-port={options.metrics_port}",
         f"--grpc-restricted-protocol={ADMIN_PROTOCOLS}:{NO_KEY}",
-        f"--http-restricted-api={ADMIN_PROTOCOLS}{locked_http_apis(tls)}:{NO_KEY}",
+        f"--http-restricted-api={ALL_BUT_HEALTH}:{NO_KEY}",
         # Find half-open clients within seconds, and do not punish clients that ping us.
         "--grpc-keepalive-time=10000",
         "--grpc-keepalive-timeout=5000",

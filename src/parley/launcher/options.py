@@ -53,9 +53,10 @@ class ServerOptions:
     metrics_port: int = 8002
     grpc_address: str = "127.0.0.1"
     http_address: str = "127.0.0.1"
-    """Also the address of the metrics."""
+    """It has health only."""
+    metrics_address: str = "127.0.0.1"
     tls: ServerTls | None = None
-    """Of gRPC; None: none. The other two ports have none, so that of HTTP then has nothing but health."""
+    """Of gRPC; None: none. The other two ports have none."""
     ready_timeout_s: float = READY_TIMEOUT_S
     """From the start to the canary's answer."""
     exit_timeout_s: int = 20
@@ -125,7 +126,7 @@ def _addresses(options: ServerOptions) -> dict[str, str]:
     return {
         "grpc_port": options.grpc_address,
         "http_port": options.http_address,
-        "metrics_port": options.http_address,
+        "metrics_port": options.metrics_address,
     }
 
 

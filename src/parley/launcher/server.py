@@ -353,7 +353,7 @@ class EmbeddedServer:
         self.endpoints = Endpoints(
             grpc=join_address(options.grpc_address, options.grpc_port),
             http=join_address(options.http_address, options.http_port),
-            metrics=join_address(options.http_address, options.metrics_port),
+            metrics=join_address(options.metrics_address, options.metrics_port),
         )
         self._own_address = address_of(self.endpoints.grpc, own_tls)
         self._launched = options

@@ -22,8 +22,6 @@ _STEPS = 8
 """Of a handshake: more than it has flights."""
 _RENEWAL_S = 1.0
 """Time for the other files, once one of them was replaced."""
-_HTTP_APIS = "inference,metadata,model-config,statistics"
-"""Of Triton's HTTP port, which has no TLS: all but health."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,14 +126,6 @@ class ServerTls:
                 f"{self.cert_file} and {self.key_file} cannot be used: {error}."
             ) from error
         return context
-
-
-def locked_http_apis(tls: ServerTls | None) -> str:
-    """What is locked at the HTTP port beside the administration, in Triton's names; begins with a comma.
-
-    With TLS that is everything but health: at this port it could be used without TLS.
-    """
-    return f",{_HTTP_APIS}" if tls is not None else ""
 
 
 def _shake_hands(accepting: ssl.SSLContext, calling: ssl.SSLContext) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from parley.launcher import __main__ as launcher
 from parley.launcher.__main__ import invitation, parser, read_options
 from parley.launcher.command import (
+    ADMIN_PROTOCOLS,
     CACHES,
     NO_KEY,
     assemble_backend,
@@ -28,11 +29,12 @@ def command(installation, **options):
 
 
 def test_the_profile_and_the_addresses_are_passed(installation):
-    flags = command(installation, profile="open", grpc_port=5, http_address="::1")
+    flags = command(installation, profile="open", grpc_port=5, metrics_address="::1")
     assert "--model-config-name=open" in flags
     assert "--grpc-port=5" in flags
     assert "--grpc-address=127.0.0.1" in flags, "closed to other machines unless asked for"
     assert "--metrics-address=ipv6:::1" in flags
+    assert "--http-address=127.0.0.1" in flags
     assert "--backend-config=python,shm-region-prefix-name=parley-1-2-3-" in flags
 
 
@@ -72,13 +74,21 @@ def test_only_the_models_of_the_profile_are_named(installation, repository):
 def test_administration_is_locked_and_no_key_is_in_the_command_line(installation):
     locks = [flag for flag in command(installation) if "restricted" in flag]
     assert len(locks) == 2
-    assert all("shared-memory,model-repository,trace,logging:" in lock for lock in locks)
+    assert all("shared-memory,model-repository,trace,logging" in lock for lock in locks)
     assert command(installation) == command(installation), "nothing in it is drawn by chance"
     name = NO_KEY.partition("=")[0]
     assert ":" in name, "neither HTTP/1 nor HTTP/2 has such a header"
     # For servers that are started by hand.
-    (grpc,) = [lock for lock in locks if lock.startswith("--grpc")]
-    assert f"`{grpc}`" in (ROOT / "docs/security.md").read_text()
+    security = (ROOT / "docs/security.md").read_text()
+    assert [lock for lock in locks if lock not in security] == []
+
+
+def test_by_http_everything_but_health_is_locked(installation):
+    (lock,) = [flag for flag in command(installation) if flag.startswith("--http-restricted-api=")]
+    apis = lock.partition("=")[2].partition(":")[0].split(",")
+    assert sorted(apis) == sorted(
+        [*ADMIN_PROTOCOLS.split(","), "inference", "metadata", "model-config", "statistics"]
+    )
 
 
 def test_extra_flags_come_last_so_that_they_win(installation):
@@ -206,7 +216,7 @@ def test_the_port_has_two_names(flag):
 
 
 def test_addresses_of_the_sixth_version(installation):
-    options = ServerOptions(grpc_address="::1", http_address="::1", grpc_port=1)
+    options = ServerOptions(grpc_address="::1", http_address="::1", metrics_address="::1", grpc_port=1)
     built = build_command(installation, options, Path("/backends"), "prefix-")
     assert {"--grpc-address=[::1]", "--http-address=ipv6:::1", "--metrics-address=ipv6:::1"} <= set(built)
     assert build_environment(installation, options, {})["PARLEY_GRPC_URL"] == "[::1]:1"

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from parley.canaries import address_of
 from parley.launcher import tls as tls_module
 from parley.launcher.__main__ import invitation, main, parser, read_options
-from parley.launcher.command import ADMIN_PROTOCOLS, NO_KEY, build_command, build_environment
+from parley.launcher.command import build_command, build_environment
 from parley.launcher.errors import LauncherSettingsError
 from parley.launcher.liveness import read_counts
 from parley.launcher.options import Endpoints, ServerOptions
@@ -133,9 +133,6 @@ def test_triton_and_its_models_are_given_the_files(make, installation):
     assert f"--grpc-server-cert={tls.cert_file}" in flags
     assert f"--grpc-root-cert={tls.client_ca_file}" in flags
     assert {"--grpc-use-ssl=true", "--grpc-use-ssl-mutual=true"} <= set(flags)
-    # What has no TLS is no way around it.
-    inference = "inference,metadata,model-config,statistics"
-    assert f"--http-restricted-api={ADMIN_PROTOCOLS},{inference}:{NO_KEY}" in flags
     inherited = {"PARLEY_GRPC_CA_FILE": "of a client", "PARLEY_GRPC_SERVER_NAME": "other"}
     environment = build_environment(installation, options, inherited)
     assert environment["PARLEY_GRPC_CA_FILE"] == environment["PARLEY_GRPC_CERT_FILE"] == str(tls.cert_file)
