@@ -1,7 +1,7 @@
 """Copies into the Helm chart what it packages of other folders; run it after changing one of those.
 
-Helm reads no file outside a chart, and not every version reads TOML: memory plans and features are copied as
-JSON. A test compares the copies with their originals.
+Helm reads no file outside a chart, and not every version reads TOML: memory plans, features and sessions are
+copied as JSON. A test compares the copies with their originals.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ def copies() -> dict[Path, bytes]:
     for dashboard in sorted((ROOT / "deploy" / "grafana").glob("*.json")):
         originals[files / "dashboards" / dashboard.name] = dashboard
     found = {copy: original.read_bytes() for copy, original in originals.items()}
-    return {**found, files / "gpu-plans.json": _plans(), files / "features.json": _features()}
+    return {
+        **found,
+        files / "gpu-plans.json": _plans(),
+        files / "features.json": _table("features"),
+        files / "sessions.json": _table("sessions"),
+    }
 
 
 def _plans() -> bytes:
@@ -35,10 +40,10 @@ def _plans() -> bytes:
     return (json.dumps(by_gpu, indent=2, sort_keys=True) + "\n").encode()
 
 
-def _features() -> bytes:
-    """What callers get from each profile, and the models that bring it."""
-    features = tomllib.loads((ROOT / "src" / "parley" / "runtime" / "features.toml").read_text())
-    return (json.dumps(features, indent=2, sort_keys=True) + "\n").encode()
+def _table(name: str) -> bytes:
+    """A table by profile, as it stands."""
+    table = tomllib.loads((ROOT / "src" / "parley" / "runtime" / f"{name}.toml").read_text())
+    return (json.dumps(table, indent=2, sort_keys=True) + "\n").encode()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from parley.errors import ParleyError
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley_client.cli.arguments import handle_signals
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import own_server, profile_name
+from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
 from parley_client.cli.view import make_console
 from parley_client.errors import AudioFileError, ClientError, OutputClosedError
 
@@ -31,7 +31,7 @@ _LOCUSTFILE = ROOT / "perf" / "locustfile.py"
 _TINY_RECORDINGS = ROOT / "tests" / "data" / "conversation"
 _RECORDINGS = ROOT / "tests" / "data" / "open_conversation"
 # A caller that vanishes keeps its session until it was idle for so long.
-_SERVER = {"PARLEY_VOICE_AGENT_IDLE_LIMIT_S": "10"}
+_SERVER = {**UNLIMITED, "PARLEY_VOICE_AGENT_IDLE_LIMIT_S": "10"}
 # All callers have one address. What the gateway holds as a whole is not changed.
 _GATEWAY = {"PARLEY_GATEWAY_CALLS_PER_KEY": "100000", "PARLEY_GATEWAY_SESSIONS_WAITING_PER_KEY": "100000"}
 _START_S = 60.0

@@ -21,7 +21,7 @@ from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
 from parley_client.cli.arguments import handle_signals
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import profile_name, running_server
+from parley_client.cli.own_server import UNLIMITED, profile_name, running_server
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 from simulate.caller import Job, run_calls
@@ -182,7 +182,9 @@ class _Bench:
         """Hold all scenarios, and those with pauses again in other ways; the exit status."""
         args, console = self.args, self.console
         paused = [one for one in self.scenarios if one.has_pauses]
-        with running_server(args.server, console, "simulate", profile=args.profile) as server:
+        with running_server(
+            args.server, console, "simulate", profile=args.profile, environment=UNLIMITED
+        ) as server:
             self._warm_up(server)
             total = sum(len(one.exchanges) for one in self.scenarios) * args.repeat
             calls = len(self.scenarios) * args.repeat
@@ -196,7 +198,7 @@ class _Bench:
                 columns.append(("silence alone, pauses only", self._hold(server, paused, off)))
         if args.compare_words and paused:
             console.print("Once more, without a network that detects the end of a turn …")
-            options = {"profile": args.profile, "environment": _WORDS_ALONE}
+            options = {"profile": args.profile, "environment": {**UNLIMITED, **_WORDS_ALONE}}
             with running_server(None, console, "simulate", **options) as server:
                 self._warm_up(server)
                 columns.append(("words and silence, pauses only", self._hold(server, paused, turn)))
@@ -209,7 +211,9 @@ class _Bench:
         """Hold the scenarios with more and more calls at once; the exit status."""
         args, console = self.args, self.console
         rungs = []
-        with running_server(args.server, console, "simulate", profile=args.profile) as server:
+        with running_server(
+            args.server, console, "simulate", profile=args.profile, environment=UNLIMITED
+        ) as server:
             self._warm_up(server)
             for parallel in args.ladder:
                 console.print(f"{parallel} at once …")

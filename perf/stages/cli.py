@@ -23,7 +23,7 @@ from parley.errors import ParleyError
 from parley.launcher import DEFAULT_PROFILE, EmbeddedServer
 from parley_client.cli.arguments import handle_signals, run_to_end
 from parley_client.cli.output import until_closed
-from parley_client.cli.own_server import own_server, profile_name
+from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 from parley_client.stages.transcription import TRANSCRIBERS
@@ -191,7 +191,7 @@ def _targets(args: argparse.Namespace, console: Console) -> Iterator[_Targets]:
         yield _Targets(_wanted(args, args.endpoint), lambda: None)
         return
     with (
-        own_server(console, "bench-stages", profile=args.profile) as server,
+        own_server(console, "bench-stages", profile=args.profile, environment=UNLIMITED) as server,
         gateway(server.endpoints.grpc) as page,
     ):
         own = map(parse_endpoint, own_endpoints(server.models, server.endpoints.grpc, page))

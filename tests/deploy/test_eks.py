@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 
@@ -203,6 +204,17 @@ def test_a_worker_without_a_gpu_is_measured_up_to_all_its_sessions():
     assert (limit(), limit(one_worker)) == (1, capacity)
     with pytest.raises(helm_python.HelmRenderError, match=f"a worker accepts {capacity} sessions"):
         limit(one_worker, {"worker": {"capacity": capacity + 1}})
+
+
+def test_the_readme_assumes_no_more_calls_than_a_memory_plan_accepts():
+    plans = json.loads((CHART / "files" / "gpu-plans.json").read_text())
+    agents = json.loads((CHART / "files" / "sessions.json").read_text())["gpu"]["instances"]
+    rows = re.findall(
+        r"^\| [^|]*\((\w+)\), profile gpu \| [\d.]+ \| (\d+)", (EKS / "README.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) >= 3
+    for gpu, calls in rows:
+        assert int(calls) <= agents * plans[gpu]["sessions"]
 
 
 def test_nodes_have_one_version_until_it_is_changed():

@@ -117,9 +117,9 @@ def test_other_labels_can_be_asked_for():
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
-        ({}, "22.4"),
-        ({"capacity": 10}, "7"),
-        ({"capacity": 10, "targetUtilization": 0.85}, "8.5"),
+        ({}, "1.4"),
+        ({"sessions": 32, "capacity": 10}, "7"),
+        ({"sessions": 32, "capacity": 10, "targetUtilization": 0.85}, "8.5"),
         ({"sessions": 8}, "5.6"),
     ],
 )

@@ -134,7 +134,7 @@ def test_gateways_fill_a_worker_as_far_as_it_was_measured():
     def most(values):
         return tomllib.loads(render(merge(SETS["cpu"], values)).gateway_toml())["servers"].get("sessions")
 
-    assert most({"worker": {"capacity": 12.7}}) == 12
+    assert most({"worker": {"sessions": 32, "capacity": 12.7}}) == 12
     assert most({"worker": {"capacity": 0.8}}) == 1
     assert most({}) is None
 
@@ -304,3 +304,20 @@ def test_the_programs_accept_their_command_lines(name):
     drain = container["lifecycle"]["preStop"]["exec"]["command"]
     assert (probe[0], drain[0]) == ("parley", "parley")
     run_in_project(_PARSE, {"parley": [probe[1:], drain[1:]], "launcher": container["args"]})
+
+
+@pytest.mark.parametrize(
+    ("base", "requests", "sessions"),
+    [
+        ("cpu", {}, 2),
+        ("cpu", {"cpu": "500m"}, 2),
+        ("cpu", {"cpu": "4"}, 4),
+        ("cpu", {"cpu": 5.9}, 4),
+        ("cpu", {"cpu": "128"}, 32),
+        ("minimal", {"cpu": "1500m"}, 24),
+    ],
+)
+def test_a_worker_accepts_what_its_processors_hold(base, requests, sessions):
+    rendered = render(merge(SETS[base], {"worker": {"sessions": None, "resources": {"requests": requests}}}))
+    environment = {one["name"]: one.get("value") for one in rendered.container("worker")["env"]}
+    assert int(environment["PARLEY_VOICE_AGENT_MAX_SESSIONS"]) * 2 == sessions

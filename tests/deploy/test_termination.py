@@ -114,7 +114,10 @@ def test_readiness_depends_neither_on_the_load_nor_on_other_pods(name):
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert gateway[probe]["httpGet"]["path"] == "/healthz"
     assert worker["readinessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
-    assert {port["name"]: port["containerPort"] for port in worker["ports"]} == {"grpc": 8001, "metrics": 8002}
+    assert {port["name"]: port["containerPort"] for port in worker["ports"]} == {
+        "grpc": 8001,
+        "metrics": 8002,
+    }
 
 
 @pytest.mark.parametrize("name", SETS)

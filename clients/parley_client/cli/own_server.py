@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from parley.launcher import EmbeddedServer
 
 
+UNLIMITED = {"PARLEY_VOICE_AGENT_MAX_SESSIONS": "32"}
+"""Environment of a server that is measured: it accepts more calls than it is to hold."""
 _MOST_LINES = 10_000
 
 

@@ -16,6 +16,7 @@ from parley.llm.messages import Sampling
 from parley.runtime.gpu_plan import find_plan
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 from parley.runtime.repository import GPU_PROFILE, read_parameters
+from parley.runtime.sessions import count_cores, default_sessions
 from parley.turns.settings import EAGERNESSES, Eagerness
 
 NO_TURN_MODEL = "none"
@@ -215,7 +216,11 @@ class AgentConfig:
             wasted_speculations_per_minute=parameters.integer(
                 "wasted_speculations_per_minute", default.wasted_speculations_per_minute, minimum=1
             ),
-            max_sessions=parameters.integer("max_sessions", default.max_sessions, minimum=1),
+            max_sessions=parameters.integer(
+                "max_sessions",
+                default_sessions(parameters.text("profile", ""), count_cores()) or default.max_sessions,
+                minimum=1,
+            ),
             typical_call_s=parameters.number("typical_call_s", default.typical_call_s, minimum=1.0),
             answer_goal_ms=parameters.number("answer_goal_ms", default.answer_goal_ms, minimum=1.0),
             audio_buffer_ms=parameters.integer("audio_buffer_ms", default.audio_buffer_ms, minimum=1_000),

@@ -38,7 +38,7 @@ from parley_client.cli.capacity.tail import FEWEST
 from parley_client.cli.capacity.usage import UsageMeter, gpu_reader
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.conversation import DEFAULT_TURN_TIMEOUT_S
-from parley_client.cli.own_server import default_profile, own_server, profile_name
+from parley_client.cli.own_server import UNLIMITED, default_profile, own_server, profile_name
 from parley_client.cli.script import ScriptTurn, load_script
 from parley_client.connection import connect
 from parley_client.errors import ClientError, UsageError
@@ -181,7 +181,7 @@ def _server(args: argparse.Namespace, console: Console) -> Iterator[_Server]:
         yield _Server(args.server or args.gateway, None, read_tls_options(args) if args.server else None)
         return
     args.profile = args.profile or default_profile()
-    with own_server(console, "capacity", profile=args.profile) as own:
+    with own_server(console, "capacity", profile=args.profile, environment=UNLIMITED) as own:
         yield _Server(own.endpoints.grpc, lambda: sum(process.cpu_s for process in own.usage()))
 
 

@@ -130,14 +130,24 @@ made, which the source hub cannot. */ -}}
 
 {{- /* Processes of voice_agent in the worker's profile: the instance groups of its configuration. */ -}}
 {{- define "parley.instances" -}}
-{{- if eq .Values.worker.profile "gpu" }}4{{ else }}2{{ end -}}
+{{- (get (.Files.Get "files/sessions.json" | fromJson) .Values.worker.profile).instances | int -}}
 {{- end -}}
 
+{{- /* Sessions that a worker accepts: those of values, else of the GPU's memory plan, else by the processors that its pod
+is guaranteed. */ -}}
 {{- define "parley.sessions" -}}
 {{- $gpu := include "parley.gpu" . | fromJson -}}
-{{- $planned := 32 -}}
-{{- with $gpu.plan -}}
-{{- $planned = mul (include "parley.instances" $ | int) (int .sessions) -}}
+{{- $instances := include "parley.instances" . | int -}}
+{{- $planned := $instances -}}
+{{- if $gpu.plan -}}
+{{- $planned = mul $instances (int $gpu.plan.sessions) -}}
+{{- else -}}
+{{- $row := get (.Files.Get "files/sessions.json" | fromJson) .Values.worker.profile -}}
+{{- $cpu := toString (include "parley.worker.resources" . | fromJson).requests.cpu -}}
+{{- $cores := float64 (trimSuffix "m" $cpu) -}}
+{{- if hasSuffix "m" $cpu }}{{ $cores = divf $cores 1000 }}{{ end -}}
+{{- $total := min (int $row.most) (floor (mulf $cores (float64 $row.per_core)) | int) -}}
+{{- $planned = mul $instances (max 1 (div $total $instances)) -}}
 {{- end -}}
 {{- .Values.worker.sessions | default $planned | int -}}
 {{- end -}}
