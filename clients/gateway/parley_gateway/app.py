@@ -17,7 +17,7 @@ from starlette.responses import Response
 from parley.tracing import Tracing, open_tracing
 from parley_client.transport import Transport
 from parley_gateway.agent_descriptions import AgentDescriptions
-from parley_gateway.apis import agent, operations, page, tokens
+from parley_gateway.apis import agent, operations, page, tokens, voices
 from parley_gateway.apis.agent import Agent
 from parley_gateway.apis.deepgram import routes as deepgram
 from parley_gateway.apis.deepgram.speak import SpeakBody
@@ -37,6 +37,7 @@ from parley_gateway.apis.sessions.messages import (
 )
 from parley_gateway.apis.tokens import TokenAnswer, TokenRequest
 from parley_gateway.apis.twilio import routes as twilio
+from parley_gateway.apis.voices import VoiceAnswer, VoiceList
 from parley_gateway.asyncapi import asyncapi
 from parley_gateway.audio.decoders import Decoders
 from parley_gateway.bodies import BodyLimits
@@ -65,6 +66,7 @@ APIS: tuple[Api, ...] = (
     realtime.routes,
     openai.routes,
     deepgram.routes,
+    voices.routes,
     tokens.routes,
     twilio.routes,
     page.routes,
@@ -83,6 +85,8 @@ _KINDS = (
     SpeechRequest,
     TokenRequest,
     TokenAnswer,
+    VoiceAnswer,
+    VoiceList,
 )
 # Without authentication.
 _OPEN = ("/healthz", "/readyz", "/health", "/ready")

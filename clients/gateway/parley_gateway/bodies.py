@@ -17,7 +17,10 @@ from parley_gateway.failures import answer
 from parley_gateway.settings_sections import LimitSettings
 from parley_gateway.spool import SpooledFile
 
-_UPLOADS = ("/v1/audio/", "/v1/listen")
+VOICES = "/v1/voices"
+_UPLOADS = ("/v1/audio/", "/v1/listen", VOICES)
+_VOICE_BYTES = (16 << 20) + (128 << 10)
+"""Of a form with a recording of which a voice is made: what the model reads, and the fields."""
 MAX_SMALL_BODY = 4_096
 """Bytes; no more is read of a request before it is known who sends it."""
 
@@ -59,7 +62,7 @@ class BodyLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(receive, self._limits, is_upload=scope["path"].startswith(_UPLOADS))
+        body = _Body(receive, self._limits, scope["path"])
         headers = Headers(scope=scope)
         length = headers.get("content-length", "")
         try:
@@ -78,9 +81,11 @@ class BodyLimits:
 class _Body:
     """One request's body as it comes."""
 
-    def __init__(self, receive: Receive, limits: LimitSettings, *, is_upload: bool) -> None:
+    def __init__(self, receive: Receive, limits: LimitSettings, path: str) -> None:
         self._receive = receive
-        self._limit = limits.upload_bytes if is_upload else limits.body_bytes
+        self._limit = limits.upload_bytes if path.startswith(_UPLOADS) else limits.body_bytes
+        if path.startswith(VOICES):
+            self._limit = min(self._limit, _VOICE_BYTES)
         self._seconds = limits.body_s
         self._stall_s = limits.body_stall_s
         self._size = 0

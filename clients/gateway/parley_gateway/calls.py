@@ -33,6 +33,7 @@ from parley_gateway.servers import Lease, Servers, TritonServer
 from parley_gateway.settings_sections import Count, Seconds
 from parley_gateway.shares import Shares
 from parley_gateway.tracing import with_trace
+from parley_gateway.voice_owners import check_voice
 
 _log = logging.getLogger("parley.gateway")
 _BOUNDS = Bounds()
@@ -106,6 +107,16 @@ def check_share(places: Shares, principal: Principal, settings: CallSettings, wh
     else:
         return
     raise TooManyCallsError(why, retry_after_s=settings.retry_after_s)
+
+
+class _OwnedCall(Call):
+    """A call that may not change to a voice of somebody else."""
+
+    principal: Principal
+
+    def update(self, update: protocol.Update) -> None:
+        check_voice(update.voice, self.principal)
+        super().update(update)
 
 
 class Calls:
@@ -188,10 +199,12 @@ class Calls:
             TooManyCallsError: there are too many calls already.
             NoServerReadyError: no server is ready.
             InvalidMessageError: a number of ``start`` is out of its range.
+            UnsupportedVoiceError: the voice is somebody else's.
             ParleyError: what the last server that was tried answered.
         """
         self.check_room(principal)
         check_start(start)
+        check_voice(start.voice, principal)
         # A client that could name a salt could read in `cached_tokens` what others have said.
         start = msgspec.structs.replace(with_trace(start), cache_salt=principal.cache_salt)
         self._idle.clear()
@@ -210,6 +223,7 @@ class Calls:
                     ),
                 )
                 call = await self._connect_in_time(start, servers, shows_checkpoints=shows_checkpoints)
+                call.principal = principal
                 trace.set({"gen_ai.conversation.id": call.id})
                 stack.enter_context(log_ids(session=call.id, traceparent=start.traceparent))
                 _log.info("call %s is open: %s", call.id, api)
@@ -331,14 +345,16 @@ class Calls:
 
     async def _connect_in_time(
         self, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool
-    ) -> Call:
+    ) -> _OwnedCall:
         try:
             async with asyncio.timeout(self._settings.open_s):
                 return await self._connect(start, servers, shows_checkpoints=shows_checkpoints)
         except TimeoutError as error:
             raise DeadlineExceededError(f"no call within {self._settings.open_s:g} s") from error
 
-    async def _connect(self, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool) -> Call:
+    async def _connect(
+        self, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool
+    ) -> _OwnedCall:
         """Try servers, the least busy first, until one takes the call."""
         tried: list[TritonServer] = []
         refusal: ParleyError | None = None
@@ -361,11 +377,11 @@ class Calls:
 
     async def _attempt(
         self, lease: Lease, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool
-    ) -> Call:
+    ) -> _OwnedCall:
         call_id = str(uuid.uuid4())
         stream = await servers.open(lease, call_id, self._settings.attempt_s)
         deadlines = self._settings.deadlines
-        call = Call(
+        call = _OwnedCall(
             stream,
             call_id,
             start,

@@ -83,7 +83,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     body_bytes: Size = 1_048_576
     """Size of a request's body."""
     upload_bytes: Size = 67_108_864
-    """Size of a body with a recording: `/v1/audio/*` and `/v1/listen`."""
+    """Size of a body with a recording: `/v1/audio/*`, `/v1/listen` and, 16 MiB at most, `/v1/voices`."""
     body_s: Seconds = 60.0
     """How long a request's body may take to come (seconds)."""
     body_stall_s: Seconds = 10.0
@@ -131,6 +131,10 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The longest recording (seconds)."""
     transcribe_s: Seconds = 300.0
     """Longest wait for the transcript of a recording (seconds)."""
+    voice_s: Seconds = 60.0
+    """Longest wait for a voice that is made of a recording, listed or deleted (seconds)."""
+    voices_per_key: Count = 50
+    """Voices that one key, or of callers without one an address, may have made; more are refused with 409."""
     speech_characters: Count = 4_096
     """The longest text that is spoken at once."""
     answer_tokens: Count = 1_024

@@ -11,8 +11,18 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
+from parley.errors import UnsupportedVoiceError
 from parley.llm.messages import Completed, TextDelta
 from parley.tts.messages import SpeechChunk, WordMark
+from parley.tts.voices.messages import (
+    DeleteVoice,
+    DescribeVoice,
+    EnrollVoice,
+    VoiceDetails,
+    VoicesReply,
+    VoicesRequest,
+    VoiceSummary,
+)
 from parley_client.stages import open_server
 from parley_client.stages.transcription import TRANSCRIBERS
 
@@ -61,6 +71,8 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.recognizer = ""  # the same for streams of speech
         self.ready = set()
         self.agent_tts = None  # what voice_agent is configured with; None: it is not there
+        self.voices = {}  # what voice_enrollment has stored, by id
+        self.recordings = []  # that it has got
         self.configurations = []  # names of the models whose configuration was asked for
 
     async def ModelReady(self, request, context):  # noqa: N802 - gRPC's name
@@ -83,6 +95,8 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelInfer(self, request, context):  # noqa: N802 - gRPC's name
         if request.model_name in TRANSCRIBERS:
             return await self._transcribe(request, context)
+        if request.model_name == "voice_enrollment":
+            return await self._keep_voices(request, context)
         self.recognizer = request.model_name
         start = request.parameters["sequence_start"].bool_param
         end = request.parameters["sequence_end"].bool_param
@@ -115,6 +129,38 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         response = service_pb2.ModelInferResponse(model_name=request.model_name)
         add_text(response, "REPLY", self.transcript)
         return response
+
+    async def _keep_voices(self, request, context):
+        message = msgspec.json.decode(text_of(request), type=VoicesRequest)
+        found = list(self.voices.values())
+        match message:
+            case EnrollVoice():
+                index = [tensor.name for tensor in request.inputs].index("AUDIO")
+                self.recordings.append(request.raw_input_contents[index])
+                details = VoiceDetails(
+                    name=message.name,
+                    languages=message.languages,
+                    description=message.description,
+                    consent=message.consent,
+                )
+                self.add_voice(message.voice_id, details=details)
+                found = [self.voices[message.voice_id]]
+            case DescribeVoice() | DeleteVoice() if message.voice_id not in self.voices:
+                await context.abort(
+                    grpc.StatusCode.INTERNAL, UnsupportedVoiceError("no such voice").to_wire()
+                )
+            case DescribeVoice():
+                found = [self.voices[message.voice_id]]
+            case DeleteVoice():
+                found = []
+                del self.voices[message.voice_id]
+        response = service_pb2.ModelInferResponse(model_name=request.model_name)
+        add_text(response, "REPLY", VoicesReply(voices=found))
+        return response
+
+    def add_voice(self, voice_id, **fields):
+        given = {"digest": "d" * 64, "prompt_s": 4.0, "details": VoiceDetails(name=voice_id)} | fields
+        self.voices[voice_id] = VoiceSummary(voice_id=voice_id, **given)
 
     async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
         async for request in requests:

@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 
 from parley_gateway.errors import UnauthorizedError
 
-Scope: TypeAlias = Literal["agent", "transcribe", "speak", "chat", "admin"]
+Scope: TypeAlias = Literal["agent", "transcribe", "speak", "chat", "voices", "admin"]
 """What a principal may do."""
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 """All scopes."""

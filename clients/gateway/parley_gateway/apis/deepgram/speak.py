@@ -36,6 +36,7 @@ from parley_gateway.security.principal import Principal
 from parley_gateway.security.rates import Meter
 from parley_gateway.streaming import StageRoute
 from parley_gateway.tracing import caller_trace
+from parley_gateway.voice_owners import check_voice
 from parley_gateway.websocket import Close, IdleLimit, WebSocketSession, accept, refuse
 
 _DONE = Close(1000, "")
@@ -52,6 +53,7 @@ async def serve_speaking(websocket: WebSocket, gateway: Gateway, limiter: ModelL
         options = read_query(websocket.query_params, SpeakOptions)
         audio_format = raw_format(options)
         voice = voice_of(options)
+        check_voice(voice, principal)
         with limiter.lease(principal) as server:
             idle_s = settings.voice_idle_s
             async with Synthesis(server, model=settings.synthesizer, idle_s=idle_s) as synthesis:
@@ -206,6 +208,7 @@ class SpeakRoute(StageRoute):
         """Speak a text; the audio is sent while it is produced."""
         principal = await self._gateway.guard.admit(request, "speak")
         options = read_query(request.query_params, SpeakOptions)
+        check_voice(voice_of(options), principal)
         form = file_format(options)
         text = messages.read_message((await request.body()).decode(errors="replace"), SpeakBody).text
         if not 0 < len(text.strip()) <= self._settings.speech_characters:

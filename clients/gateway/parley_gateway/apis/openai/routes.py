@@ -23,6 +23,7 @@ from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.schemas import body, form
 from parley_gateway.security.principal import Principal
 from parley_gateway.streaming import StageRoute, while_connected
+from parley_gateway.voice_owners import may_use
 
 _TIMEOUT_S = 5.0
 
@@ -86,6 +87,7 @@ class CatalogueRoutes(StageRoute):
                         "description": voice.description or None,
                     }
                     for voice in await synthesis.voices()
+                    if may_use(voice.voice_id, principal)
                 ]
 
 

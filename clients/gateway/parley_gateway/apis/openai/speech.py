@@ -20,6 +20,7 @@ from parley_gateway.openai_voices import OPENAI_VOICES
 from parley_gateway.security.principal import Principal
 from parley_gateway.streaming import StageRoute
 from parley_gateway.tracing import caller_trace
+from parley_gateway.voice_owners import check_voice
 
 SAMPLE_RATE_HZ = 24_000
 """Sample rate of all formats: OpenAI's clients expect it of ``pcm``."""
@@ -85,6 +86,7 @@ class SpeechRoute(StageRoute):
         self, principal: Principal, wanted: SpeechRequest, model: str, form: SpeechFormat
     ) -> AsyncGenerator[bytes, None]:
         name = wanted.voice if isinstance(wanted.voice, str) else wanted.voice.id
+        check_voice(name, principal)
         options: SpeechOptions = {
             "voice": None if name in OPENAI_VOICES else name,
             "sample_rate": SAMPLE_RATE_HZ,

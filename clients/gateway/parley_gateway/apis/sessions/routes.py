@@ -40,6 +40,7 @@ from parley_gateway.schemas import answers, body
 from parley_gateway.security.audit import audit
 from parley_gateway.security.principal import Principal
 from parley_gateway.tracing import with_trace
+from parley_gateway.voice_owners import check_voice
 
 _JSON = "application/json"
 _DEFAULT_LANGUAGE = protocol.Start().language
@@ -60,6 +61,7 @@ class _Rest:
         options = _read(await request.body() or b"{}", SessionOptions)
         start = with_trace(start_of(options))
         check_start(start)
+        check_voice(start.voice, principal)
         check_size(protocol.encode(start))
         gateway.calls.check_room(principal)
         if not gateway.servers.is_ready:

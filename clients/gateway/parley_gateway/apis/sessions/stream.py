@@ -215,7 +215,7 @@ _SEND: dict[type, Callable[[Call, Any], None]] = {
     protocol.Say: lambda call, say: call.say(
         say.text, interruptible=say.interruptible, remember=say.remember
     ),
-    protocol.Update: Call.update,
+    protocol.Update: lambda call, update: call.update(update),
     protocol.Commit: lambda call, _: call.commit(),
     protocol.Discard: lambda call, _: call.discard(),
     protocol.Respond: lambda call, request: call.ask_response(
