@@ -110,14 +110,24 @@ def test_the_pods_that_bring_weights_may_read_the_bucket(rendered):
     }
     (account,) = rendered.of_kind("ServiceAccount")
     reader = associations[NAMESPACE, account["metadata"]["name"]]
-    actions = {action for one in reader["permissionPolicy"]["Statement"] for action in one["Action"]}
-    assert actions == {"s3:ListBucket", "s3:GetObject"}
+    granted = {
+        action: one["Resource"] for one in reader["permissionPolicy"]["Statement"] for action in one["Action"]
+    }
     bucket = BUCKET["Resources"]["Weights"]["Properties"]["BucketName"].replace("${AWS::AccountId}", ACCOUNT)
     assert VALUES["weights"]["s3"]["uri"].startswith(f"s3://{bucket}/")
-    assert {one["Resource"] for one in reader["permissionPolicy"]["Statement"]} == {
-        f"arn:aws:s3:::{bucket}",
-        f"arn:aws:s3:::{bucket}/*",
+    voices = VALUES["worker"]["voices"]["uri"]
+    assert voices.startswith(f"s3://{bucket}/")
+    kept = f"arn:aws:s3:::{voices.removeprefix('s3://')}/*"
+    assert granted == {
+        "s3:ListBucket": f"arn:aws:s3:::{bucket}",
+        "s3:GetObject": f"arn:aws:s3:::{bucket}/*",
+        "s3:PutObject": kept,
+        "s3:DeleteObject": kept,
     }
+    assert not VALUES["weights"]["s3"]["uri"].startswith(voices)
+    statements = BUCKET["Resources"]["Policy"]["Properties"]["PolicyDocument"]["Statement"]
+    (reads,) = [one for one in statements if one["Sid"] == "TheClusterReads"]
+    assert (reads["Effect"], reads["NotResource"]) == ("Deny", "${Weights.Arn}/" + kept.partition("/")[2])
     assert reader["roleName"] in (EKS / "bucket.yaml").read_text()
     assert any(one["name"] == "eks-pod-identity-agent" for one in CLUSTER["addons"])
 

@@ -106,3 +106,46 @@ def test_the_readme_of_eks_prepares_all_weights():
         for command in feature.get("prepare", ()):
             assert f"make -C ../.. {command.removeprefix('make ')}" in readme
     assert "fetch_models --profile gpu" in readme
+
+
+def voices_of(name):
+    """Where the workers of a set of values keep voices: the variable, and what is mounted there."""
+    rendered = render(_DEPLOYED[name])
+    environment = {one["name"]: one.get("value") for one in rendered.container("worker")["env"]}
+    mounts = {one["name"]: one for one in rendered.container("worker")["volumeMounts"]}
+    volumes = {one["name"]: one for one in rendered.pod("worker")["volumes"]}
+    assert ("voices" in mounts) == ("voices" in volumes)
+    return environment.get("PARLEY_VOICES"), mounts.get("voices"), volumes.get("voices")
+
+
+def test_voices_that_callers_make_are_where_all_workers_find_them():
+    place, mount, volume = voices_of("single-gpu")
+    assert mount == {"name": "voices", "mountPath": place}
+    assert volume["persistentVolumeClaim"] == {"claimName": "parley-voices"}
+    for name in ("eks", "eks-production"):
+        place, mount, _ = voices_of(name)
+        assert place.startswith("s3://")
+        assert mount is None
+        egress = render(_DEPLOYED[name]).get("NetworkPolicy", "-worker")["spec"]["egress"]
+        assert {443, 80} <= {port["port"] for rule in egress for port in rule["ports"]}
+    assert voices_of("cpu") == (None, None, None)
+
+
+def test_without_a_place_for_voices_the_notes_say_what_is_lost():
+    values = merge(SETS["single-gpu"], {"worker": {"voices": {"claim": ""}}})
+    said = "Voices that callers make are lost with their worker's pod"
+    assert said in render(values).notes
+    assert said not in render(SETS["single-gpu"]).notes
+    assert said not in render(SETS["cpu"]).notes
+
+
+def test_compose_keeps_voices_in_a_volume_and_its_key_may_make_them():
+    compose = yaml.safe_load((COMPOSE / "compose.gpu.yaml").read_text())
+    worker = compose["services"]["worker"]
+    assert worker["volumes"] == [f"voices:{worker['environment']['PARLEY_VOICES']}"]
+    assert "voices" in compose["volumes"]
+    image = (ROOT / "build/images/worker-gpu.Containerfile").read_text()
+    assert f"{worker['environment']['PARLEY_VOICES']} " in image.replace("\n", " "), (
+        "owned by the image's user"
+    )
+    assert "--scope voices" in (COMPOSE / "prepare").read_text()

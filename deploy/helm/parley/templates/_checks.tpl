@@ -147,6 +147,12 @@
 {{- if and (eq (toString $worker.rollout.maxSurge) "0") (eq (toString $worker.rollout.maxUnavailable) "0") -}}
 {{- fail "worker.rollout: maxSurge and maxUnavailable are both 0, so no pod could ever be replaced" -}}
 {{- end -}}
+{{- if and $worker.voices.claim $worker.voices.uri -}}
+{{- fail "worker.voices: use only one of claim and uri" -}}
+{{- end -}}
+{{- if and $worker.voices.uri .Values.networkPolicy.enabled (not .Values.networkPolicy.weightsCidrs) -}}
+{{- fail "worker.voices.uri is in S3, and networkPolicy.weightsCidrs is empty: name the networks that workers may reach with port 443" -}}
+{{- end -}}
 {{- if ne (empty .Values.workerTls.workerSecret) (empty .Values.workerTls.gatewaySecret) -}}
 {{- fail "workerTls: workerSecret and gatewaySecret are set together, because workers demand a certificate of gateways" -}}
 {{- end -}}
