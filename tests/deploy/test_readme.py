@@ -67,6 +67,6 @@ def test_the_secret_has_the_files_that_the_gateway_mounts():
     (secret,) = re.findall(r"^kubectl .* create secret generic .*$", README, re.MULTILINE)
     (name,) = re.findall(r"generic (\S+)", secret)
     files = set(re.findall(r"--from-file=\$SECRETS/(\S+)", secret))
-    (volume,) = [one for one in render(COMMANDS[0]).pod("gateway")["volumes"] if "secret" in one]
+    (volume,) = [one for one in render(COMMANDS[0]).pod("gateway")["volumes"] if one["name"] == "secrets"]
     assert volume["secret"]["secretName"] == name
     assert {one["key"] for one in volume["secret"]["items"]} == files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -9,7 +10,7 @@ import tomllib
 
 import pytest
 from charts import ROOT, merge, render
-from value_sets import SETS
+from value_sets import NEEDED, SETS
 
 _READ = """
 import json, sys, tempfile
@@ -180,6 +181,44 @@ def test_gateways_with_common_keys_and_redis_take_over_sessions():
     assert keys_file in {f"/etc/parley/secrets/{item['path']}" for item in volume["secret"]["items"]}
     policy = rendered.get("NetworkPolicy", "-gateway")["spec"]
     assert {"ports": [{"protocol": "TCP", "port": 6379}]} in policy["egress"]
+
+
+def test_a_plain_installation_keeps_sessions_in_a_redis_of_its_own():
+    rendered = render(NEEDED)
+    secret = {name: base64.b64decode(text) for name, text in rendered.get("Secret", "-redis")["data"].items()}
+    url = secret["url"].decode()
+    name = rendered.get("Service", "-redis")["metadata"]["name"]
+    assert re.fullmatch(rf"redis://:[A-Za-z0-9]{{40}}@{name}\.voice\.svc\.cluster\.local:6379/0", url)
+    assert f"requirepass {url.partition('://:')[2].partition('@')[0]}\n" in secret["redis.conf"].decode()
+    assert len(base64.b64decode(secret["takeover.keys"])) == 32
+    sources = {
+        one["name"]: one["valueFrom"] for one in rendered.container("gateway")["env"] if "valueFrom" in one
+    }
+    for store in ("RATES", "TAKEOVER"):
+        reference = sources[f"PARLEY_GATEWAY_{store}_STORE"]["secretKeyRef"]
+        assert reference == {"name": rendered.get("Secret", "-redis")["metadata"]["name"], "key": "url"}
+    given = {"toml": rendered.gateway_toml(), "environment": {"PARLEY_GATEWAY_TAKEOVER_STORE": url}}
+    store, keys_file = json.loads(run_in_project(_TAKEOVER, given))
+    assert store == url
+    (mount,) = [one for one in rendered.container("gateway")["volumeMounts"] if one["name"] == "redis"]
+    (volume,) = [one for one in rendered.pod("gateway")["volumes"] if one["name"] == "redis"]
+    assert keys_file in {f"{mount['mountPath']}/{item['path']}" for item in volume["secret"]["items"]}
+    policies = {name: rendered.get("NetworkPolicy", f"-{name}")["spec"] for name in ("gateway", "redis")}
+    to_redis = {"protocol": "TCP", "port": "redis"}
+    assert [rule["ports"] for rule in policies["redis"]["ingress"]] == [[to_redis]]
+    assert [to_redis] in [rule["ports"] for rule in policies["gateway"]["egress"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cpu", "Sessions go on at another gateway when theirs dies"),
+        ("eks-production", "The calls of a gateway's pod that dies are lost: with takeover.keys"),
+        ("minimal", "There is no Redis. The calls of a gateway's pod that dies are lost"),
+    ],
+)
+def test_the_notes_say_what_happens_to_the_calls_of_a_gateway_that_dies(name, said):
+    assert said in render(SETS[name]).notes
 
 
 def test_redis_alone_keeps_no_sessions():

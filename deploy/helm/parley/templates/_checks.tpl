@@ -27,7 +27,7 @@
 {{- fail (printf "%s.image.tag is latest: pods of one release could run different versions; name one, or a digest" $part) -}}
 {{- end -}}
 {{- end -}}
-{{- range $name, $image := dict "weights.s3.image" .Values.weights.s3.image "turn.image" .Values.turn.image -}}
+{{- range $name, $image := dict "weights.s3.image" .Values.weights.s3.image "turn.image" .Values.turn.image "gateway.redis.image" .Values.gateway.redis.image -}}
 {{- if and $image (or (hasSuffix ":latest" $image) (not (regexMatch "(:[A-Za-z0-9_][A-Za-z0-9_.-]*|@sha256:[0-9a-f]{64})$" $image))) -}}
 {{- fail (printf "%s is %s: name a version, NAME:TAG or NAME@sha256:DIGEST, and not latest" $name $image) -}}
 {{- end -}}
@@ -84,8 +84,8 @@
 {{- if and $authenticated (gt $most 1) (not (has "token-secret" $files)) -}}
 {{- fail (printf "%d gateways need a common token-secret: add it to secrets.files (head -c 32 /dev/urandom | base64)" $most) -}}
 {{- end -}}
-{{- if and (has "takeover.keys" $files) (not $gateway.redis.existingSecret) -}}
-{{- fail "secrets.files has takeover.keys: name the Secret of the Redis that keeps the sessions in gateway.redis.existingSecret" -}}
+{{- if and (has "takeover.keys" $files) (not (include "parley.redis.url" .)) -}}
+{{- fail "secrets.files has takeover.keys: name the Secret of the Redis that keeps the sessions in gateway.redis.existingSecret, or set gateway.redis.install" -}}
 {{- end -}}
 {{- if gt (int $gateway.autoscaling.minReplicas) (int $gateway.autoscaling.maxReplicas) -}}
 {{- fail (printf "gateway.autoscaling.minReplicas is %d, above maxReplicas (%d)" (int $gateway.autoscaling.minReplicas) (int $gateway.autoscaling.maxReplicas)) -}}

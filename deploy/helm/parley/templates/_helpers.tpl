@@ -163,6 +163,30 @@ is guaranteed. */ -}}
 {{- divf (floor (mulf (float64 .Values.gateway.calls) (float64 .Values.gateway.autoscaling.targetUtilization) 10)) 10 -}}
 {{- end -}}
 
+{{- /* Whether the release has a Redis of its own: "true" or empty. */ -}}
+{{- define "parley.redis.isOwn" -}}
+{{- if and .Values.gateway.redis.install (not .Values.gateway.redis.existingSecret) }}true{{ end -}}
+{{- end -}}
+
+{{- /* The URL of Redis, as a reference to a key of a Secret; empty: there is none. */ -}}
+{{- define "parley.redis.url" -}}
+{{- $redis := .Values.gateway.redis -}}
+{{- if $redis.existingSecret -}}
+{name: {{ $redis.existingSecret }}, key: {{ $redis.key }}}
+{{- else if include "parley.redis.isOwn" . -}}
+{name: {{ include "parley.fullname" . }}-redis, key: url}
+{{- end -}}
+{{- end -}}
+
+{{- /* The file of the keys that sessions in Redis are encrypted with; empty: none are kept. */ -}}
+{{- define "parley.takeoverKeys" -}}
+{{- if has "takeover.keys" .Values.secrets.files -}}
+/etc/parley/secrets/takeover.keys
+{{- else if include "parley.redis.isOwn" . -}}
+/etc/parley/redis/takeover.keys
+{{- end -}}
+{{- end -}}
+
 {{- /* Whether a balancer of AWS finds the gateway's pods by their addresses: "true" or empty. */ -}}
 {{- define "parley.isAwsBalancer" -}}
 {{- $exposure := .Values.exposure -}}
@@ -274,7 +298,7 @@ true
   "uploads" (dict "folder" "/tmp") -}}
 {{- if has "jwt-key" $files }}{{ $_ := set $own "jwt" (dict "key_file" (printf "%s/jwt-key" $folder)) }}{{ end -}}
 {{- if has "twilio-auth-token" $files }}{{ $_ := set $own "twilio" (dict "auth_token_file" (printf "%s/twilio-auth-token" $folder)) }}{{ end -}}
-{{- if has "takeover.keys" $files }}{{ $_ := set $own "takeover" (dict "keys_file" (printf "%s/takeover.keys" $folder)) }}{{ end -}}
+{{- with include "parley.takeoverKeys" . }}{{ $_ := set $own "takeover" (dict "keys_file" .) }}{{ end -}}
 {{- toJson $own -}}
 {{- end -}}
 
