@@ -32,6 +32,8 @@ _OTHERS = {
     "llm_continuation": "Of `openai_chat`: how its server goes on with a message that has begun.",
     "profile": "",
 }
+_BY_MACHINE = {"max_sessions": "by the cores"}
+"""Settings whose default follows the machine, and what the table has in place of this one's."""
 
 
 class _Recorded(Parameters):
@@ -62,7 +64,8 @@ def read_profile(file: str) -> dict[str, Any]:
     config = text_format.Parse(path.read_text(encoding="utf-8"), ModelConfig())
     parameters = _Recorded({name: entry.string_value for name, entry in config.parameters.items()})
     AgentConfig.from_parameters(parameters)
-    return parameters.read
+    followed = {name: text for name, text in _BY_MACHINE.items() if name not in config.parameters}
+    return parameters.read | followed
 
 
 def descriptions() -> dict[str, str]:
