@@ -110,7 +110,7 @@ def check_share(places: Shares, principal: Principal, settings: CallSettings, wh
 
 
 class _OwnedCall(Call):
-    """A call that may not change to a voice of somebody else."""
+    """A call that may not change to another client's voice."""
 
     principal: Principal
 
@@ -199,7 +199,7 @@ class Calls:
             TooManyCallsError: there are too many calls already.
             NoServerReadyError: no server is ready.
             InvalidMessageError: a number of ``start`` is out of its range.
-            UnsupportedVoiceError: the voice is somebody else's.
+            UnsupportedVoiceError: the voice is another client's.
             ParleyError: what the last server that was tried answered.
         """
         self.check_room(principal)

@@ -52,7 +52,7 @@ def check_voice(voice: object, principal: Principal) -> None:
         principal: who chooses it.
 
     Raises:
-        UnsupportedVoiceError: it belongs to somebody else.
+        UnsupportedVoiceError: it belongs to another client.
     """
     if isinstance(voice, str) and not may_use(voice, principal):
         raise UnsupportedVoiceError(f"there is no voice {voice[:80]!r}")

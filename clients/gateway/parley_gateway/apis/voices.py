@@ -38,13 +38,13 @@ class VoiceFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The fields of a request with a recording."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
-    """For people."""
+    """Shown in lists."""
     consent: Annotated[str, Meta(max_length=2_000)] = ""
     """The speaker's consent, in words: who agrees to what, and when. It is stored with the voice."""
     languages: list[Annotated[str, Meta(max_length=35)]] = []
     """Spoken in the recording, as in `en`; the field may be repeated."""
     description: Annotated[str, Meta(max_length=1_000)] = ""
-    """For people."""
+    """Shown in lists."""
 
 
 class VoiceAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

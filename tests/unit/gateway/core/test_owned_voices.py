@@ -30,7 +30,7 @@ def test_a_voice_is_for_its_owner_and_other_names_are_for_all(voice, principal, 
     assert may_use(voice.format(ann=prefix_of(ANN)), principal) == may
 
 
-async def test_an_open_session_cannot_change_to_the_voice_of_somebody_else(gateway):
+async def test_update_to_the_voice_of_another_caller_is_refused(gateway):
     one = await gateway()
     foreign = f"{prefix_of(ANN)}1234"
     async with one.stream() as socket:

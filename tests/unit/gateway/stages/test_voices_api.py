@@ -1,4 +1,4 @@
-"""``/v1/voices``: a caller's own voices, with consent, which nobody else can list, use or delete."""
+"""``/v1/voices``: a caller's own voices, with consent, which no other caller can list, use or delete."""
 
 import json
 
@@ -39,7 +39,7 @@ def listed(answer):
     return {voice["id"]: voice["own"] for voice in answer.json()["voices"]}
 
 
-async def test_a_voice_is_made_with_the_consent_and_told_to_its_owner(gateway):
+async def test_voice_of_a_form_is_stored_with_the_consent(gateway):
     answer = await enroll(gateway)
     assert answer.status_code == 201
     voice = answer.json()
@@ -52,7 +52,7 @@ async def test_a_voice_is_made_with_the_consent_and_told_to_its_owner(gateway):
     assert described.json()["consent"] == FIELDS["consent"]
 
 
-async def test_voices_of_others_are_neither_listed_nor_described_nor_deleted(gateway):
+async def test_voice_of_another_key_is_neither_listed_nor_described_nor_deleted(gateway):
     voice = (await enroll(gateway)).json()["id"]
     mine = await gateway.http.get(PATH, headers=gateway.headers["anna"])
     assert listed(mine) == {"default": False, voice: True}
@@ -64,7 +64,7 @@ async def test_voices_of_others_are_neither_listed_nor_described_nor_deleted(gat
     assert voice in gateway.models.voices
 
 
-async def test_only_its_owner_deletes_a_voice_and_nobody_a_shared_one(gateway):
+async def test_delete_of_own_voice_succeeds_and_of_shared_voice_is_refused(gateway):
     voice = (await enroll(gateway)).json()["id"]
     shared = await gateway.http.delete(f"{PATH}/default", headers=gateway.headers["anna"])
     assert (shared.status_code, shared.json()["error"]["code"]) == (403, "not_permitted")
@@ -83,19 +83,19 @@ async def test_only_its_owner_deletes_a_voice_and_nobody_a_shared_one(gateway):
         ({}, None, "invalid_message"),
     ],
 )
-async def test_a_form_that_makes_no_voice_is_refused(gateway, fields, recording, code):
+async def test_incomplete_form_is_refused(gateway, fields, recording, code):
     answer = await enroll(gateway, recording=recording, **fields)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
     assert set(gateway.models.voices) == {"default"}
 
 
-async def test_a_recording_above_sixteen_mebibytes_is_refused(gateway):
+async def test_recording_above_sixteen_mebibytes_is_refused(gateway):
     answer = await enroll(gateway, recording=bytes((16 << 20) + (129 << 10)))
     assert answer.status_code == 413
     assert gateway.models.recordings == []
 
 
-async def test_a_key_has_a_limit_of_its_own(gateway):
+async def test_voices_of_a_key_above_its_limit_are_refused(gateway):
     for number in range(2):
         assert (await enroll(gateway, name=f"Voice {number}")).status_code == 201
     answer = await enroll(gateway, name="One more")
@@ -107,13 +107,13 @@ async def test_a_key_has_a_limit_of_its_own(gateway):
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", PATH), ("GET", PATH), ("GET", f"{PATH}/a"), ("DELETE", f"{PATH}/a")]
 )
-async def test_the_scope_voices_is_needed(gateway, method, path):
+async def test_key_without_the_scope_voices_is_refused(gateway, method, path):
     answer = await gateway.http.request(method, path, headers=gateway.headers["reader"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
     assert (await gateway.http.request(method, path)).status_code == 401
 
 
-async def test_speech_with_the_voice_of_somebody_else_is_refused(gateway):
+async def test_speech_with_the_voice_of_another_key_is_refused(gateway):
     speaker = Voice(gateway.models)
     voice = (await enroll(gateway)).json()["id"]
     body = {"model": "chatterbox", "input": "Hello.", "voice": voice, "response_format": "pcm"}
@@ -133,7 +133,7 @@ async def test_speech_with_the_voice_of_somebody_else_is_refused(gateway):
     assert [one["id"] for one in names] == ["default"]
 
 
-async def test_a_session_with_the_voice_of_somebody_else_is_refused(gateway):
+async def test_session_with_the_voice_of_another_key_is_refused(gateway):
     voice = (await enroll(gateway)).json()["id"]
     for name in (voice, f"chatterbox/{voice}"):
         answer = await gateway.http.post("/v1/sessions", json={"voice": name}, headers=gateway.headers["ben"])
