@@ -26,6 +26,11 @@ PACKAGES = {
     "parley_client": ROOT / "clients" / "parley_client",
 }
 FOLDERS = ("tests", "perf", "build", "scripts")
+SMALL = 80
+REASON = "Apart because"
+"""A small module with one importer says so in its docstring, and why; so does a Protocol with one class."""
+# These are what model.py of a folder of the model repository imports: one importer is the rule.
+ROOF = "parley.models."
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,18 @@ def classes_of(module: Module) -> list[ast.ClassDef]:
     ]
 
 
+def lonely(modules: list[Module], graph: grimp.ImportGraph) -> list[str]:
+    """Small modules with one importer and no reason for being apart."""
+    found = []
+    for module in modules:
+        if module.path.name == "__init__.py" or module.lines > SMALL or module.name.startswith(ROOF):
+            continue
+        importers = graph.find_modules_that_directly_import(module.name)
+        if len(importers) == 1 and REASON not in (ast.get_docstring(module.tree) or ""):
+            found.append(module.name)
+    return found
+
+
 def cycle_of(graph: grimp.ImportGraph) -> list[str]:
     """Modules that import each other in a circle; none if there is no circle."""
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
@@ -88,7 +105,7 @@ def is_protocol(node: ast.ClassDef) -> bool:
 
 
 def single_protocols(modules: list[Module]) -> list[str]:
-    """Protocols whose methods at most one class of the packages has."""
+    """Protocols whose methods at most one class of the packages has, and that give no reason."""
     classes = [(module, node) for module in modules for node in ast.walk(module.tree)]
     concrete = [
         methods_of(node) for _, node in classes if isinstance(node, ast.ClassDef) and not is_protocol(node)
@@ -98,7 +115,7 @@ def single_protocols(modules: list[Module]) -> list[str]:
         if not isinstance(node, ast.ClassDef) or not is_protocol(node):
             continue
         wanted = methods_of(node)
-        if "__call__" in wanted:
+        if "__call__" in wanted or REASON in (ast.get_docstring(node) or ""):
             continue  # the type of a function
         if wanted and sum(wanted <= methods for methods in concrete) <= 1:
             found.append(f"{module.name}.{node.name}")
@@ -128,9 +145,11 @@ def main() -> int:
     read = {package: list(read_modules(package, folder)) for package, folder in PACKAGES.items()}
     modules = [module for found in read.values() for module in found]
     single, shared, circle = single_protocols(modules), shared_names(modules), cycle_of(graph)
+    small = lonely(modules, graph)
     measured = {
         **{f"lines-{package}": sum(module.lines for module in found) for package, found in read.items()},
         **{f"lines-{folder}": lines_of(ROOT / folder) for folder in FOLDERS},
+        "small-modules": len(small),
         "single-protocols": len(single),
         "shared-names": len(shared),
         "modules-in-a-circle": len(circle),
@@ -142,6 +161,7 @@ def main() -> int:
     console = Console()
     console.print(table)
     listed = {
+        "small-modules": small,
         "single-protocols": single,
         "shared-names": [f"{name}: {', '.join(where)}" for name, where in shared.items()],
         "modules-in-a-circle": circle,
