@@ -40,7 +40,7 @@ from parley.tts.t3.messages import SpeechTokensRequest
 from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
 from parley.tts.voices.enrollment.service import ReferenceRecording
 from parley.tts.voices.messages import EnrollVoice, ListVoices
-from parley.vad.silero import CONTEXT, SAMPLE_RATE, STATE, WINDOW
+from parley.vad.silero import SAMPLE_RATE
 
 Step: TypeAlias = Mapping[str, Tensor]
 """The tensors of one request, without a batch dimension."""
@@ -123,20 +123,6 @@ def _tensor(value: Tensor) -> dict[str, Any]:
 
 
 # --- recognition --------------------------------------------------------------------------
-
-
-def windows(source: Source) -> list[Step]:
-    """Of ``silero_vad``: what a recogniser asks about one piece of audio."""
-    count = PIECE_MS * SAMPLE_RATE // 1000 // WINDOW
-    return [
-        {
-            "WINDOWS": _floats(clip)[: count * WINDOW].reshape(count, WINDOW),
-            "COUNT": np.array([count], np.int32),
-            "STATE": np.zeros(STATE, np.float32),
-            "CONTEXT": np.zeros(CONTEXT, np.float32),
-        }
-        for clip in source.clips()
-    ]
 
 
 def pauses(source: Source) -> list[Step]:

@@ -40,7 +40,6 @@ _SPEECH = Drive(inputs.sentences, 32, decoupled=True, first_output="AUDIO")
 
 DRIVES: Mapping[str, Drive] = MappingProxyType(
     {
-        "silero_vad": Drive(inputs.windows, 500),
         "smart_turn": Drive(inputs.pauses, 100),
         "parakeet_encoder": Drive(inputs.features, 100),
         "parakeet_decoder": Drive(inputs.encoded, 100),

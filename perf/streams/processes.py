@@ -103,8 +103,7 @@ def compare(
 def triton(console: Console, models: Sequence[str]) -> Iterator[str]:
     """The embedded Triton with recognisers, whose own texts are final; yields its gRPC address."""
     finals = {"PARLEY_NEMOTRON_STREAMING_FINALS": "own"}
-    models = ("silero_vad", *models)
-    with own_server(console, "bench-asr", load_models=models, environment=finals) as server:
+    with own_server(console, "bench-asr", load_models=tuple(models), environment=finals) as server:
         yield server.endpoints.grpc
 
 

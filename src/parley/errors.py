@@ -370,6 +370,12 @@ class UnsupportedVersionError(ModelLoadingError):
     code = "unsupported_version"
 
 
+class NotInProfileError(ModelLoadingError):
+    """The server runs a profile that does not have the model."""
+
+    code = "not_in_profile"
+
+
 class WeightsNotFoundError(ModelLoadingError, FileNotFoundError):
     """A weights folder or file is missing."""
 

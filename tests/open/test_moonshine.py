@@ -58,7 +58,7 @@ REPEATED = (
 )
 QUIET = np.zeros(12_800, np.int16)
 CHUNK = 1_280
-MODELS = ("silero_vad", "moonshine", "moonshine_transcribe")
+MODELS = ("moonshine", "moonshine_transcribe")
 
 
 def plain(text):

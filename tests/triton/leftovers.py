@@ -6,7 +6,6 @@ from parley.launcher.cleanup import SHARED_MEMORY
 from parley.launcher.processes import session_members
 
 AGENT_MODELS = (
-    "silero_vad",
     "parakeet_encoder",
     "parakeet_decoder",
     "parakeet_transcribe",

@@ -36,7 +36,7 @@ from parley.launcher.options import ROOT
 from parley.triton.grpc_client import LoopbackClient
 
 CLIPS = ROOT / "tests/data/conversation"
-MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
+MODELS = ("parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
 MAX_SESSIONS = 8
 NOTHING = np.zeros(0, np.int16)
 
@@ -192,7 +192,7 @@ async def test_one_stream_too_many_is_refused_until_another_ends(port, key):
 
 async def test_an_idle_stream_is_freed(tmp_path, key):
     repository = tmp_path / "repository"
-    models = ("silero_vad", "parakeet_tdt")
+    models = ("parakeet_tdt",)
     for model in models:
         shutil.copytree(ROOT / "model_repository" / model, repository / model)
     config = repository / "parakeet_tdt/configs/tiny.pbtxt"
@@ -217,7 +217,7 @@ async def test_an_idle_stream_is_freed(tmp_path, key):
 
 
 async def test_a_missing_network_is_named_and_what_does_not_need_it_goes_on(tmp_path, clips, key):
-    with serve(tmp_path, ("silero_vad", "parakeet_tdt")) as server:
+    with serve(tmp_path, ("parakeet_tdt",)) as server:
         port = LoopbackClient(server.endpoints.grpc)
         await send(port, key, clips[0].audio[:8000], start=True)
         with pytest.raises(ModelUnavailableError, match="parakeet_encoder"):

@@ -5,51 +5,66 @@ from __future__ import annotations
 import os
 import signal
 
-import numpy as np
-import pytest
+import soundfile
 from leftovers import ANY_PORTS
 
 from parley.asr.messages import AsrOptions
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import DeadlineExceededError, ModelUnavailableError
 from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.options import ROOT
 from parley.triton.grpc_client import LoopbackClient
 
-MODELS = ("silero_vad", "parakeet_tdt")
-AUDIO = np.zeros(1600, np.int16)
+MODELS = ("parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
+PIECE = 1_600
 
 
-async def push_until_heard(recognizer):
+async def push_until_heard(recognizer, piece):
     """The reply to the first audio that the networks take in time, which on a slow machine they may not."""
     while True:
         try:
-            return await recognizer.push(AUDIO)
+            return await recognizer.push(piece)
         except (DeadlineExceededError, ModelUnavailableError):
             continue
 
 
+async def push_until_failure(recognizer, pieces, kind):
+    """Push until the network is needed; returns how many pieces were heard."""
+    for heard in range(len(pieces)):
+        try:
+            await recognizer.push(pieces[heard])
+        except kind as error:
+            if "parakeet_encoder" in str(error):
+                return heard
+            raise
+    raise AssertionError("the network was not needed")
+
+
 async def test_a_network_that_hangs_fails_each_stream_in_time_and_is_used_again(tmp_path):
+    speech, _ = soundfile.read(ROOT / "tests/data/conversation/02-weather.wav", dtype="int16")
+    pieces = [speech[start : start + PIECE] for start in range(0, len(speech) - PIECE, PIECE)]
     options = ServerOptions(
         load_models=MODELS,
         state_dir=tmp_path / "state",
         # Less than the second after which Triton notices by itself that a process is stopped.
-        environment={"PARLEY_PARAKEET_TDT_TIMEOUT_S": "0.5", "PARLEY_PARAKEET_TDT_VAD": "silero_vad"},
+        environment={"PARLEY_PARAKEET_TDT_TIMEOUT_S": "0.5"},
         **ANY_PORTS,
     )
     with EmbeddedServer(options, limits=None) as server:  # nothing is replaced
         port = LoopbackClient(server.endpoints.grpc)
         recognizer = ParakeetRecognizer(port, "caller", timeout_s=10)
         await recognizer.start(AsrOptions())
-        assert (await push_until_heard(recognizer)).stream_ms == 100
-        (network,) = [process.pid for process in server.usage() if process.name.startswith("silero_vad")]
+        assert (await push_until_heard(recognizer, pieces[0])).stream_ms == 100
+        name = "parakeet_encoder"
+        (network,) = [process.pid for process in server.usage() if process.name.startswith(name)]
         os.kill(network, signal.SIGSTOP)
         try:
-            with pytest.raises(DeadlineExceededError, match="silero_vad"):
-                await recognizer.push(AUDIO)
-            with pytest.raises(ModelUnavailableError, match="silero_vad"):
-                await recognizer.push(AUDIO)
+            heard = 1 + await push_until_failure(recognizer, pieces[1:], DeadlineExceededError)
+            heard += await push_until_failure(recognizer, pieces[heard:], ModelUnavailableError)
         finally:
             os.kill(network, signal.SIGCONT)
-        assert (await push_until_heard(recognizer)).stream_ms == 200  # what failed was not heard
+        # What failed was not heard.
+        reply = await push_until_heard(recognizer, pieces[heard])
+        assert reply.stream_ms == 100 * (heard + 1)
         await recognizer.close()
         await port.close()

@@ -26,7 +26,7 @@ def program():
     provide_program()
 
 
-@pytest.mark.parametrize("model", ["silero_vad", "espeak", "nemotron_streaming"])
+@pytest.mark.parametrize("model", ["smart_turn", "espeak", "nemotron_streaming"])
 def test_a_model_is_measured(server, tmp_path, model):
     drive = DRIVES[model]
     parameters = read_parameters(REPOSITORY / model, TINY_PROFILE, os.environ)
@@ -40,10 +40,9 @@ def test_a_model_is_measured(server, tmp_path, model):
     assert 0 < figures.p50 <= figures.p95 <= figures.p99
 
 
-SIZES = {"AUDIO": [1_600], "FEATURES": [80, 100], "WINDOWS": [5], "STATE": [1_292]}
+SIZES = {"AUDIO": [1_600], "FEATURES": [80, 100], "STATE": [1_292]}
 """For dimensions of any size; others are 16."""
 SERVED = (
-    "silero_vad",
     "smart_turn",
     "parakeet_encoder",
     "parakeet_decoder",

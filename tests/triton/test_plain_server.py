@@ -1,99 +1,105 @@
-"""A plain tritonserver, without the launcher, on models most of which have no weights."""
+"""A plain tritonserver, without the launcher: docs/plain-triton.md."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import time
+import asyncio
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
-import tritonclient.grpc as triton
+import pytest_asyncio
 
 from parley.canaries.models import CANARIES, CanaryError
-from parley.launcher.cleanup import new_prefix, remove_regions
-from parley.launcher.command import assemble_backend, build_environment, find_installation
-from parley.launcher.options import ROOT, ServerOptions, choose_ports
-from parley.runtime.parameters import LOADED_MODELS_VARIABLE
+from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE
+from parley.launcher.processes import session_members
+from parley.protocol import Closed
+from parley_client import connect
+from parley_client.cli.conversation import ScriptedConversation
+from parley_client.cli.demo_tools import DEMO_TOOLS
+from parley_client.cli.script import load_script
 
-START_S = 300.0
-MODELS = ("espeak", "kokoro", "parakeet_tdt", "qwen3", "t3", "voice_agent")
-"""Of the profile gpu. Those that need a GPU to be loaded at all are left out."""
+sys.path.append(str(Path(__file__).parents[1]))
+
+from plain_servers import STOP_S, page_command, plain_server
+
+SCRIPT = ROOT / "examples" / "conversation.toml"
+WEATHER, STORY, STOP = "what's the weather in paris", "tell me a story", "stop"
+CALLS = 4
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """Its gRPC address and its log."""
+async def hold_until_closed(address, opened):
+    """Hold a call in which nobody speaks until the server ends it; returns how it ended."""
+    async with connect(address, reconnect=None) as call:
+        opened.release()
+        async for event in call:
+            if isinstance(event, Closed):
+                return event.reason
+    return "lost"
+
+
+@pytest.fixture(scope="module", params=["page", "entry point"])
+def server(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
-    repository = folder / "model_repository"
-    repository.mkdir()
-    (folder / "weights").mkdir()
-    for model in MODELS:
-        (repository / model).symlink_to(ROOT / "model_repository" / model)
-    options = choose_ports(ServerOptions(state_dir=folder, grpc_port=0, http_port=0, metrics_port=0))
-    installation = find_installation()
-    environment = build_environment(installation, options, os.environ)
-    del environment[LOADED_MODELS_VARIABLE]
-    # As in a server that does not say its version.
-    environment |= {"PARLEY_MODELS_DIR": str(folder / "weights"), "TRITON_SERVER_VERSION": ""}
-    environment["PARLEY_VOICE_AGENT_ASR"] = "parakeet_tdt"  # that of the profile is on a GPU
-    prefix = new_prefix()
-    command = [
-        str(installation.tritonserver),
-        f"--model-repository={repository}",
-        f"--grpc-port={options.grpc_port}",
-        f"--http-port={options.http_port}",
-        f"--metrics-port={options.metrics_port}",
-        # Where Triton is not installed at its usual place, and for the test's own shared memory.
-        f"--backend-directory={assemble_backend(installation, folder / 'backends')}",
-        f"--backend-config=python,shm-region-prefix-name={prefix}",
-    ]
-    log = folder / "triton.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    address = f"127.0.0.1:{options.grpc_port}"
-    try:
-        with triton.InferenceServerClient(address) as client:
-            end = time.monotonic() + START_S
-            while not _is_ready(client):
-                assert process.poll() is None, log.read_text()[-4000:]
-                assert time.monotonic() < end, log.read_text()[-4000:]
-                time.sleep(0.2)
-        yield address, log
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        remove_regions(prefix)
+    with plain_server(folder, TINY_PROFILE, entry_point=request.param == "entry point") as running:
+        yield running
 
 
-def _is_ready(client):
-    try:
-        return client.is_server_ready()
-    except triton.InferenceServerException:
-        return False
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def turns(server):
+    script = [turn for turn in load_script(SCRIPT).turns if turn.text in (WEATHER, STORY, STOP)]
+    async with connect(server.address, tools=DEMO_TOOLS) as call:
+        reports = await ScriptedConversation(call).run(script)
+    return {report.said: report for report in reports}
 
 
-def test_models_without_weights_do_not_stop_the_others(server):
-    address, log = server
-    with triton.InferenceServerClient(address) as client:
-        assert all(client.is_model_ready(model) for model in MODELS)
-    assert CANARIES["espeak"](address, 60.0)
-    for model in ("kokoro", "qwen3", "t3", "parakeet_tdt"):
-        with pytest.raises(CanaryError, match=f"{model} has no weights on this server"):
-            CANARIES[model](address, 60.0)
-    assert "every request is refused: weights of model qwen3" in log.read_text()
+def test_plain_server_holds_a_call_with_a_tool_and_an_interruption(server, turns):
+    assert {said: turn.problem for said, turn in turns.items() if turn.problem} == {}
+    (tool,) = turns[WEATHER].tools
+    assert (tool.name, tool.arguments) == ("get_weather", {"city": "Paris"})
+    assert turns[STORY].interrupted
+    assert turns[STOP].barge_in
 
 
-def test_the_agent_says_which_engine_is_absent(server):
-    address, log = server
-    with pytest.raises(CanaryError, match=r"weights_not_found.*parakeet_tdt has no weights on this server"):
-        CANARIES["voice_agent"](address, 60.0)
-    said = log.read_text()
-    for model in ("parakeet_tdt", "qwen3"):
-        assert f"sessions are refused, because {model} cannot be used: weights of model {model}" in said
+def test_models_that_the_profile_lacks_refuse_their_requests(server, turns):
+    for model in ("kokoro", "moonshine", "parakeet_text"):
+        with pytest.raises(CanaryError, match="not_in_profile"):
+            CANARIES[model](server.address, 60.0)
+
+
+async def test_plain_server_closes_open_calls_when_it_stops(server, turns):
+    opened = asyncio.Semaphore(0)
+    calls = [asyncio.create_task(hold_until_closed(server.address, opened)) for _ in range(CALLS)]
+    for _ in calls:
+        await opened.acquire()
+    status = await asyncio.to_thread(server.stop)
+    assert await asyncio.wait_for(asyncio.gather(*calls), STOP_S) == ["shutdown"] * CALLS
+    assert status == 0
+    assert session_members(server.process.pid) == []
+
+
+def test_gpu_profile_without_gpu_and_weights_serves_and_names_the_remedy(tmp_path):
+    (tmp_path / "weights").mkdir()
+    with plain_server(tmp_path, GPU_PROFILE, PARLEY_MODELS_DIR=str(tmp_path / "weights")) as server:
+        assert CANARIES["espeak"](server.address, 60.0)
+        for model in ("kokoro", "qwen3", "t3", "parakeet_encoder"):
+            with pytest.raises(CanaryError, match=f"{model} (has no weights|cannot serve) on this server"):
+                CANARIES[model](server.address, 60.0)
+        with pytest.raises(CanaryError, match="weights_not_found"):
+            CANARIES["voice_agent"](server.address, 60.0)
+        said = server.said()
+    for model in ("nemotron_streaming", "parakeet_tdt", "qwen3"):
+        assert f"sessions are refused, because {model} cannot be used: " in said
     assert "make fetch MODEL=Qwen3-4B-AWQ" in said
-    assert "Triton's version is unknown" in said
+
+
+def test_plain_server_without_the_packages_names_the_remedy(tmp_path):
+    repository = tmp_path / "model_repository"
+    repository.mkdir()
+    shutil.copytree(ROOT / "model_repository/voice_agent", repository / "voice_agent")
+    command = page_command(TINY_PROFILE).replace("PATH=$PWD/.venv/bin:$PATH ", "", 1)
+    command = command.replace("$PWD/model_repository", str(repository))
+    with plain_server(tmp_path, TINY_PROFILE, command=command, wait=False) as server:
+        assert server.process.wait(STOP_S) == 1
+        said = server.said()
+    assert "has no package numpy: start tritonserver with PATH=" in said

@@ -58,7 +58,7 @@ async def callers(supervised):
     [
         ("espeak", "KILL"),
         ("espeak", "STOP"),
-        ("silero_vad", "KILL"),
+        ("smart_turn", "KILL"),
         ("nemotron_streaming", "STOP"),
         ("nemotron_streaming", "KILL"),
         ("qwen3", "KILL"),

@@ -208,7 +208,6 @@ async def test_the_question_is_answered_while_all_is_well(caller):
 # What is gone, and codes one of which tells so; none: nobody need notice.
 OUTAGES = {
     "nemotron_streaming": (("nemotron_streaming",), GONE),
-    "silero_vad": (("silero_vad",), set()),
     "parakeet_transcribe": (
         ("parakeet_transcribe", "parakeet_encoder", "parakeet_decoder"),
         {"asr_fallback"},

@@ -34,7 +34,7 @@ from parley.vad.silero import FILE, SileroVad, bundled_folder
 MODEL = "nemotron_streaming"
 OTHER = "parakeet_transcribe"
 FINALS = "PARLEY_NEMOTRON_STREAMING_FINALS"
-ENCODERS = ("silero_vad", "parakeet_encoder", "parakeet_decoder")
+ENCODERS = ("parakeet_encoder", "parakeet_decoder")
 EXPORT = ROOT / "models" / streaming_checkpoint.DEFAULT
 CLIPS = ROOT / "tests/data/asr_eval"
 LOOK_AHEADS = (80, 160, 560, 1120)
@@ -50,7 +50,7 @@ def clips():
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """A server on which the streaming model's own texts are final."""
-    with serve(tmp_path_factory.mktemp("own"), ("silero_vad", MODEL), **{FINALS: "own"}) as running:
+    with serve(tmp_path_factory.mktemp("own"), (MODEL,), **{FINALS: "own"}) as running:
         yield running
 
 
@@ -212,7 +212,7 @@ async def test_a_final_text_of_another_model_and_what_happens_without_it(tmp_pat
 
 
 async def test_without_the_other_model_its_own_text_is_final(tmp_path, clips, local, key):
-    with serve(tmp_path, ("silero_vad", MODEL), **{FINALS: OTHER}) as server:
+    with serve(tmp_path, (MODEL,), **{FINALS: OTHER}) as server:
         port = LoopbackClient(server.endpoints.grpc)
         events = await hear(port, key, clips[0].audio, 1280, model=MODEL)
         expected = hear_locally(local, clips[0].audio, 1280)
@@ -227,7 +227,7 @@ async def test_without_the_other_model_its_own_text_is_final(tmp_path, clips, lo
 async def test_a_beam_is_searched_where_it_is_told_to(tmp_path, clips, key):
     beam = {"PARLEY_NEMOTRON_STREAMING_DECODING": "beam", "PARLEY_NEMOTRON_STREAMING_BEAM_SIZE": "3"}
     rail = make_local(beam_size=3)
-    with serve(tmp_path, ("silero_vad", MODEL), **{FINALS: "own"}, **beam) as server:
+    with serve(tmp_path, (MODEL,), **{FINALS: "own"}, **beam) as server:
         port = LoopbackClient(server.endpoints.grpc)
         chosen = clips[:6]
         heard = await asyncio.gather(
@@ -252,7 +252,7 @@ async def test_torch_hears_the_same_inside_the_server(tmp_path, clips, local, ke
         "PARLEY_NEMOTRON_STREAMING_ROW_BUCKETS": "1,4",
     }
     chosen = sorted(clips, key=lambda clip: len(clip.audio))[-3:]
-    with serve(tmp_path, ("silero_vad", MODEL), **{FINALS: "own"}, **settings) as running:
+    with serve(tmp_path, (MODEL,), **{FINALS: "own"}, **settings) as running:
         port = LoopbackClient(running.endpoints.grpc, max_calls=16)
         try:
             heard = await asyncio.gather(

@@ -28,7 +28,7 @@ from parley.triton.grpc_client import LoopbackClient
 from parley_client.cli.program import main
 
 MODEL = "parakeet_transcribe"
-MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt", MODEL)
+MODELS = ("parakeet_encoder", "parakeet_decoder", "parakeet_tdt", MODEL)
 CLIPS = ROOT / "tests/data/asr_eval"
 QUIET = np.zeros(8_000, np.int16)
 LONGEST = 24 * 60 * 16_000
@@ -221,7 +221,7 @@ async def test_what_cannot_be_served_is_refused_with_its_code(port, clips):
 
 
 async def test_a_missing_network_is_named(tmp_path, clips):
-    with serve(tmp_path, ("silero_vad", MODEL)) as server:
+    with serve(tmp_path, (MODEL,)) as server:
         port = LoopbackClient(server.endpoints.grpc)
         with pytest.raises(ModelUnavailableError, match="parakeet_encoder"):
             await send(port, clips[0][1])

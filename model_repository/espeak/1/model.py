@@ -6,17 +6,18 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.espeak import EspeakModel
 from parley.runtime.parameters import Parameters
-from parley.triton.observability import log_to_triton
+from parley.triton.refusals import loads_or_refuses
 
 
+@loads_or_refuses(pb_utils)
 class TritonPythonModel:
     """Triton's entry point; see :mod:`parley.models.espeak`."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the library."""
-        log_to_triton(pb_utils, args["model_name"])
+        from parley.models.espeak import EspeakModel
+
         self._model = EspeakModel(pb_utils, Parameters.from_args(args))
 
     def execute(self, requests: list[Any]) -> None:

@@ -6,19 +6,18 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.segments import SegmentRecognizer
 from parley.runtime.parameters import Parameters
-from parley.triton.absent_weights import loads_without_weights
-from parley.triton.observability import log_to_triton
+from parley.triton.refusals import loads_or_refuses
 
 
-@loads_without_weights(pb_utils)
+@loads_or_refuses(pb_utils)
 class TritonPythonModel:
     """Holds all streams and serves those that have audio, together."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the networks."""
-        log_to_triton(pb_utils, args["model_name"])
+        from parley.models.segments import SegmentRecognizer
+
         self._model = SegmentRecognizer(pb_utils, args, Parameters.from_args(args))
 
     def execute(self, requests: list[Any]) -> list[Any]:

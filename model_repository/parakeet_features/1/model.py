@@ -6,20 +6,19 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.parakeet_ensemble import load_features
 from parley.runtime.parameters import Parameters
-from parley.triton.absent_weights import loads_without_weights
-from parley.triton.observability import log_to_triton
+from parley.triton.refusals import loads_or_refuses
 from parley.triton.responses import serve_tensors
 
 
-@loads_without_weights(pb_utils)
+@loads_or_refuses(pb_utils)
 class TritonPythonModel:
     """Finds speech, and makes log-mel features of it."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the network for voice activity."""
-        log_to_triton(pb_utils, args["model_name"])
+        from parley.models.parakeet_ensemble import load_features
+
         self._service = load_features(Parameters.from_args(args))
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -6,24 +6,23 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.asr import checkpoint
-from parley.asr.offline.networks import RemoteModels
-from parley.asr.offline.pipeline import OfflinePipeline
-from parley.asr.offline.stream import StreamLimits
-from parley.models.recognition import RecognitionModel, open_detector
 from parley.runtime.parameters import Parameters
-from parley.triton.absent_weights import loads_without_weights
-from parley.triton.model_client import InProcessBlockingClient
-from parley.triton.observability import log_to_triton
+from parley.triton.refusals import loads_or_refuses
 
 
-@loads_without_weights(pb_utils)
+@loads_or_refuses(pb_utils)
 class TritonPythonModel:
     """Holds all streams and serves those that have audio, together."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read the settings; the networks are other models, called when there is audio."""
-        log_to_triton(pb_utils, args["model_name"])
+        from parley.asr import checkpoint
+        from parley.asr.offline.networks import RemoteModels
+        from parley.asr.offline.pipeline import OfflinePipeline
+        from parley.asr.offline.stream import StreamLimits
+        from parley.models.recognition import RecognitionModel, open_detector
+        from parley.triton.model_client import InProcessBlockingClient
+
         parameters = Parameters.from_args(args)
         export = checkpoint.load_description(parameters)
         limits = StreamLimits()
@@ -36,8 +35,7 @@ class TritonPythonModel:
         self._port = InProcessBlockingClient(pb_utils)
         # Below the agent's own deadline, which would otherwise come before the reason is known.
         timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
-        detector = open_detector(parameters, self._port, timeout_s=timeout_s)
-        models = RemoteModels(self._port, detector, timeout_s=timeout_s)
+        models = RemoteModels(self._port, open_detector(), timeout_s=timeout_s)
         pipeline = OfflinePipeline(export, models, limits)
         self._model = RecognitionModel(pb_utils, args, parameters, pipeline, languages=export.languages)
 

@@ -7,20 +7,19 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.qwen3 import load_chat_model
-from parley.models.vllm_model import VllmModel
 from parley.runtime.parameters import Parameters
-from parley.triton.absent_weights import loads_without_weights
-from parley.triton.observability import log_to_triton
+from parley.triton.refusals import loads_or_refuses
 
 
-@loads_without_weights(pb_utils)
+@loads_or_refuses(pb_utils)
 class TritonPythonModel:
     """Triton's entry point; see :mod:`parley.llm` for what it runs."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the weights and start the engine."""
-        log_to_triton(pb_utils, args["model_name"])
+        from parley.models.qwen3 import load_chat_model
+        from parley.models.vllm_model import VllmModel
+
         load = partial(load_chat_model, default_weights="Qwen3-4B-AWQ")
         self._model = VllmModel(pb_utils, Parameters.from_args(args), load)
 

@@ -6,21 +6,20 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.smart_turn import SmartTurnRequests, SmartTurnService, load_network
 from parley.runtime.parameters import Parameters
-from parley.triton.absent_weights import loads_without_weights
-from parley.triton.model_metrics import ModelMetrics
-from parley.triton.model_traces import ModelTraces
-from parley.triton.observability import log_to_triton
+from parley.triton.refusals import loads_or_refuses
 
 
-@loads_without_weights(pb_utils)
+@loads_or_refuses(pb_utils)
 class TritonPythonModel:
     """Scores the pauses of many conversations; it remembers nothing between two requests."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the network."""
-        log_to_triton(pb_utils, args["model_name"])
+        from parley.models.smart_turn import SmartTurnRequests, SmartTurnService, load_network
+        from parley.triton.model_metrics import ModelMetrics
+        from parley.triton.model_traces import ModelTraces
+
         parameters = Parameters.from_args(args)
         rows = parameters.integer("rows", 1, minimum=1)
         service = SmartTurnService(load_network(parameters, rows=rows))

@@ -6,9 +6,14 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.voice_agent import AgentService
-from parley.runtime.parameters import Parameters
-from parley.triton.observability import log_to_triton
+try:
+    from parley.models.voice_agent import AgentService
+    from parley.runtime.parameters import Parameters
+    from parley.triton.observability import log_to_triton
+except ModuleNotFoundError as error:
+    from missing_packages import describe
+
+    raise ImportError(describe(error.name or "")) from error
 
 
 class TritonPythonModel:

@@ -6,18 +6,19 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.models.voice_ensemble import load_checks
 from parley.runtime.parameters import Parameters
-from parley.triton.observability import log_to_triton
+from parley.triton.refusals import loads_or_refuses
 from parley.triton.responses import serve_tensors
 
 
+@loads_or_refuses(pb_utils)
 class TritonPythonModel:
     """Checks recordings of speakers."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the network for voice activity."""
-        log_to_triton(pb_utils, args["model_name"])
+        from parley.models.voice_ensemble import load_checks
+
         self._service = load_checks(Parameters.from_args(args))
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -13,13 +13,15 @@ from parley.engines.registry import REMOTE_CHAT
 from parley.engines.weight_files import find_absent_weights
 from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
-from parley.runtime.gpu_plan import find_plan
+from parley.runtime.gpu_memory import lacks_gpu
+from parley.runtime.gpu_plan import PLAN_SETTING, find_plan
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 from parley.runtime.repository import GPU_PROFILE, read_parameters
 from parley.runtime.sessions import count_cores, default_sessions
 from parley.turns.settings import EAGERNESSES, Eagerness
 
 NO_TURN_MODEL = "none"
+_NO_GPU = "this machine has no GPU; --model-config-name=open or =tiny serves without one"
 DEFAULT_SYSTEM_PROMPT = "You are Parley, a friendly voice assistant. Keep answers short."
 OPEN_SYSTEM_PROMPT = (
     "You are Parley, a friendly voice assistant. Answer in one or two short spoken sentences, without lists "
@@ -275,14 +277,22 @@ def parse_fillers(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def _find_absent(parameters: Parameters, asr: Sequence[str], llm: str, tts: Sequence[str]) -> dict[str, str]:
-    """Why by model it cannot be used: the launcher has listed the loaded ones, else those without weights."""
+    """Why by model it cannot be used: the launcher has listed the loaded ones, else weights or a GPU lack."""
     if loaded := parameters.environment.get(LOADED_MODELS_VARIABLE):
         # The language model may be elsewhere.
         return dict.fromkeys(sorted({*asr, *tts} - set(loaded.split(","))), "it is not loaded")
     engines = (*asr, llm, *tts)
     profile = parameters.text("profile", GPU_PROFILE)
     absent = find_absent_weights(parameters.repository, profile, engines, parameters.environment)
-    plan = find_plan(parameters.environment) if profile == GPU_PROFILE else None
+    if profile != GPU_PROFILE:
+        return absent
+    if lacks_gpu(parameters.environment):
+        for model in engines:
+            settings = read_parameters(parameters.repository / model, profile, parameters.environment)
+            if settings is not None and settings.text(PLAN_SETTING, "") == "true":
+                absent.setdefault(model, _NO_GPU)
+        return absent
+    plan = find_plan(parameters.environment)
     if plan is not None:
         reason = f"a GPU of the class {plan.name} has no memory for it"
         absent |= {model: reason for model in engines if model in plan.without}

@@ -33,6 +33,7 @@ Release: TypeAlias = Callable[[SessionId, str], Awaitable[None]]
 # For a client to end its sequence itself after `closed`.
 _GRACE_S = 2.0
 _RELEASE_S = 2.0
+_TIMER_S = 0.05
 _RELEASE_MEMORY_S = 60.0
 _LEAST_RETRY_S = 1.0
 _MAX_CANARIES = 8
@@ -79,6 +80,8 @@ class Host:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._draining = False
+        self._grace_s = _GRACE_S
+        self._refusal: ParleyError | None = None
 
     def __len__(self) -> int:
         """Open sessions."""
@@ -124,9 +127,21 @@ class Host:
         """Accept sessions again."""
         self._draining = False
 
-    async def shut_down(self) -> None:
-        """End all sessions and refuse new ones; returns when they have ended."""
+    def refuse(self, error: ParleyError | None) -> None:
+        """Answer every new session with ``error``, canaries' too; None: accept them."""
+        self._refusal = error
+
+    async def shut_down(self, *, clients_can_end: bool = True) -> None:
+        """End all sessions and refuse new ones; returns when they have ended.
+
+        ``clients_can_end``: whether the server still takes requests of clients, such as the ends of their
+        sequences.
+        """
         self._stopping = True
+        if not clients_can_end:
+            self._grace_s = 0.0
+            for session_id in tuple(self._ended):
+                self._await_end(session_id)
         for session in self._sessions.values():
             session.end("shutdown")
         if self._tasks:
@@ -134,7 +149,7 @@ class Host:
 
     async def wait_until_released(self) -> None:
         """After :meth:`shut_down`: wait until all sequences have ended, for a limited time."""
-        await asyncio.sleep(_GRACE_S)
+        await asyncio.sleep(self._grace_s + _TIMER_S)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_RELEASE_S)
 
@@ -197,6 +212,8 @@ class Host:
     def _admit(self, session_id: SessionId, message: bytes) -> Start:
         if self._stopping:
             raise ShuttingDownError("the server is stopping")
+        if self._refusal is not None:
+            raise self._refusal
         is_canary = _is_canary(session_id)
         if self._draining and not is_canary:
             raise ShuttingDownError("the server takes no new sessions, because it will stop")
@@ -259,7 +276,7 @@ class Host:
         """End the sequence here if the client does not do it in time."""
         self._forget(session_id)
         loop = asyncio.get_running_loop()
-        self._ended[session_id] = loop.call_later(_GRACE_S, self._release_sequence, session_id)
+        self._ended[session_id] = loop.call_later(self._grace_s, self._release_sequence, session_id)
 
     def _forget(self, session_id: SessionId) -> bool:
         """Stop waiting for the end of a sequence; returns whether it was awaited."""

@@ -24,7 +24,6 @@ from parley.canaries.connection import (
 )
 from parley.canaries.models import (
     CANARIES,
-    VAD_MODEL,
     CanaryCall,
     CanaryError,
     CanaryLateError,
@@ -33,7 +32,6 @@ from parley.canaries.models import (
 
 __all__ = [
     "CANARIES",
-    "VAD_MODEL",
     "CanaryCall",
     "CanaryConnection",
     "CanaryError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -96,26 +96,6 @@ def _in_own_language(ask: Callable[Concatenate[str, P], None]) -> Callable[P, No
 
 
 # --- voice activity, turns, recognition ---------------------------------------------------
-
-
-def _ask_silero_vad(server: CanaryConnection) -> None:
-    """One window of silence."""
-    outputs = server.infer(
-        ModelRequest(
-            "silero_vad",
-            {
-                "WINDOWS": np.zeros((1, 1, _WINDOW), np.float32),
-                "COUNT": np.ones((1, 1), np.int32),
-                "STATE": np.zeros((1, 2, 128), np.float32),
-                "CONTEXT": np.zeros((1, 64), np.float32),
-            },
-            ("PROBABILITIES", "NEXT_STATE", "NEXT_CONTEXT"),
-        )
-    )
-    speech = _probability(outputs, "PROBABILITIES", (1, 1))
-    _require(speech < _SILENCE_IS_NOT_SPEECH, f"silence is speech with probability {speech:.2f}")
-    _finite(outputs, "NEXT_STATE", (1, 2, 128))
-    _finite(outputs, "NEXT_CONTEXT", (1, 64))
 
 
 def _ask_smart_turn(server: CanaryConnection) -> None:
@@ -417,7 +397,6 @@ def _canary(model: str, ask: Callable[[CanaryConnection], None], answer: str = "
 
 
 CANARIES: dict[str, CanaryCall] = {
-    "silero_vad": _canary("silero_vad", _ask_silero_vad),
     "smart_turn": _canary("smart_turn", _ask_smart_turn),
     "parakeet_encoder": _canary("parakeet_encoder", _ask_parakeet_encoder),
     "parakeet_decoder": _canary("parakeet_decoder", _ask_parakeet_decoder),
@@ -460,17 +439,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx"),
 }
 """By model, those whose answers its own answer to its canary may wait for, whatever its settings are."""
-VAD_MODEL = "silero_vad"
-"""Needed by a recogniser whose parameter ``vad`` names it. Others run that network themselves."""
 
 
-def called_models(model: str, vad_callers: Collection[str] = ()) -> set[str]:
-    """The models that a model's canary needs, and those that these need.
-
-    Args:
-        model: its name.
-        vad_callers: models that call ``silero_vad``. Others must not be among them: a failure of that model
-            would excuse a recogniser that hangs.
-    """
-    needed = (*NEEDS.get(model, ()), *([VAD_MODEL] if model in vad_callers else []))
-    return {*needed, *(other for each in needed for other in called_models(each, vad_callers))}
+def called_models(model: str) -> set[str]:
+    """The models that a model's canary needs, and those that these need."""
+    needed = NEEDS.get(model, ())
+    return {*needed, *(other for each in needed for other in called_models(each))}

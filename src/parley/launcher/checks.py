@@ -10,14 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import parley
-from parley.canaries import VAD_MODEL
 from parley.errors import ModelLoadingError
 from parley.launcher.errors import LauncherSettingsError, ToolsFileError
-from parley.launcher.models import (
-    find_vad_callers,
-    model_folders,
-    model_names,
-)
+from parley.launcher.models import model_folders, model_names
 from parley.launcher.options import ServerOptions
 from parley.logs import read_log_format
 from parley.runtime.names import suggest_name
@@ -86,20 +81,6 @@ def check_agent_models(
             why = (left_out or {}).get(wanted, "")
             text = _describe_model(options, wanted, source, possible)
             raise LauncherSettingsError(f"{text} {why[:1].upper()}{why[1:]}." if why else text)
-
-
-def check_vad_callers(options: ServerOptions, inherited: Mapping[str, str]) -> None:
-    """Refuse a recogniser that could hear nothing, because the model ``silero_vad`` is not loaded.
-
-    Raises:
-        LauncherSettingsError: the parameter ``vad`` of a loaded model names that one.
-    """
-    loaded = [folder.name for folder in model_folders(options)]
-    for caller in sorted(find_vad_callers(options, inherited)):
-        if VAD_MODEL not in loaded:
-            raise LauncherSettingsError(
-                _describe_model(options, VAD_MODEL, f"the setting vad of {caller}", ["own"])
-            )
 
 
 def _describe_model(options: ServerOptions, name: str, source: str, possible: Collection[str]) -> str:

@@ -24,7 +24,6 @@ from parley.launcher.models import CONTROL_REPOSITORY, model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions, join_address
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE
-from parley.runtime.versions import TRITON_VARIABLE
 from parley.triton.model_control import CONTROL_MODEL
 from parley.triton.tls import VARIABLES
 
@@ -33,8 +32,6 @@ ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
 ALL_BUT_HEALTH = f"{ADMIN_PROTOCOLS},inference,metadata,model-config,statistics"
 """All APIs of the HTTP port but health. Triton before 25.07 reads a body of many small chunks onto its
 stack, and ends by SIGSEGV; a locked API answers before that. The port has no TLS either."""
-EMBEDDED_VERSION = "2.51.0"
-"""Of the Triton in nvidia-pytriton (release 24.10), which does not say it itself."""
 NO_KEY = "locked:has-no-key=none"
 """The header that opens them. Triton takes it on its command line, where every user of the machine can
 read it: so it is one that no client can send. A name with a colon ends at the colon in HTTP/1, and gRPC
@@ -135,8 +132,6 @@ def build_environment(
         **TELEMETRY_OFF,
         "VLLM_ENABLE_V1_MULTIPROCESSING": environment.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
     }
-    if installation.is_isolated:
-        environment[TRITON_VARIABLE] = EMBEDDED_VERSION
     # Some models work without one that is left out.
     environment[LOADED_MODELS_VARIABLE] = ",".join(folder.name for folder in model_folders(options))
     # Models reach each other's streams through the server's own endpoint.

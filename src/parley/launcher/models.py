@@ -14,7 +14,6 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
-from parley.canaries import VAD_MODEL
 from parley.engines.weight_files import absence_of_weights
 from parley.launcher.errors import LauncherSettingsError, SetupIncompleteError, StartInterruptedError
 from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE, ServerOptions
@@ -172,17 +171,6 @@ def count_instances(folder: Path, profile: str) -> int:
     if config.platform == _ENSEMBLE:
         return 0
     return sum(max(1, group.count) for group in config.instance_group) or 1
-
-
-def find_vad_callers(options: ServerOptions, inherited: Mapping[str, str]) -> frozenset[str]:
-    """Names of the models to load that call ``silero_vad``, because their parameter ``vad`` names it."""
-    environment = {**inherited, **options.environment}
-    return frozenset(
-        folder.name
-        for folder in model_folders(options)
-        if (parameters := read_parameters(folder, options.profile, environment))
-        and parameters.text("vad", "") == VAD_MODEL
-    )
 
 
 def read_config(folder: Path, profile: str) -> Any:

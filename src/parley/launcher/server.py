@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,7 +28,6 @@ from parley.launcher.checks import (
     check_agent_models,
     check_log_format,
     check_tools_file,
-    check_vad_callers,
     find_unknown_settings,
 )
 from parley.launcher.command import (
@@ -56,7 +54,6 @@ from parley.launcher.models import (
     check_models,
     compile_entry_points,
     describe_left_out,
-    find_vad_callers,
     leave_out_absent,
     model_folders,
     read_config,
@@ -225,7 +222,6 @@ class EmbeddedServer:
         check_models(self._options)
         self._plan = find_server_plan(self._options, os.environ)
         check_agent_models(self._options, os.environ)
-        check_vad_callers(self._options, os.environ)
         check_tools_file(self._options, os.environ)
         if self._options.tls is not None:
             self._options.tls.own_options()
@@ -269,7 +265,7 @@ class EmbeddedServer:
                     record=self.record_path,
                     report=self._on_progress,
                     load_s=self._options.ready_timeout_s,
-                    called=partial(called_models, vad_callers=find_vad_callers(self._options, os.environ)),
+                    called=called_models,
                 )
                 self._supervisor.start()
         except BaseException:

@@ -34,7 +34,7 @@ from parley.models.recognition import RecognitionModel, max_chunk_ms, open_detec
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.model_client import InProcessBlockingClient, make_model_client
+from parley.triton.model_client import make_model_client
 from parley.triton.request_loop import LoopThread
 from parley.vad.segmenter import MAX_MIN_SPEECH_MS
 
@@ -209,7 +209,6 @@ class StreamingModel:
             comes with a later piece of audio.
         ``languages``: those that are served (:func:`parley.models.recognition.read_languages`); of a model
             with language prompts each needs one.
-        ``vad``, ``timeout_s``: see :func:`parley.models.recognition.open_detector`.
         ``engine``: ``onnx``, or ``torch`` with features, caches and greedy decoding on the device.
         ``device``, ``threads``: where the networks run.
         ``precision``: of torch's encoder; see :func:`parley.models.torch_device.device_settings`.
@@ -248,16 +247,13 @@ class StreamingModel:
                 f"lookaheads_ms has {', '.join(map(str, chunks))}"
             )
         policy = _policy(parameters)
-        self._client = InProcessBlockingClient(pb_utils)
         self._transcribers = RemoteTranscribers(
             make_model_client(pb_utils, parameters), timeout_s=policy.deadline_s
         )
         pipeline = StreamingPipeline(
             engine.checkpoint,
             engine.recognizer,
-            open_detector(
-                parameters, self._client, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1)
-            ),
+            open_detector(),
             FinalTranscriber(policy, self._transcribers, self._count, monotonic),
             chunks=chunks,
             default_ms=default_ms,

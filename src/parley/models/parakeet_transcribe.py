@@ -17,7 +17,7 @@ from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.offline.networks import RemoteModels
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.errors import ModelLoadingError, ParleyError
-from parley.inference import BlockingModelClient, Tensor, struct_tensor
+from parley.inference import Tensor, struct_tensor
 from parley.languages import only_language
 from parley.models.recognition import open_detector, read_languages
 from parley.protocol import VadOptions
@@ -54,14 +54,12 @@ class RecordingRequests:
         self,
         pb_utils: Any,
         service: TranscriptionService[Any],
-        client: BlockingModelClient,
         traces: ModelTraces,
     ) -> None:
-        """Own the service, the client that calls its networks, and the model's traces."""
+        """Own the service and the model's traces."""
         self._pb = pb_utils
         self._traces = traces
         self._service = service
-        self._client = client
 
     def accept(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; each is answered when it is done."""
@@ -70,7 +68,6 @@ class RecordingRequests:
     def close(self) -> None:
         """Refuse what is not done, and stop."""
         self._service.close(_CLOSE_S)
-        self._client.close()
         self._traces.close()
 
     def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
@@ -109,7 +106,6 @@ class TranscriptionModel(RecordingRequests):
         ``max_pending_ms``: audio that may wait before more is refused.
         ``languages``: what the checkpoint understands.
         ``timeout_s``: limit of each call to a network.
-        ``vad``: see :func:`parley.models.recognition.open_detector`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -126,10 +122,10 @@ class TranscriptionModel(RecordingRequests):
         recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
         mel = LogMel(export.config)
         limits = read_limits(parameters, export.languages)
-        client = InProcessBlockingClient(pb_utils)
+        self._client = InProcessBlockingClient(pb_utils)
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         rounds = TranscriptionRounds(
-            RemoteModels(client, open_detector(parameters, client, timeout_s=timeout_s), timeout_s=timeout_s),
+            RemoteModels(self._client, open_detector(), timeout_s=timeout_s),
             room=parameters.integer("room_ms", 120_000, minimum=1_000) // export.config.feature_ms,
         )
 
@@ -137,7 +133,12 @@ class TranscriptionModel(RecordingRequests):
             return Recording(audio, request, export, mel, recording)
 
         service = TranscriptionService(begin, rounds, limits)
-        super().__init__(pb_utils, service, client, ModelTraces.open(parameters))
+        super().__init__(pb_utils, service, ModelTraces.open(parameters))
+
+    def close(self) -> None:
+        """Refuse what is not done, and stop."""
+        super().close()
+        self._client.close()
 
 
 def read_vad(parameters: Parameters) -> VadOptions | None:

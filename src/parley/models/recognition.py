@@ -10,12 +10,11 @@ from time import monotonic
 from typing import Any
 
 from parley.asr.messages import AsrReply
-from parley.asr.offline.networks import RemoteDetector
 from parley.asr.pipeline.segmentation import Detector
 from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
 from parley.asr.pipeline.step import RecognizerPipeline
 from parley.errors import ParleyError
-from parley.inference import BlockingModelClient, struct_tensor
+from parley.inference import struct_tensor
 from parley.languages import ALL_LANGUAGES
 from parley.logs import log_ids
 from parley.metrics import Family
@@ -27,7 +26,6 @@ from parley.triton.responses import answer, make_response, read_tensors
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 _CLOSE_S = 5.0
-_VAD_MODEL = "silero_vad"
 _log = logging.getLogger(__name__)
 MAX_CHUNK_MS = 10_000
 
@@ -81,17 +79,14 @@ def read_languages(parameters: Parameters, own: Sequence[str]) -> Sequence[str]:
     return own or ("en",)
 
 
-def open_detector(parameters: Parameters, client: BlockingModelClient, *, timeout_s: float) -> Detector:
-    """The voice activity network that the parameter ``vad`` names.
+def open_detector() -> Detector:
+    """Silero's voice activity network, in this process.
 
-    ``own``: Silero's, in this process. Every piece of audio passes it, and a call of another model costs more
-    than its run. ``silero_vad``: that model, called through ``client`` within ``timeout_s``.
+    Every piece of audio passes it, and a call of another model costs more than its run.
 
     Raises:
-        ModelLoadingError: the parameter has another value, or the network is not installed.
+        WeightsNotFoundError: the network is not installed.
     """
-    if parameters.choice("vad", "own", ("own", _VAD_MODEL)) == _VAD_MODEL:
-        return RemoteDetector(client, _VAD_MODEL, timeout_s=timeout_s)
     return SileroVad(open_session(bundled_folder() / FILE))
 
 

@@ -27,7 +27,6 @@ from parley.models.parakeet_transcribe import RecordingRequests, read_limits, re
 from parley.models.recognition import RecognitionModel, open_detector
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
-from parley.triton.model_client import InProcessBlockingClient
 from parley.triton.model_traces import ModelTraces
 
 MAX_BATCH = 64
@@ -93,7 +92,6 @@ class SegmentRecognizer:
         ``early_ms``: silence after which the final text is begun.
         ``queue``: final texts that may wait, and as many partial ones (default: twice ``max_sessions``).
         ``stall_ms``: a text that takes longer will never come, and the model counts as hanging.
-        ``vad``, ``timeout_s``: see :func:`parley.models.recognition.open_detector`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -110,13 +108,10 @@ class SegmentRecognizer:
         )
         sessions = parameters.integer("max_sessions", 64, minimum=1)
         stall_s = parameters.integer("stall_ms", 20_000, minimum=1_000) / 1000
-        timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
-        self._client = InProcessBlockingClient(pb_utils)
         self._reader = ThreadedReader(
             reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
         )
-        detector = open_detector(parameters, self._client, timeout_s=timeout_s)
-        pipeline = SegmentPipeline(reader, self._reader, detector, limits, model=parameters.model)
+        pipeline = SegmentPipeline(reader, self._reader, open_detector(), limits, model=parameters.model)
         self._model = RecognitionModel(pb_utils, args, parameters, pipeline, languages=reader.languages)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -127,7 +122,6 @@ class SegmentRecognizer:
         """Stop the threads."""
         self._model.close()
         self._reader.close(_CLOSE_S)
-        self._client.close()
 
 
 class SegmentTranscription(RecordingRequests):
@@ -136,7 +130,6 @@ class SegmentTranscription(RecordingRequests):
     Parameters of the model, besides those of :func:`load_reader` and :func:`read_window`, and those of
     ``parakeet_transcribe`` that :func:`read_vad` and :func:`read_limits` read:
         ``preroll_ms``: audio before the onset that is read too.
-        ``vad``, ``timeout_s``: see :func:`parley.models.recognition.open_detector`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -147,13 +140,11 @@ class SegmentTranscription(RecordingRequests):
         recording = SegmentRecordingLimits(
             read_vad(parameters), read_window(parameters, reader), parameters.integer("preroll_ms", 320)
         )
-        timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         limits = read_limits(parameters, reader.languages)
-        client = InProcessBlockingClient(pb_utils)
-        rounds = SegmentRounds(reader, open_detector(parameters, client, timeout_s=timeout_s))
+        rounds = SegmentRounds(reader, open_detector())
 
         def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> SegmentRecording:
             return SegmentRecording(audio, request, reader, recording)
 
         service = TranscriptionService(begin, rounds, limits)
-        super().__init__(pb_utils, service, client, ModelTraces.open(parameters))
+        super().__init__(pb_utils, service, ModelTraces.open(parameters))

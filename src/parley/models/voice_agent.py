@@ -25,7 +25,13 @@ from parley.engines.base import ChatModel, Closable, Recognizer, Synthesizer
 from parley.engines.recognizer_routing import RoutedRecognizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
 from parley.engines.speech_fallback import FallbackLimits, FallbackSynthesizer, RoutedSynthesizer
-from parley.errors import InferenceError, ModelLoadingError
+from parley.errors import (
+    InferenceError,
+    ModelLoadingError,
+    ModelUnavailableError,
+    ShuttingDownError,
+    UnsupportedVersionError,
+)
 from parley.inference import (
     ModelClient,
     ModelRequest,
@@ -44,11 +50,12 @@ from parley.runtime.parameters import Parameters
 from parley.runtime.versions import check_triton
 from parley.tools.base import ServerTools
 from parley.tracing import open_tracing
-from parley.triton.model_client import make_model_client
+from parley.triton.model_client import TritonModelClient, make_model_client
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import Heartbeat, LoopThread, log_failure, wait_for_stop
 from parley.triton.response_thread import ResponseThread
 from parley.triton.responses import Responder, read_tensors
+from parley.triton.server_watch import wait_for_closed_endpoint
 
 _OPEN_S = 30.0
 _CLOSE_S = 10.0
@@ -62,15 +69,13 @@ class AgentService:
     """Runs all conversations of one model instance on an event loop of its own."""
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
-        if oldest := parameters.text("oldest_triton", ""):
-            check_triton(oldest, parameters.environment)
         self._pb = pb_utils
         self._model = parameters.model
         self._loop = LoopThread("conversations")
         # Events do not wait behind the ends of requests, of which every chunk of audio has one.
         self._event_thread = ResponseThread("events")
         self._end_thread = ResponseThread("ends of requests")
-        self._client: ModelClient
+        self._client: TritonModelClient
         self._host: Host
         self._server_tools: ServerTools | None = None
         self._chat: ChatModel
@@ -124,6 +129,11 @@ class AgentService:
         self._tracing = open_tracing("parley-voice-agent", parameters.environment)
         engines = dataclasses.replace(engines, server_tools=self._server_tools, tracing=self._tracing)
         self._host = Host(engines, config, self._release, agent_metrics)
+        self._check_version = partial(
+            check_version, self._host, parameters.text("oldest_triton", ""), parameters.environment
+        )
+        if parameters.text("oldest_triton", ""):
+            self._host.refuse(ModelUnavailableError("the version of the server is not known yet"))
         recorder.collect_with(self._host.record_sessions)
         recorder.collect_with(partial(record_gpu_memory, recorder, GPU_MEMORY))
         recorder.collect_with(partial(_record_storage, recorder))
@@ -152,12 +162,28 @@ class AgentService:
         await self._client.close()
 
     async def _follow_server(self) -> None:
-        await wait_for_stop(self._pb, self._model, lambda: self._served)
-        await self._host.shut_down()
+        is_open = await self._wait_for_stop()
+        await self._host.shut_down(clients_can_end=is_open)
         await self._host.wait_until_released()
         # A model that has a stream to itself is never unloaded, so this cannot wait for `close`.
         await self._close_engines()
         await self._client.close()
+
+    async def _wait_for_stop(self) -> bool:
+        """Return when the server stops: whether its gRPC endpoint is still open."""
+        stopping = asyncio.create_task(wait_for_stop(self._pb, self._model, lambda: self._served))
+        closed = asyncio.create_task(
+            wait_for_closed_endpoint(self._client.server_version, self._check_version, lambda: self._served)
+        )
+        watches = (stopping, closed)
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for watch in watches:
+                watch.cancel()
+        for watch in done:
+            await watch
+        return closed not in done
 
     async def _close_engines(self) -> None:
         if self._server_tools is not None:
@@ -185,7 +211,23 @@ class AgentService:
             sequence=SequenceFlags(session_id, end=True),
             frees=True,
         )
-        await _last_response(self._client, request)
+        try:
+            await _last_response(self._client, request)
+        except (ModelUnavailableError, ShuttingDownError):
+            await self._client.end_decoupled(request)
+
+
+def check_version(host: Host, oldest: str, environment: Mapping[str, str], version: str) -> None:
+    """Let ``host`` refuse sessions of a Triton that is older than ``oldest``, and accept them otherwise."""
+    if not oldest:
+        return
+    try:
+        check_triton(oldest, version, environment)
+    except UnsupportedVersionError as error:
+        _log.error("sessions are refused: %s", error)
+        host.refuse(error)
+    else:
+        host.refuse(None)
 
 
 def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics) -> Engines:
@@ -269,9 +311,10 @@ async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTool
 class SequenceEndingClient:
     """Ends open sequences in a way that a stopping server still allows.
 
-    From the moment at which it stops, Triton refuses ordinary in-process calls, the END of a
+    From the moment at which it stops, Triton 24.10 refuses ordinary in-process calls, the END of a
     sequence among them; it then waits for exactly that END until its exit timeout. Streams go
-    over gRPC, where the requests of open sequences are still accepted.
+    over gRPC, where the requests of open sequences are still accepted. A later Triton closes gRPC first:
+    there the END goes in process.
 
     Args:
         client: carries all calls; its streams also serve models that answer once.
@@ -283,7 +326,10 @@ class SequenceEndingClient:
     async def infer(self, request: ModelRequest) -> ModelResponse:
         """The single response of a model that is not decoupled."""
         if request.sequence is not None and request.sequence.end and not request.sequence.start:
-            last = await _last_response(self._client, request)
+            try:
+                last = await _last_response(self._client, request)
+            except (ModelUnavailableError, ShuttingDownError):
+                return await self._client.infer(request)
             if not last:
                 raise InferenceError(f"{request.model} ended its stream without an answer")
             return last

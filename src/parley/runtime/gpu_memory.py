@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from parley.metrics import Family, MetricsRecorder
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""Of the driver; the second one in WSL."""
 
 
 def record_gpu_memory(metrics: MetricsRecorder, family: Family) -> None:
@@ -37,6 +40,11 @@ def open_nvml() -> Any:
     except pynvml.NVMLError:
         return None
     return pynvml
+
+
+def lacks_gpu(environment: Mapping[str, str]) -> bool:
+    """Whether there is certainly no GPU: no driver, or the environment hides all of them."""
+    return environment.get(VISIBLE_VARIABLE) == "" or not any(path.exists() for path in _DRIVER_FILES)
 
 
 def find_device(nvml: Any, number: int, environment: Mapping[str, str]) -> Any:

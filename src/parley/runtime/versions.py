@@ -18,12 +18,6 @@ from parley.errors import UnsupportedVersionError
 from parley.runtime.gpu_memory import as_text, find_device, open_nvml, read_capability
 
 ANY_VERSION_VARIABLE = "PARLEY_ANY_VERSION"
-TRITON_VARIABLE = "TRITON_SERVER_VERSION"
-"""Triton's version such as ``2.75.0``: its images set it, and the launcher for the embedded Triton.
-
-Python models cannot ask the server for it: its endpoints open when all models are loaded.
-"""
-
 OLDEST_VLLM, NEWEST_VLLM = "0.31.0", "0.33.0"
 """Both are included, and so is every patch release of the newest. Their sources are what
 :mod:`parley.llm.vllm_api` is checked against."""
@@ -147,18 +141,19 @@ def _offers_cuda(nvml: Any) -> bool:
         return False
 
 
-def check_triton(oldest: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse a Triton that is older than ``oldest``, such as ``2.71.0``; an unknown one is only logged.
+def check_triton(oldest: str, found: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse a Triton that is older than ``oldest``, such as ``2.71.0``.
+
+    A model cannot ask the server while it loads: the server's endpoints open when all models are loaded.
+
+    Args:
+        oldest: that is accepted.
+        found: the version in the server's metadata.
+        environment: with ``PARLEY_ANY_VERSION``.
 
     Raises:
         UnsupportedVersionError: it is older.
     """
-    found = environment.get(TRITON_VARIABLE)
-    if not found:
-        _log.warning(
-            "Triton's version is unknown: %s is not set. %s or later is needed", TRITON_VARIABLE, oldest
-        )
-        return
     reason = "older ones may deadlock, or use freed memory, where models call each other (python_backend#439)"
     _check_oldest("Triton", found, oldest, reason, environment)
 

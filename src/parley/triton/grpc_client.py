@@ -355,6 +355,21 @@ class LoopbackClient(GrpcModelClient):
         self._tls = tls
         self._channel: grpc.aio.Channel | None = None
 
+    async def server_version(self, timeout_s: float) -> str:
+        """What the server calls its version, such as ``2.71.0``.
+
+        Raises:
+            ModelUnavailableError: nothing answers at the address.
+            ShuttingDownError: the server is stopping, or this client is closed.
+            DeadlineExceededError: the answer took longer than ``timeout_s`` seconds.
+        """
+        request = ModelRequest(f"the server at {self._url}", {}, (), timeout_s=timeout_s)
+        rpc = self._connected(request).ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=timeout_s)
+        try:
+            return str((await rpc).version)
+        except grpc.aio.AioRpcError as error:
+            raise _error_of_status(request, error.code(), error.details() or "") from error
+
     async def close(self) -> None:
         """Cancel what is under way and close the channel."""
         await super().close()

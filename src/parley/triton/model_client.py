@@ -15,8 +15,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Iterable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,9 +31,11 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.inference import ModelRequest, ModelResponse, overdue
+from parley.runtime.daemon_executor import DaemonExecutor
 from parley.runtime.parameters import Parameters
 from parley.triton.failures import read_failure
 from parley.triton.responses import read_tensors, to_triton
+from parley.triton.server_flags import ServerFlags, read_server_flags
 
 if TYPE_CHECKING:
     from parley.triton.grpc_client import LoopbackClient
@@ -66,6 +68,11 @@ def _read_response(response: Any) -> ModelResponse:
     return read_tensors(response.output_tensors())
 
 
+def _read_all(responses: Iterable[Any]) -> None:
+    for response in responses:
+        _read_response(response)
+
+
 def _infer_blocking(pb_utils: Any, request: ModelRequest) -> ModelResponse:
     """Call a model and wait for its answer, however long it takes.
 
@@ -94,8 +101,9 @@ class InProcessClient:
     def __init__(self, pb_utils: Any, *, max_calls: int = 64) -> None:
         self._pb = pb_utils
         self._places = threading.BoundedSemaphore(max_calls)
-        self._executor = ThreadPoolExecutor(max_calls, thread_name_prefix="bls")
+        self._executor = DaemonExecutor(max_calls, thread_name_prefix="bls")
         self._closed = False
+        self._ending = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def infer(self, request: ModelRequest) -> ModelResponse:
@@ -104,10 +112,28 @@ class InProcessClient:
         future.add_done_callback(self._ended)
         return _read_response(await _within_deadline(request, future))
 
+    async def end_decoupled(self, request: ModelRequest) -> None:
+        """End a sequence of a decoupled model; its responses, which are empty, are not read further.
+
+        One call at a time: streams in process that start together may deadlock.
+
+        Raises:
+            ParleyError: the model failed.
+        """
+        if self._closed:
+            raise ShuttingDownError(f"no more calls to {request.model}: the server is stopping")
+        self._adopt_loop()
+        async with self._ending:
+            await _within_deadline(request, asyncio.ensure_future(self._exhaust(request)))
+
     async def close(self) -> None:
         """Take no more calls. Threads end with the calls that the models still answer."""
         self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _exhaust(self, request: ModelRequest) -> None:
+        responses = await _triton_request(self._pb, request).async_exec(decoupled=True)
+        await asyncio.to_thread(_read_all, responses)
 
     def _send(self, request: ModelRequest) -> asyncio.Future[Any]:
         """Start a call in a place of its own; :meth:`_ended` gives the place back."""
@@ -175,6 +201,14 @@ class TritonModelClient:
         """The responses of a decoupled model, in order, without the empty final one."""
         return self._streams.stream(request)
 
+    async def end_decoupled(self, request: ModelRequest) -> None:
+        """End a sequence of a decoupled model in process, where the gRPC endpoint is closed."""
+        await self._calls.end_decoupled(request)
+
+    async def server_version(self, timeout_s: float) -> str:
+        """See :meth:`parley.triton.grpc_client.LoopbackClient.server_version`."""
+        return await self._streams.server_version(timeout_s)
+
     async def close(self) -> None:
         """Close both ways."""
         try:
@@ -183,29 +217,43 @@ class TritonModelClient:
             await self._calls.close()
 
 
-def make_model_client(pb_utils: Any, parameters: Parameters) -> TritonModelClient:
+def make_model_client(
+    pb_utils: Any, parameters: Parameters, flags: ServerFlags | None = None
+) -> TritonModelClient:
     """The client of a model with these parameters.
 
-    ``PARLEY_GRPC_URL`` or ``grpc_url``: the server's own gRPC endpoint (``127.0.0.1:8001``).
+    ``PARLEY_GRPC_URL`` or ``grpc_url``: the server's own gRPC endpoint; otherwise that of the server's flags,
+    or ``127.0.0.1:8001``.
     ``PARLEY_GRPC_CA_FILE`` and ``PARLEY_GRPC_SERVER_NAME``: for an endpoint with TLS.
     ``PARLEY_GRPC_CERT_FILE`` and ``PARLEY_GRPC_KEY_FILE``: where it demands a certificate.
     ``bls_max_calls`` and ``bls_max_streams``: calls under way at once.
+    ``flags``: of the server; None: those of the parent process.
 
     Raises:
-        ModelLoadingError: a setting has a value that it cannot have.
+        ModelLoadingError: a setting has a value that it cannot have, or the server has no gRPC endpoint that
+            its models can use.
     """
     # gRPC is imported only where it is used: it is not needed by models that make no such calls.
     from parley.triton.grpc_client import LoopbackClient  # noqa: PLC0415
-    from parley.triton.tls import read_tls  # noqa: PLC0415
+    from parley.triton.tls import CA_VARIABLE, read_tls  # noqa: PLC0415
 
     calls = InProcessClient(pb_utils, max_calls=parameters.integer("bls_max_calls", 64, minimum=1))
-    url = parameters.environment.get(GRPC_URL_VARIABLE) or parameters.text("grpc_url", "127.0.0.1:8001")
+    flags = flags or read_server_flags() or ServerFlags()
+    url = parameters.environment.get(GRPC_URL_VARIABLE) or parameters.text("grpc_url", flags.grpc_url)
+    if not flags.has_grpc:
+        raise ModelLoadingError(
+            f"{parameters.model} calls other models by gRPC: start the server without --allow-grpc=false"
+        )
     try:
         tls = read_tls(parameters.environment)
         if tls is not None:
             tls.credentials()  # not with the first call only
     except InvalidInputError as error:
         raise ModelLoadingError(str(error)) from error
+    if flags.has_grpc_tls and tls is None:
+        raise ModelLoadingError(
+            f"the server's gRPC endpoint has TLS (--grpc-use-ssl): name its certificate in {CA_VARIABLE}"
+        )
     streams = LoopbackClient(url, tls=tls, max_streams=parameters.integer("bls_max_streams", 64, minimum=1))
     return TritonModelClient(calls, streams)
 

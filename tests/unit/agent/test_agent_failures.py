@@ -360,7 +360,7 @@ async def test_a_recogniser_that_opens_and_then_fails_is_not_replaced_for_ever()
     # As when a network behind it is gone: a new stream is opened without it.
     call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     await call.start()
-    call.recognition.push_failures = Endless(ModelUnavailableError("silero_vad is gone"))
+    call.recognition.push_failures = Endless(ModelUnavailableError("parakeet_encoder is gone"))
     await call.until(19_000)
     assert call.outlet.reason is None
     await call.until(30_000)
@@ -375,7 +375,7 @@ async def test_a_recogniser_that_is_away_for_a_moment_hears_all_that_was_said_me
     call = FakeCall()
     await call.start()
     await call.until(500)
-    call.recognition.push_failures += [ModelUnavailableError("silero_vad is gone")] * 4
+    call.recognition.push_failures += [ModelUnavailableError("parakeet_encoder is gone")] * 4
     await call.until(4_000)
     heard = call.recognition.streams[-1].samples
     await call.end()

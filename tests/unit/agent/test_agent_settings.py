@@ -10,6 +10,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from parley.agent import config as config_module
 from parley.agent.config import AgentConfig
 from parley.agent.ports import Engines
 from parley.agent.user_idle import UserIdleSettings
@@ -126,7 +127,8 @@ def test_a_remote_language_model_is_named_as_its_server_names_it():
     assert config.llm_weights == "anyone/large-8b"
 
 
-def test_without_the_launcher_models_without_weights_are_absent(tmp_path):
+def test_without_the_launcher_models_without_weights_are_absent(tmp_path, monkeypatch):
+    monkeypatch.setattr(config_module, "lacks_gpu", lambda _: False)
     config = text_format.Parse((FOLDER / "config.pbtxt").read_text(), ModelConfig())
     values = {name: value.string_value for name, value in config.parameters.items()}
     tts = {"PARLEY_VOICE_AGENT_TTS": "kokoro,espeak", "PARLEY_VOICE_AGENT_TTS_FALLBACK": "espeak"}
@@ -138,7 +140,22 @@ def test_without_the_launcher_models_without_weights_are_absent(tmp_path):
     assert "make fetch MODEL=parakeet-tdt-0.6b-v2" in absent["parakeet_tdt"]
 
 
-def test_without_the_launcher_models_without_memory_are_absent(tmp_path):
+def test_without_a_gpu_models_of_the_gpu_profile_are_absent(tmp_path, monkeypatch):
+    config = text_format.Parse((FOLDER / "config.pbtxt").read_text(), ModelConfig())
+    values = {name: value.string_value for name, value in config.parameters.items()}
+    (tmp_path / "Qwen3-4B-AWQ").mkdir()
+    parameters = Parameters(
+        "voice_agent", values, model_dir=FOLDER, environment={"PARLEY_MODELS_DIR": str(tmp_path)}
+    )
+    monkeypatch.setattr(config_module, "lacks_gpu", lambda _: True)
+    absent = AgentConfig.from_parameters(parameters).absent_models
+    assert absent["qwen3"] == "this machine has no GPU; --model-config-name=open or =tiny serves without one"
+    monkeypatch.setattr(config_module, "lacks_gpu", lambda _: False)
+    assert "qwen3" not in AgentConfig.from_parameters(parameters).absent_models
+
+
+def test_without_the_launcher_models_without_memory_are_absent(tmp_path, monkeypatch):
+    monkeypatch.setattr(config_module, "lacks_gpu", lambda _: False)
     config = text_format.Parse((FOLDER / "config.pbtxt").read_text(), ModelConfig())
     values = {name: value.string_value for name, value in config.parameters.items()}
     for name in ("chatterbox", "Qwen3-4B-AWQ"):

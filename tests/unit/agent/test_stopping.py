@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from parley.errors import InferenceError
+from parley.errors import DeadlineExceededError, InferenceError, ModelUnavailableError, ShuttingDownError
 from parley.inference import ModelRequest, SequenceFlags
 from parley.models.voice_agent import SequenceEndingClient
 from parley.triton.request_loop import wait_for_stop
+from parley.triton.server_watch import wait_for_closed_endpoint
 
 SERVES = "Please use 'decoupled=True' argument to the 'exec'"
 EXITS = "Model a - Error when running inference: Server not ready"
@@ -120,3 +121,68 @@ async def test_an_end_that_is_not_answered_is_a_failed_call():
         await SequenceEndingClient(Silent()).infer(
             ModelRequest("m", {}, (), sequence=SequenceFlags("s", end=True))
         )
+
+
+async def test_an_end_goes_in_process_where_the_endpoint_is_closed():
+    class Closed(FakePort):
+        async def stream(self, request):
+            self.ways.append("stream")
+            raise ModelUnavailableError("m: failed to connect")
+            yield
+
+    port = Closed()
+    await SequenceEndingClient(port).infer(ModelRequest("m", {}, (), sequence=SequenceFlags("s", end=True)))
+    assert port.ways == ["stream", "call"]
+
+
+class Endpoint:
+    """Answers the given things in turn, the last one for ever."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = 0
+
+    async def __call__(self, timeout_s):
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+GONE = ModelUnavailableError("failed to connect")
+STOPPING = ShuttingDownError("cut off")
+LATE = DeadlineExceededError("late")
+
+
+@pytest.mark.parametrize("refusal", [GONE, STOPPING])
+async def test_an_endpoint_that_closes_is_noticed(refusal):
+    versions = []
+    watch = wait_for_closed_endpoint(Endpoint("2.71.0", "2.71.0", refusal), versions.append, lambda: True)
+    await asyncio.wait_for(watch, 5)
+    assert versions == ["2.71.0"]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (GONE,),
+        ("2.71.0", GONE, GONE, "2.71.0"),
+        ("2.71.0", LATE),
+    ],
+)
+async def test_an_endpoint_that_is_loading_slow_or_connected_anew_is_not_closed(answers):
+    endpoint = Endpoint(*answers)
+    watch = asyncio.create_task(wait_for_closed_endpoint(endpoint, lambda _: None, lambda: False))
+    await asyncio.sleep(30)
+    assert endpoint.asked > 10
+    assert not watch.done()
+    watch.cancel()
+
+
+async def test_an_address_at_which_nothing_answers_is_reported_once(caplog):
+    endpoint = Endpoint(GONE)
+    watch = asyncio.create_task(wait_for_closed_endpoint(endpoint, lambda _: None, lambda: True))
+    await asyncio.sleep(60)
+    watch.cancel()
+    assert caplog.text.count("Set PARLEY_GRPC_URL") == 1

@@ -11,7 +11,7 @@ from parley.asr.files.recording import WindowPlan
 from parley.engines.registry import RECOGNIZERS
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
-MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt", "nemotron_streaming")
+MODELS = ("parakeet_encoder", "parakeet_decoder", "parakeet_tdt", "nemotron_streaming")
 RECOGNIZER_MODELS = ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx")
 CONFIGS = [
     *((model, "config.pbtxt") for model in RECOGNIZER_MODELS),

@@ -12,7 +12,6 @@ from parley.asr.offline.networks import piece_inputs, read_decoded, read_states
 from parley.errors import InferenceError, InvalidInputError
 from parley.models.parakeet_decoder import DecoderService
 from parley.models.parakeet_encoder import EncoderBuckets, EncoderService
-from parley.models.silero_vad import VadService
 
 
 class Doubler:
@@ -125,40 +124,6 @@ def test_features_that_cannot_be_encoded_never_reach_the_network(change):
     assert isinstance(bad, InvalidInputError)
     assert good["ENCODED"].shape == (1, 4, 4)
     assert encoder.shapes == [(1, 4, 8)]
-
-
-def windows(rows, count, value):
-    return {
-        "WINDOWS": np.full((rows, count, 512), value, np.float32),
-        "COUNT": np.full((rows, 1), count, np.int32),
-        "STATE": np.full((rows, 2, 128), value, np.float32),
-        "CONTEXT": np.full((rows, 64), value, np.float32),
-    }
-
-
-def test_windows_of_several_requests_share_one_call():
-    vad = Echo()
-    first, second = VadService(vad).serve([windows(1, 3, 0.25), windows(2, 1, 0.5)])
-    assert vad.calls == 1
-    assert first["PROBABILITIES"].tolist() == [[0.25] * 3]
-    assert second["PROBABILITIES"].tolist() == [[0.5], [0.5]]
-    assert (first["NEXT_STATE"] == 1.25).all()
-    assert (second["NEXT_CONTEXT"] == 2.5).all()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"COUNT": np.array([[4]], np.int32)},
-        {"COUNT": np.array([[-1]], np.int32)},
-        {"STATE": np.full((1, 2, 128), np.inf, np.float32)},
-    ],
-)
-def test_windows_that_make_no_sense_are_refused(change):
-    vad = Echo()
-    (result,) = VadService(vad).serve([windows(1, 3, 0.5) | change])
-    assert isinstance(result, InvalidInputError)
-    assert vad.calls == 0
 
 
 def greedy(network=None):

@@ -48,11 +48,6 @@ def integers(*values):
     return np.array([values], np.int32)
 
 
-def vad(probability=0.01, **others):
-    given = {"PROBABILITIES": floats(1, 1, value=probability), "NEXT_STATE": floats(1, 2, 128)}
-    return [outputs(**given | {"NEXT_CONTEXT": floats(1, 64)} | others)]
-
-
 def encoded(values=None, length=2):
     values = floats(1, 4, 2) if values is None else values
     return [outputs(ENCODED=values, ENCODED_LENGTH=np.array([[length]], np.int64))]
@@ -110,7 +105,6 @@ CONNECTED = Connected(session_id="canary", output_sample_rate=22_050)
 CLOSED = Closed(reason="ended")
 DONE = Completed(finish_reason="length", completion_tokens=1)
 RIGHT = {
-    "silero_vad": vad(),
     "smart_turn": [outputs(PROBABILITY=floats(1, 1, value=0.4))],
     "parakeet_encoder": encoded(),
     "parakeet_decoder": decoded(),
@@ -140,10 +134,6 @@ RIGHT = {
     "voice_agent": said(CONNECTED, CLOSED),
 }
 WRONG = {
-    "silence is speech": ("silero_vad", vad(0.9)),
-    "no number": ("silero_vad", vad(NAN)),
-    "no state": ("silero_vad", vad(NEXT_STATE=floats(1, 2, 1))),
-    "state without numbers": ("silero_vad", vad(NEXT_STATE=floats(1, 2, 128, value=NAN))),
     "above 1": ("smart_turn", [outputs(PROBABILITY=floats(1, 1, value=1.5))]),
     "nothing": ("smart_turn", [outputs()]),
     "not finite": ("parakeet_encoder", encoded(floats(1, 4, 2, value=np.inf))),
@@ -192,41 +182,9 @@ def test_every_model_of_the_repository_has_a_canary():
 def test_a_model_comes_after_those_that_it_calls():
     order = list(CANARIES)
     for model in CANARIES:
-        needed = called_models(model, vad_callers=RECOGNISERS)
+        needed = called_models(model)
         assert all(order.index(called) < order.index(model) for called in needed)
     assert called_models("voice_agent") >= {"nemotron_streaming", "parakeet_encoder"}
-
-
-RECOGNISERS = (
-    "parakeet_tdt",
-    "parakeet_transcribe",
-    "nemotron_streaming",
-    "moonshine",
-    "moonshine_transcribe",
-    "whisper",
-    "whisper_transcribe",
-    "sherpa_onnx",
-    "sherpa_onnx_transcribe",
-)
-
-
-@pytest.mark.parametrize("model", RECOGNISERS)
-def test_silero_vad_excuses_no_recogniser_that_does_not_call_it(model):
-    others = set(RECOGNISERS) - {model}
-    assert "silero_vad" not in called_models(model, vad_callers=others)
-
-
-@pytest.mark.parametrize("model", RECOGNISERS)
-def test_a_recogniser_that_calls_silero_vad_needs_it(model):
-    assert called_models(model, vad_callers={model}) == {"silero_vad", *called_models(model)}
-
-
-@pytest.mark.parametrize(
-    "model", ["parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx"]
-)
-def test_the_agent_needs_what_its_recogniser_needs(model):
-    assert "silero_vad" not in called_models("voice_agent")
-    assert "silero_vad" in called_models("voice_agent", vad_callers={model})
 
 
 @pytest.mark.parametrize("model", CANARIES)

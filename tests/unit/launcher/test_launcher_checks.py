@@ -14,11 +14,9 @@ from parley.launcher.checks import (
     check_agent_models,
     check_log_format,
     check_tools_file,
-    check_vad_callers,
     find_unknown_settings,
 )
 from parley.launcher.errors import AlreadyRunningError, LauncherSettingsError, ToolsFileError
-from parley.launcher.models import find_vad_callers
 from parley.launcher.options import ROOT, TINY_PROFILE, ServerOptions, choose_ports, leave_busy_ports
 from parley.launcher.processes import StateLock
 from parley.runtime.parameters import Parameters
@@ -76,7 +74,7 @@ def test_a_fallback_may_be_the_only_synthesizer():
 
 
 def test_a_model_of_the_profile_must_be_loaded():
-    chosen = ServerOptions(load_models=("voice_agent", "silero_vad", "qwen3"))
+    chosen = ServerOptions(load_models=("voice_agent", "qwen3"))
     with pytest.raises(
         LauncherSettingsError, match=r"nemotron_streaming, which the parameter asr .* is not loaded"
     ):
@@ -85,7 +83,7 @@ def test_a_model_of_the_profile_must_be_loaded():
 
 
 def test_a_model_that_is_left_out_is_answered_with_the_reason():
-    chosen = ServerOptions(load_models=("voice_agent", "silero_vad", "qwen3"))
+    chosen = ServerOptions(load_models=("voice_agent", "qwen3"))
     with pytest.raises(LauncherSettingsError, match=r"there are none\. Weights of it are away\.$"):
         check_agent_models(chosen, {}, {"nemotron_streaming": "weights of it are away"})
 
@@ -107,30 +105,6 @@ def test_a_profile_that_there_is_not_is_told_though_a_server_runs(monkeypatch, c
     assert "opne" in capfd.readouterr().err
     assert main(["--profile", "open", *arguments]) == 1
     assert "error: A server is already running" in capfd.readouterr().err
-
-
-def test_without_a_setting_nothing_calls_silero_vad():
-    for profile in ("open", "tiny", "gpu"):
-        assert find_vad_callers(ServerOptions(profile=profile), {}) == frozenset()
-
-
-def test_recognisers_that_call_silero_vad_are_found_by_their_settings():
-    own = {"PARLEY_MOONSHINE_VAD": "own", "PARLEY_PARAKEET_TDT_VAD": "silero_vad"}
-    assert find_vad_callers(OPEN, {"PARLEY_MOONSHINE_VAD": "silero_vad"}) == {"moonshine"}
-    assert find_vad_callers(OPEN, own) == frozenset()
-    chosen = ServerOptions(profile="open", environment={"PARLEY_MOONSHINE_TRANSCRIBE_VAD": "silero_vad"})
-    assert find_vad_callers(chosen, own) == {"moonshine_transcribe"}
-
-
-def test_a_recogniser_that_calls_silero_vad_needs_it_loaded():
-    environment = {"PARLEY_PARAKEET_TDT_VAD": "silero_vad"}
-    models = ("parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
-    check_vad_callers(ServerOptions(load_models=models), {})
-    check_vad_callers(ServerOptions(load_models=(*models, "silero_vad")), environment)
-    with pytest.raises(
-        LauncherSettingsError, match="silero_vad, which the setting vad of parakeet_tdt names"
-    ):
-        check_vad_callers(ServerOptions(load_models=models), environment)
 
 
 VARIABLE = "PARLEY_VOICE_AGENT_TOOLS_FILE"

@@ -194,13 +194,6 @@ def test_a_start_on_a_gpu_lasts_longer_than_that_of_a_second_engine():
     assert GPU_READY_TIMEOUT_S > LOADING_TIMEOUT_S + ENGINE_START_S
 
 
-def test_the_embedded_triton_says_its_version(installation):
-    inherited = {"TRITON_SERVER_VERSION": "2.75.0"}
-    assert build_environment(installation, ServerOptions(), inherited)["TRITON_SERVER_VERSION"] == "2.51.0"
-    other = dataclasses.replace(installation, is_isolated=False)
-    assert build_environment(other, ServerOptions(), inherited)["TRITON_SERVER_VERSION"] == "2.75.0"
-
-
 def test_the_command_line_becomes_options():
     line = "--any-port --grpc-port 9 --load-model a --load-model b --name x -- --log-verbose=1"
     options = read_options(parser().parse_args(line.split()))

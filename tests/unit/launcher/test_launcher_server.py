@@ -30,7 +30,6 @@ from parley.launcher.options import TINY_PROFILE, ServerOptions
 from parley.launcher.processes import session_members
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
-from parley.launcher.supervisor import Supervisor
 from parley.runtime.drain import DRAIN_FILE_VARIABLE, ask_to_drain, server_start_ns
 
 # The fake does not answer questions about its models.
@@ -175,22 +174,6 @@ def test_settings_are_checked_once(make, monkeypatch, before):
         server.check_settings()
     server.start()
     assert checked == ["plan", "agent"]
-
-
-def test_the_supervisor_knows_which_model_calls_silero_vad(make, repository, monkeypatch):
-    folder = repository / "silero_vad" / "configs"
-    folder.mkdir(parents=True)
-    (folder / f"{TINY_PROFILE}.pbtxt").write_text('name: "silero_vad"\n')
-    called = []
-
-    class Spy(Supervisor):
-        def __init__(self, *arguments, **options):
-            called.append(options["called"])
-            super().__init__(*arguments, **options)
-
-    monkeypatch.setattr(server_module, "Supervisor", Spy)
-    make("serves", PARLEY_ECHO_VAD="silero_vad").start()
-    assert [needs("echo") for needs in called] == [{"silero_vad"}]
 
 
 def test_a_second_server_of_a_name_is_refused_before_any_report(make):

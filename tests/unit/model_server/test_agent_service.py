@@ -27,7 +27,7 @@ from parley.launcher import liveness
 from parley.launcher.liveness import Heartbeats
 from parley.llm.messages import GenerateRequest
 from parley.metrics import MetricsRecorder
-from parley.models.voice_agent import AgentService, make_engines
+from parley.models.voice_agent import AgentService, check_version, make_engines
 from parley.runtime.drain import DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, ask_to_drain
 from parley.runtime.parameters import Parameters
 from parley.triton import request_loop
@@ -364,8 +364,29 @@ async def test_a_drain_file_of_the_container_before_drains_nothing(tmp_path, mon
         service.close()
 
 
-def test_an_old_triton_is_refused_for_the_profile_that_says_so():
-    values = {"oldest_triton": "2.71.0"}
-    parameters = Parameters("voice_agent", values, environment={"TRITON_SERVER_VERSION": "2.51.0"})
-    with pytest.raises(UnsupportedVersionError, match=r"Triton is 2\.51\.0; 2\.71\.0 or later"):
-        AgentService(SimpleNamespace(), parameters)
+class FakeHost:
+    def __init__(self):
+        self.refusals = []
+
+    def refuse(self, error):
+        self.refusals.append(error)
+
+
+@pytest.mark.parametrize(
+    ("oldest", "environment", "refused"),
+    [
+        ("2.71.0", {}, "Triton is 2.51.0; 2.71.0 or later"),
+        ("2.71.0", {"TRITON_SERVER_VERSION": "2.75.0"}, "Triton is 2.51.0; 2.71.0 or later"),
+        ("2.71.0", {"PARLEY_ANY_VERSION": "true"}, ""),
+        ("2.51.0", {}, ""),
+    ],
+)
+def test_sessions_are_refused_by_the_version_of_the_server_s_metadata(oldest, environment, refused):
+    host = FakeHost()
+    check_version(host, oldest, environment, "2.51.0")
+    (refusal,) = host.refusals
+    if refused:
+        assert isinstance(refusal, UnsupportedVersionError)
+        assert refused in str(refusal)
+    else:
+        assert refusal is None

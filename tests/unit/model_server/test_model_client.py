@@ -17,12 +17,14 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
 from parley.runtime.parameters import Parameters
+from parley.triton import grpc_client
 from parley.triton.model_client import (
     InProcessBlockingClient,
     InProcessClient,
     TritonModelClient,
     make_model_client,
 )
+from parley.triton.server_flags import ServerFlags
 
 
 def request(**fields):
@@ -252,3 +254,31 @@ async def test_streams_go_to_the_configured_endpoint(environment, values):
     for refused in (port.infer(request), anext(port.stream(request))):
         with pytest.raises(ShuttingDownError):
             await refused
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "url"),
+    [
+        (None, {}, "127.0.0.1:8001"),
+        (ServerFlags(grpc_url="127.0.0.1:9"), {}, "127.0.0.1:9"),
+        (ServerFlags(grpc_url="127.0.0.1:9"), {"PARLEY_GRPC_URL": "127.0.0.1:7"}, "127.0.0.1:7"),
+    ],
+)
+def test_streams_go_to_the_port_of_the_server_s_flags(monkeypatch, flags, environment, url):
+    urls = []
+    monkeypatch.setattr(grpc_client, "LoopbackClient", lambda address, **_: urls.append(address))
+    parameters = Parameters("voice_agent", {}, environment=environment)
+    make_model_client(None, parameters, flags)
+    assert urls == [url]
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (ServerFlags(has_grpc=False), "start the server without --allow-grpc=false"),
+        (ServerFlags(has_grpc_tls=True), "name its certificate in PARLEY_GRPC_CA_FILE"),
+    ],
+)
+def test_a_server_without_usable_grpc_is_refused_with_the_remedy(flags, reason):
+    with pytest.raises(ModelLoadingError, match=reason):
+        make_model_client(None, Parameters("voice_agent", {}, environment={}), flags)

@@ -114,34 +114,12 @@ WINDOWS = (
 
 
 def test_voice_activity_is_detected_in_the_process_of_the_recogniser():
-    detector = open_detector(Parameters("rail", {}, environment={}), None, timeout_s=1)
+    detector = open_detector()
     probabilities, state, context = detector.detect(*WINDOWS)
     assert probabilities.shape == (1, 1)
     assert probabilities[0, 0] < 0.5
     assert state.shape == (1, 2, 128)
     assert context.shape == (1, 64)
-
-
-class Silence:
-    """Answers for ``silero_vad``."""
-
-    def infer(self, request):
-        assert request.model == "silero_vad"
-        assert request.timeout_s == 1
-        state, context = request.inputs["STATE"], request.inputs["CONTEXT"]
-        return {"PROBABILITIES": np.full((1, 1), 0.25), "NEXT_STATE": state, "NEXT_CONTEXT": context}
-
-
-def test_voice_activity_is_detected_by_the_model_that_the_settings_name():
-    parameters = Parameters("rail", {}, environment={"PARLEY_RAIL_VAD": "silero_vad"})
-    probabilities, _, _ = open_detector(parameters, Silence(), timeout_s=1).detect(*WINDOWS)
-    assert probabilities.tolist() == [[0.25]]
-
-
-def test_another_detector_is_refused():
-    parameters = Parameters("rail", {}, environment={"PARLEY_RAIL_VAD": "webrtc"})
-    with pytest.raises(ModelLoadingError, match="own, silero_vad"):
-        open_detector(parameters, Silence(), timeout_s=1)
 
 
 DEADLINE_S = 10

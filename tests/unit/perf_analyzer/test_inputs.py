@@ -130,7 +130,7 @@ def test_requests_of_one_model_have_no_ids_that_could_meet():
 def test_the_program_streams_only_where_responses_come_one_by_one(tmp_path):
     runner = Runner("host:1", tmp_path, limit_s=1)
     assert "--streaming" in runner.command("espeak", 4, streaming=True)
-    plain = runner.command("silero_vad", 4, streaming=False)
+    plain = runner.command("parakeet_encoder", 4, streaming=False)
     assert "--streaming" not in plain
     assert plain[plain.index("--concurrency-range") + 1] == "4"
 

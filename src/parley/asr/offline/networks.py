@@ -102,29 +102,6 @@ ENCODER_MODEL = "parakeet_encoder"
 DECODER_MODEL = "parakeet_decoder"
 
 
-class RemoteDetector:
-    """:class:`parley.asr.pipeline.segmentation.Detector` behind a port."""
-
-    def __init__(self, port: BlockingModelClient, model: str, *, timeout_s: float) -> None:
-        """Call ``model`` through ``port``, with ``timeout_s`` for each call."""
-        self._port = port
-        self._model = model
-        self._timeout_s = timeout_s
-
-    def detect(
-        self,
-        windows: NDArray[np.float32],
-        counts: NDArray[np.int32],
-        state: NDArray[np.float32],
-        context: NDArray[np.float32],
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """See :meth:`parley.vad.silero.SileroVad.detect`."""
-        inputs = {"WINDOWS": windows, "COUNT": counts[:, None], "STATE": state, "CONTEXT": context}
-        names = ("PROBABILITIES", "NEXT_STATE", "NEXT_CONTEXT")
-        outputs = _call(self._port, ModelRequest(self._model, inputs, names, timeout_s=self._timeout_s))
-        return outputs["PROBABILITIES"], outputs["NEXT_STATE"], outputs["NEXT_CONTEXT"]
-
-
 class RemoteModels:
     """:class:`parley.asr.offline.pipeline.AcousticModels`: encoder and decoder behind a port."""
 
