@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def page_command(profile):
     return command if profile == GPU_PROFILE else f"{command} --model-config-name={profile}"
 
 
-def install(folder, options, prefix):
+def install(folder, options, prefix, *, twin=False):
     """An installation of Triton in a folder; returns that of its program.
 
     The program is a wrapper: the real one has no Python backend at its usual place here, and the ports are
@@ -75,20 +76,26 @@ def install(folder, options, prefix):
     ]
     program = folder / "bin" / "tritonserver"
     program.parent.mkdir()
+    command = [*(twin_command() if twin else ()), str(installation.tritonserver)]
     program.write_text(
         f"#!/bin/sh\nexport LD_LIBRARY_PATH={':'.join(map(str, libraries))}\n"
-        f'exec {shlex.quote(str(installation.tritonserver))} "$@" {shlex.join(flags)}\n'
+        f'exec {shlex.join(command)} "$@" {shlex.join(flags)}\n'
     )
     program.chmod(0o755)
     return program.parent
 
 
+def twin_command():
+    """Runs a server behind an endpoint that stops as that of Triton 2.71 does."""
+    return [sys.executable, str(Path(__file__).with_name("closing_twin.py"))]
+
+
 @contextmanager
-def plain_server(folder, profile, *, entry_point=False, command="", wait=True, **environment):
+def plain_server(folder, profile, *, entry_point=False, twin=False, command="", wait=True, **environment):
     """Run the command of the page; ``entry_point``: through NVIDIA's, as a container does."""
     options = choose_ports(ServerOptions(state_dir=folder, grpc_port=0, http_port=0, metrics_port=0))
     prefix = new_prefix()
-    programs = install(folder, options, prefix)
+    programs = install(folder, options, prefix, twin=twin)
     arguments = ["sh", "-c", f"exec env {command or page_command(profile)}"]
     if entry_point:
         path = folder / "nvidia_entrypoint.sh"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import shlex
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from leftovers import AGENT_MODELS, ANY_PORTS
 
 from parley.canaries.models import CANARIES, CanaryError
+from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.command import find_installation
 from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE
 from parley.launcher.processes import session_members
 from parley.protocol import Closed
@@ -21,21 +26,34 @@ from parley_client.cli.script import load_script
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from plain_servers import STOP_S, page_command, plain_server
+from closing_twin import CUT
+from plain_servers import STOP_S, page_command, plain_server, twin_command
 
 SCRIPT = ROOT / "examples" / "conversation.toml"
 WEATHER, STORY, STOP = "what's the weather in paris", "tell me a story", "stop"
 CALLS = 4
+DEADLINE_S = 100.0
 
 
 async def hold_until_closed(address, opened):
     """Hold a call in which nobody speaks until the server ends it; returns how it ended."""
-    async with connect(address, reconnect=None) as call:
+    async with connect(address, resume=False) as call:
         opened.release()
         async for event in call:
             if isinstance(event, Closed):
                 return event.reason
     return "lost"
+
+
+async def stop_with_calls(address, stop):
+    """Call ``stop`` with calls open; returns what it returned and how the calls ended."""
+    opened = asyncio.Semaphore(0)
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+        calls = [group.create_task(hold_until_closed(address, opened)) for _ in range(CALLS)]
+        for _ in calls:
+            await opened.acquire()
+        stopped = await asyncio.to_thread(stop)
+    return stopped, [call.result() for call in calls]
 
 
 @pytest.fixture(scope="module", params=["page", "entry point"])
@@ -68,14 +86,39 @@ def test_models_that_the_profile_lacks_refuse_their_requests(server, turns):
 
 
 async def test_plain_server_closes_open_calls_when_it_stops(server, turns):
-    opened = asyncio.Semaphore(0)
-    calls = [asyncio.create_task(hold_until_closed(server.address, opened)) for _ in range(CALLS)]
-    for _ in calls:
-        await opened.acquire()
-    status = await asyncio.to_thread(server.stop)
-    assert await asyncio.wait_for(asyncio.gather(*calls), STOP_S) == ["shutdown"] * CALLS
+    status, reasons = await stop_with_calls(server.address, server.stop)
+    assert reasons == ["shutdown"] * CALLS
     assert status == 0
     assert session_members(server.process.pid) == []
+
+
+async def test_calls_end_where_the_endpoint_closes_before_the_server(tmp_path):
+    with plain_server(tmp_path, TINY_PROFILE, twin=True) as server:
+        status, reasons = await stop_with_calls(server.address, server.stop)
+        assert reasons == ["shutdown"] * CALLS
+        assert f"0 {CUT}" in server.said()
+        assert status == 0
+        assert session_members(server.process.pid) == []
+
+
+async def test_launched_calls_end_where_the_endpoint_closes_before_the_server(tmp_path):
+    installation = find_installation()
+    program = tmp_path / "tritonserver"
+    program.write_text(
+        f'#!/bin/sh\nexec {shlex.join([*twin_command(), str(installation.tritonserver)])} "$@"\n'
+    )
+    program.chmod(0o755)
+    lines = []
+    server = EmbeddedServer(
+        ServerOptions(load_models=AGENT_MODELS, state_dir=tmp_path / "state", **ANY_PORTS),
+        installation=dataclasses.replace(installation, tritonserver=program),
+        on_progress=lines.append,
+    )
+    with server:
+        _, reasons = await stop_with_calls(server.endpoints.grpc, server.stop)
+        assert reasons == ["shutdown"] * CALLS
+        assert f"0 {CUT}" in server.log_path.read_text()
+    assert [line for line in lines if "killed" in line] == []
 
 
 def test_gpu_profile_without_gpu_and_weights_serves_and_names_the_remedy(tmp_path):

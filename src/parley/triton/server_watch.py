@@ -1,8 +1,8 @@
 """Notices over a model's own connection that its server stops.
 
-A stopping Triton 2.51 refuses requests in process at once, and closes its gRPC endpoint last. Triton 2.71 closes
-the endpoint first: no new request comes in, responses of open streams still go out, and requests in process are
-served until the streams have ended or the exit timeout is over.
+A stopping Triton 2.51 refuses requests in process at once, and closes its gRPC endpoint last. Triton 2.71
+closes the endpoint first: no new request comes in, responses of open streams still go out, and requests in
+process are served until the streams have ended or the exit timeout is over.
 """
 
 from __future__ import annotations
