@@ -2,8 +2,9 @@
 
     python closing_twin.py TRITONSERVER ARGUMENTS...
 
-On SIGTERM the endpoint takes no new RPC and refuses new requests of open streams, whose responses still go out.
-The server goes on serving its models until all streams have ended, or :data:`GRACE_S` are over; then it is ended.
+On SIGTERM the endpoint takes no new RPC and refuses new requests of open streams, whose responses still go
+out. The server goes on serving its models until all streams have ended, or :data:`GRACE_S` are over; then it
+is ended.
 """
 
 from __future__ import annotations

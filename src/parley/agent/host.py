@@ -226,13 +226,16 @@ class Host:
             raise TooManySessionsError(
                 f"all {limit} sessions are in use", retry_after_s=None if is_canary else wait_s
             )
-        for models in (self._config.asr, (self._config.llm,)):
+        start = decode_start(message) if message else Start()
+        needed = [self._config.asr, (self._config.llm,)]
+        if start.output == "audio":
+            needed.append((*self._config.tts, *self._config.tts_fallback))
+        for models in needed:
             if all(model in self._config.absent_models for model in models):
                 have = "has" if len(models) == 1 else "have"
                 raise WeightsNotFoundError(
                     f"{', '.join(models)} {have} no weights on this server, whose log has the remedy"
                 )
-        start = decode_start(message) if message else Start()
         check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
         if start.resume is not None:
             check_resume(start.resume, self._config)

@@ -12,8 +12,12 @@ from tritonclient.grpc import service_pb2
 
 from parley.canaries.connection import CanaryConnection, ServerAddress
 from parley.canaries.models import CANARIES, CanaryCall, CanaryError
+from parley.errors import NotInProfileError, WeightsNotFoundError
 from parley.triton.model_control import CONTROL_MODEL
 
+AGENT = "voice_agent"
+NOT_SERVED = (f"{NotInProfileError.code}: ", f"{WeightsNotFoundError.code}: ")
+"""How the refusals of models begin that the launcher would have left out: a plain server loads them."""
 _AT_ONCE = 4
 _READY = "READY"
 _UNLOADED = "unloaded"
@@ -64,6 +68,9 @@ def ask_canaries(
 ) -> list[CanaryResult]:
     """Ask every model, a few at once; a failure is a result. Takes at most twice the deadline.
 
+    Beside an agent, models that are not served here (:data:`NOT_SERVED`) are no part of the result: the agent
+    goes without them, and its own canary fails where it cannot.
+
     Args:
         address: of gRPC, with or without TLS.
         models: by name why the server itself calls a model unavailable; empty: it does not.
@@ -71,7 +78,7 @@ def ask_canaries(
         canaries: by model; a model without one is asked whether it is ready, as Triton sees it.
 
     Returns:
-        In the order of ``models``.
+        In the order of ``models``, without those that are not served.
     """
     end = time.monotonic() + 2 * deadline_s
 
@@ -94,7 +101,10 @@ def ask_canaries(
         return CanaryResult(model, ok=is_ok, duration_ms=_since_ms(began), detail=detail)
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="canary") as threads:
-        return list(threads.map(ask, models))
+        results = list(threads.map(ask, models))
+    if AGENT not in models:
+        return results
+    return [one for one in results if one.model == AGENT or one.ok or not one.detail.startswith(NOT_SERVED)]
 
 
 def profile_models(address: ServerAddress, deadline_s: float) -> dict[str, str]:

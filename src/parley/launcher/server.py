@@ -23,6 +23,7 @@ from parley.canaries import (
     call_canaries,
     called_models,
 )
+from parley.errors import UnsupportedVersionError
 from parley.launcher import cleanup
 from parley.launcher.checks import (
     check_agent_models,
@@ -400,6 +401,8 @@ class EmbeddedServer:
                 seen = self._canary(self._own_address, self.models, CANARY_DEADLINE_S)
                 break
             except CanaryError as error:
+                if UnsupportedVersionError.code in str(error):  # which waiting does not change
+                    raise ModelFailedError(f"{error}. The log: {self.log_path}") from error
                 now = time.monotonic()
                 if now + POLL_S > end:
                     is_late = isinstance(error, CanaryLateError)

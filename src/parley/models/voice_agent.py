@@ -282,7 +282,7 @@ def make_recognizers(
 def _report_absent(config: AgentConfig) -> None:
     """Log which models cannot be used, and why."""
     absent = config.absent_models
-    for models in (config.asr, (config.llm,)):
+    for models in (config.asr, (config.llm,), (*config.tts, *config.tts_fallback)):
         reasons = {model: absent[model] for model in models if model in absent}
         refuses = len(reasons) == len(models)
         for model, reason in reasons.items():

@@ -16,6 +16,7 @@ from parley.errors import (
     InvalidMessageError,
     ModelUnavailableError,
     UnsupportedLanguageError,
+    UnsupportedVersionError,
     UnsupportedVoiceError,
 )
 from parley.protocol import (
@@ -326,6 +327,30 @@ async def test_without_an_engine_that_it_needs_the_agent_says_so(model):
         call.outlet.of(ErrorEvent)[0].message
         == f"{name} has no weights on this server, whose log has the remedy"
     )
+
+
+@pytest.mark.parametrize(("output", "codes"), [("audio", ["weights_not_found"]), ("text", [])])
+async def test_without_any_synthesizer_only_calls_in_text_are_taken(output, codes):
+    config = AgentConfig(
+        tts=("piper",), tts_fallback=("espeak",), absent_models={"piper": "x", "espeak": "y"}
+    )
+    call = FakeCall(config)
+    await call.start(Start(output=output), microphone=False)
+    assert call.outlet.codes == codes
+    await call.end()
+
+
+async def test_sessions_are_refused_with_the_given_reason_until_it_is_withdrawn():
+    call = FakeCall()
+    call.host.refuse(UnsupportedVersionError("Triton is 2.51.0"))
+    await call.start(microphone=False)
+    assert (call.outlet.codes, call.outlet.reason) == (["unsupported_version"], "failed")
+    call = FakeCall()
+    call.host.refuse(UnsupportedVersionError("Triton is 2.51.0"))
+    call.host.refuse(None)
+    await call.start(microphone=False)
+    assert call.outlet.reason is None
+    await call.end()
 
 
 async def test_one_recogniser_of_several_is_enough():

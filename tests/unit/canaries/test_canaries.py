@@ -23,6 +23,7 @@ from parley.errors import (
     OverloadedError,
     TooManySessionsError,
     UnsupportedLanguageError,
+    WeightsNotFoundError,
 )
 from parley.launcher.options import ROOT
 from parley.llm.messages import Completed, TextDelta
@@ -306,6 +307,26 @@ def test_all_models_are_asked_and_each_has_its_result(serve):
     }
     assert "has no canary" in results["echo"].detail
     assert [result.detail for result in results.values() if result.detail.startswith(result.model)] == []
+
+
+@pytest.mark.parametrize("has_agent", [True, False])
+def test_models_that_are_not_served_beside_an_agent_are_no_part_of_the_result(serve, has_agent):
+    answers = RIGHT | {
+        "kokoro": "weights_not_found: kokoro has no weights on this server",
+        "whisper": "not_in_profile: whisper is not part of the profile tiny",
+        "t3": "model_loading_failed: t3 cannot serve on this server",
+    }
+    models = dict.fromkeys(("espeak", "kokoro", "whisper", "t3", *(["voice_agent"] * has_agent)), "")
+    results = ask_canaries(serve(FakeTriton(**answers)), models, DEADLINE_S)
+    failed = [result.model for result in results if not result.ok]
+    assert failed == (["t3"] if has_agent else ["kokoro", "whisper", "t3"])
+
+
+def test_an_agent_that_lacks_a_model_has_failed(serve):
+    refusal = said(ErrorEvent.of(WeightsNotFoundError("qwen3 has no weights")), CLOSED)
+    address = serve(FakeTriton(voice_agent=refusal, qwen3="weights_not_found: qwen3 has no weights"))
+    (result,) = ask_canaries(address, {"qwen3": "", "voice_agent": ""}, DEADLINE_S)
+    assert (result.model, result.ok) == ("voice_agent", False)
 
 
 def test_asking_takes_a_bounded_time_though_nothing_answers(serve):
