@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -144,7 +143,3 @@ def _is_ready(client):
         return client.is_server_ready()
     except triton.InferenceServerException:
         return False
-
-
-def models_dir():
-    return Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")

@@ -4,7 +4,8 @@ Parley was proven on the Triton of nvidia-pytriton (2.51.0, release 24.10). This
 such as that of NVIDIA's images (--triton /opt/tritonserver), with three small models: no weights, no GPU.
 
 `holds`: what Parley relies on is so. `broken`: it is not, and Parley will not work. `needed`: the fault that
-a workaround is for is still there. `not seen`: it did not appear, which says little of a fault of timing.
+a workaround is for is still there. `not seen`: it did not appear. `undecided`: it did not appear in too few
+rounds (300 are needed for a fault of timing).
 """
 
 from __future__ import annotations

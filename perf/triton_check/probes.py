@@ -19,12 +19,14 @@ from tritonclient.utils import InferenceServerException
 from parley.errors import ParleyError
 from parley.inference import ModelRequest, text_tensor
 from parley.triton.grpc_client import LoopbackClient, to_message
-from triton_check.server import ProbedServer, StartError
+from triton_check.lock import index_by_http2, lock_header
+from triton_check.server import LOCK, ProbedServer, StartError
 
 _LIMIT_S = 60.0
 """For one probe without its rounds."""
 _ROUND_S = 1.0
 """For each round besides. One takes 0.2 s on two cores."""
+VERDICT_ROUNDS = 300
 _CALL_S = 20.0
 _NOTICE_S = 10.0
 """In which a model has to notice that its caller has left."""
@@ -40,7 +42,7 @@ class Finding:
 
     name: str
     verdict: str
-    """``holds`` or ``broken``; of a workaround ``needed`` or ``not seen``."""
+    """``holds`` or ``broken``; of a workaround ``needed``, ``not seen``, or ``undecided`` after too few rounds."""
     detail: str
 
 
@@ -54,6 +56,8 @@ class Probe:
     ask: Callable[[Asked], Awaitable[Answer]]
     is_workaround: bool
     """Whether Parley avoids what is asked for, so that it may fail; else Parley relies on it."""
+    least_rounds: int = 0
+    """So many rounds without the fault are a verdict: 20 have passed where 300 deadlock."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +94,16 @@ def run(probe: Probe, server: ProbedServer, rounds: int, runner: asyncio.Runner)
         answer = Answer(False, f"no answer within {limit_s:.0f} s")
     except grpc.aio.AioRpcError as error:
         answer = Answer(False, error.details() or str(error.code()))
-    except (InferenceServerException, ParleyError, StartError) as error:
+    except (InferenceServerException, OSError, ParleyError, StartError) as error:
         answer = Answer(False, str(error))
     if server.has_ended():
         answer = Answer(False, f"tritonserver has ended; {answer.detail}")
     if not answer.works:
         server.stop()  # what is left of it may be stuck
+    if answer.works and rounds < probe.least_rounds:
+        return Finding(
+            probe.name, "undecided", f"{answer.detail}; a verdict needs {probe.least_rounds} rounds"
+        )
     return Finding(probe.name, good if answer.works else bad, answer.detail)
 
 
@@ -176,6 +184,18 @@ async def _large_tensors(asked: Asked) -> Answer:
     )
 
 
+async def _lock(asked: Asked) -> Answer:
+    bare = await asyncio.to_thread(index_by_http2, asked.server.address)
+    opened = await asyncio.to_thread(index_by_http2, asked.server.address, lock_header(LOCK))
+    is_locked = b"probe_echo" not in bare and b"expecting header" in bare
+    has_no_key = b"probe_echo" not in opened
+    return Answer(
+        is_locked and has_no_key,
+        f"the repository's index is {'refused' if is_locked else 'given'} without a header, and "
+        f"{'refused' if has_no_key else 'given'} with the header of the command line",
+    )
+
+
 async def _sequence_in_process(asked: Asked) -> Answer:
     found = await _call(asked, "sequence", name="call-7", chunks=3)
     expected = [[f"call-7 {flags}", [[n] * 3]] for n, flags in enumerate((1, 0, 2))]
@@ -241,6 +261,7 @@ PROBES = (
         "cancellation", "a caller that leaves ends the work (triton/responses.py)", _cancelled_stream, False
     ),
     Probe("shared-memory", "audio and features of any length (launcher/command.py)", _large_tensors, False),
+    Probe("lock", "the protocols for administration have no key (launcher/command.py)", _lock, False),
     Probe("sequences", "recognisers called in process (triton/model_client.py)", _sequence_in_process, False),
     Probe(
         "errors-in-process",
@@ -259,12 +280,14 @@ PROBES = (
         "a deadlock; without it, streams might stay in process (docs/decisions/streams-over-loopback.md)",
         _together_in_process,
         is_workaround=True,
+        least_rounds=VERDICT_ROUNDS,
     ),
     Probe(
         "end-alone",
         "the last response carries the end of its request (triton/responses.py)",
         _hang_up,
         is_workaround=True,
+        least_rounds=VERDICT_ROUNDS,
     ),
     Probe("dead-models", "canaries and the supervisor (docs/recovery.md)", _dead_model, is_workaround=True),
 )

@@ -11,11 +11,19 @@ from pathlib import Path
 import tritonclient.grpc as triton
 
 from parley.launcher.cleanup import new_prefix, remove_left
-from parley.launcher.command import Installation, assemble_backend, build_environment
+from parley.launcher.command import (
+    ADMIN_PROTOCOLS,
+    NO_KEY,
+    Installation,
+    assemble_backend,
+    build_environment,
+)
 from parley.launcher.options import GPU_PROFILE, ServerOptions, choose_ports
 from parley.launcher.processes import find_stubs, kill_session
 
 _MODELS = Path(__file__).with_name("models")
+LOCK = f"--grpc-restricted-protocol={ADMIN_PROTOCOLS}:{NO_KEY}"
+"""That of the launcher."""
 _START_S = 120.0
 _STOP_S = 20.0
 
@@ -90,6 +98,7 @@ class ProbedServer:
             f"--backend-config=python,shm-default-byte-size={options.shm_region_bytes}",
             f"--grpc-port={options.grpc_port}",
             "--grpc-address=127.0.0.1",
+            LOCK,
             "--allow-http=false",
             "--allow-metrics=false",
             "--exit-timeout-secs=5",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,10 @@ from parley_client import connect
 from parley_client.cli.conversation import ScriptedConversation
 from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.cli.script import load_script
+
+sys.path.append(str(ROOT / "tests"))
+
+from plain_servers import plain_server
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
 NEEDED = (
@@ -42,18 +48,32 @@ def words(text):
     return re.findall(r"[a-z']+", text.lower().replace("10", "ten"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def turns(tmp_path_factory):
+@contextmanager
+def launched(folder):
+    """Yields the address of a server that the launcher has started."""
     options = ServerOptions(
         profile=OPEN_PROFILE,
-        state_dir=tmp_path_factory.mktemp("open-call"),
+        state_dir=folder,
         grpc_port=0,
         http_port=0,
         metrics_port=0,
         environment={"PARLEY_MODELS_DIR": str(MODELS_DIR)},
     )
     with EmbeddedServer(options) as server:
-        async with connect(server.endpoints.grpc, tools=DEMO_TOOLS) as call:
+        yield server.endpoints.grpc
+
+
+@contextmanager
+def plain(folder):
+    """Yields the address of a server that the command of docs/plain-triton.md has started."""
+    with plain_server(folder, OPEN_PROFILE, PARLEY_MODELS_DIR=str(MODELS_DIR)) as server:
+        yield server.address
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[launched, plain])
+async def turns(request, tmp_path_factory):
+    with request.param(tmp_path_factory.mktemp("open-call")) as address:
+        async with connect(address, tools=DEMO_TOOLS) as call:
             reports = await ScriptedConversation(call, turn_timeout_s=60.0).run(load_script(SCRIPT).turns)
     return {report.said: report for report in reports}
 

@@ -21,6 +21,7 @@ import psutil
 import pytest
 import tritonclient.grpc as triton
 from leftovers import ANY_PORTS, leftovers, shared_memory_bytes
+from triton_check.lock import index_by_http2, lock_header
 
 from parley.canaries import CanaryError, ask_canaries, call_canaries, profile_models
 from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
@@ -157,48 +158,14 @@ def test_the_administration_protocols_are_closed(client):
         client.get_system_shared_memory_status()
 
 
-def header(name, value):
-    """One HPACK field, in plain: not indexed, not compressed."""
-    return b"".join([b"\0", *(part for text in (name, value) for part in (bytes([len(text)]), text))])
-
-
-def frame(kind, flags, stream, content):
-    return len(content).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + content
-
-
-def index_by_http2(address, *fields):
-    """Ask for the repository's index with header fields that no client library would send."""
-    block = b"".join(
-        header(name, value)
-        for name, value in (
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", b"/inference.GRPCInferenceService/RepositoryIndex"),
-            (b":authority", address.encode()),
-            (b"content-type", b"application/grpc"),
-            (b"te", b"trailers"),
-            *fields,
-        )
-    )
-    host, _, port = address.partition(":")
-    with socket.create_connection((host, int(port)), 10) as connection:
-        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
-        connection.sendall(frame(1, 4, 1, block) + frame(0, 1, 1, b"\0" * 5))
-        received = b""
-        while b"grpc-status" not in received and (piece := connection.recv(4096)):
-            received += piece
-    return received
-
-
 def test_the_lock_of_the_administration_protocols_has_no_key(server):
     """What is in the command line does not open them, however it is sent."""
     flags = psutil.Process(server.pid).cmdline()
     (lock,) = [flag for flag in flags if flag.startswith("--grpc-restricted-protocol=")]
-    name, _, value = lock.partition("=")[2].partition(":")[2].partition("=")
-    full = b"triton-grpc-protocol-" + name.encode()
+    name, value = lock_header(lock)
     address = server.endpoints.grpc
     assert b"expecting header" in index_by_http2(address)
-    refused = index_by_http2(address, (full, value.encode()))
+    refused = index_by_http2(address, (name, value))
     assert b"espeak" not in refused
     assert b"grpc-status" in refused
     host, _, port = server.endpoints.http.partition(":")

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from triton_check import probes
 from triton_check.cli import main
+from triton_check.lock import lock_header
 from triton_check.probes import PROBES, Answer, Probe, run
 from triton_check.server import StartError
 
@@ -34,7 +35,7 @@ class Server:
         self.stopped += 1
 
 
-def ask(answer, server, *, is_workaround=False, rounds=1):
+def ask(answer, server, *, is_workaround=False, rounds=1, least=0):
     async def probe(asked):
         if isinstance(answer, Answer):
             return answer
@@ -45,7 +46,7 @@ def ask(answer, server, *, is_workaround=False, rounds=1):
         raise answer
 
     with asyncio.Runner() as runner:
-        return run(Probe("one", "a reason", probe, is_workaround), server, rounds, runner)
+        return run(Probe("one", "a reason", probe, is_workaround, least), server, rounds, runner)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,22 @@ def test_what_is_relied_on_holds_and_what_is_avoided_is_needed(is_workaround, wo
     }
     assert (found.verdict, found.detail) == (verdicts[is_workaround, works], "seen")
     assert server.stopped == (not works), "the next probe gets a server of its own"
+
+
+@pytest.mark.parametrize(
+    ("works", "rounds", "verdict"),
+    [(True, 299, "undecided"), (True, 300, "not seen"), (False, 20, "needed")],
+)
+def test_a_fault_of_timing_is_absent_only_after_enough_rounds(works, rounds, verdict):
+    found = ask(Answer(works, "seen"), Server(), is_workaround=True, rounds=rounds, least=300)
+    assert found.verdict == verdict
+
+
+def test_the_header_of_the_lock_is_read_from_the_flag():
+    assert lock_header("--grpc-restricted-protocol=a,b:locked:has-no-key=none") == (
+        "locked:has-no-key",
+        "none",
+    )
 
 
 def test_an_error_is_an_answer():
