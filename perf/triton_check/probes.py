@@ -42,7 +42,7 @@ class Finding:
 
     name: str
     verdict: str
-    """``holds`` or ``broken``; of a workaround ``needed`` or ``not seen``; ``undecided`` after too few rounds."""
+    """``holds`` or ``broken``; of a workaround ``needed``, ``not seen`` or ``undecided`` (too few rounds)."""
     detail: str
 
 

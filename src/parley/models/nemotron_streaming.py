@@ -272,7 +272,6 @@ class StreamingModel:
         """Stop the threads and close the clients."""
         self._model.close()
         self._transcribers.close()
-        self._client.close()
 
     def _count(self, event: AsrFallbackEvent) -> None:
         self._model.metrics.recorder.count(
