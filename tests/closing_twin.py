@@ -21,7 +21,11 @@ from tritonclient.grpc import service_pb2
 GRACE_S = 10.0
 CUT = "streams were cut off"
 _REFUSAL = "GRPC server is shutting down and has stopped accepting new requests."
-_OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
 
 
 class Relay(grpc.GenericRpcHandler):

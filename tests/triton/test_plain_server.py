@@ -32,6 +32,7 @@ from plain_servers import STOP_S, page_command, plain_server, twin_command
 SCRIPT = ROOT / "examples" / "conversation.toml"
 WEATHER, STORY, STOP = "what's the weather in paris", "tell me a story", "stop"
 CALLS = 4
+INSTANCES = 2  # of the agent in the profile tiny
 DEADLINE_S = 100.0
 
 
@@ -45,10 +46,15 @@ async def hold_until_closed(address, opened):
     return "lost"
 
 
-async def stop_with_calls(address, stop):
-    """Call ``stop`` with calls open; returns what it returned and how the calls ended."""
+async def stop_with_calls(address, stop, said):
+    """Call ``stop`` with calls open; returns what it returned and how the calls ended.
+
+    ``said``: the server's log. All instances of the agent must have found the endpoint open.
+    """
     opened = asyncio.Semaphore(0)
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+        while said().count("the server is Triton 2.51.0") < INSTANCES:  # noqa: ASYNC110 - of other processes
+            await asyncio.sleep(0.1)
         calls = [group.create_task(hold_until_closed(address, opened)) for _ in range(CALLS)]
         for _ in calls:
             await opened.acquire()
@@ -86,7 +92,7 @@ def test_models_that_the_profile_lacks_refuse_their_requests(server, turns):
 
 
 async def test_plain_server_closes_open_calls_when_it_stops(server, turns):
-    status, reasons = await stop_with_calls(server.address, server.stop)
+    status, reasons = await stop_with_calls(server.address, server.stop, server.said)
     assert reasons == ["shutdown"] * CALLS
     assert status == 0
     assert session_members(server.process.pid) == []
@@ -94,9 +100,9 @@ async def test_plain_server_closes_open_calls_when_it_stops(server, turns):
 
 async def test_calls_end_where_the_endpoint_closes_before_the_server(tmp_path):
     with plain_server(tmp_path, TINY_PROFILE, twin=True) as server:
-        status, reasons = await stop_with_calls(server.address, server.stop)
+        status, reasons = await stop_with_calls(server.address, server.stop, server.said)
         assert reasons == ["shutdown"] * CALLS
-        assert f"0 {CUT}" in server.said()
+        assert f"\n0 {CUT}" in server.said()
         assert status == 0
         assert session_members(server.process.pid) == []
 
@@ -115,10 +121,10 @@ async def test_launched_calls_end_where_the_endpoint_closes_before_the_server(tm
         on_progress=lines.append,
     )
     with server:
-        _, reasons = await stop_with_calls(server.endpoints.grpc, server.stop)
+        _, reasons = await stop_with_calls(server.endpoints.grpc, server.stop, server.log_path.read_text)
         assert reasons == ["shutdown"] * CALLS
         said = server.log_path.read_text()
-        assert f"0 {CUT}" in said, said[-4_000:]
+        assert f"\n0 {CUT}" in said, said[-4_000:]
     assert [line for line in lines if "killed" in line] == []
 
 

@@ -49,6 +49,10 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     # Connections to the same machine need no proxy.
     ("grpc.enable_http_proxy", 0),
+    # A model asks before the server's endpoint is open: its next attempt must not wait for minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
 ]
 
 

@@ -18,7 +18,7 @@ _INTERVAL_S = 0.5
 _AGAIN_S = 0.1
 _REFUSALS = 3
 """In a row: a connection may be renewed."""
-_UNANSWERED = 20
+_UNANSWERED = 100
 """After so many refusals before the first answer the address is taken for wrong."""
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ async def wait_for_closed_endpoint(
     """
     answered, refusals = False, 0
     while not (answered and refusals >= _REFUSALS):
-        await asyncio.sleep(_AGAIN_S if answered and refusals else interval_s)
+        # Soon after the endpoint has opened: one that closes before the first answer is not noticed here.
+        await asyncio.sleep(_AGAIN_S if refusals or not answered else interval_s)
         try:
             version = await read_version(_ANSWER_S)
         except (ModelUnavailableError, ShuttingDownError) as error:
@@ -54,5 +55,6 @@ async def wait_for_closed_endpoint(
             refusals = 0
             if not answered:
                 answered = True
+                _log.info("the server is Triton %s", version)
                 on_version(version)
     _log.info("the server is stopping: its gRPC endpoint is closed")
