@@ -135,7 +135,7 @@ def test_gpu_profile_without_gpu_and_weights_serves_and_names_the_remedy(tmp_pat
         for model in ("kokoro", "qwen3", "t3", "parakeet_encoder"):
             with pytest.raises(CanaryError, match=f"{model} (has no weights|cannot serve) on this server"):
                 CANARIES[model](server.address, 60.0)
-        with pytest.raises(CanaryError, match="unsupported_version: Triton is 2.51.0"):
+        with pytest.raises(CanaryError, match=r"unsupported_version: Triton is 2\.51\.0"):
             CANARIES["voice_agent"](server.address, 60.0)
         said = server.said()
     for model in ("nemotron_streaming", "parakeet_tdt", "qwen3"):
