@@ -18,6 +18,7 @@ from parley_client.errors import CallEndedError
 from parley_client.stages.streams import ModelStream, Requests
 
 MAX_TEXT = 20_000
+_READ_AT_ONCE = 512
 """Characters of one text."""
 
 
@@ -33,6 +34,9 @@ class TextSpan:
 class GrowingText:
     """Cuts a text into segments while it is being written. Its Markdown is not said.
 
+    What was written is read in pieces when a segment is wanted, with other work of the event loop between
+    them: the largest text takes some 100 ms.
+
     Args:
         idle_s: longest wait for more text (seconds).
     """
@@ -43,6 +47,8 @@ class GrowingText:
         self.finished = False
         self._idle_s = idle_s
         self._segmenter = MarkdownSegmenter()
+        self._read = 0  # characters
+        self._ended = False
         self._waiting: deque[TextSpan] = deque()
         self._cut = 0  # characters in segments
         self._changed = asyncio.Event()
@@ -59,7 +65,7 @@ class GrowingText:
         if len(self.text) + len(text) > MAX_TEXT:
             raise InvalidMessageError(f"more than {MAX_TEXT} characters in one text")
         self.text += text
-        self._queue(self._segmenter.push(text))
+        self._changed.set()
 
     @property
     def said(self) -> str:
@@ -72,13 +78,13 @@ class GrowingText:
 
     def finish(self) -> None:
         """End the text; may be called twice."""
-        if not self.finished:
-            self.finished = True
-            self._queue(self._segmenter.finish())
+        self.finished = True
+        self._changed.set()
 
     def drop(self) -> None:
         """End the text, and drop what has not been spoken."""
-        self.finished = True
+        self.finished = self._ended = True
+        self._read = len(self.text)
         self._waiting.clear()
         self._changed.set()
 
@@ -89,22 +95,33 @@ class GrowingText:
             SessionIdleError: nothing was written for too long.
         """
         while not self._waiting:
-            if self.finished:
+            if self._read < len(self.text):
+                piece = self.text[self._read : self._read + _READ_AT_ONCE]
+                self._read += len(piece)
+                self._queue(self._segmenter.push(piece))
+                await asyncio.sleep(0)
+            elif not self.finished:
+                await self._wait_for_more()
+            elif self._ended:
                 return None
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(self._idle_s):
-                    await self._changed.wait()
-            except TimeoutError as error:
-                raise SessionIdleError(f"no more text came within {self._idle_s:g} s") from error
+            else:
+                self._ended = True
+                self._queue(self._segmenter.finish())
         return self._waiting.popleft()
+
+    async def _wait_for_more(self) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(self._idle_s):
+                await self._changed.wait()
+        except TimeoutError as error:
+            raise SessionIdleError(f"no more text came within {self._idle_s:g} s") from error
 
     def _queue(self, segments: list[str]) -> None:
         for text in segments:
             start = self.said.index(text, self._cut)
             self._cut = start + len(text)
             self._waiting.append(TextSpan(start, self._cut, text))
-        self._changed.set()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import itertools
 import logging
-import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -33,7 +32,7 @@ _RETRY_S = 1.0
 _TOMBSTONE_S = 600.0
 """A gateway that has lost a session notices within this time."""
 _CONNECTIONS = 64
-_EPOCH = re.compile(rb"[0-9]{1,15}")
+_EPOCH_DIGITS = 15
 """Lua computes with as many digits exactly."""
 
 # An entry is a hash with the fields `epoch`, `number` and `data`. KEYS[1]: of the session. ARGV[1]: the
@@ -176,7 +175,7 @@ class RedisSessionStore:
         epoch, data = await self._ask(lambda: self._redis.hmget(_PREFIX + name, ["epoch", "data"]))
         if epoch is None or data is None:
             return None
-        if not _EPOCH.fullmatch(epoch):
+        if not epoch.isdigit() or len(epoch) > _EPOCH_DIGITS:
             _log.warning("the store of the sessions has a damaged entry: %s", name)
             return None
         return Entry(int(epoch), data)

@@ -27,6 +27,7 @@ from parley_gateway.apis.realtime.session_config import (
 from parley_gateway.apis.sessions.messages import SessionOptions, ToolsRequest
 from parley_gateway.apis.tokens import TokenRequest
 from parley_gateway.apis.twilio import messages as twilio
+from parley_gateway.apis.voices import VoiceFields
 from parley_gateway.bodies import MAX_FIELD_BYTES, MAX_SMALL_BODY
 
 BODY_BYTES = 1_048_576
@@ -158,6 +159,12 @@ def _transcription(size):
         yield Sent(f"field {name}", body + b"--x--\r\n", FORM)
 
 
+def _voice(size):
+    for name in VoiceFields.__struct_encode_fields__:
+        yield from _form(name.encode(), MAX_FIELD_BYTES)(size)
+    yield Sent("file", _part(b'name="file"; filename="a.wav"', bytes(UPLOADS * size)) + b"--x--\r\n", FORM)
+
+
 def _recording(size):
     for content_type in ("audio/wav", "audio/l16; rate=16000", "application/octet-stream"):
         yield Sent(content_type, bytes(UPLOADS * size), content_type)
@@ -189,6 +196,7 @@ HTTP: dict[tuple[str, str], Callable[[int], object]] = {
     ("POST", "/v1/realtime/calls"): _offers,
     ("POST", "/v1/realtime/calls/{call_id}/hangup"): unread_bodies,
     ("POST", "/v1/audio/transcriptions"): _transcription,
+    ("POST", "/v1/voices"): _voice,
     ("POST", "/v1/audio/speech"): _json(SpeechRequest),
     ("POST", "/v1/chat/completions"): _json(ChatRequest),
     ("POST", "/v1/listen"): _recording,
