@@ -21,7 +21,7 @@ _FIELDS = ("agent/config.py", "agent/user_idle.py", "llm/messages.py", "engines/
 _PROFILES = {"gpu": "config.pbtxt", "open": "configs/open.pbtxt", "tiny": "configs/tiny.pbtxt"}
 _BEGIN = "<!-- settings of voice_agent: written by build/agent_docs.py -->\n"
 _END = "<!-- end of settings of voice_agent -->\n"
-_LONGEST = 36
+_LONGEST = 40
 # Read by functions of their own, or by the model itself.
 _OTHERS = {
     "eagerness": "When a pause ends the user's turn, if a session does not say: eager, normal, patient, off.",
