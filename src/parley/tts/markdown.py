@@ -12,13 +12,15 @@ from parley.tts.text import TextSegmenter
 _LINE_MARKS = re.compile(r"[ \t>#*+=_|:~`\u2022-]*")
 _PREFIX = re.compile(r"(?:[ \t]*(?:>(?![\d=])|(?:[-*+\u2022]|#{1,6})[ \t]+(?:\[[ xX]\][ \t]+)?))*[ \t]*")
 _PREFIX_BEGUN = re.compile(r"[ \t>#*+\u2022\[\]xX-]*")
-_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[^`\n]*(?:\n|$)")
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,}(?!~))[^`\n]*(?:\n|$)")
 _SPACES = re.compile(r"[ \t]*")
 _CLOSING_MARKS = re.compile(r"#+[ \t]*")
 _LABEL = re.compile(r"\[([^\[\]\n]{0,200})(\]?)")
-_TARGET = re.compile(r"\([ \t]*<?[^\s()<>]*(?:\([^\s()]*\)[^\s()]*)*>?(?:[ \t]+\"[^\"\n]*\")?[ \t]*\)")
+_TARGET = re.compile(
+    r"\([ \t]*(?![ \t])<?[^\s()<>]*(?:\([^\s()]*\)[^\s()]*)*>?(?:[ \t]+\"[^\"\n]*\")?[ \t]*\)"
+)
 _TARGET_BEGUN = re.compile(
-    r"\([ \t]*<?[^\s()<>]*(?:\([^\s()]*(?:\)[^\s()]*)?)*>?[ \t]*(?:\"[^\"\n]*\"?[ \t]*)?"
+    r"\([ \t]*(?![ \t])<?[^\s()<>]*(?:\([^\s()]*(?:\)[^\s()]*)?)*>?[ \t]*(?:\"[^\"\n]*\"?[ \t]*)?"
 )
 _REFERENCE = re.compile(r"\[[^\[\]\n]*\]")
 _REFERENCE_BEGUN = re.compile(r"\[[^\[\]\n]*")
@@ -34,7 +36,8 @@ _HTML = re.compile(
 )
 # What is said as it is written. "h" may begin a URL, but not within a word.
 _PLAIN = re.compile(
-    r"(?:[^*_~`|\\!\[\]<#hH\n\u200d-\u3040\ufe00-\ufe0f\U00010000-\U0010ffff]|(?<=[a-zA-Z0-9])[hH])+"
+    r"(?:[^*_~`|\\!\[\]<#hH\n\u200d-\u3040\u3190-\u319f\u31c0-\u31ef\u4dc0-\u4dff\ua490-\ua4cf\ua828-\ua83f"
+    r"\uaa77-\uaa79\ufd40-\ufdff\ufe00-\ufe0f\uffe0-\uffff\U00010000-\U0010ffff]|(?<=[a-zA-Z0-9])[hH])+"
 )
 _HELD = 200
 """Characters of a link's text or an HTML tag that are waited for."""
@@ -177,13 +180,13 @@ class MarkdownFilter:
         line, newline, _ = mark.partition("\n")
         line = line.rstrip(" \t")
         if line and not line.strip(self._fence[0]):
-            if not newline and not self._final:
+            if not newline and not self._final and len(rest) < _HELD:
                 return False
             if len(line) >= len(self._fence):
                 self._skip(len(rest) - len(mark) + mark.find("\n") + 1 if newline else len(rest))
                 self._fence = ""
                 return True
-        elif not line and not newline and not self._final:
+        elif not line and not newline and not self._final and len(rest) < _HELD:
             return False
         self._at_line = False
         return True

@@ -133,7 +133,8 @@ def test_segmenter_cut_text_names_what_is_not_spoken(written, segments, left):
 
 
 @pytest.mark.parametrize(
-    "unit", ["](((", "](aa(aa", "- [ ] ", "> - ", "[x](( ", "|a  ", "<a ", "![", "http", "\n#"]
+    "unit",
+    ["](((", "](aa(aa", "- [ ] ", "> - ", "[x](( ", "|a  ", "<a ", "![", "http", "\n#", "[a](   "],
 )
 @pytest.mark.parametrize("size", [1, 7, 20_000])
 def test_filter_long_runs_of_marks_are_read_at_once_and_alike(unit, size):
@@ -142,3 +143,19 @@ def test_filter_long_runs_of_marks_are_read_at_once_and_alike(unit, size):
     reader = MarkdownFilter()
     said = "".join(reader.push(text[at : at + size]) for at in range(0, len(text), size)) + reader.finish()
     assert said.split() == without_markdown(text).split()
+
+
+def test_filter_line_of_blanks_in_code_is_held_back_no_longer_than_others():
+    reader = MarkdownFilter()
+    said = reader.push("```\ncode\n" + " " * 250 + "x\n```\nAfter. ")
+    assert said.split() == ["code", "x", "After."]
+
+
+@pytest.mark.parametrize("sign", ["\ufffd", "\ufffc", "\u4dc0", "\uffe4", "\U0001f600", "\u2764"])
+def test_filter_signs_without_a_sound_are_left_out(sign):
+    assert without_markdown(f"one {sign} two{sign}").split() == ["one", "two"]
+
+
+@pytest.mark.parametrize("text", ["~" * 60_000 + "`", "`" * 60_000, "[a](" + " " * 60_000])
+def test_filter_long_run_before_another_mark_is_read_at_once(text):
+    assert len(without_markdown(text)) <= len(text)
