@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 from pathlib import Path
 
@@ -90,8 +91,11 @@ class ServedCertificate:
 
 
 def _expiry(pem: bytes) -> float:
-    """When the first certificate of a file that OpenSSL has accepted is no longer valid (Unix time)."""
-    return x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc.timestamp()
+    """When a file's first certificate is no longer valid (Unix time); NaN: it cannot be read."""
+    try:
+        return x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc.timestamp()
+    except ValueError:  # OpenSSL reads "TRUSTED CERTIFICATE" too, and the file may be half written
+        return math.nan
 
 
 def _refuse_password() -> str:

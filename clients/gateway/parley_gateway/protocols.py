@@ -50,7 +50,11 @@ class _Connection(h11.Connection):
         if self.is_held or not self._budget.take():
             self.is_held = True
             return h11.NEED_DATA
-        return super().next_event()
+        event = super().next_event()
+        if isinstance(event, h11.Request | h11.EndOfMessage):
+            # Sixteen headers take as long as an event.
+            self._budget.spend(len(event.headers) // 16)
+        return event
 
 
 class _Flow(FlowControl):
@@ -340,7 +344,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def receive(self) -> Any:
         """The next message; more is read only when everything was parsed."""
-        return await (self.queue.get() if self._is_held else super().receive())
+        message = await self.queue.get()
+        if self.read_paused and not self._is_held and self.queue.empty():
+            self.read_paused = False
+            self.transport.resume_reading()
+        return message
 
     def send_receive_event_to_app(self) -> None:
         """Pass a message on; uvicorn would log a traceback for one that is no UTF-8."""

@@ -169,17 +169,32 @@ class Spool:
             UploadsFullError: there was no memory in time.
         """
         samples = await file.samples()
+        async with self._memory_for(samples.nbytes * _COPIES, file.owner):
+            yield samples
+
+    @asynccontextmanager
+    async def bytes_of(self, file: SpooledFile) -> AsyncIterator[bytes]:
+        """What a client has sent, to be sent to a server; waits for the memory that this takes.
+
+        Raises:
+            UploadsFullError: there was no memory in time.
+        """
+        async with self._memory_for(file.size * (_COPIES + 1), file.owner):
+            yield await file.read(bytes)
+
+    @asynccontextmanager
+    async def _memory_for(self, size: int, owner: str | None) -> AsyncIterator[None]:
         # A recording that needs more than all memory is sent alone.
-        size = min(samples.nbytes * _COPIES, self._settings.memory_bytes)
+        size = min(size, self._settings.memory_bytes)
         try:
             async with asyncio.timeout(self._settings.wait_s):
-                await self._memory.acquire(size, file.owner)
+                await self._memory.acquire(size, owner)
         except TimeoutError as error:
-            raise self.full("too many recordings are being transcribed") from error
+            raise self.full("too many recordings are being sent") from error
         try:
-            yield samples
+            yield
         finally:
-            self._memory.release(size, file.owner)
+            self._memory.release(size, owner)
 
 
 class SpooledFile:

@@ -110,8 +110,9 @@ class _Progress:
 
     def on_line(self, line: str) -> None:
         """Take a line; called by the launcher's threads, too, one at a time."""
-        if self.status is not None:
-            self.status.update(f"Loading the models: {escape(line)}")
+        status = self.status  # the main thread ends it
+        if status is not None:
+            status.update(f"Loading the models: {escape(line)}")
             self._note(line)
         elif self.is_apart:
             self.count_apart += 1

@@ -18,8 +18,8 @@ from parley_client.errors import CallEndedError
 from parley_client.stages.streams import ModelStream, Requests
 
 MAX_TEXT = 20_000
-_READ_AT_ONCE = 512
 """Characters of one text."""
+_READ_AT_ONCE = 512
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
 from hashlib import sha256
@@ -86,8 +87,8 @@ class VoiceRoutes(StageRoute):
                 fields = _read(given)
                 if name != "file":
                     raise InvalidMessageError("the recording is missing: send a form with the field 'file'")
-                recording = await file.read(bytes)
-            voice = await while_connected(request, self._make(slot, prefix, fields, recording))
+                async with self._gateway.spool.bytes_of(file) as recording:
+                    voice = await while_connected(request, self._make(slot, prefix, fields, recording))
         audit("voice_made", principal, voice=voice.voice_id)
         return _answer(_described(voice, principal), 201)
 
@@ -95,8 +96,9 @@ class VoiceRoutes(StageRoute):
         self, slot: ModelSlot, prefix: str, fields: VoiceFields, recording: bytes
     ) -> VoiceSummary:
         # The same request makes the same voice.
-        digest = sha256(msgspec.json.encode(fields) + recording).hexdigest()
-        voice_id = f"{prefix}{digest[:_DIGITS]}"
+        digest = sha256(msgspec.json.encode(fields))
+        await asyncio.to_thread(digest.update, recording)
+        voice_id = f"{prefix}{digest.hexdigest()[:_DIGITS]}"
         with slot.lease() as server:
             async with Voices(server, timeout_s=self._settings.voice_s) as store:
                 own = [voice.voice_id for voice in await store.list() if voice.voice_id.startswith(prefix)]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import h11
 import pytest
@@ -24,6 +24,7 @@ class Turns:
     def __init__(self):
         self.now = 0
         self.events = Counter()
+        self.requests = Counter()
         self._handle = asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self):
@@ -48,6 +49,7 @@ async def turns(monkeypatch):
         event = next_event(connection)
         if connection.our_role is h11.SERVER and event is not h11.NEED_DATA:
             counted.events[counted.now] += 1
+            counted.requests[counted.now] += isinstance(event, h11.Request)
         return event
 
     def count_frame(connection, frame):
@@ -183,3 +185,28 @@ async def test_waiting_readers_go_on_in_order_and_a_few_events_each():
     while len(served) < 43:  # noqa: ASYNC110 - no event reports a turn
         await asyncio.sleep(0)
     assert served == ["a"] * 8 + ["b"] * 3 + ["c"] * 8 + ["a"] * 8 + ["c"] * 8 + ["a"] * 4 + ["c"] * 4
+
+
+@pytest.mark.parametrize("size", [1_000, 3_200, 6_400, 16_000, 60_000])
+async def test_websocket_that_was_held_receives_everything(gateway, size):
+    one = await gateway()
+    count = 640_000 // size
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        silence = Frame(2, bytes(size)).serialize(mask=True)
+        socket.transport.write(silence * count)
+        await socket.send("no JSON")  # behind all audio
+        await receive(socket, "error")
+
+
+async def test_heads_of_many_headers_use_up_the_budget(gateway, turns):
+    one = await gateway()
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 3_000 + b"\r\n"
+    async with AsyncExitStack() as stack:
+        pairs = [await stack.enter_async_context(connected(one)) for _ in range(8)]
+        for _, writer in pairs:
+            writer.write(head)
+        for reader, _ in pairs:
+            assert b" 200 " in await reader.readline()
+    # Each takes more than a turn has.
+    assert max(turns.requests.values()) == 1

@@ -153,8 +153,16 @@ async def test_memory_for_what_is_sent_is_waited_for(tmp_path):
             with pytest.raises(UploadsFullError):
                 async with spool.samples_of(file):
                     pass
+            with pytest.raises(UploadsFullError):
+                async with spool.bytes_of(file):
+                    pass
         async with spool.samples_of(file):  # given back
             pass
+        async with spool.bytes_of(file) as recording:
+            assert len(recording) == 200
+            with pytest.raises(UploadsFullError):
+                async with spool.samples_of(file):
+                    pass
 
 
 async def test_a_recording_beyond_all_memory_is_sent_alone(tmp_path):

@@ -68,9 +68,12 @@ class FakeCommands:
         self.calls = []
         self.audio_samples = 0
         self.start = None
+        self.opened = 0
+        self.is_full = False
 
     def open(self, start):
         self.start = start
+        self.opened += 1
 
     def send_audio(self, samples):
         self.audio_samples += len(samples)

@@ -152,6 +152,15 @@ def test_the_event_after_a_refused_first_update_opens_the_session(make_session):
     assert session.one("session.updated")["session"]["audio"]["output"]["voice"] == "alloy"
 
 
+def test_a_refused_first_update_with_a_full_queue_opens_the_session_anew(make_session):
+    session = make_session(opened=False)
+    wrong = {"type": "realtime", "audio": {"output": {"voice": "nobody"}}}
+    session.send("session.update", event_id="mine", session=wrong)
+    session.commands.is_full = True  # the reader waits for room, which only a call makes
+    assert session.conversation.on_settings_refused(UnsupportedVoiceError("no such voice"))
+    assert (session.commands.opened, session.commands.start.voice) == (2, None)
+
+
 def test_a_refused_session_without_an_update_cannot_be_corrected(make_session):
     session = make_session(opened=False)
     session.send("input_audio_buffer.clear")

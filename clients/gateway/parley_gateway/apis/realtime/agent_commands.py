@@ -48,6 +48,11 @@ class CommandQueue(Generic[_CommandT]):
         """Wait until there is room for what the client's next event may bring."""
         await self._room.wait()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the producer has to wait."""
+        return not self._room.is_set()
+
     async def wait_for_command(self) -> None:
         """Wait until the queue is not empty."""
         await self._filled.wait()
@@ -107,6 +112,11 @@ class AgentCommands:
                 return
             else:
                 return
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client's next event has to wait for the agent."""
+        return self._queue.is_full
 
     async def wait_for_start(self) -> protocol.Start:
         """The options of the call, as soon as :meth:`open` was called."""

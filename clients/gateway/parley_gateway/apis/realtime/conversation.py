@@ -103,7 +103,7 @@ class AgentSettings:
 
         Waits for the answer to the update that opens the agent's session: it may be refused.
         """
-        if self._start is not None and not self._is_open:
+        while self._start is not None and not self._is_open:
             await self._answered.wait()
         if len(self._pending) >= _MAX_PENDING:
             raise ClientEventError("Too many updates at once.", code="too_many_updates")
@@ -164,7 +164,10 @@ class AgentSettings:
         refused = self.on_refused(code)
         if refused[0]:
             self._start = None
-            self._answered.set()
+            if self._commands.is_full:
+                self.open()  # the client's next event is not read before a call takes commands
+            else:
+                self._answered.set()
         return refused
 
     def _answer_unchanged(self) -> None:
