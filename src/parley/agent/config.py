@@ -21,7 +21,7 @@ from parley.runtime.sessions import count_cores, default_sessions
 from parley.turns.settings import EAGERNESSES, Eagerness
 
 NO_TURN_MODEL = "none"
-_NO_GPU = "this machine has no GPU; --model-config-name=open or =tiny serves without one"
+NO_GPU = "this machine has no GPU; --model-config-name=open or =tiny serves without one"
 DEFAULT_SYSTEM_PROMPT = "You are Parley, a friendly voice assistant. Keep answers short."
 OPEN_SYSTEM_PROMPT = (
     "You are Parley, a friendly voice assistant. Answer in one or two short spoken sentences, without lists "
@@ -290,7 +290,7 @@ def _find_absent(parameters: Parameters, asr: Sequence[str], llm: str, tts: Sequ
         for model in engines:
             settings = read_parameters(parameters.repository / model, profile, parameters.environment)
             if settings is not None and settings.text(PLAN_SETTING, "") == "true":
-                absent.setdefault(model, _NO_GPU)
+                absent.setdefault(model, NO_GPU)
         return absent
     plan = find_plan(parameters.environment)
     if plan is not None:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import uuid4
 
-from parley.agent.config import AgentConfig
+from parley.agent.config import NO_GPU, AgentConfig
 from parley.agent.metrics import UNMEASURED, AgentMetrics, SessionOutcome
 from parley.agent.ports import Engines, Outlet
 from parley.agent.resumption import check_resume
 from parley.agent.session import AgentSession
 from parley.agent.validation import check_start
 from parley.errors import (
+    ModelLoadingError,
     ParleyError,
     SessionExistsError,
     SessionNotFoundError,
@@ -213,7 +214,7 @@ class Host:
         if self._stopping:
             raise ShuttingDownError("the server is stopping")
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.with_traceback(None)  # else each adds its frames, with the request
         is_canary = _is_canary(session_id)
         if self._draining and not is_canary:
             raise ShuttingDownError("the server takes no new sessions, because it will stop")
@@ -232,6 +233,8 @@ class Host:
             needed.append((*self._config.tts, *self._config.tts_fallback))
         for models in needed:
             if all(model in self._config.absent_models for model in models):
+                if NO_GPU in {self._config.absent_models[model] for model in models}:
+                    raise ModelLoadingError(f"{', '.join(models)} cannot be used: {NO_GPU}")
                 have = "has" if len(models) == 1 else "have"
                 raise WeightsNotFoundError(
                     f"{', '.join(models)} {have} no weights on this server, whose log has the remedy"

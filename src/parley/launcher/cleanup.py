@@ -14,6 +14,7 @@ import itertools
 import os
 import re
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -62,8 +63,11 @@ def protect_regions(prefix: str, folder: Path = SHARED_MEMORY) -> None:
     this can read it until the server ends.
     """
     for path in folder.glob(f"{prefix}*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mode & 0o077:
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            # Other users may make files and links of this name; in a sticky folder they cannot replace these.
+            is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+            if is_own and found.st_mode & 0o077:
                 path.chmod(0o600)
 
 

@@ -437,6 +437,6 @@ def _check_once(names: Sequence[str], kind: str) -> None:
 def _record_storage(metrics: MetricsRecorder) -> None:
     """Record what is free of the folders without which models fail: shared memory and temporary files."""
     for folder in ("/dev/shm", tempfile.gettempdir()):  # noqa: S108 - looked at, not written to
-        with suppress(OSError):
+        with suppress(OSError, ZeroDivisionError):  # a file system without a limit has no size
             usage = shutil.disk_usage(folder)
             metrics.set(STORAGE, usage.free / usage.total, folder=folder)

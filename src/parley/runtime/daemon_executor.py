@@ -73,6 +73,8 @@ class DaemonExecutor(ThreadPoolExecutor):
         with self._lock:
             call = self._next()
             if call is None:
+                if self._is_closed:  # no call is left, or this was the mark of the end
+                    return False
                 self._idle += 1
         if call is None:
             call = self._calls.get()

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parley.errors import ModelLoadingError
+from parley.errors import ModelLoadingError, NotInProfileError
 from parley.runtime import gpu_memory
 
 PLANS_FILE = Path(__file__).with_name("gpu_plans.toml")
@@ -28,7 +28,7 @@ _NONE = "none"
 _GIB = 1 << 30
 
 
-class NotPlannedError(ModelLoadingError):
+class NotPlannedError(NotInProfileError):
     """The memory plan of this machine's GPU has no memory for a model."""
 
 

@@ -7,6 +7,7 @@ example) are never held up by those before them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -291,7 +292,8 @@ class Heartbeat:
         now = time.monotonic()
         if self._path is not None and now - self._touched_at >= self._interval_s:
             self._touched_at = now
-            self._path.touch(mode=0o600)
+            with contextlib.suppress(OSError):  # the launcher then takes the process for one that hangs
+                self._path.touch(mode=0o600)
 
     async def run(self) -> None:
         """Note that the loop turns, for ever; returns at once if no launcher reads it."""

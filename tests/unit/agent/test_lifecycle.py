@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from agent_fakes import SILENCE, FakeCall, FakeOutlet, says, utterance
 
-from parley.agent.config import AgentConfig, AgentDeadlines
+from parley.agent.config import NO_GPU, AgentConfig, AgentDeadlines
 from parley.agent.host import Incoming
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import (
@@ -327,6 +327,26 @@ async def test_without_an_engine_that_it_needs_the_agent_says_so(model):
         call.outlet.of(ErrorEvent)[0].message
         == f"{name} has no weights on this server, whose log has the remedy"
     )
+
+
+async def test_refusal_without_a_gpu_names_the_gpu_and_the_profiles_that_need_none():
+    call = FakeCall(AgentConfig(absent_models={AgentConfig().llm: NO_GPU}))
+    await call.start(microphone=False)
+    assert call.outlet.codes == ["model_loading_failed"]
+    assert "no GPU; --model-config-name=open" in call.outlet.of(ErrorEvent)[0].message
+
+
+async def test_refused_sessions_leave_nothing_in_the_refusal():
+    call = FakeCall()
+    refusal = UnsupportedVersionError("Triton is 2.51.0")
+    call.host.refuse(refusal)
+    for number in range(5):
+        start = Incoming(f"{call.id}-{number}", message=encode(Start()), start=True)
+        call.host.handle(start, FakeOutlet())
+    frames, trace = 0, refusal.__traceback__
+    while trace is not None:
+        frames, trace = frames + 1, trace.tb_next
+    assert frames <= 3
 
 
 @pytest.mark.parametrize(("output", "codes"), [("audio", ["weights_not_found"]), ("text", [])])

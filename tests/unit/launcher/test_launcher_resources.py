@@ -161,6 +161,15 @@ def test_regions_of_a_server_are_for_its_user_only(tmp_path):
     assert (mine.stat().st_mode & 0o777, other.stat().st_mode & 0o777) == (0o600, 0o644)
 
 
+def test_protection_of_regions_follows_no_link(tmp_path):
+    prefix = cleanup.new_prefix()
+    target = tmp_path / "target"
+    target.touch(mode=0o644)
+    (tmp_path / f"{prefix}link").symlink_to(target)
+    cleanup.protect_regions(prefix, tmp_path)
+    assert target.stat().st_mode & 0o777 == 0o644
+
+
 def test_the_need_for_shared_memory_follows_the_profiles_instances(repository):
     tiny = ServerOptions(model_repository=repository, profile="tiny", shm_region_bytes=1 << 20)
     gpu = ServerOptions(model_repository=repository, profile="gpu", shm_region_bytes=1 << 20)

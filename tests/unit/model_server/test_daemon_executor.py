@@ -80,6 +80,20 @@ def test_shutdown_cancels_what_waits_and_takes_no_more():
     assert running.result(10)
 
 
+def test_shutdown_ends_threads_that_are_busy_then():
+    executor = DaemonExecutor(4, "busy")
+    go, began = threading.Event(), threading.Barrier(5)
+    running = [executor.submit(lambda: (began.wait(10), go.wait(10))) for _ in range(4)]
+    began.wait(10)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("busy")]
+    executor.shutdown()
+    go.set()
+    assert len(threads) == len([future.result(10) for future in running]) == 4
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
 def test_a_call_that_never_returns_does_not_keep_the_process():
     done = subprocess.run(
         [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=False
