@@ -136,7 +136,9 @@ async def test_a_text_is_spoken_while_it_is_written_and_stopped(stages):
         first = await anext(speech)
         assert first.words[0].text == "Hello"
         await speech.abort()
-        assert len([piece async for piece in speech]) <= 2
+        # What was on its way still comes, and nothing of the text that was not finished.
+        rest = [word.text for piece in [piece async for piece in speech] for word in piece.words]
+        assert rest in ([], ["there."])
 
 
 async def test_what_is_spoken_can_be_heard(stages, clips):

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
-from tritonclient import http
+from tritonclient import grpc
 
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.engines.parakeet import ParakeetRecognizer
@@ -145,12 +145,12 @@ async def test_24_minutes_are_heard_with_bounded_memory_and_nobody_waits_for_the
     assert peak - before < 400 * MEGABYTE
 
 
-async def test_any_client_can_ask_over_http(server, clips):
-    client = http.InferenceServerClient(server.endpoints.http)
+async def test_any_client_of_triton_can_ask(server, clips):
+    client = grpc.InferenceServerClient(server.endpoints.grpc)
     text, audio = clips[0]
     inputs = [
-        http.InferInput("AUDIO", [1, len(audio)], "INT16"),
-        http.InferInput("REQUEST", [1, 1], "BYTES"),
+        grpc.InferInput("AUDIO", [1, len(audio)], "INT16"),
+        grpc.InferInput("REQUEST", [1, 1], "BYTES"),
     ]
     inputs[0].set_data_from_numpy(audio[None])
     inputs[1].set_data_from_numpy(struct_tensor(TranscribeRequest(words=False), batched=True))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import httpx2
 
 from chatterbox.test_voice_enrollment import as_file, speech
@@ -29,12 +27,10 @@ async def test_a_voice_is_made_used_by_its_owner_alone_and_deleted(
         }
     )
     anna, ben = ({"Authorization": f"Bearer {key.secret}"} for key in keys.values())
-    # A thread: tritonserver's answers take seconds with random weights.
-    async with running(settings) as gateway:
-        client = httpx2.Client(base_url=gateway.url, timeout=120)
+    async with running(settings) as gateway, httpx2.AsyncClient(base_url=gateway.url, timeout=120) as client:
 
         async def ask(method, path, headers, **more):
-            return await asyncio.to_thread(client.request, method, path, headers=headers, **more)
+            return await client.request(method, path, headers=headers, **more)
 
         recording = as_file(speech(9.0), kind="FLAC")
         fields = {"name": "Anna", "languages": "en"}
@@ -54,7 +50,7 @@ async def test_a_voice_is_made_used_by_its_owner_alone_and_deleted(
         body = {"model": "chatterbox", "input": "Hello there.", "voice": voice, "response_format": "pcm"}
         spoken = await ask("POST", "/v1/audio/speech", anna, json=body)
         assert spoken.status_code == 200
-        assert len(spoken.content) > 24_000 / 2
+        assert len(spoken.content) > 2_000, "of any length, as the weights are random"
         refused = await ask("POST", "/v1/audio/speech", ben, json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_voice")
         assert voice not in (await ask("GET", PATH, ben)).text
@@ -62,4 +58,3 @@ async def test_a_voice_is_made_used_by_its_owner_alone_and_deleted(
 
         assert (await ask("DELETE", f"{PATH}/{voice}", anna)).status_code == 204
         assert list(voices_folder.glob(f"{voice}.*")) == []
-        client.close()
