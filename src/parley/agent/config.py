@@ -14,9 +14,9 @@ from parley.engines.weight_files import find_absent_weights
 from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
 from parley.runtime.gpu_memory import lacks_gpu
-from parley.runtime.gpu_plan import PLAN_SETTING, find_plan
+from parley.runtime.gpu_plan import GPU_PROFILE, PLAN_SETTING, find_plan
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
-from parley.runtime.repository import GPU_PROFILE, read_parameters
+from parley.runtime.repository import read_parameters
 from parley.runtime.sessions import count_cores, default_sessions
 from parley.turns.settings import EAGERNESSES, Eagerness
 

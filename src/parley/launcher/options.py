@@ -14,12 +14,12 @@ import psutil
 import parley
 from parley.launcher.errors import PortBusyError
 from parley.launcher.tls import ServerTls
-from parley.runtime import repository
+from parley.runtime import gpu_plan
 from parley.runtime.gpu_loading import START_TIMEOUT_S
 
 ROOT = Path(parley.__file__).resolve().parents[2]
 """The checkout: ``scripts/serve`` and the tests work on it."""
-GPU_PROFILE = repository.GPU_PROFILE
+GPU_PROFILE = gpu_plan.GPU_PROFILE
 """The profile whose configurations are each model's ``config.pbtxt``."""
 TINY_PROFILE = "tiny"
 """The profile whose weights are part of the project: tests and measurements run on it."""

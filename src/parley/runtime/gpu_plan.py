@@ -17,6 +17,8 @@ from parley.errors import ModelLoadingError, NotInProfileError
 from parley.runtime import gpu_memory
 
 PLANS_FILE = Path(__file__).with_name("gpu_plans.toml")
+GPU_PROFILE = "gpu"
+"""The profile whose configurations are each model's ``config.pbtxt``."""
 GPU_CLASS_VARIABLE = "PARLEY_GPU_CLASS"
 """Name of a class, ``auto`` (the default) or ``none``."""
 PLAN_SETTING = "memory_plan"

@@ -9,10 +9,8 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from parley.runtime.gpu_plan import GPU_PROFILE
 from parley.runtime.parameters import Parameters
-
-GPU_PROFILE = "gpu"
-"""The profile whose configurations are each model's ``config.pbtxt``."""
 
 
 def config_path(folder: Path, profile: str) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parley.runtime.repository import GPU_PROFILE
+from parley.runtime.gpu_plan import GPU_PROFILE
 
 _NAME = "tritonserver"
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}  # noqa: S104 - what clients connect to

@@ -137,13 +137,19 @@ def test_a_text_over_which_it_fails_again_is_refused_from_then_on(started):
 
 
 def test_a_text_that_is_computed_without_an_end_is_refused_too(started):
-    process = started(timeout_s=0.5, attempts=Attempts(9, waits_s=(0.0,)))
-    for _ in range(2):
-        with pytest.raises(InferenceError, match="does not answer"):
+    process = started(timeout_s=0.5, attempts=Attempts(99, waits_s=(0.0,)))
+    late, refusal = 0, None
+    # A process that the machine held up meanwhile is not to blame: that time does not count.
+    while refusal is None and late < 30:
+        try:
             say_soon(process, "compute")
-        say_soon(process, "hola")
-    with pytest.raises(InvalidInputError, match="2 times"):
-        say(process, "compute")
+        except InvalidInputError as error:
+            refusal = error
+        except InferenceError:
+            late += 1
+            say_soon(process, "hola")
+    assert late >= 2
+    assert "2 times" in str(refusal)
 
 
 def test_a_process_that_is_held_up_is_waited_for(started):
