@@ -40,7 +40,11 @@ def another_call(gateway, key):
     ("flags", "state", "text"),
     [
         (["--disable-audio-input"], "none", "No microphone was found."),
-        (["--use-fake-device-for-media-stream", "--deny-permission-prompts"], "refused", "is refused."),
+        (
+            ["--use-fake-device-for-media-stream", "--deny-permission-prompts"],
+            "refused",
+            "The browser refuses the microphone.",
+        ),
     ],
 )
 def test_without_a_microphone_one_can_type(gateway, open_page, flags, state, text):
