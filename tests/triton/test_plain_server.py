@@ -37,7 +37,7 @@ DEADLINE_S = 100.0
 
 
 async def hold_until_closed(address, opened):
-    """Hold a call in which nobody speaks until the server ends it; returns how it ended."""
+    """Hold a silent call until the server ends it; returns how it ended."""
     async with connect(address, resume=False) as call:
         opened.release()
         async for event in call:

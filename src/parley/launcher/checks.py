@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import parley
+from parley.canaries.asking import AGENT
 from parley.errors import ModelLoadingError
 from parley.launcher.errors import LauncherSettingsError, ToolsFileError
 from parley.launcher.models import model_folders, model_names
@@ -18,8 +19,6 @@ from parley.logs import read_log_format
 from parley.runtime.names import suggest_name
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_config_file, read_parameters
-
-_AGENT = "voice_agent"
 
 _READERS = ("text", "choice", "boolean", "names", "integer", "number", "variable")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -45,9 +44,9 @@ def check_agent_models(
     """
     loaded = [folder.name for folder in model_folders(options)]
     parameters = read_parameters(
-        options.model_repository / _AGENT, options.profile, {**inherited, **options.environment}
+        options.model_repository / AGENT, options.profile, {**inherited, **options.environment}
     )
-    if parameters is None or _AGENT not in loaded:
+    if parameters is None or AGENT not in loaded:
         return
     from parley.agent.config import NO_TURN_MODEL, AgentConfig  # noqa: PLC0415 - only where there is an agent
     from parley.engines.registry import (  # noqa: PLC0415
@@ -75,7 +74,7 @@ def check_agent_models(
         if unknown or not {*named, *others} & set(possible):
             variable = parameters.variable(setting)
             source = (
-                variable if parameters.environment.get(variable) else f"the parameter {setting} of {_AGENT}"
+                variable if parameters.environment.get(variable) else f"the parameter {setting} of {AGENT}"
             )
             wanted = (unknown or named)[0]
             why = (left_out or {}).get(wanted, "")
@@ -108,10 +107,10 @@ def check_tools_file(options: ServerOptions, inherited: Mapping[str, str]) -> No
     Raises:
         ToolsFileError: the file, or the environment that its headers need, is not usable.
     """
-    if options.load_models and _AGENT not in options.load_models:
+    if options.load_models and AGENT not in options.load_models:
         return
     parameters = read_parameters(
-        options.model_repository / _AGENT, options.profile, {**inherited, **options.environment}
+        options.model_repository / AGENT, options.profile, {**inherited, **options.environment}
     )
     if parameters is None or not (file := parameters.text("tools_file", "")):
         return

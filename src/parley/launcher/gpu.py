@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from parley.canaries.asking import AGENT
 from parley.errors import ModelLoadingError
 from parley.launcher.errors import LauncherSettingsError
 from parley.launcher.models import model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions
 from parley.runtime.gpu_plan import GPU_CLASS_VARIABLE, Gpu, GpuPlan, find_gpu, find_plan
 
-_AGENT = "voice_agent"
 _FOREIGN_SHARE = 0.05
 """Of the memory, in use before any model has loaded: what the plans leave free."""
 
@@ -47,8 +47,8 @@ def follow_plan(options: ServerOptions, plan: GpuPlan) -> tuple[ServerOptions, s
     names = [folder.name for folder in model_folders(options)]
     left = [name for name in names if name in plan.without]
     without = f"; left out, no memory for them: {', '.join(left)}" if left else ""
-    sessions = plan.settings.get(_AGENT, {}).get("max_sessions", "as configured")
-    line = f"memory plan {plan.name}: {sessions} sessions for each instance of {_AGENT}{without}"
+    sessions = plan.settings.get(AGENT, {}).get("max_sessions", "as configured")
+    line = f"memory plan {plan.name}: {sessions} sessions for each instance of {AGENT}{without}"
     environment = {**options.environment, GPU_CLASS_VARIABLE: plan.name}
     models = tuple(name for name in names if name not in left) if left else options.load_models
     return dataclasses.replace(options, load_models=models, environment=environment), line

@@ -14,6 +14,7 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
+from parley.canaries.asking import AGENT
 from parley.engines.weight_files import absence_of_weights
 from parley.launcher.errors import LauncherSettingsError, SetupIncompleteError, StartInterruptedError
 from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE, ServerOptions
@@ -28,7 +29,6 @@ _GUIDE = re.compile(r"docs/[\w-]+\.md")
 # Triton waits for it without end.
 _UNSAFE = re.compile(r"[\s\"'`$&|;<>()*?!#~{}\[\]\\]")
 
-_AGENT = "voice_agent"
 _ELSEWHERE = "the agent's language model is elsewhere"
 _ENSEMBLE = "ensemble"
 PROGRAM = ROOT / "scripts/fetch_models"
@@ -135,7 +135,7 @@ def leave_out_absent(
 
 def _unused_chat_models(options: ServerOptions, environment: Mapping[str, str]) -> Collection[str]:
     """The language models of this server, if its agent asks one elsewhere."""
-    parameters = read_parameters(options.model_repository / _AGENT, options.profile, environment)
+    parameters = read_parameters(options.model_repository / AGENT, options.profile, environment)
     if parameters is None:
         return ()
     from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT  # noqa: PLC0415 - only where there is an agent

@@ -176,7 +176,7 @@ ABORTED = Completed(finish_reason="abort", prompt_tokens=7, cached_tokens=3, com
 
 
 class AbortedChat(Chat):
-    """Reports its usage when it is told to stop."""
+    """Reports its usage when it is aborted."""
 
     async def answer(self, message):
         async for output in super().answer(message):
