@@ -99,11 +99,11 @@ test-cpus: setup ## Run the numeric tests with the libraries' code for other pro
 	@$(PY) tests/cpus.py $(ARGS)
 
 test-kernels: setup-kernels ## Run the tests of GPU kernels, in the compiler's interpreter without a GPU
-	@.venv-kernels/bin/python -m pytest -c tests/kernels/pytest.ini tests/kernels $(REPORTING) $(ARGS)
+	@.venv-export/bin/python -m pytest -c tests/kernels/pytest.ini tests/kernels $(REPORTING) $(ARGS)
 
 test-deploy: setup setup-deploy ## Render the Helm chart with many values, and check it against schemas and policies
 	@$(PYTHON3) scripts/setup --prometheus
-	@.venv-deploy/bin/python -m pytest -c tests/deploy/pytest.ini tests/deploy $(REPORTING) $(ARGS)
+	@.venv-tools/bin/python -m pytest -c tests/deploy/pytest.ini tests/deploy $(REPORTING) $(ARGS)
 
 test-triton: setup ## Run the tests against the real server
 	@$(PYTHON3) scripts/setup --redis
@@ -258,7 +258,7 @@ lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest 
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .venv-load .venv-deploy .venv-phoenix .venv-images .venv-packing .cache .server \
+	rm -rf .venv .venv-export .venv-frameworks .venv-tools .venv-phoenix .cache .server \
 	    .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/parity/*/.pytest_cache
 
 # Ctrl-C is no error for make to report.

@@ -1,6 +1,6 @@
 """Rewrite a cache-aware streaming export for sherpa-onnx, an independent runtime.
 
-    .venv-peers/bin/python build/export_sherpa.py models/tiny-nemotron-streaming out/sherpa --look-ahead 1
+    .venv-export/bin/python build/export_sherpa.py models/tiny-nemotron-streaming out/sherpa --look-ahead 1
 
 sherpa-onnx needs the prediction and the joint network in two files, and the sizes of everything as
 metadata of the encoder (``online-transducer-nemo-model.cc``). The networks themselves stay as they

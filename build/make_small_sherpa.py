@@ -1,6 +1,6 @@
 """Make small networks as sherpa-onnx packs them, and note what sherpa-onnx makes of recordings with them.
 
-    .venv-peers/bin/python build/make_small_sherpa.py
+    .venv-export/bin/python build/make_small_sherpa.py
 
 Writes ``tests/data/sherpa_onnx``: for each family a folder with the files that sherpa-onnx takes, and
 ``expected.json`` with its tokens and their times for a few of the recordings in ``tests/data/asr_eval``. The

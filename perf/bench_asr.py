@@ -47,7 +47,7 @@ from parley_client.cli.view import make_console
 
 MODEL = ROOT / "models" / "tiny-nemotron-streaming"
 CLIPS = ROOT / "tests" / "data" / "asr_eval"
-PEERS = ROOT / ".venv-peers" / "bin"
+PEERS = ROOT / ".venv-export" / "bin"
 WORK = ROOT / "out" / "bench-asr"
 REAL_SIZE = ROOT / "out" / "real-size"
 RAIL = "nemotron_streaming"
@@ -86,8 +86,8 @@ def main() -> int:
         if args.real_size:
             measured["real_size"] = _real_size(console)
             wanted = set()
-        if wanted and not (PEERS / "python").exists():
-            console.print("bench-asr: .venv-peers is missing: use `make bench-asr`", style="red")
+        if wanted and not (PEERS / "sherpa-onnx").exists():
+            console.print("bench-asr: sherpa-onnx is missing: use `make bench-asr`", style="red")
             return 1
         clips = [soundfile.read(path, dtype="int16")[0] for path in _clips()]
         if wanted:

@@ -26,7 +26,7 @@ from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
 from parley_client.cli.view import make_console
 from parley_client.errors import AudioFileError, ClientError, OutputClosedError
 
-LOCUST = ROOT / ".venv-load" / "bin" / "locust"
+LOCUST = ROOT / ".venv-frameworks" / "bin" / "locust"
 _LOCUSTFILE = ROOT / "perf" / "locustfile.py"
 _TINY_RECORDINGS = ROOT / "tests" / "data" / "conversation"
 _RECORDINGS = ROOT / "tests" / "data" / "open_conversation"
@@ -189,7 +189,7 @@ def _run(args: argparse.Namespace, addresses: Mapping[str, str], console: Consol
         ClientError: it failed.
     """
     if not LOCUST.exists():
-        raise ClientError(".venv-load is missing: use `make load`")
+        raise ClientError(".venv-frameworks is missing: use `make load`")
     args.out.mkdir(parents=True, exist_ok=True)
     for old in args.out.glob(f"{NAME}_*.csv"):
         old.unlink()

@@ -94,13 +94,13 @@ FRAMEWORKS = Environment(
     javascript="tests/frameworks/js",
 )
 KERNELS = Environment(
-    ".venv-kernels", ("kernels.txt",), (), "import numpy, pytest, torch, triton", project=False
+    EXPORT.name, ("kernels.txt",), (), "import numpy, pytest, torch, triton", project=False
 )
 PEERS = Environment(
-    ".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False
+    EXPORT.name, ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False
 )
 LOAD = Environment(
-    ".venv-load",
+    FRAMEWORKS.name,
     ("load.txt",),
     (),
     "from gevent import monkey\n"
@@ -108,8 +108,10 @@ LOAD = Environment(
     "import grpc.experimental.gevent, locust, parley_client, tritonclient.grpc, websocket",
     torch=False,
 )
+# What is beside the models, a lock for each purpose; the locks agree in their versions.
+_TOOLS = ".venv-tools"
 DEPLOY = Environment(
-    ".venv-deploy",
+    _TOOLS,
     ("deploy.txt",),
     (),
     "import helm_python, jsonschema, kubernetes_validate, pytest, yaml",
@@ -120,12 +122,11 @@ DEPLOY = Environment(
 PHOENIX = Environment(
     ".venv-phoenix", ("phoenix.txt",), (), "import phoenix.server.main", project=False, torch=False
 )
-
 IMAGES = Environment(
-    ".venv-images", ("images.txt",), (), "import compose, cyclonedx.model.bom", project=False, torch=False
+    _TOOLS, ("images.txt",), (), "import compose, cyclonedx.model.bom", project=False, torch=False
 )
 PACKING = Environment(
-    ".venv-packing", ("packing.txt",), (), "import cyclonedx.model.bom", project=False, torch=False
+    _TOOLS, ("packing.txt",), (), "import cyclonedx.model.bom", project=False, torch=False
 )
 # In an image packages are one layer, and Parley itself, which changes more often, is another one.
 IMAGE_GATEWAY = Environment(
@@ -405,7 +406,7 @@ def _lock_options() -> dict[str, tuple[str, ...]]:
         "project": (*wheels, "--no-emit-package=packaging"),
         "packing": wheels[1:2],
         "images": (),
-        "serve-gpu": ("--only-binary=:all:", "--override=overrides-gpu.txt"),
+            "serve-gpu": ("--only-binary=:all:", "--override=overrides-gpu.txt"),
     }
     return {
         name: (*(on_gpu if name == "serve-gpu" else serving), *common, *extra)

@@ -224,12 +224,12 @@ def main(argv: list[str] | None = None) -> int:
     what.add_argument("--talk", action="store_true", help="with the packages for the microphone")
     what.add_argument("--export", action="store_true", help="make .venv-export (training, export) instead")
     what.add_argument(
-        "--peers", action="store_true", help="make .venv-peers (programs to compare with) instead"
+        "--peers", action="store_true", help="install what `make bench-asr` compares with, in .venv-export"
     )
     what.add_argument(
         "--kernels",
         action="store_true",
-        help="make .venv-kernels (the Triton compiler that GPU kernels are tested with) instead",
+        help="install the Triton compiler, with which GPU kernels are tested, in .venv-export",
     )
     what.add_argument(
         "--frameworks",
@@ -237,25 +237,25 @@ def main(argv: list[str] | None = None) -> int:
         help="make .venv-frameworks (what the plugins and the gateway are tested with) instead",
     )
     what.add_argument(
-        "--load", action="store_true", help="make .venv-load (locust, for load from many callers) instead"
+        "--load", action="store_true", help="install locust, for `make load`, in .venv-frameworks"
     )
     what.add_argument(
         "--deploy",
         action="store_true",
-        help="make .venv-deploy (Helm's engine and Kubernetes' schemas, for the tests of deploy/) instead",
+        help="install Helm's engine and Kubernetes' schemas, for the tests of deploy/, in .venv-tools",
     )
     what.add_argument(
         "--phoenix",
         action="store_true",
-        help="make .venv-phoenix (Arize Phoenix, in which `make observe` shows traces) instead",
+        help="install Arize Phoenix, in which `make observe` shows traces, in .venv-phoenix",
     )
     what.add_argument(
         "--images",
         action="store_true",
-        help="make .venv-images (what images and the compose file are checked with) instead",
+        help="install what images and the compose file are checked with, in .venv-tools",
     )
     what.add_argument(
-        "--packing", action="store_true", help="make .venv-packing (what writes an image's SBOM) instead"
+        "--packing", action="store_true", help="install what writes an image's SBOM, in .venv-tools"
     )
     what.add_argument(
         "--image",

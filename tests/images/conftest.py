@@ -13,7 +13,7 @@ from containers import ROOT, TAG, Container, Network, build, make_base
 
 PROGRAMS = ("buildah", "crun", "debootstrap", "ip", "nginx", "openssl", "podman", "redis-server", "runc")
 COMPOSE = ROOT / "deploy" / "compose"
-TOOLS = ROOT / ".venv-images" / "bin"
+TOOLS = ROOT / ".venv-tools" / "bin"
 
 
 @pytest.fixture(scope="session")

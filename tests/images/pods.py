@@ -37,7 +37,7 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's own name for it
 def render(name, values):
     """The chart's objects, by Helm's own engine."""
     done = subprocess.run(
-        [ROOT / ".venv-deploy" / "bin" / "python", "-c", _RENDER],
+        [ROOT / ".venv-tools" / "bin" / "python", "-c", _RENDER],
         input=json.dumps({"name": name, "values": values}),
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "deploy")},
         capture_output=True,

@@ -20,7 +20,7 @@ WAYS = ("grpc", "websocket")
 
 @pytest.fixture(scope="module", autouse=True)
 def locust():
-    """.venv-load, which is made unless it is there."""
+    """.venv-frameworks, which is made unless it is there."""
     subprocess.run([sys.executable, ROOT / "scripts" / "setup", "--load"], check=True, timeout=SETUP_S)
 
 
