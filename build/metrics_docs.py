@@ -10,7 +10,7 @@ from parley.llm.engine_metrics import ENGINE_FAMILIES
 from parley.metrics import DROPPED, Family
 from parley.models.chatterbox import NOT_NORMALIZED
 from parley.models.nemotron_streaming import ASR_FALLBACKS
-from parley.triton.model_control import RESTARTS
+from parley.triton.model_control import DEAD_INSTANCES, RESTARTS
 from parley.triton.model_metrics import MODEL_FAMILIES
 from parley.tts.espeak_phonemes.client import PHONEME_RESTARTS
 from parley_gateway.metrics import Metrics
@@ -29,6 +29,7 @@ def sections() -> dict[str, list[Row]]:
         NOT_NORMALIZED,
         PHONEME_RESTARTS,
         *RESTARTS,
+        DEAD_INSTANCES,
         DROPPED,
     )
     return {

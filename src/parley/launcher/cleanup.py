@@ -56,19 +56,25 @@ def remove_regions(prefix: str, folder: Path = SHARED_MEMORY) -> list[Path]:
     return found
 
 
-def protect_regions(prefix: str, folder: Path = SHARED_MEMORY) -> None:
+def protect_regions(prefix: str, folder: Path = SHARED_MEMORY) -> int:
     """Keep other users of the machine from opening the regions of a server, which hold audio and texts.
 
     Triton makes them readable by all, whatever the umask is. A program that opens one in the moment before
     this can read it until the server ends.
+
+    Returns:
+        How many regions there are.
     """
+    number = 0
     for path in folder.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             found = path.lstat()
             # Other users may make files and links of this name; in a sticky folder they cannot replace these.
             is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+            number += is_own
             if is_own and found.st_mode & 0o077:
                 path.chmod(0o600)
+    return number
 
 
 def remove_left(prefix: str) -> None:

@@ -40,6 +40,7 @@ from parley.triton.model_control import (
     ControlRequest,
     CountRestarts,
     Load,
+    ShowDeadInstances,
     Unload,
     receive_all,
 )
@@ -101,6 +102,14 @@ class ModelControl:
             ControlError: they were not added.
         """
         self._ask(CountRestarts(model, reason, number), _SHORT_S)
+
+    def show_dead_instances(self, number: int) -> None:
+        """Set the gauge on the metrics page.
+
+        Raises:
+            ControlError: it was not set.
+        """
+        self._ask(ShowDeadInstances(number), _SHORT_S)
 
     def _ask(self, request: ControlRequest, timeout_s: float) -> None:
         message = msgspec.json.encode(request)

@@ -19,6 +19,7 @@ from google.protobuf import json_format
 from parley.canaries import CanaryCall, ServerAddress
 from parley.launcher.control import ControlError, ModelControl, occupy_dead_slots
 from parley.launcher.restarts import (
+    DEAD_INSTANCES,
     DIED,
     NOT_RESTORED,
     SET_BACK,
@@ -91,12 +92,17 @@ class SupervisedServer(Protocol):
         """The server's exit status, or None while it runs."""
         ...
 
-    def protect_memory(self) -> None:
-        """Keep other users from the shared memory of new processes."""
+    def protect_memory(self) -> int:
+        """Keep other users from the shared memory of new processes; returns the number of regions."""
         ...
 
     def model_config(self, model: str) -> Any:
         """The ``ModelConfig`` that a model was started with."""
+        ...
+
+    @property
+    def drain_file(self) -> Path | None:
+        """Asks the server to drain; None: it cannot be drained."""
         ...
 
     def restart(self) -> None:
@@ -176,12 +182,20 @@ class ModelReloader:
         except ControlError as error:
             _log.warning("a restart was not counted on the metrics page: %s", error)
 
+    def show_dead_instances(self, number: int) -> None:
+        """Set the gauge of the metrics page."""
+        try:
+            self._server.control.show_dead_instances(number)
+        except ControlError as error:
+            _log.warning("the number of dead instances is not on the metrics page: %s", error)
+
     def show_counters(self, models: Collection[str]) -> None:
         """Set every counter to zero: one that first appears with a restart shows no increase."""
         control = self._server.control
         names = [(model, reason) for model in models for reason in _PROCESS_REASONS]
-        names += [("", reason) for reason in (*_PROCESS_REASONS, SET_BACK, NOT_RESTORED)]
+        names += [("", reason) for reason in (*_PROCESS_REASONS, SET_BACK, NOT_RESTORED, DEAD_INSTANCES)]
         try:
+            control.show_dead_instances(0)
             for model, reason in names:
                 control.count(model, reason, 0)
         except ControlError as error:

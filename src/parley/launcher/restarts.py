@@ -21,6 +21,8 @@ SET_BACK = "clock_set_back"
 """The wall clock was set back, and Triton's gRPC may hang for as long."""
 NOT_RESTORED = "model_not_restored"
 """A server was replaced because one of its models could not be."""
+DEAD_INSTANCES = "dead_instances"
+"""Replaced models have left so much in the server that it may run out of threads or shared memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,10 @@ class SupervisorLimits:
     """The same of a server whose clock was set back, which is no failure of it. After one more it goes on as
     it is until the window allows another attempt; 0: it is given up.
     """
+    dead_instances: int = 100
+    """A server that holds this many, each with some 35 threads and a region of shared memory, is replaced."""
+    drain_s: float = 20.0
+    """Time for the calls of such a server to go on elsewhere."""
 
     def attempts(self, most: int) -> Attempts:
         """A budget of ``most`` attempts within the window."""

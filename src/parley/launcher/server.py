@@ -49,6 +49,7 @@ from parley.launcher.errors import (
     StartInterruptedError,
 )
 from parley.launcher.gpu import find_foreign_memory, find_server_plan, follow_plan
+from parley.launcher.leftovers import bound_by_room
 from parley.launcher.log import PREVIOUS, LogReader, LogState
 from parley.launcher.models import (
     CONTROL_REPOSITORY,
@@ -144,6 +145,8 @@ class EmbeddedServer:
         self._launched_at = 0.0
         self._started_at = launched_at or 0.0
         """Before :meth:`restart` starts another ``tritonserver``, which goes on draining."""
+        self.drain_file: Path | None = None
+        """Asks the running server to drain; None: it cannot be drained."""
         self._checked = False
         self._plan: GpuPlan | None = None
         """Of this machine's GPU, once the settings are checked."""
@@ -262,7 +265,7 @@ class EmbeddedServer:
                 self._supervisor = Supervisor(
                     self,
                     self._canaries,
-                    limits=self._limits,
+                    limits=bound_by_room(self._limits, self._options.shm_region_bytes),
                     record=self.record_path,
                     report=self._on_progress,
                     load_s=self._options.ready_timeout_s,
@@ -355,11 +358,12 @@ class EmbeddedServer:
         self._own_address = address_of(self.endpoints.grpc, own_tls)
         self._launched = options
         drain_file = environment[DRAIN_FILE_VARIABLE]
+        self.drain_file = Path(drain_file).absolute() if drain_file else None
         self._lock.record(
             self._process.pid,
             self.endpoints.line(),
             self.shm_prefix,
-            str(Path(drain_file).absolute()) if drain_file else "",
+            str(self.drain_file or ""),
         )
 
     def _leave_out_models(self) -> None:
@@ -485,9 +489,9 @@ class EmbeddedServer:
         """The server's exit status, or None while it runs (or was never started)."""
         return self._process.poll() if self._process else None
 
-    def protect_memory(self) -> None:
-        """Keep other users from the shared memory of the server's processes."""
-        cleanup.protect_regions(self.shm_prefix)
+    def protect_memory(self) -> int:
+        """Keep other users from the processes' shared memory; returns the number of regions."""
+        return cleanup.protect_regions(self.shm_prefix)
 
     def wait(self) -> int:
         """Return 0 on :meth:`request_stop`, and when another process has ended the server with a signal.

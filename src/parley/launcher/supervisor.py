@@ -26,6 +26,7 @@ from typing import Any
 
 from parley.canaries import CanaryCall, ServerAddress
 from parley.launcher.errors import LauncherError, RestartLimitError, StartInterruptedError
+from parley.launcher.leftovers import Drain
 from parley.launcher.liveness import (
     CanaryOutcome,
     Heartbeats,
@@ -38,6 +39,7 @@ from parley.launcher.models import renew_instances, renew_model
 from parley.launcher.processes import Stub, child_state, find_stubs, kill_process
 from parley.launcher.reloading import Failure, LoadDone, ModelReloader, SupervisedServer
 from parley.launcher.restarts import (
+    DEAD_INSTANCES,
     DIED,
     NOT_RESTORED,
     SET_BACK,
@@ -157,6 +159,10 @@ class Supervisor:
         self._stopped_since: float | None = None
         self._next_counts = 0.0
         self._counting = False
+        self._dead_instances = 0
+        self._drain = Drain()
+        self._drained_at: float | None = None
+        """When the calls of a server with too many dead instances have had time to go on elsewhere."""
         self._stopping = threading.Event()
         self._reloader = ModelReloader(server, canaries, limits, load_s, self._stopping)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -210,13 +216,14 @@ class Supervisor:
         if self._record_missing:
             self._write_record()
         try:
-            self._server.protect_memory()
+            regions = self._server.protect_memory()
             self._check_server(now)
             self._handle_results(now)
             for model in self._models.values():
                 self._check_processes(model, now)
             for model in self._models.values():
                 self._replace_if_due(model, now)
+            self._check_dead_instances(regions, now)
             self._start_count(now)
         except _ServerNeededError as error:
             self._restart_server(error.failure)
@@ -256,6 +263,25 @@ class Supervisor:
         due = self._set_backs.next_at(now)
         if not self._limits.set_back_attempts or (due is not None and now >= due):
             raise _ServerNeededError(SET_BACK, self._set_back)
+
+    def _check_dead_instances(self, regions: int, now: float) -> None:
+        """Count the regions without a process, and replace a server that holds too many."""
+        if any(model.busy or model.failed for model in self._models.values()):
+            return  # a new process is found after its region
+        dead = max(0, regions - sum(len(model.stubs) for model in self._models.values()))
+        if dead != self._dead_instances:
+            self._dead_instances = dead
+            self._start_thread(self._show_dead_instances, dead)
+        what = f"tritonserver holds {dead} dead instances of models"
+        if self._drained_at is None and dead >= self._limits.dead_instances:
+            self._drained_at = now + self._limits.drain_s
+            self._drain.begin(self._server.drain_file, self._limits.drain_s)
+            self._report(f"{what}: it is started again in {self._limits.drain_s:g} s")
+        elif self._drained_at is not None and now >= self._drained_at:
+            raise _ServerNeededError(DEAD_INSTANCES, what)
+
+    def _show_dead_instances(self, _generation: int, number: int) -> None:
+        self._reloader.show_dead_instances(number)
 
     # --- models -----------------------------------------------------------------------------
 
@@ -494,6 +520,7 @@ class Supervisor:
         self._counting = False
         self._silences, self._stopped_since, self.wrecks = 0, None, 0
         self._set_back = ""
+        self._dead_instances, self._drained_at = 0, None
         self._heartbeats = Heartbeats(self._limits.silent_s, self._limits.working_s)
         now = time.monotonic()
         self._next_counts = now + self._limits.quiet_s / 4
@@ -535,6 +562,7 @@ class Supervisor:
             if self._stopping.wait(due - now):
                 return
             attempts.add(time.monotonic())
+            self._drain.end()
             try:
                 self._server.restart()
                 break

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 _TABLE = Path(__file__).with_name("sessions.toml")
-_CONTROL_GROUPS = Path("/sys/fs/cgroup")
-_OWN_GROUPS = Path("/proc/self/cgroup")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def default_sessions(profile: str, cores: float) -> int | None:
@@ -29,17 +30,28 @@ def default_sessions(profile: str, cores: float) -> int | None:
     return max(1, total // int(row["instances"]))
 
 
-def count_cores(groups: Path = _CONTROL_GROUPS, own: Path = _OWN_GROUPS) -> float:
+def count_cores(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> float:
     """Processor cores that this process may use: those of its affinity, or fewer by its control groups."""
     limits = [float(len(os.sched_getaffinity(0)))]
+    for folder in control_groups(groups, own):
+        limits += _quota(folder)
+    return min(limits)
+
+
+def control_groups(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> Iterator[Path]:
+    """Folders of this process's control groups (version 2 and 1) and of those above them.
+
+    Args:
+        groups: where they are mounted.
+        own: names those of this process.
+    """
     with suppress(OSError):
         for line in own.read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             folder = groups if not controllers else groups / controllers
             # A container sees its own group as the root, whatever the path says.
             for part in (Path("/"), *Path(path).parents, Path(path)):
-                limits += _quota(folder / part.relative_to("/"))
-    return min(limits)
+                yield folder / part.relative_to("/")
 
 
 def _quota(folder: Path) -> list[float]:

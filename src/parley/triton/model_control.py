@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ class CountRestarts(msgspec.Struct, frozen=True, tag="count_restarts"):
     number: int = 1
 
 
+class ShowDeadInstances(msgspec.Struct, frozen=True, tag="show_dead_instances"):
+    """Set the gauge on the metrics page."""
+
+    number: int
+
+
 class ControlAnswer(msgspec.Struct, frozen=True):
     """The result of a request."""
 
@@ -65,7 +72,7 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     """Triton's words, empty after success."""
 
 
-ControlRequest = Load | Unload | CountRestarts
+ControlRequest = Load | Unload | CountRestarts | ShowDeadInstances
 
 
 def socket_path(folder: Path, instance: str) -> Path:
@@ -99,27 +106,31 @@ RESTARTS = (
         "parley_server_restarts_total", "counter", "Servers that were replaced by the launcher", ("reason",)
     ),
 )
+DEAD_INSTANCES = Family(
+    "parley_dead_instances", "gauge", "Instances whose process has ended and that tritonserver still holds"
+)
 
 
-class Counter:
-    """A counter of Triton's metrics page that is written at once.
+class _WrittenMetric:
+    """A metric of Triton's metrics page that is written at once.
 
     The launcher relies on an answer: what was counted is on the page.
     """
 
     def __init__(self, pb_utils: Any, family: Family) -> None:
-        """Register the counter."""
+        """Register the metric."""
+        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
         self._family = pb_utils.MetricFamily(
-            name=family.name, description=family.description, kind=pb_utils.MetricFamily.COUNTER
+            name=family.name, description=family.description, kind=kinds[family.kind]
         )
         self._metrics: dict[tuple[tuple[str, str], ...], Any] = {}
 
-    def count(self, number: int = 1, /, **labels: str) -> None:
-        """Add one, or another number."""
+    def __getitem__(self, labels: Mapping[str, str]) -> Any:
+        """Triton's metric with these labels."""
         key = tuple(sorted(labels.items()))
         if key not in self._metrics:
-            self._metrics[key] = self._family.Metric(labels=labels)
-        self._metrics[key].increment(number)
+            self._metrics[key] = self._family.Metric(labels=dict(labels))
+        return self._metrics[key]
 
 
 class ControlService:
@@ -127,7 +138,8 @@ class ControlService:
 
     def __init__(self, pb_utils: Any, path: Path) -> None:
         self._pb = pb_utils
-        self._models, self._servers = (Counter(pb_utils, family) for family in RESTARTS)
+        self._models, self._servers = (_WrittenMetric(pb_utils, family) for family in RESTARTS)
+        self._dead = _WrittenMetric(pb_utils, DEAD_INSTANCES)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -169,6 +181,8 @@ class ControlService:
             case Unload(model):
                 self._pb.unload_model(model_name=model)
             case CountRestarts("", reason, number):
-                self._servers.count(number, reason=reason)
+                self._servers[{"reason": reason}].increment(number)
             case CountRestarts(model, reason, number):
-                self._models.count(number, model=model, reason=reason)
+                self._models[{"model": model, "reason": reason}].increment(number)
+            case ShowDeadInstances(number):
+                self._dead[{}].set(number)

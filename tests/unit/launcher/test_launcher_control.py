@@ -21,6 +21,7 @@ from parley.triton.model_control import MAX_MESSAGE_BYTES, ControlService, socke
 
 class MetricFamily:
     COUNTER = "counter"
+    GAUGE = "gauge"
     made: dict
 
     def __init__(self, name, description, kind):
@@ -30,7 +31,8 @@ class MetricFamily:
     def Metric(self, labels):  # noqa: N802 - Triton's name
         key = tuple(labels.items())
         return SimpleNamespace(
-            increment=lambda number: self.values.__setitem__(key, self.values.get(key, 0) + number)
+            increment=lambda number: self.values.__setitem__(key, self.values.get(key, 0) + number),
+            set=lambda number: self.values.__setitem__(key, number),
         )
 
 
@@ -104,6 +106,13 @@ def test_restarts_are_counted_on_the_metrics_page(make, control):
         (("model", "other"), ("reason", "died")): 0,
     }
     assert made["parley_server_restarts_total"].values == {(("reason", "unresponsive"),): 1}
+
+
+def test_the_number_of_dead_instances_is_on_the_metrics_page(make, control):
+    triton = make()
+    for number in (2, 1):
+        control.show_dead_instances(number)
+    assert triton.MetricFamily.made["parley_dead_instances"].values == {(): 1}
 
 
 def test_a_load_that_takes_too_long_is_given_up(make, control):

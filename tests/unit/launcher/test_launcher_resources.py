@@ -24,6 +24,7 @@ from parley.launcher.errors import (
     SetupIncompleteError,
     SharedMemoryTooSmallError,
 )
+from parley.launcher.leftovers import bound_by_room
 from parley.launcher.models import (
     check_models,
     count_instances,
@@ -35,6 +36,7 @@ from parley.launcher.models import (
 )
 from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE, ServerOptions, choose_ports
 from parley.launcher.processes import StateLock, session_members
+from parley.launcher.restarts import SupervisorLimits
 from parley.runtime.repository import read_parameters
 
 DYING_LAUNCHER = """
@@ -157,7 +159,7 @@ def test_regions_of_a_server_are_for_its_user_only(tmp_path):
     mine, other = (tmp_path / f"{cleanup.new_prefix()}uuid" for _ in range(2))
     for path in (mine, other):
         path.touch(mode=0o644)
-    cleanup.protect_regions(mine.name.removesuffix("uuid"), tmp_path)
+    assert cleanup.protect_regions(mine.name.removesuffix("uuid"), tmp_path) == 1
     assert (mine.stat().st_mode & 0o777, other.stat().st_mode & 0o777) == (0o600, 0o644)
 
 
@@ -166,8 +168,29 @@ def test_protection_of_regions_follows_no_link(tmp_path):
     target = tmp_path / "target"
     target.touch(mode=0o644)
     (tmp_path / f"{prefix}link").symlink_to(target)
-    cleanup.protect_regions(prefix, tmp_path)
+    assert cleanup.protect_regions(prefix, tmp_path) == 0
     assert target.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("pids", "free", "dead"),
+    [
+        ({}, {}, 100),
+        ({}, {"threads": 800}, 10),
+        ({}, {"bytes": 64 << 20}, 8),
+        ({"pids.max": "8192", "pids.current": "1192"}, {}, 87),
+        ({"pids.max": "max", "pids.current": "1192"}, {}, 100),
+        ({"pids.max": "900", "pids.current": "890"}, {}, 1),
+    ],
+)
+def test_dead_instances_may_take_half_of_what_is_free(tmp_path, monkeypatch, pids, free, dead):
+    monkeypatch.setattr("resource.getrlimit", lambda _: (free.get("threads", -1), -1))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free.get("bytes", 1 << 40)))
+    for name, text in pids.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    (tmp_path / "own").write_text("0::/\n")
+    found = bound_by_room(SupervisorLimits(), 1 << 20, groups=tmp_path, own=tmp_path / "own")
+    assert found == SupervisorLimits(dead_instances=dead)
 
 
 def test_the_need_for_shared_memory_follows_the_profiles_instances(repository):

@@ -71,7 +71,10 @@ class FakeServer:
         self.refusals = []
         self.starts = []
         self.status = None
-        self.restarted = self.protected = 0
+        self.restarted = self.protected = self.regions = 0
+        self.drain_file = folder / "drain.json"
+        self.drains = []
+        self.shown = []
         for name in (*models, CONTROL_MODEL):
             (folder / name / "1").mkdir(parents=True)
             (folder / name / "1" / "model.py").write_text("import time\ntime.sleep(600)\n")
@@ -97,12 +100,15 @@ class FakeServer:
 
     def protect_memory(self):
         self.protected += 1
+        return self.regions
 
     def model_config(self, model):
         return config_of(CONFIGS[model])
 
     def restart(self):
         self.restarted += 1
+        self.drains.append(self.drain_file.exists())
+        self.regions = 0
         self.end()
         if self.starts:
             raise self.starts.pop(0)
@@ -130,6 +136,9 @@ class FakeServer:
             self.counted.append((model, reason, number))
         else:
             self.begun.append((model, reason))
+
+    def show_dead_instances(self, number):
+        self.shown.append(number)
 
     def end(self):
         for process in self._started:
@@ -325,7 +334,15 @@ def test_every_counter_is_there_before_anything_is_counted(make):
     case = make(models=("echo", "agent"))
     begun = {(model, reason) for model in ("echo", "agent") for reason in ("died", "stopped", "unresponsive")}
     begun |= {
-        ("", reason) for reason in ("died", "stopped", "unresponsive", "clock_set_back", "model_not_restored")
+        ("", reason)
+        for reason in (
+            "died",
+            "stopped",
+            "unresponsive",
+            "clock_set_back",
+            "model_not_restored",
+            "dead_instances",
+        )
     }
     case.until(lambda: set(case.server.begun) == begun)
     assert case.server.counted == []
@@ -348,6 +365,49 @@ def test_a_model_that_keeps_failing_costs_a_new_server(make):
     assert ("", "model_not_restored", 1) in case.server.counted
     case.signal("echo_0_0")
     case.until_restored(times=3)
+
+
+def test_dead_instances_below_the_limit_are_shown_and_the_server_stays(make):
+    case = make(dead_instances=2, drain_s=0.0)
+    case.server.regions = 3  # of echo, the control model, and a process that has ended
+    case.until(lambda: case.server.shown[-1:] == [1])
+    protected = case.server.protected
+    case.until(lambda: case.server.protected > protected + 3)
+    assert case.server.restarted == 0
+    assert not case.server.drain_file.exists()
+
+
+def test_dead_instances_at_the_limit_cost_a_new_server_once_calls_could_leave(make):
+    case = make(dead_instances=2, drain_s=0.1)
+    case.server.regions = 4
+    case.until(case.server.drain_file.exists)
+    assert case.server.restarted == 0
+    case.until(lambda: case.record()["server"]["restarts"] == {"dead_instances": 1})
+    case.until(lambda: case.record()["server"]["state"] == "serving")
+    assert case.server.drains == [False], "the next server accepts calls"
+    assert case.server.restarted == 1
+    case.until(lambda: case.server.shown[-1:] == [0])
+    assert any("holds 2 dead instances" in line for line in case.said)
+
+
+def test_a_drain_that_was_asked_for_before_outlasts_the_restart_for_dead_instances(make):
+    case = make(dead_instances=1, drain_s=0.0)
+    case.server.drain_file.write_text('{"deadline_s": 60}')
+    case.server.regions = 3
+    case.until(lambda: case.server.restarted == 1)
+    case.until(lambda: case.record()["server"]["state"] == "serving")
+    assert case.server.drain_file.read_text() == '{"deadline_s": 60}'
+
+
+def test_regions_of_processes_that_are_being_loaded_are_not_dead(make):
+    case = make(dead_instances=1, drain_s=0.0)
+    case.server.refusals = [ControlError("no weights", refused=True)]
+    case.server.regions = 2
+    case.signal("echo_0_0")
+    case.until_restored(times=2)
+    protected = case.server.protected
+    case.until(lambda: case.server.protected > protected + 3)
+    assert case.server.restarted == 0
 
 
 def test_a_control_model_that_does_not_answer_costs_a_new_server(make):
