@@ -7,8 +7,8 @@ A server that fails too often is given up.
 
 What Triton 24.10 does of itself: a request to a dead process gets an error after a second, one after the
 other; the responses of a decoupled request that was under way never come, and its caller waits for its own
-deadline. A model that is loaded again replaces the dead one when it is ready;
-the rest of the dead one stays in the server until that ends.
+deadline. A model that is loaded again replaces the dead one when it is ready; what stays of that is in
+:mod:`parley.launcher.leftovers`.
 """
 
 from __future__ import annotations
