@@ -167,8 +167,8 @@ bench-growth: setup ## Measure what a call costs beside the networks, for 1 to 6
 bench-observation: setup ## Measure what metrics, traces and logs cost: on against off (ARGS="--help")
 	@$(PY) perf/bench_observation.py $(ARGS)
 
-soak: setup ## Hours of calls, cancels and kills; does anything grow, or get lost? (HOURS=2, ARGS="--help")
-	@$(PY) perf/soak.py $(if $(HOURS),--hours $(HOURS)) $(ARGS)
+soak: setup ## Hours of calls, cancels and kills; does anything grow, or get lost? (HOURS=2 or MINUTES=10; ARGS="--help")
+	@$(PY) perf/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 cluster: setup ## Scale, deploy and disturb an installation under calls, each part in a node (as root; ARGS="--help")
 	$(call provision,--cluster)

@@ -36,7 +36,7 @@ from soak_calls import LostTurnError, learn
 from soak_counts import count_channels
 from soak_gateway import SESSIONS as VISITS
 from soak_gateway import watched_gateway
-from soak_growth import WARM_S
+from soak_growth import SETTLE_S, WARM_S
 from soak_judgement import judge, read
 from soak_kills import Kill, Killer
 from soak_processes import Server, StartError, counts, look, serving, shared_memory
@@ -93,14 +93,18 @@ class Journal:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--hours", type=float, default=1.0, help="default: %(default)g")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--hours", type=float, default=1.0, help="of calls (default: %(default)g)")
+    length.add_argument("--minutes", type=float, help="of calls, in place of hours; at least five are judged")
     parser.add_argument("--at-once", type=int, default=4, help="callers, at most 8 (default: %(default)s)")
     parser.add_argument(
         "--pause-s", type=float, default=1.0, help="longest, between two sessions of a caller"
     )
     parser.add_argument("--seed", type=int, default=1, help="of what the callers do (default: %(default)s)")
     parser.add_argument(
-        "--kill-every-s", type=float, default=300.0, help="on average; 0: no kills (default: %(default)g)"
+        "--kill-every-s",
+        type=float,
+        help="on average; 0: no kills (default: a tenth of the time, at most 300)",
     )
     parser.add_argument(
         "--cancelling",
@@ -108,7 +112,9 @@ def _arguments() -> argparse.Namespace:
         help="with clients that cancel what Triton before 25.04 is about to end",
     )
     parser.add_argument("--kinds", help=f"only these, of {','.join(map(_name, _ALL))}")
-    parser.add_argument("--sample-s", type=float, default=15.0, help="between two looks (%(default)g)")
+    parser.add_argument(
+        "--sample-s", type=float, help="between two looks (default: so that there are 120, at most 15)"
+    )
     parser.add_argument(
         "--json",
         type=Path,
@@ -121,9 +127,15 @@ def _arguments() -> argparse.Namespace:
         "--warm-minutes",
         type=float,
         default=WARM_S / 60,
-        help="of each process, in which its growth does not count (default: %(default)g)",
+        help="of each process, in which its growth does not count, nor in its first half (%(default)g)",
     )
     args = parser.parse_args()
+    if args.minutes is not None:
+        args.hours = args.minutes / 60
+    if args.kill_every_s is None:
+        args.kill_every_s = min(300.0, 3600 * args.hours / 10)
+    if args.sample_s is None:
+        args.sample_s = min(15.0, 3600 * args.hours / 120)
     if args.hours <= 0 or not 1 <= args.at_once <= 8 or args.sample_s <= 0 or args.kill_every_s < 0:
         parser.error("hours and the time between two looks are above 0; there are 1 to 8 callers")
     if args.warm_minutes < 0:
@@ -220,6 +232,8 @@ class _Soak:
                 for number in range(args.at_once)
             ]
             watch = asyncio.create_task(self._watch())
+            # So that what the last kill leaves is seen.
+            self._killer.until_s = self._journal.now_s + 3600 * args.hours - SETTLE_S
             end = asyncio.create_task(asyncio.sleep(3600 * args.hours))
             callers = [asyncio.create_task(self._call(target, args.kinds)) for target in targets]
             kills = [asyncio.create_task(self._kill())] if args.kill_every_s else []

@@ -18,15 +18,19 @@ Kill: TypeAlias = Mapping[str, Any]
 HORIZON_H = 7 * 24.0
 """Growth is extrapolated to a week without a restart, at the soak's rate of sessions."""
 WARM_S = 1200.0
-"""Of a process: its allocator and caches fill with its first two thousand sessions, ever more slowly."""
+"""Of a process, at least: its allocator and caches fill with its first two thousand sessions, ever more
+slowly. A leak goes on at its rate, so it shows in the later half of a process's time; only that counts."""
 SETTLE_S = 150.0
 """After a kill: Triton removes what was replaced when its last sequence has been idle for long enough, at
 most 120 s (``max_sequence_idle_microseconds`` of ``voice_agent``). What is left then stays."""
 _TRITON = "tritonserver"
 _SHM = "regions of shared memory"
 _LAST, _NEAREST = 40, 4  # samples
+_MINUTE_S = 60.0
+_GAINED_S = 180.0
+"""A process that is younger has no gain: its second minute is compared with its last."""
 
-Verdict = Literal["flat", "below", "unclear", "grows", "too short"]
+Verdict = Literal["flat", "below", "unclear", "grows", "bounded", "too short"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,10 @@ class Growth:
     level: float | None
     """Median of the last ten minutes; None: there was no sample."""
     slope: Slope | None
+    gain: float | None
+    """The most that one process gained from its second minute to its last ; None: all were too young."""
+    allowed: float
+    """That it may gain while the soak runs: the bound, and what the kills may leave."""
 
     @property
     def at_most(self) -> float | None:
@@ -74,10 +82,13 @@ class Growth:
 
         ``flat``: it contains zero, and its upper end stays below the bound. ``below``: it leaves out zero,
         and stays below the bound. ``unclear``: it contains zero, and growth beyond the bound. ``grows``: it
-        leaves out zero, and the bound may be passed. ``too short``: there is none.
+        leaves out zero, and the bound may be passed; or one process gained more than it may in a week.
+        ``bounded``: there is no interval, and no process did. ``too short``: there is no gain either.
         """
+        if self.gain is not None and self.gain > self.allowed:
+            return "grows"
         if self.slope is None or self.at_most is None:
-            return "too short"
+            return "too short" if self.gain is None else "bounded"
         includes_zero = self.slope.low <= 0 <= self.slope.high
         if self.at_most <= self.quantity.bound:
             return "flat" if includes_zero else "below"
@@ -95,51 +106,68 @@ class Leftover:
     most: float
 
 
-def growth(samples: Sequence[Sample], began_unix_s: float, warm_s: float = WARM_S) -> Iterator[Growth]:
+def growth(
+    samples: Sequence[Sample], began_unix_s: float, warm_s: float = WARM_S, kills: int = 0
+) -> Iterator[Growth]:
     """Of every resource of every role.
 
     Args:
         samples: at least one.
         began_unix_s: when the journal's clock was 0.
-        warm_s: seconds at the beginning of each process that are left out.
+        warm_s: seconds at the beginning of each process that are left out of its slope, or the first half of
+            its time, which is longer.
+        kills: how many processes may have left something in the server.
     """
     changes = _changes(samples)
-    yield from _of_processes(samples, changes, began_unix_s, warm_s)
-    since_s = samples[0]["at_s"] + warm_s
+    yield from _of_processes(samples, changes, began_unix_s, warm_s, kills)
+    life = _Life(samples[0]["at_s"], samples[-1]["at_s"], warm_s)
     for name, key, quantity, unit in (("size", "kib", SHM, 1024), ("number", "regions", REGIONS, 1)):
         found = _Points()
         for sample in samples:
-            if sample["at_s"] >= since_s and not _is_near(sample, changes):
-                found.add(sample, sample["shared_memory"][key] / unit, _level(sample, changes))
-        yield found.growth(_SHM, name, quantity)
+            value, level = sample["shared_memory"][key] / unit, _level(sample, changes)
+            found.add(sample, value, life, level=level, has_slope=not _is_near(sample, changes))
+        yield found.growth(_SHM, name, quantity, kills)
     for role, prefix in (("gateway", "gateway"), ("callers", "caller")):
         for name, quantity in (("tasks", TASKS), ("channels", CHANNELS)):
             found = _Points()
             for sample in samples:
                 value = sample.get(f"{prefix}_{name}")
-                if value is not None and sample["at_s"] >= since_s:
-                    found.add(sample, sum(value.values()) if isinstance(value, dict) else value)
+                if value is not None:
+                    found.add(sample, sum(value.values()) if isinstance(value, dict) else value, life)
             yield found.growth(role, name, quantity)
 
 
 def _of_processes(
-    samples: Sequence[Sample], changes: Sequence[tuple[float, float]], began_unix_s: float, warm_s: float
+    samples: Sequence[Sample],
+    changes: Sequence[tuple[float, float]],
+    began_unix_s: float,
+    warm_s: float,
+    kills: int,
 ) -> Iterator[Growth]:
     found: dict[tuple[str, str], _Points] = collections.defaultdict(_Points)
+    ended_s = {
+        (use["pid"], use["started"]): sample["at_s"] for sample in samples for use in sample["processes"]
+    }
     for sample in samples:
         near, level = _is_near(sample, changes), _level(sample, changes)
         for use in sample["processes"]:
-            role = use["role"]
+            role, process = use["role"], (use["pid"], use["started"])
             # Before the first sample no process had callers.
             born_s = max(use["started"] - began_unix_s, samples[0]["at_s"])
-            if sample["at_s"] < born_s + warm_s or (near and role == _TRITON):
-                continue
-            process = (use["pid"], use["started"])
+            life = _Life(born_s, ended_s[process], warm_s)
+            is_triton = role == _TRITON
             for name, (key, _, unit) in _USED.items():
-                found[role, name].add(sample, use[key] / unit, process, level if role == _TRITON else 0)
+                found[role, name].add(
+                    sample,
+                    use[key] / unit,
+                    life,
+                    process,
+                    level if is_triton else 0,
+                    has_slope=not (near and is_triton),
+                )
     for role in sorted({use["role"] for sample in samples for use in sample["processes"]}):
         for name, (_, quantity, _) in _USED.items():
-            yield found[role, name].growth(role, name, quantity)
+            yield found[role, name].growth(role, name, quantity, kills if role == _TRITON else 0)
 
 
 _USED: dict[str, tuple[str, Quantity, float]] = {
@@ -152,21 +180,71 @@ _USED: dict[str, tuple[str, Quantity, float]] = {
 pages of files come and go with other processes that map the same files, and with the machine's room."""
 
 
+@dataclass(frozen=True)
+class _Life:
+    """From when to when a process was seen, and how much of it is left out at least; in seconds."""
+
+    born_s: float
+    ended_s: float
+    warm_s: float
+
+    def has_slope(self, at_s: float) -> bool:
+        """Whether a slope may be made of a sample."""
+        return at_s >= self.born_s + max(self.warm_s, (self.ended_s - self.born_s) / 2)
+
+    def minute(self, at_s: float) -> str:
+        """``early``, ``last`` or empty."""
+        if self.ended_s - self.born_s < _GAINED_S:
+            return ""
+        if at_s > self.ended_s - _MINUTE_S:
+            return "last"
+        return "early" if self.born_s + _MINUTE_S <= at_s < self.born_s + 2 * _MINUTE_S else ""
+
+
 class _Points:
     """Samples of one resource, by process and level."""
 
     def __init__(self) -> None:
+        self._processes: set[object] = set()
         self._parts: dict[tuple[object, int], list[tuple[float, float]]] = collections.defaultdict(list)
+        self._minutes: dict[tuple[object, str], list[float]] = collections.defaultdict(list)
 
-    def add(self, sample: Sample, value: float, process: object = None, level: int = 0) -> None:
-        self._parts[process, level].append((sample["at_s"], value))
+    def add(
+        self,
+        sample: Sample,
+        value: float,
+        life: _Life,
+        process: object = None,
+        level: int = 0,
+        *,
+        has_slope: bool = True,
+    ) -> None:
+        self._processes.add(process)
+        if has_slope and life.has_slope(sample["at_s"]):
+            self._parts[process, level].append((sample["at_s"], value))
+        if minute := life.minute(sample["at_s"]):
+            self._minutes[process, minute].append(value)
 
-    def growth(self, role: str, name: str, quantity: Quantity) -> Growth:
+    def growth(self, role: str, name: str, quantity: Quantity, kills: int = 0) -> Growth:
         segments = [Segment(*np.array(points, float).T) for points in self._parts.values()]
-        last = [value for points in self._parts.values() for _, value in points][-_LAST:]
-        level = float(np.median(last)) if last else None
+        gains = [
+            float(np.median(self._minutes[process, "last"]) - np.median(self._minutes[process, "early"]))
+            for process in self._processes
+            if (process, "early") in self._minutes
+        ]
+        values = [value for points in self._parts.values() for _, value in points]
+        last = values or [
+            value for (_, minute), found in self._minutes.items() if minute == "last" for value in found
+        ]
         return Growth(
-            role, name, quantity, len({process for process, _ in self._parts}), level, fit(segments)
+            role,
+            name,
+            quantity,
+            len(self._processes),
+            float(np.median(last[-_LAST:])) if last else None,
+            fit(segments),
+            max(gains, default=None),
+            quantity.bound + kills * (quantity.left_by_kills or 0),
         )
 
 
@@ -208,20 +286,41 @@ def leftovers(samples: Sequence[Sample], kills: Sequence[Kill]) -> Iterator[Left
         (f"{_SHM}: size", SHM, lambda sample: sample["shared_memory"]["kib"] / 1024),
         (f"{_SHM}: number", REGIONS, lambda sample: float(sample["shared_memory"]["regions"])),
     )
+    bursts = _bursts(samples, kills)
     for name, quantity, read in readers:
-        steps = []
-        for number, kill in enumerate(kills):
-            if kill["restored_s"] is None or kill["server_replaced"]:
+        steps: list[float] = []
+        for number, burst in enumerate(bursts):
+            if any(kill["restored_s"] is None or kill["server_replaced"] for kill in burst):
                 continue
-            since_s = (kills[number - 1]["restored_s"] or 0.0) + SETTLE_S if number else 0.0
-            until_s = kills[number + 1]["at_s"] if number + 1 < len(kills) else float("inf")
-            after_s = kill["restored_s"] + SETTLE_S
-            before = [read(each) for each in samples if since_s <= each["at_s"] < kill["at_s"]][-_NEAREST:]
+            since_s = _settled_s(bursts[number - 1]) if number else 0.0
+            until_s = bursts[number + 1][0]["at_s"] if number + 1 < len(bursts) else float("inf")
+            after_s = _settled_s(burst)
+            before = [read(each) for each in samples if since_s <= each["at_s"] < burst[0]["at_s"]][
+                -_NEAREST:
+            ]
             after = [read(each) for each in samples if after_s < each["at_s"] < until_s][:_NEAREST]
             if before and after:
-                steps.append(float(np.nanmedian(after) - np.nanmedian(before)))
+                step = float(np.nanmedian(after) - np.nanmedian(before)) / len(burst)
+                steps += [step] * len(burst)
         if steps:
             yield Leftover(name, quantity, len(steps), float(np.median(steps)), max(steps))
+
+
+def _bursts(samples: Sequence[Sample], kills: Sequence[Kill]) -> list[list[Kill]]:
+    """Kills, those together between which Triton was not looked at settled: they share what they left."""
+    bursts: list[list[Kill]] = []
+    for kill in kills:
+        if bursts and not any(_settled_s(bursts[-1]) < each["at_s"] < kill["at_s"] for each in samples):
+            bursts[-1].append(kill)
+        else:
+            bursts.append([kill])
+    return bursts
+
+
+def _settled_s(burst: Sequence[Kill]) -> float:
+    """When Triton has removed what these kills replaced."""
+    last = burst[-1]
+    return float((last["restored_s"] or last["at_s"]) + SETTLE_S)
 
 
 def _reader(key: str, unit: float) -> Callable[[Sample], float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 from soak_growth import WARM_S, Growth, Leftover, growth, leftovers
 
 AGENT = "voice_agent"
+ANSWERED = "answered"
+"""How the outcome of a conversation begins that was held to its end."""
 _NOT_AWAITED_S = 180.0
 """Before the end of the soak: a process that was killed so late need not be replaced."""
 _LATE_S = 2.0
@@ -26,6 +28,8 @@ class Judgement:
     hours: float = 0.0
     is_complete: bool = False
     sessions: int = 0
+    answered: int = 0
+    """Conversations to their end."""
     outcomes: dict[str, dict[str, int]] = field(default_factory=dict)
     canaries: int = 0
     kills: list[dict[str, Any]] = field(default_factory=list)
@@ -69,7 +73,8 @@ def judge(records: Sequence[Mapping[str, Any]], warm_s: float = WARM_S) -> Judge
 
     Args:
         records: of the journal.
-        warm_s: seconds at the beginning of each process in which its growth does not count.
+        warm_s: seconds at the beginning of each process in which its growth does not count; its first half
+            does not either.
 
     Raises:
         ValueError: it has no samples.
@@ -82,13 +87,19 @@ def judge(records: Sequence[Mapping[str, Any]], warm_s: float = WARM_S) -> Judge
         hours=round(samples[-1]["at_s"] / 3600, 3),
         is_complete=any(record["record"] == "end" for record in records),
         sessions=samples[-1]["sessions"],
+        answered=sum(
+            count
+            for outcomes in samples[-1]["outcomes"].values()
+            for outcome, count in outcomes.items()
+            if outcome.startswith(ANSWERED)
+        ),
         outcomes=samples[-1]["outcomes"],
         canaries=sum(record["record"] == "canaries" for record in records),
         kills=_kills(records),
     )
     _judge_failures(found, records)
     _judge_kills(found, samples)
-    found.growth = list(growth(samples, found.begin.get("unix_s", 0.0), warm_s))
+    found.growth = list(growth(samples, found.begin.get("unix_s", 0.0), warm_s, len(found.kills)))
     found.leftovers = list(leftovers(samples, found.kills))
     for each in found.leftovers:
         allowed = each.quantity.left_by_kills
@@ -96,7 +107,25 @@ def judge(records: Sequence[Mapping[str, Any]], warm_s: float = WARM_S) -> Judge
             found.problems.append(
                 f"a kill leaves {each.median:.1f} {each.quantity.unit} ({each.name}); allowed: {allowed:g}"
             )
+    if found.is_complete:
+        found.problems += _not_shown(found)
     return found
+
+
+def _not_shown(found: Judgement) -> Iterator[str]:
+    """What a complete soak has not tried, so that its silence says nothing."""
+    if not found.sessions:
+        yield "no session was held"
+    if not found.answered and any("conversation" in kind for kind in found.begin.get("kinds", ())):
+        yield "no conversation was answered"
+    if not found.canaries:
+        yield "no canary was answered"
+    if not found.kills and found.begin.get("kill_every_s", 0):
+        yield "nothing was killed"
+    if found.kills and not found.leftovers:
+        yield "what kills leave was not seen"
+    if all(each.verdict == "too short" for each in found.growth):
+        yield "no process was watched for long enough"
 
 
 def _kills(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -58,6 +58,8 @@ class Killer:
         self._mean_s = mean_s
         self._began = began
         self._order: list[str] = []
+        self.until_s = float("inf")
+        """Since the begin of the soak: later nothing is killed."""
         self.kills: list[Kill] = []
 
     @property
@@ -71,12 +73,14 @@ class Killer:
         return [kill for kill in self.kills if kill.overlaps(began_s, ended_s)]
 
     async def next(self, on_kill: Callable[[Kill], None]) -> Kill | None:
-        """Wait, kill, and wait until it is replaced, or not; None: there was nothing to kill.
+        """Wait, kill, and wait until it is replaced, or not; None: nothing was killed, or it is too late.
 
         Args:
             on_kill: called at once, before it is known what comes of it.
         """
         await asyncio.sleep(self._mean_s * self._random.uniform(0.5, 1.5))
+        if time.monotonic() - self._began >= self.until_s:
+            return None
         stubs = [stub for stub in find_stubs(self._server.pid) if stub.model != CONTROL_MODEL]
         if not stubs:
             return None

@@ -7,7 +7,7 @@ from rich.table import Table
 from soak_growth import HORIZON_H, Growth
 from soak_judgement import Judgement
 
-_STYLES = {"flat": "", "below": "", "unclear": "yellow", "grows": "red"}
+_STYLES = {"flat": "", "below": "", "unclear": "yellow", "grows": "red", "bounded": ""}
 _SHOWN = 40
 
 
@@ -19,8 +19,9 @@ def show(judgement: Judgement, console: Console) -> None:
     console.print(_growths(judgement))
     end = "" if judgement.is_complete else ", which did not end by itself"
     console.print(
-        f"{judgement.hours:.2f} hours{end}: {judgement.sessions} sessions, {len(judgement.kills)} kills, "
-        f"all canaries answered {judgement.canaries} times"
+        f"{judgement.hours:.2f} hours{end}: {judgement.sessions} sessions, "
+        f"{judgement.answered} conversations answered, "
+        f"{len(judgement.kills)} kills, all canaries answered {judgement.canaries} times"
     )
     console.print(
         f"{len(judgement.problems)} problems", style="red" if judgement.problems else "green", markup=False
@@ -66,7 +67,7 @@ def _growths(judgement: Judgement) -> Table:
         "per hour (99 %)",
         f"in {HORIZON_H / 24:g} days at most",
     )
-    for column in (*headings, "bound", "verdict"):
+    for column in (*headings, "bound", "gained (allowed)", "verdict"):
         table.add_column(column, justify="left" if column in ("role", "what", "verdict") else "right")
     for each in judgement.growth:
         if each.verdict != "too short":
@@ -87,5 +88,6 @@ def _row(growth: Growth) -> tuple[str, ...]:
         f"{slope.estimate:+.2f} ({slope.low:+.2f} … {slope.high:+.2f})" if slope else "",
         "" if at_most is None else f"{at_most:+.0f} {unit}",
         f"{growth.quantity.bound:g} {unit}",
+        "" if growth.gain is None else f"{growth.gain:+.1f} ({growth.allowed:g})",
         growth.verdict,
     )

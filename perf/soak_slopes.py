@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_S = 600.0
-"""Of which one median is taken: longer than samples depend on each other. A shorter segment, between two
-interruptions, is two blocks: its slope is one observation, and the segments are independent."""
+"""Of which one median is taken, about: longer than samples depend on each other. A shorter segment, between
+two interruptions, is two blocks: its slope is one observation, and the segments are independent."""
 CONFIDENCE = 0.99
 """Of the interval. Some eighty slopes are judged in one run: of 95 % intervals, four would leave out zero by
 chance."""
@@ -88,7 +88,7 @@ def _inversions(count: int) -> Floats:
 def _medians(segment: Segment) -> tuple[Floats, Floats]:
     """Times (hours) and values of the medians of blocks of equal length: shapes [blocks]."""
     times = segment.times_s
-    count = max(2, int((times[-1] - times[0]) // BLOCK_S))
+    count = max(2, round((times[-1] - times[0]) / BLOCK_S))
     edges = np.linspace(times[0], times[-1], count + 1)
     numbers = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, count - 1)
     found = [each for number in range(count) if (each := numbers == number).any()]

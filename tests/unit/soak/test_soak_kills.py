@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 import soak_kills
@@ -49,6 +50,16 @@ def server(monkeypatch):
     monkeypatch.setattr(soak_kills, "find_stubs", lambda _: STUBS)
     monkeypatch.setattr(soak_kills, "_LOOK_S", 0.001)
     return Server()
+
+
+async def test_nothing_is_killed_after_the_last_moment_for_it(server, killed, monkeypatch):
+    monkeypatch.setattr(soak_kills, "_RESTORED_S", 0.0)
+    killer = Killer(server, random.Random(1), 0.0, time.monotonic())
+    killer.until_s = 0.0
+    assert await killer.next(lambda _: None) is None
+    assert (killed, killer.kills) == ([], [])
+    killer.until_s = 3600.0
+    assert await killer.next(lambda _: None) is not None
 
 
 @pytest.mark.usefixtures("killed")
