@@ -6,6 +6,7 @@ server with calls.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _RATE = "$__rate_interval"
 _WIDTH, _HEIGHT = 8, 8
 """Of a graph, in Grafana's grid of 24 columns."""
+_OF_OLDER_GRAFANA = ("auto", "auto_count", "auto_min", "id")
+"""Fields of every variable that the builders write; Grafana has none of them any more, nor a ``style``."""
 PanelT = TypeVar("PanelT", timeseries.Panel, stat.Panel)
 
 
@@ -336,7 +339,12 @@ def build(board: Board) -> str:
     )
     for panel in board.panels:
         made.with_panel(_single(panel) if panel.single else _graph(panel))
-    return f"{JSONEncoder(sort_keys=True, indent=2).encode(made.build())}\n"
+    fields = json.loads(JSONEncoder().encode(made.build()))
+    del fields["style"]
+    for variable in fields["templating"]["list"]:
+        for name in _OF_OLDER_GRAFANA:
+            del variable[name]
+    return f"{json.dumps(fields, sort_keys=True, indent=2)}\n"
 
 
 def _graph(panel: Panel) -> timeseries.Panel:
@@ -364,7 +372,13 @@ def _graph(panel: Panel) -> timeseries.Panel:
 
 def _single(panel: Panel) -> stat.Panel:
     number = (
-        stat.Panel().title(panel.title).datasource(_SOURCE).unit(panel.unit).height(_HEIGHT // 2).span(_WIDTH)
+        stat.Panel()
+        .title(panel.title)
+        .datasource(_SOURCE)
+        .unit(panel.unit)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .height(_HEIGHT // 2)
+        .span(_WIDTH)
     )
     return _with_queries(number, panel)
 
