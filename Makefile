@@ -176,6 +176,7 @@ cluster: setup ## Scale, deploy and disturb an installation under calls, each pa
 	@$(PY) perf/cluster.py $(ARGS)
 
 bench-moves: setup ## Kill, cut off and restart servers under calls, which go on elsewhere (needs root; ARGS="--help")
+	$(call provision,--cluster)
 	@$(PY) perf/bench_moves.py $(ARGS)
 
 chaos: setup ## Cause one fault after the other under running calls, which check what it does (root; ARGS="--help")

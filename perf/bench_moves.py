@@ -49,6 +49,8 @@ from parley_client.cli.turns import TurnReport, percentile
 _CUT_S = 15.0
 _DRAIN_S = 20
 _BEFORE_S, _AFTER_S = 12.0, 25.0
+_MOST_MISHEARD = 0.02
+"""Of the words that are said near a move, the part that need not be understood."""
 _GATEWAY = "gateway"
 _FAULTS = ("kill", "cut", "rolling", _GATEWAY)
 
@@ -140,6 +142,9 @@ def _checks(outcome: Outcome, reports: Sequence[CallReport]) -> Iterator[Check]:
     few = outcome.unanswered <= MOST_UNANSWERED * outcome.turns
     problem = [] if few else [f"{outcome.unanswered} of {outcome.turns} turns without an answer"]
     yield Check(f"at most {MOST_UNANSWERED:.0%} of the turns stay without an answer", outcome.turns, problem)
+    few = outcome.word_errors <= _MOST_MISHEARD * outcome.words
+    problem = [] if few else [f"{outcome.word_errors} of {outcome.words} words"]
+    yield Check(f"at most {_MOST_MISHEARD:.0%} of the words near a move are misheard", outcome.words, problem)
 
 
 def _count_turn(outcome: Outcome, turn: TurnReport, *, near: bool) -> None:
@@ -334,8 +339,8 @@ def _share(part: int, whole: int) -> str:
 def main() -> int:
     """Measure all faults.
 
-    The exit status is 1 if a call was lost or refused, remembers another conversation, or too many turns
-    were not answered, and if none moved.
+    The exit status is 1 if a call was lost or refused, remembers another conversation, too many turns were
+    not answered or words near a move misheard, and if none moved.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", type=int, default=16, help="at once (default: %(default)s)")

@@ -23,6 +23,8 @@ from parley.checkpoint import HistoryState
 from parley_client.cli.turns import TurnReport
 from parley_client.events import AgentAudio
 
+MISHEARD = "at most 2% of the words near a move are misheard"
+
 
 def turn(begin_s, wait_s=0.5, **fields):
     answered_s = None if wait_s is None else begin_s + 1.0 + wait_s
@@ -148,6 +150,8 @@ def test_calls_that_move_and_go_on_pass():
         ([moved_call(), moved_call(1, history=None)], {"what is remembered was played"}),
         ([moved_call(history=history("what time is it"))], {"what is remembered was played"}),
         ([moved_call(), moved_call(1, turns=[turn(0.0, None)])], {"at most 2% of the turns"}),
+        ([moved_call(), moved_call(1, turns=[turn(0.0, heard="what time")])], {MISHEARD}),
+        ([moved_call(turns=[turn(9.0)])], {MISHEARD}),
     ],
 )
 def test_what_was_not_seen_or_is_wrong_fails(reports, names):
