@@ -330,7 +330,8 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.lock:
             write_locks(ROOT, upgrade=arguments.upgrade)
         elif provide is not None:
-            provide()
+            with _only_one():  # as apt-get does not wait for another one
+                provide()
         elif arguments.perf_analyzer:
             with _only_one():
                 provide_perf_analyzer(ROOT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -26,10 +27,16 @@ def root_on_debian():
 
 
 @pytest.fixture(scope="session")
-def images(root_on_debian, tmp_path_factory):
-    """The images without a GPU; what the build printed last."""
+def built(root_on_debian, tmp_path_factory):
+    """Builds an image when it is first asked for, by its name; what the build printed last."""
     make_base(tmp_path_factory.mktemp("base"))
-    return build("gateway", "worker-cpu", "weights")
+    return functools.cache(build)
+
+
+@pytest.fixture(scope="session")
+def images(built):
+    """The images without a GPU."""
+    return [built(name) for name in ("gateway", "worker-cpu", "weights")]
 
 
 @pytest.fixture(scope="session")

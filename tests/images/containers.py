@@ -63,10 +63,10 @@ def make_base(folder):
     shutil.rmtree(system)
 
 
-def build(*names):
-    """Build images as `make images` does."""
+def build(name):
+    """Build an image as `make images` does."""
     environment = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
-    command = [ROOT / "build/images/build", *names, "--tool", "buildah", "--base", BASE, "--tag", TAG]
+    command = [ROOT / "build/images/build", name, "--tool", "buildah", "--base", BASE, "--tag", TAG]
     return run(*command, env=environment)
 
 

@@ -23,8 +23,8 @@ FILES = sorted((ROOT / "build" / "images").glob("*.Containerfile"))
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def name(request, images):
-    assert request.param in images  # its size is printed
+def name(request, built):
+    assert request.param in built(request.param)  # its size is printed
     return request.param
 
 
