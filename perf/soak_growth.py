@@ -67,7 +67,7 @@ class Growth:
     """Median of the last ten minutes; None: there was no sample."""
     slope: Slope | None
     gain: float | None
-    """The most that one process gained from its second minute to its last ; None: all were too young."""
+    """The most that one process gained from its second minute to its last; None: all were too young."""
     allowed: float
     """That it may gain while the soak runs: the bound, and what the kills may leave."""
 

@@ -203,13 +203,15 @@ def _install(packages: list[str]) -> None:
     print(f"installing {' and '.join(packages)} with apt-get", file=sys.stderr)
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     command = [*_INSTALL, *packages]
-    # The lists of packages may be missing, or too old.
-    if run_quietly(command, _LIMIT_S, quiet).returncode:
+    with _only_one():  # apt-get does not wait for another one
+        # The lists of packages may be missing, or too old.
+        if run_quietly(command, _LIMIT_S, quiet).returncode == 0:
+            return
         run_quietly(_UPDATE, _LIMIT_S, quiet)
         done = run_quietly(command, _LIMIT_S, quiet)
-        if done.returncode:
-            last = "\n".join(f"    {line}" for line in done.stderr.strip().splitlines()[-5:])
-            raise SetupError(f"{' '.join(command)} failed:\n{last}")
+    if done.returncode:
+        last = "\n".join(f"    {line}" for line in done.stderr.strip().splitlines()[-5:])
+        raise SetupError(f"{' '.join(command)} failed:\n{last}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -330,8 +332,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.lock:
             write_locks(ROOT, upgrade=arguments.upgrade)
         elif provide is not None:
-            with _only_one():  # as apt-get does not wait for another one
-                provide()
+            provide()
         elif arguments.perf_analyzer:
             with _only_one():
                 provide_perf_analyzer(ROOT)
