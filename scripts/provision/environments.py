@@ -93,9 +93,7 @@ FRAMEWORKS = Environment(
     plugins=("clients/pipecat-parley", "clients/livekit-plugins-parley"),
     javascript="tests/frameworks/js",
 )
-KERNELS = Environment(
-    EXPORT.name, ("kernels.txt",), (), "import numpy, pytest, torch, triton", project=False
-)
+KERNELS = Environment(EXPORT.name, ("kernels.txt",), (), "import numpy, pytest, torch, triton", project=False)
 PEERS = Environment(
     EXPORT.name, ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False
 )
@@ -125,9 +123,7 @@ PHOENIX = Environment(
 IMAGES = Environment(
     _TOOLS, ("images.txt",), (), "import compose, cyclonedx.model.bom", project=False, torch=False
 )
-PACKING = Environment(
-    _TOOLS, ("packing.txt",), (), "import cyclonedx.model.bom", project=False, torch=False
-)
+PACKING = Environment(_TOOLS, ("packing.txt",), (), "import cyclonedx.model.bom", project=False, torch=False)
 # In an image packages are one layer, and Parley itself, which changes more often, is another one.
 IMAGE_GATEWAY = Environment(
     ".venv",
@@ -406,7 +402,7 @@ def _lock_options() -> dict[str, tuple[str, ...]]:
         "project": (*wheels, "--no-emit-package=packaging"),
         "packing": wheels[1:2],
         "images": (),
-            "serve-gpu": ("--only-binary=:all:", "--override=overrides-gpu.txt"),
+        "serve-gpu": ("--only-binary=:all:", "--override=overrides-gpu.txt"),
     }
     return {
         name: (*(on_gpu if name == "serve-gpu" else serving), *common, *extra)
