@@ -17,6 +17,8 @@ _REPEATS = {1: 8, 2: 5}
 """How often the last n tokens stand in a row in a text that is a loop, by n."""
 _REPEATS_OF_MORE = 3
 _LONGEST_PHRASE = 16
+_LEAST_END = float(np.log(0.05))
+"""Logarithm of the end's probability from which a loop may have begun there, behind repeated words."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,15 @@ class _Written:
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    """Of the end, in place of each token."""
     ended: bool = False
+
+    def cut(self, start: int) -> None:
+        """End the text of a loop where the end was likeliest from ``start`` on; at ``start``: it never was."""
+        end = start + int(np.argmax(self.ends[start : len(self.ids)]))
+        end = end if self.ends[end] >= _LEAST_END else start
+        del self.ids[end:], self.logprobs[end:]
 
 
 def decode(
@@ -112,8 +122,7 @@ def decode(
     # A phrase that is said three times is followed by other words or by the end; only a decoder that is
     # caught in a loop repeats it until there is no more room.
     if not written.ended and (loop := repeated(written.ids)):
-        written.ids = written.ids[:-loop]
-        written.logprobs = written.logprobs[:-loop]
+        written.cut(len(written.ids) - loop)
     return GeneratedTokens(
         written.ids,
         float(np.exp(written.logprobs).mean()),
@@ -137,6 +146,7 @@ def _choose(
     highest = logits.max()
     total = np.log(np.exp(logits - highest).sum())
     written.logprobs.append(float(logits[chosen] - highest - total))
+    written.ends.append(float(logits[rules.end] - highest - total))
     return chosen
 
 

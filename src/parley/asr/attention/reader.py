@@ -60,10 +60,11 @@ class AttentionReader(Reader):
             raise InferenceError("the decoder's scores are not finite")
         problem = self._limits.problem(read)
         encoder_ms, decoder_ms = read.encoder_ms, read.decoder_ms
-        if problem and not read.tokens.ended and len(samples) + _SHIFT <= self._model.longest:
+        if not read.tokens.ended and len(samples) + _SHIFT <= self._model.longest:
             again = self._model.read(np.pad(samples, (_SHIFT, 0)), stretch.options, stop)
             encoder_ms, decoder_ms = encoder_ms + again.encoder_ms, decoder_ms + again.decoder_ms
-            if again.tokens.confidence >= _SURE and not self._limits.problem(again):
+            wanted = problem or again.tokens.ended
+            if wanted and again.tokens.confidence >= _SURE and not self._limits.problem(again):
                 read, problem = again, ""
         if problem:
             _log.debug("%d ms have no text: %s", len(stretch.audio) // PER_MS, problem)

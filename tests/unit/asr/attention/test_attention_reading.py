@@ -256,6 +256,13 @@ def test_decode_with_a_loop_up_to_the_limit_keeps_its_first_phrase():
     assert tokens.confidence < short.confidence, "of the four tokens that are left, without the end"
 
 
+def test_decode_with_a_loop_keeps_the_repeats_before_its_likeliest_end():
+    once = {7: 9.0, END: 2.0}
+    network = ScriptedNetwork(5, once, once, once, {7: 9.0, END: 8.0}, *[{7: 9.0, END: 7.0}] * 200)
+    tokens = read(network, np.zeros(16_000 * 9, np.float32))
+    assert (tokens.ids, tokens.ended) == ([5, 7, 7, 7], False)
+
+
 def test_a_text_that_is_not_wanted_is_not_read_on():
     stop = Stop()
 
@@ -318,10 +325,10 @@ def test_what_the_network_is_not_sure_of_is_no_text():
 
 
 class UnsteadyNetwork(ScriptedNetwork):
-    """Loops, unsure of it, in the first audio; of later audio it has another script."""
+    """Loops in the first audio, unsure of it; of later audio it has another script."""
 
-    def __init__(self, *later):
-        super().__init__(*({7: 2.0} for _ in range(500)))
+    def __init__(self, *later, first=({7: 2.0},) * 500):
+        super().__init__(*first)
         self._later = later
         self.read = []
 
@@ -337,6 +344,13 @@ def test_read_of_a_loop_that_is_no_text_reads_once_more():
     text = new_reader(network).read(np.full(16_000, 9_000, np.int16), NOTHING)
     assert text.text == "t2 t3"
     assert text.confidence > 0.9
+    assert network.read == [16_000, 16_800]
+
+
+@pytest.mark.parametrize(("later", "text"), [((5, 7, 7, 7), "t2 t4 t4 t4"), ([5, *[7] * 500], "t2 t4")])
+def test_read_of_a_loop_takes_the_second_text_where_that_ends_by_itself(later, text):
+    network = UnsteadyNetwork(*later, first=[5, *[7] * 500])
+    assert new_reader(network).read(np.full(16_000, 9_000, np.int16), NOTHING).text == text
     assert network.read == [16_000, 16_800]
 
 
