@@ -35,6 +35,7 @@ SHORT_ECHO_WORDS = 6
 
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 _WORD = re.compile(r"\w[\w'-]*")
+_HUM = re.compile(r"([mh])\1+")
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen"
@@ -74,21 +75,22 @@ class InterruptionWords:
 
     def is_backchannel(self, words: Sequence[str]) -> bool:
         """Whether all of it are signs of listening: "yeah okay"."""
-        return bool(words) and _is_made_of(tuple(words), self.backchannels)
+        return bool(words) and _is_made_of(_as_listed(words), self.backchannels)
 
     def may_become_backchannel(self, words: Sequence[str]) -> bool:
         """Whether all of it are signs of listening or the beginning of one: "okay I" of "okay I see"."""
+        said = _as_listed(words)
         return any(
-            _is_made_of(tuple(words[:begin]), self.backchannels)
-            and any(phrase[: len(words) - begin] == tuple(words[begin:]) for phrase in self.backchannels)
-            for begin in range(len(words) + 1)
+            _is_made_of(said[:begin], self.backchannels)
+            and any(phrase[: len(said) - begin] == said[begin:] for phrase in self.backchannels)
+            for begin in range(len(said) + 1)
         )
 
     def is_command(self, words: Sequence[str]) -> bool:
         """Whether it demands silence: "stop", "no no", "okay wait a minute"."""
         return (
             bool(words)
-            and _is_made_of(tuple(words), self.commands | self.backchannels)
+            and _is_made_of(_as_listed(words), self.commands | self.backchannels)
             and not self.is_backchannel(words)
         )
 
@@ -112,7 +114,12 @@ def interruption_words(language: str) -> InterruptionWords:
 
 
 def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
-    return frozenset(tuple(words_of(entry)) for entry in entries)
+    return frozenset(_as_listed(words_of(entry)) for entry in entries)
+
+
+def _as_listed(words: Iterable[str]) -> tuple[str, ...]:
+    """Words without hyphens, and with each hum written once: "mm-hmm", "mmhmm" and "mm hm" are spellings."""
+    return tuple(_HUM.sub(r"\1", part) for word in words for part in word.split("-") if part)
 
 
 def _is_made_of(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> bool:

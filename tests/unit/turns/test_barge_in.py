@@ -203,6 +203,24 @@ def test_other_languages_have_words_of_their_own(language, agreeing, stopping):
 
 
 @pytest.mark.parametrize("language", ["en", "de", "es", "fr"])
+@pytest.mark.parametrize("text", ["Mm-hmm.", "Mmm-hmm.", "Mmhmm.", "Hmm-mm.", "Mh-hm.", "Hmmm.", "mm hm"])
+def test_is_backchannel_of_a_hum_in_any_spelling_is_true(language, text):
+    words = interruption_words(language)
+    assert words.is_backchannel(words_of(text))
+    assert words.may_become_backchannel(words_of(text))
+
+
+@pytest.mark.parametrize("text", ["Um-hum.", "Uh-huh, uh-huh.", "It makes sense.", "Okay, sounds good."])
+def test_is_backchannel_of_agreement_as_recognisers_write_it_is_true(text):
+    assert interruption_words("en").is_backchannel(words_of(text))
+
+
+@pytest.mark.parametrize("text", ["No-no.", "Hey, stop!", "Hold on a second.", "Mm-hmm, wait, please."])
+def test_is_command_with_hyphens_and_longer_forms_is_true(text):
+    assert interruption_words("en").is_command(words_of(text))
+
+
+@pytest.mark.parametrize("language", ["en", "de", "es", "fr"])
 def test_no_phrase_is_both(language):
     words = interruption_words(language)
     assert words.backchannels

@@ -71,7 +71,7 @@ class _Written:
     ended: bool = False
 
     def cut(self, start: int) -> None:
-        """End the text of a loop where the end was likeliest from ``start`` on; at ``start``: it never was."""
+        """End the text of a loop where the end was likeliest from ``start`` on, at ``start`` if nowhere."""
         end = start + int(np.argmax(self.ends[start : len(self.ids)]))
         end = end if self.ends[end] >= _LEAST_END else start
         del self.ids[end:], self.logprobs[end:]
