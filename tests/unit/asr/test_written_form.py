@@ -30,6 +30,8 @@ DIGITS = {
     "my number is five five five twelve twelve": "my number is 5551212",
     "my pin is twenty two thirty five": "my pin is 2235",
     "my pin is twenty-two thirty-five": "my pin is 2235",
+    "eight, six, six, four, fifty, sixty, one, fifty, two": "8664506152",
+    "my pin is twenty two, thirty, five": "my pin is 2235",
     "call one eight hundred five five five one two one two": "call 18005551212",
     "plus four nine one five one two three four five six": "+4915123456",
     "order seven three two nine and two pizzas": "order 7329 and two pizzas",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from parley.asr.decoding.vocabulary import Vocabulary
 from parley.asr.segments.reader import ReadOptions
 from parley.languages import DETECT
 from parley.runtime.onnx import Stop
+
+_TWO_STOPS = re.compile(r"(?<!\.)\.\.(?!\.)")
+"""That of an abbreviation and that of the sentence: "H.."."""
 
 
 class Prompt(Protocol):
@@ -152,7 +156,7 @@ class AttentionModel:
             stop=stop,
         )
         return ReadText(
-            self.vocabulary.text(tokens.ids),
+            _TWO_STOPS.sub(".", self.vocabulary.text(tokens.ids)),
             language,
             tokens,
             self.prompt.silence(tokens.prompt_logits),

@@ -316,6 +316,13 @@ def test_phrases_have_the_cases_that_the_model_writes():
 # --- what is speech -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("written", "read"), [("H..", "H."), ("so..", "so."), ("well...", "well...")])
+def test_read_of_two_full_stops_keeps_one(written, read):
+    vocabulary = Vocabulary((b"<unk>", b"<s>", b"</s>", written.encode()), frozenset(range(3)))
+    reader = new_reader(ScriptedNetwork(3, tokens=4), vocabulary=vocabulary)
+    assert reader.read(np.full(16_000, 9_000, np.int16), NOTHING).text == read
+
+
 def test_what_the_network_is_not_sure_of_is_no_text():
     reader = new_reader()
     loud = np.full(16_000, 9_000, np.int16)

@@ -156,6 +156,7 @@ _TEENS = {
 _TENS = {
     word: str(n) for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
 }
+_NUMBERS = _FIGURES.keys() | _OH | _TEENS.keys() | _TENS.keys()
 _REPEATS = {"double": 2, "triple": 3}
 _LETTERS = re.compile(r"[a-z](?:[.-][a-z])*")
 _EXAMPLES = (("as", "in"), ("as",), ("for",), ("like",))
@@ -203,9 +204,17 @@ def _tens_at(tokens: Sequence[Token], at: int) -> Unit | None:
     if tens not in _TENS or (dash and ones not in _ONES):
         return None
     end = at + 1
-    if not dash and end < len(tokens) and tokens[end].close and tokens[end].word in _ONES:
+    if not dash and end < len(tokens) and tokens[end].word in _ONES and _goes_with(tokens, end):
         ones, end = tokens[end].word, end + 1
     return Unit(_TENS[tens] + _ONES.get(ones, "0"), end, single=False)
+
+
+def _goes_with(tokens: Sequence[Token], ones: int) -> bool:
+    """Whether ones belong to the tens before them; some recognisers part all words of a number by commas."""
+    tens = tokens[ones - 1]
+    return tokens[ones].close or (
+        tokens[ones].near and tens.near and not tens.close and tokens[ones - 2].word in _NUMBERS
+    )
 
 
 def letter_at(tokens: Sequence[Token], at: int) -> Unit | None:
