@@ -144,6 +144,19 @@ _DENOMINATORS = {
 _BELOW = "|".join(re.escape(name) for name in sorted(_DENOMINATORS, key=len, reverse=True))
 _PER = re.compile(rf"(?<=\d)(?:( ?)({'|'.join(_UNITS)}|{_READ_UNITS}))?/({_BELOW})(?![\w/^²³])")
 _SPEED = re.compile(r"(?<![\w/])(km|m|MB|Mbit)/(h|s)(?![\w/^²³])")
+_ROMAN = "X{0,2}(?:IX|IV|VI{1,3}|I{2,3})|XX?(?:I|V)?"
+_VALUES = {"I": 1, "V": 5, "X": 10}
+_RULER = re.compile(
+    r"\b((?:King|Queen|Pope|Emperor|Empress|Tsar|Czar|Sultan) [A-Z]\w+(?: [A-Z]\w+)?|Alexander|Benedict"
+    r"|Catherine|Charles|Edward|Elizabeth|Ferdinand|Frederick|George|Gregory|Gustav|Henry|Innocent|Ivan|James"
+    r"|John Paul|Leo|Leopold|Louis|Margrethe|Napoleon|Nicholas|Philip|Pius|Ramesses|Ramses|Richard|Urban"
+    rf"|Wilhelm|William) ({_ROMAN})\b(?![.'-]?\w)"
+)
+_NUMBERED = re.compile(
+    r"\b(Act|Article|Book|Chapter|Class|Episode|Grade|Level|Part|Phase|Section|Stage|Title|Type|Vatican|Volume"
+    rf"|War) ({_ROMAN})\b(?![.'-]?\w)",
+    re.IGNORECASE,
+)
 _VERSION = re.compile(r"(?<![\w.,:/-])([vV]?)(\d+(?:\.\d+){2,})(?!\w|\.\d)")
 _LOCAL_NUMBER = re.compile(r"(?<![\w.,:/\-])(?<!\d\) )(?<!\d )(\d{3})-(\d{4})(?![\w\-])")
 
@@ -205,6 +218,20 @@ def _money(symbol: str, sign: str, amount: str, scale: str | None) -> str:
     return f"{minus}{amount} {one if amount == '1' else many}"
 
 
+def _roman(figures: str) -> int:
+    """What Roman figures up to thirty-nine stand for."""
+    values = [_VALUES[figure] for figure in figures]
+    return sum(
+        -value if value < behind else value for value, behind in zip(values, [*values[1:], 0], strict=True)
+    )
+
+
+def _regnal(match: re.Match[str]) -> str:
+    number = _roman(match[2])
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number // 10 != 1 else "th"
+    return f"{match[1]} the {number}{ending}"
+
+
 def _thousands(match: re.Match[str]) -> str:
     return f"{match[2]} thousand {_READ_CURRENCIES[match[1]]}"
 
@@ -248,6 +275,9 @@ _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     # "5/day", "100 km/h", "km/h".
     (_PER, _per),
     (_SPEED, lambda match: f"{_UNITS.get(match[1], 'kilometers')} per {_DENOMINATORS[match[2]]}"),
+    # Roman figures; "I", "V" and "X" are letters and words too.
+    (_RULER, _regnal),
+    (_NUMBERED, lambda match: f"{match[1]} {_roman(match[2])}" if match[2].isupper() else match[0]),
     # Numbers of things.
     (re.compile(r"(?<![\w&])#[ ]?(\d+)"), _identifier),
     (re.compile(r"(?<![\w&])#(?=[A-Za-z])"), "hashtag "),

@@ -35,6 +35,7 @@ _TAG = re.compile(
 _SAME = {ord(sign): "-" for sign in "\u2212\ufe63\uff0d"}
 # Letters and plain punctuation, with no full stop but at the end: nothing to write out.
 _PLAIN = re.compile(r"(?:[^\W\d_]|[\s,;:!?'\"()\-\u2010-\u2015\u2018-\u201d\u2026])*(?:\.+\s*)?")
+_ROMAN = re.compile(r"\b[IVX]{2,}\b")
 # Some grammars leave one.
 _SPACE_BEFORE_MARK = re.compile(r"(?<!\s)\s+(?=[.,;:!?](?:\s|$))")
 _log = logging.getLogger(__name__)
@@ -185,7 +186,8 @@ def _is_emoji(character: str) -> bool:
 
 
 def _apply(grammar: Grammar, text: str) -> str:
-    if _PLAIN.fullmatch(text) and not any(unicodedata.category(char) == "No" for char in text):
+    has_number = _ROMAN.search(text) or any(unicodedata.category(char) == "No" for char in text)
+    if _PLAIN.fullmatch(text) and not has_number:
         return _SPACE_BEFORE_MARK.sub("", text)
     try:
         return _SPACE_BEFORE_MARK.sub("", grammar(text))

@@ -36,6 +36,11 @@ numbers
     10-20 people → ten to twenty people
     2 + 2 = 4 → two plus two equals four
     room 101 → room one hundred and one
+    Henry VIII had six wives. → Henry the eighth had six wives.
+    Elizabeth II and Louis XIV → Elizabeth the second and Louis the fourteenth
+    Queen Mary II and Pope John XXIII → Queen Mary the second and Pope John the twenty third
+    World War II, chapter IV → World War two, chapter four
+    Malcolm X, give IV fluids, type I → Malcolm X, give IV fluids, type I
     We are #1. → We are number one.
     order #1234 → order number one two three four
     #sale now → hashtag sale now
