@@ -36,6 +36,7 @@ SHORT_ECHO_WORDS = 6
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 _WORD = re.compile(r"\w[\w'-]*")
 _HUM = re.compile(r"([mh])\1+")
+_MHM = re.compile(r"m[aeu]?h[aeu]?ma?")
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen"
@@ -118,8 +119,9 @@ def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
 
 
 def _as_listed(words: Iterable[str]) -> tuple[str, ...]:
-    """Words without hyphens, and with each hum written once: "mm-hmm", "mmhmm" and "mm hm" are spellings."""
-    return tuple(_HUM.sub(r"\1", part) for word in words for part in word.split("-") if part)
+    """Words without hyphens, and each hum in one spelling: "mm-hmm" is "m hm", and "mehem" is "mhm"."""
+    parts = (_HUM.sub(r"\1", part) for word in words for part in word.split("-") if part)
+    return tuple("mhm" if _MHM.fullmatch(part) else part for part in parts)
 
 
 def _is_made_of(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> bool:
