@@ -34,6 +34,10 @@ MAX_NODES = 2_000
 """Values, also nested ones, that a schema may hold."""
 _MAX_STEPS = 5_000
 """Keywords that one check may apply: some tens of milliseconds."""
+_SIZE_OF_STEP = 64
+"""Values that a keyword reads, for an error's message at least, in the time of a step."""
+_UNIQUE_OF_STEP = 8
+"""Values that are compared in the time of a step."""
 _MAX_COMPILED = 256
 """Cached schemas: many sessions bring the same tools."""
 _MAX_PROBLEMS = 3
@@ -62,13 +66,27 @@ class _TooMuchError(Exception):
 
 
 class _Steps:
+    """What is left of a check's steps; a keyword takes the more of them the larger the value is."""
+
     def __init__(self) -> None:
         self._left = _MAX_STEPS
+        self._sizes: dict[int, int] = {}  # by identity: the arguments live as long as their check
 
-    def count(self) -> None:
-        self._left -= 1
+    def count(self, value: Any, values_of_step: int = _SIZE_OF_STEP) -> None:
+        self._left -= 1 + self._size(value) // values_of_step
         if self._left < 0:
             raise _TooMuchError
+
+    def _size(self, value: Any) -> int:
+        if isinstance(value, str):
+            return 1 + len(value) // _SIZE_OF_STEP
+        if not isinstance(value, dict | list):
+            return 1
+        known = self._sizes.get(id(value))
+        if known is None:
+            items = value.values() if isinstance(value, dict) else value
+            known = self._sizes[id(value)] = 1 + sum(map(self._size, items))
+        return known
 
 
 def argument_schema(schema: Mapping[str, Any]) -> ArgumentSchema:
@@ -214,7 +232,7 @@ def _bounded(dialect: Any) -> Any:
 
     def counted(check: Any) -> Any:
         def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-            _steps.get().count()
+            _steps.get().count(instance)
             return check(validator, value, instance, schema)
 
         return checked
@@ -224,11 +242,30 @@ def _bounded(dialect: Any) -> Any:
             return None
         return dialect.VALIDATORS["additionalProperties"](validator, value, instance, schema)
 
-    checks = {**dialect.VALIDATORS, "additionalProperties": additional}
+    checks = {**dialect.VALIDATORS, "additionalProperties": additional, "uniqueItems": _check_unique}
     return extend(
         dialect,
         {name: _pass if name in _UNENFORCED else counted(check) for name, check in checks.items()},
     )
+
+
+def _check_unique(_validator: Any, wanted: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    """Find equal items by their hashes; jsonschema compares objects pair by pair."""
+    if wanted is True and isinstance(instance, list):
+        _steps.get().count(instance, _UNIQUE_OF_STEP)
+        if len({_hashable(item) for item in instance}) < len(instance):
+            yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _hashable(value: Any) -> Any:
+    """Equal for values that JSON schema takes as equal: 1 and 1.0, but not 1 and true."""
+    if isinstance(value, bool):
+        return "boolean", value
+    if isinstance(value, list):
+        return "array", *map(_hashable, value)
+    if isinstance(value, dict):
+        return "object", frozenset((key, _hashable(item)) for key, item in value.items())
+    return value
 
 
 def _meta(dialect: Any) -> Any:

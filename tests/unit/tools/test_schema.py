@@ -155,6 +155,57 @@ def test_what_takes_too_long_to_check_is_a_problem():
     assert argument_schema({"$ref": "#"}).problems({}) == ["arguments: too complex to be checked"]
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"type": "string"}] * 900},
+        {"not": {"allOf": [{"maxItems": 20_000}] * 900}},
+        {"allOf": [{"uniqueItems": True}] * 900},
+    ],
+)
+@pytest.mark.parametrize(
+    "value", [list(range(10_000)), [{"x": n} for n in range(5_000)]], ids=["numbers", "objects"]
+)
+def test_schema_that_reads_a_large_value_often_is_too_complex(schema, value):
+    assert problems({"a": schema}, {"a": value}) == ["arguments: too complex to be checked"]
+
+
+class Compared(dict):
+    """An item that counts how often it is compared."""
+
+    count = 0
+
+    def __getitem__(self, key):
+        Compared.count += 1
+        return super().__getitem__(key)
+
+    __hash__ = None
+
+
+def test_unique_items_are_read_a_bounded_number_of_times():
+    items = [Compared(x=n) for n in range(3_000)]
+    assert problems({"a": {"uniqueItems": True}}, {"a": items}) == []
+    assert Compared.count <= len(items)
+
+
+@pytest.mark.parametrize(
+    ("items", "unique"),
+    [
+        ([1, True, 0, False, "1", None], True),
+        ([1, 1.0], False),
+        ([[1], [True], [], {}], True),
+        ([{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}], False),
+        ([{"a": 1}, {"a": True}, ["a", 1], "array"], True),
+        ([None, None], False),
+    ],
+)
+def test_unique_items_are_told_apart_as_json_schema_says(items, unique):
+    schema = {"type": "array", "uniqueItems": True}
+    assert jsonschema.Draft202012Validator(schema).is_valid(items) == unique
+    assert (problems({"a": schema}, {"a": items}) == []) == unique
+    assert problems({"a": {"uniqueItems": False}}, {"a": items}) == []
+
+
 def test_numbers_that_cannot_be_checked_are_a_problem():
     (problem,) = problems({"a": {"multipleOf": 0.5}}, {"a": 10**400})
     assert problem.startswith("arguments: cannot be checked")
