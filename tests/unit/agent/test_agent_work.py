@@ -234,3 +234,33 @@ def test_largest_message_takes_a_bounded_turn_of_the_event_loop(kind, shape):
     for message in MESSAGES[kind](TEXTS[shape]):
         loop = work(kind, message)
         assert loop.excess is None, f"{kind} with {', '.join(message)}"
+
+
+ARGUMENTS = {
+    "unique objects": ({"uniqueItems": True}, [{"x": n} for n in range(3_000)]),
+    "unique lists": ({"allOf": [{"uniqueItems": True}] * 50}, [[n] for n in range(3_000)]),
+    "objects": ({"items": {"properties": {"x": {"anyOf": [{"type": "string"}] * 9}}}}, [{"x": 1}] * 3_000),
+    "a refused list": ({"anyOf": [{"type": "string"}] * 400}, [1] * 3_000),
+}
+"""Schemas and arguments that a language model may write for them."""
+
+
+async def call_tool(parameters: dict, arguments: dict) -> None:
+    call = FakeCall(CONFIG)
+    call.chat.answers.append(calls(("t", arguments)))
+    await call.start(Start(tools=[Tool(name="t", parameters=parameters)]), microphone=False)
+    call.send(Text(text="go"))
+    await asyncio.sleep(3)
+    assert "internal_error" not in call.outlet.codes
+    assert len(call.outlet.of(ToolRequest)) + len(call.chat.requests) == 2, "it is called, or refused"
+    call.send(end=True)
+    await asyncio.sleep(10)
+
+
+@pytest.mark.parametrize("shape", ARGUMENTS)
+def test_arguments_of_a_tool_take_a_bounded_turn_of_the_event_loop(shape):
+    schema, value = ARGUMENTS[shape]
+    loop = WorkLoop(MOST_LINES)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner, suppress(TooMuchWorkError):
+        runner.run(call_tool({"type": "object", "properties": {"a": schema}}, {"a": value}))
+    assert loop.excess is None
