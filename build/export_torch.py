@@ -33,7 +33,7 @@ from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CacheAwareEncoder
 from parley.errors import ParleyError
 from parley.runtime.onnx import open_session
-from parley.runtime.precision import PRECISIONS
+from parley_torch.runtime.precision import PRECISIONS
 
 LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 """Mean difference from the export, as a share of the mean size of its values."""

@@ -43,12 +43,12 @@ from parley.models.s3gen import s3gen_sizes
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_plan import GpuPlan, read_plans
 from parley.runtime.parameters import Parameters
-from parley.runtime.precision import AUTO_PRECISION, PRECISIONS
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.state import Past
 from parley.tts.s3gen.vocoder import HOP
 from parley.tts.s3gen.window_graphs import VocoderSizes
+from parley_torch.runtime.precision import AUTO_PRECISION, PRECISIONS
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 SPARE = 0.05

@@ -35,7 +35,7 @@ from parley.asr.device.streaming import LEFT, StreamChunks, StreamingDevice, Str
 from parley.asr.device.transducer import Transducer
 from parley.asr.device.weights import ENCODER
 from parley.asr.features.log_mel import LogMel
-from parley.runtime.cuda_graphs import Capture, CudaCapture, Repetition
+from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 
 _ROWS = (4, 64, 512)
 _CLASSES = 1_030

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpu_check.timing import seconds
 from parley.runtime.gpu_plan import BFLOAT16_CAPABILITY
-from parley.runtime.precision import PRECISIONS
+from parley_torch.runtime.precision import PRECISIONS
 
 Limit = Literal["compute", "memory"]
 _NAMES = {dtype: name for name, dtype in PRECISIONS.items()}

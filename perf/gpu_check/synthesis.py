@@ -20,7 +20,6 @@ from gpu_check.findings import Findings, Settings
 from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import memory_used_mib, once, seconds
 from parley.models.s3gen import Loaded, prepare_s3gen
-from parley.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 from parley.runtime.parameters import Parameters
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import FlowRow, batch_rows
@@ -33,6 +32,7 @@ from parley.tts.s3gen.vocoder import F0_CONTEXT, HOP
 from parley.tts.s3gen.vocoder_state import LEFT, capture_vocoder
 from parley.tts.s3gen.window_graphs import VocoderSizes, WindowSizes
 from parley.tts.s3gen.windows import AudioWindow, run_windows
+from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 
 _CONFIG = Path(__file__).parents[2] / "model_repository" / "s3gen" / "config.pbtxt"
 _SETTING = re.compile(r'^parameters \{ key: "(\w+)" value \{ string_value: "([^"]*)" \} \}$', re.MULTILINE)

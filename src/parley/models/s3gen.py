@@ -16,10 +16,8 @@ from parley.engines.weight_files import find_weights, s3gen_files
 from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.batching import parse_sizes
-from parley.runtime.cuda_graphs import CudaCapture
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
-from parley.runtime.precision import choose_precision
 from parley.runtime.versions import check_gpus, check_torch
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
@@ -36,6 +34,8 @@ from parley.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer
 from parley.tts.s3gen.utterance import Plan
 from parley.tts.s3gen.window_graphs import VocoderSizes
 from parley.tts.watermark import load_watermark
+from parley_torch.runtime.cuda_graphs import CudaCapture
+from parley_torch.runtime.precision import choose_precision
 
 _requests: msgspec.json.Decoder[S3GenRequest] = msgspec.json.Decoder(S3GenRequest)
 _NO_TOKENS = np.zeros(0, np.int64)

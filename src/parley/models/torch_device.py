@@ -12,7 +12,7 @@ from parley.errors import ModelLoadingError
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
-from parley.runtime.precision import PRECISIONS, choose_precision
+from parley_torch.runtime.precision import PRECISIONS, choose_precision
 
 
 def device_settings(parameters: Parameters, device_id: int) -> DeviceSettings:

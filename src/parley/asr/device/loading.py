@@ -20,8 +20,8 @@ from parley.asr.device.weights import read_weights
 from parley.asr.features.log_mel import LogMel
 from parley.asr.streaming.encoder import StreamingExport, chosen_look_aheads
 from parley.errors import ModelLoadingError
-from parley.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 from parley.runtime.versions import check_gpus, check_torch
+from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 
 
 @dataclass(frozen=True)

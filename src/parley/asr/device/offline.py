@@ -33,8 +33,8 @@ from parley.asr.device.transducer import (
 )
 from parley.errors import InferenceError, InvalidInputError, ParleyError
 from parley.runtime.batching import check_rows, round_up
-from parley.runtime.cuda_graphs import Capture
 from parley.runtime.process_end import DeviceErrors
+from parley_torch.runtime.cuda_graphs import Capture
 
 _STEPS = 16
 """Of greedy decoding, in one sequence of operations."""

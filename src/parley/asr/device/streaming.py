@@ -32,8 +32,8 @@ from parley.asr.device.transducer import (
 from parley.asr.features.log_mel import SILENCE, LogMel
 from parley.errors import InferenceError, ParleyError
 from parley.runtime.batching import round_up
-from parley.runtime.cuda_graphs import Capture
 from parley.runtime.process_end import DeviceErrors
+from parley_torch.runtime.cuda_graphs import Capture
 
 ROW_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of rows to which steps are padded."""

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from parley.errors import InferenceError, ParleyError
 from parley.runtime.batching import round_up
-from parley.runtime.cuda_graphs import Capture
 from parley.runtime.process_end import DeviceErrors
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets, FlowRow, batch_rows
@@ -31,6 +30,7 @@ from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, PastBatch, Workspace
 from parley.tts.s3gen.utterance import AudioUtterance, Plan, prompt_row
 from parley.tts.s3gen.vocoder_state import VocoderJob, capture_vocoder, vocode
 from parley.tts.s3gen.window_graphs import VocoderGraphs
+from parley_torch.runtime.cuda_graphs import Capture
 
 _log = logging.getLogger(__name__)
 DEFAULT_VOICES = 16

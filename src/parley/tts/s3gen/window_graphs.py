@@ -17,9 +17,9 @@ from functools import partial
 from torch import Tensor
 
 from parley.runtime.batching import round_up
-from parley.runtime.cuda_graphs import BatchGraphs, Capture, SharedMemory
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN
 from parley.tts.s3gen.windows import AudioWindow, group_windows, run_windows
+from parley_torch.runtime.cuda_graphs import BatchGraphs, Capture, SharedMemory
 
 
 @dataclass(frozen=True)

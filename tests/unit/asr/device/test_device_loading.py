@@ -18,8 +18,8 @@ from parley.errors import ModelLoadingError
 from parley.launcher.options import ROOT
 from parley.models import torch_device
 from parley.models.parakeet_encoder import open_encoder
-from parley.runtime.cuda_graphs import Repetition
 from parley.runtime.parameters import Parameters
+from parley_torch.runtime.cuda_graphs import Repetition
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import torch
 
 from parley.errors import ModelLoadingError
 from parley.runtime.parameters import Parameters
-from parley.runtime.precision import PRECISIONS, choose_precision
+from parley_torch.runtime.precision import PRECISIONS, choose_precision
 
 TURING, AMPERE = (7, 5), (8, 0)
 

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from parley.runtime import cuda_graphs
-from parley.runtime.cuda_graphs import CudaCapture
+from parley_torch.runtime import cuda_graphs
+from parley_torch.runtime.cuda_graphs import CudaCapture
 
 
 class Stream:

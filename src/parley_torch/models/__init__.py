@@ -1,0 +1,1 @@
+"""Models of the repository: what ``1/model.py`` of each folder runs."""

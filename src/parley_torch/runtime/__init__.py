@@ -1,0 +1,1 @@
+"""CUDA graphs and number formats of networks on PyTorch."""
