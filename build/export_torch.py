@@ -24,15 +24,15 @@ from safetensors.torch import save_file
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DESCRIPTION, FILES, WEIGHTS_FILE
-from parley.asr.device.fastconformer import HISTORY, EncoderPool, EncoderSizes, FastConformer
-from parley.asr.device.prompt import LanguagePrompt
-from parley.asr.device.weights import ENCODER, read_weights
 from parley.asr.features.log_mel import SILENCE
 from parley.asr.offline.networks import OnnxEncoder
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CacheAwareEncoder
 from parley.errors import ParleyError
 from parley.runtime.onnx import open_session
+from parley_torch.asr.fastconformer import HISTORY, EncoderPool, EncoderSizes, FastConformer
+from parley_torch.asr.prompt import LanguagePrompt
+from parley_torch.asr.weights import ENCODER, read_weights
 from parley_torch.runtime.precision import PRECISIONS
 
 LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}

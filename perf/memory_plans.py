@@ -26,7 +26,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from tritonclient.grpc import model_config_pb2
 
-from parley.asr.device.memory import (
+from parley.models.s3gen import s3gen_sizes
+from parley.runtime.batching import parse_sizes
+from parley.runtime.gpu_plan import GpuPlan, read_plans
+from parley.runtime.parameters import Parameters
+from parley.tts.s3gen.checkpoint import Networks
+from parley.tts.s3gen.networks import MEL_BANDS
+from parley.tts.s3gen.state import Past
+from parley.tts.s3gen.vocoder import HOP
+from parley.tts.s3gen.window_graphs import VocoderSizes
+from parley_torch.asr.memory import (
     NEMOTRON_35_DECODER,
     NEMOTRON_35_PROMPT,
     NEMOTRON_ENCODER,
@@ -37,17 +46,8 @@ from parley.asr.device.memory import (
     encoder_memory,
     streaming_memory,
 )
-from parley.asr.device.offline import RunSizes
-from parley.asr.device.streaming import LEFT
-from parley.models.s3gen import s3gen_sizes
-from parley.runtime.batching import parse_sizes
-from parley.runtime.gpu_plan import GpuPlan, read_plans
-from parley.runtime.parameters import Parameters
-from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.networks import MEL_BANDS
-from parley.tts.s3gen.state import Past
-from parley.tts.s3gen.vocoder import HOP
-from parley.tts.s3gen.window_graphs import VocoderSizes
+from parley_torch.asr.offline import RunSizes
+from parley_torch.asr.streaming import LEFT
 from parley_torch.runtime.precision import AUTO_PRECISION, PRECISIONS
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"

@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from parley.asr.checkpoint import BLANK, CONFIG_FILE, VOCABULARY_FILE, WEIGHTS_FILE
-from parley.asr.device.fastconformer import EncoderSizes
-from parley.asr.device.weights import ENCODER, read_weights
+from parley_torch.asr.fastconformer import EncoderSizes
+from parley_torch.asr.weights import ENCODER, read_weights
 from widened.padding import head_places, pad, pad_inputs, pad_outputs, place, repeat
 
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")

@@ -15,10 +15,10 @@ from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import forget_memory, memory_mib, once, seconds
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.decoding.topk import top_k
-from parley.asr.decoding.topk_torch import plain_top_k
-from parley.asr.device.fastconformer import SUBSAMPLING, EncoderPool, EncoderSizes, FastConformer
-from parley.asr.device.features import DeviceLogMel
-from parley.asr.device.memory import (
+from parley.asr.features.log_mel import LogMel
+from parley_torch.asr.fastconformer import SUBSAMPLING, EncoderPool, EncoderSizes, FastConformer
+from parley_torch.asr.features import DeviceLogMel
+from parley_torch.asr.memory import (
     NEMOTRON_DECODER,
     NEMOTRON_ENCODER,
     PARAKEET_DECODER,
@@ -30,11 +30,11 @@ from parley.asr.device.memory import (
     encoder_parameters,
     streaming_memory,
 )
-from parley.asr.device.offline import DeviceEncoder, DeviceGreedyRows, RunSizes
-from parley.asr.device.streaming import LEFT, StreamChunks, StreamingDevice, StreamingNetworks
-from parley.asr.device.transducer import Transducer
-from parley.asr.device.weights import ENCODER
-from parley.asr.features.log_mel import LogMel
+from parley_torch.asr.offline import DeviceEncoder, DeviceGreedyRows, RunSizes
+from parley_torch.asr.streaming import LEFT, StreamChunks, StreamingDevice, StreamingNetworks
+from parley_torch.asr.topk import plain_top_k
+from parley_torch.asr.transducer import Transducer
+from parley_torch.asr.weights import ENCODER
 from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 
 _ROWS = (4, 64, 512)
@@ -56,7 +56,7 @@ _MIB = 1 << 20
 
 def check_kernels(settings: Settings, findings: Findings) -> None:
     """The fused log-softmax and top-k, and log-mel features in torch, against numpy."""
-    from parley.asr.decoding.topk_triton import top_k as fused  # noqa: PLC0415 - needs Triton's language
+    from parley_torch.asr.topk_triton import top_k as fused  # noqa: PLC0415 - needs Triton's language
 
     rng = np.random.default_rng(0)
     for rows in _ROWS:

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from parley.asr.decoding.beam import BeamDecoder
-from parley.asr.decoding.topk_torch import plain_top_k
-from parley.asr.decoding.topk_triton import top_k as kernel_top_k
-from parley.asr.device.joint import DeviceJoint
-from parley.asr.device.transducer import Transducer
+from parley_torch.asr.joint import DeviceJoint
+from parley_torch.asr.topk import plain_top_k
+from parley_torch.asr.topk_triton import top_k as kernel_top_k
+from parley_torch.asr.transducer import Transducer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOKENS, WIDTH, JOINT, INPUTS = 40, 8, 8, 6

@@ -10,7 +10,7 @@ from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from parley.asr.decoding.topk_triton import _kernel
+from parley_torch.asr.topk_triton import _kernel
 
 OTHERS = {"values": "*fp32", "ids": "*i64", "classes": "i32", "scores_stride": "i32", "bonus_stride": "i32"}
 for capability in (75, 80, 89, 90):

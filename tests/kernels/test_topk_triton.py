@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from parley.asr.decoding.topk import top_k
-from parley.asr.decoding.topk_triton import top_k as kernel_top_k
+from parley_torch.asr.topk_triton import top_k as kernel_top_k
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RNG = np.random.default_rng(0)

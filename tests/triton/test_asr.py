@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 
 from parley.asr import checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
-from parley.asr.device.weights import read_weights
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, SpeechStoppedEvent
 from parley.asr.offline.networks import PIECE_OUTPUTS, piece_inputs, read_decoded, read_states
@@ -34,6 +33,7 @@ from parley.errors import (
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
 from parley.launcher.options import ROOT
 from parley.triton.grpc_client import LoopbackClient
+from parley_torch.asr.weights import read_weights
 
 CLIPS = ROOT / "tests/data/conversation"
 MODELS = ("parakeet_encoder", "parakeet_decoder", "parakeet_tdt")

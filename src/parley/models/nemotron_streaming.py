@@ -168,8 +168,8 @@ def _open_torch(
 ) -> Engine:
     """Everything on a torch device."""
     # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
-    from parley.asr.device.loading import load_streaming  # noqa: PLC0415
     from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
+    from parley_torch.asr.loading import load_streaming  # noqa: PLC0415
 
     folder = resolve_weights(parameters, streaming_checkpoint.DEFAULT, DESCRIPTION)
     export = streaming_checkpoint.load(folder, DESCRIPTION)

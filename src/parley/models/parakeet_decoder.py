@@ -193,8 +193,8 @@ def _open_onnx(parameters: Parameters, device_id: int) -> RowDecoder:
 
 def _open_torch(parameters: Parameters, device_id: int) -> RowDecoder:
     # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
-    from parley.asr.device.loading import load_decoder  # noqa: PLC0415
     from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
+    from parley_torch.asr.loading import load_decoder  # noqa: PLC0415
 
     export = checkpoint.load_description(parameters)
     settings = device_settings(parameters, device_id)

@@ -193,9 +193,9 @@ def _open_onnx(parameters: Parameters, device_id: int) -> EncoderService:
 
 def _open_torch(parameters: Parameters, device_id: int) -> EncoderService:
     # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
-    from parley.asr.device.loading import load_encoder  # noqa: PLC0415
-    from parley.asr.device.offline import RunSizes  # noqa: PLC0415
     from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
+    from parley_torch.asr.loading import load_encoder  # noqa: PLC0415
+    from parley_torch.asr.offline import RunSizes  # noqa: PLC0415
 
     export = checkpoint.load_description(parameters)
     settings = device_settings(parameters, device_id)

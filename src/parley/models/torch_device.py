@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from parley.asr.device.loading import DeviceSettings, choose_device
-from parley.asr.device.streaming import ROW_SIZES
 from parley.errors import ModelLoadingError
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
+from parley_torch.asr.loading import DeviceSettings, choose_device
+from parley_torch.asr.streaming import ROW_SIZES
 from parley_torch.runtime.precision import PRECISIONS, choose_precision
 
 

@@ -8,10 +8,10 @@ import torch
 from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.device.features import DeviceLogMel
 from parley.asr.features.log_mel import SILENCE, AudioRings, BatchedLogMel, LogMel, LogMelStream, normalize
 from parley.audio.mel import mel_filters
 from parley.runtime.onnx import open_session
+from parley_torch.asr.features import DeviceLogMel
 
 ROUNDING = 2 * 257 * 2.0**-24 + 2 * 17 * 2.0**-24
 """How far frames may be apart that were computed beside others.

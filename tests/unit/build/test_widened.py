@@ -13,10 +13,6 @@ from safetensors.torch import load_file
 import make_real_size_models
 from chatterbox_export.small_t3 import write_small_t3
 from parley.asr import checkpoint
-from parley.asr.device.fastconformer import EncoderPool, EncoderSizes, FastConformer
-from parley.asr.device.loading import DeviceSettings, load_decoder, load_encoder
-from parley.asr.device.offline import RunSizes
-from parley.asr.device.weights import read_weights
 from parley.asr.features.log_mel import SILENCE, LogMel
 from parley.asr.streaming import encoder as streaming
 from parley.launcher.options import GPU_PROFILE, ROOT
@@ -24,6 +20,10 @@ from parley.runtime.repository import read_parameters
 from parley.tts.t3.checkpoint import read_shape
 from parley.tts.t3.prompt import PromptEncoder
 from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TokenVoice
+from parley_torch.asr.fastconformer import EncoderPool, EncoderSizes, FastConformer
+from parley_torch.asr.loading import DeviceSettings, load_decoder, load_encoder
+from parley_torch.asr.offline import RunSizes
+from parley_torch.asr.weights import read_weights
 from widened import chatterbox
 from widened.decoder import DecoderSize, widen_layers, widen_qwen3
 from widened.fastconformer import TransducerSize, widen_recognizer

@@ -10,17 +10,17 @@ import memory_plans as sums
 import pytest
 import torch
 
-from parley.asr.device.memory import (
+from parley.errors import ModelLoadingError
+from parley.runtime import gpu_memory
+from parley.runtime.gpu_plan import Gpu, choose_plan, find_gpu, find_plan, planned_settings, read_plans
+from parley.runtime.parameters import Parameters
+from parley_torch.asr.memory import (
     NEMOTRON_DECODER,
     NEMOTRON_ENCODER,
     PARAKEET_DECODER,
     PARAKEET_ENCODER,
     encoder_parameters,
 )
-from parley.errors import ModelLoadingError
-from parley.runtime import gpu_memory
-from parley.runtime.gpu_plan import Gpu, choose_plan, find_gpu, find_plan, planned_settings, read_plans
-from parley.runtime.parameters import Parameters
 
 GIB = 1 << 30
 PLANS = {plan.name: plan for plan in read_plans()}

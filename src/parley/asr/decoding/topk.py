@@ -1,7 +1,7 @@
 """The best classes of each row with their log probabilities, straight from raw scores.
 
 A log probability is a raw score minus the row's logsumexp, so only the ``k`` that are asked for need
-be computed. :mod:`parley.asr.decoding.topk_torch` does the same on tensors.
+be computed. :mod:`parley_torch.asr.topk` does the same on tensors.
 """
 
 from __future__ import annotations

@@ -16,15 +16,15 @@ from device_fakes import (
 
 from parley.asr.decoding.boosting import compile_phrases
 from parley.asr.decoding.words import text_of, words_of
-from parley.asr.device import memory, streaming
-from parley.asr.device.loading import DeviceSettings, choose_device, load_streaming
-from parley.asr.device.offline import RunSizes
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.errors import InferenceError, ModelLoadingError, OverloadedError, UnsupportedVersionError
 from parley.launcher.options import ROOT
 from parley.models.nemotron_streaming import load_recognizer
 from parley.runtime.batching import RowsNotFiniteError
 from parley.runtime.onnx import open_session
+from parley_torch.asr import memory, streaming
+from parley_torch.asr.loading import DeviceSettings, choose_device, load_streaming
+from parley_torch.asr.offline import RunSizes
 
 CHUNKS = {80: 8, 160: 16, 560: 56, 1120: 112}
 

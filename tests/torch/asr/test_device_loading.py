@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from parley.asr import checkpoint
-from parley.asr.decoding import topk_torch
-from parley.asr.device import loading
-from parley.asr.device.loading import DeviceSettings
 from parley.errors import ModelLoadingError
 from parley.launcher.options import ROOT
 from parley.models import torch_device
 from parley.models.parakeet_encoder import open_encoder
 from parley.runtime.parameters import Parameters
+from parley_torch.asr import loading, topk
+from parley_torch.asr.loading import DeviceSettings
 from parley_torch.runtime.cuda_graphs import Repetition
 
 CUDA = torch.device("cuda", 0)
@@ -76,9 +75,9 @@ def test_networks_on_a_gpu_take_memory_only_while_no_engine_measures(monkeypatch
 def test_scores_on_a_gpu_go_to_the_fused_kernel(monkeypatch):
     asked = []
     kernel = SimpleNamespace(top_k=lambda *given: asked.append(given) or "best")
-    monkeypatch.setitem(sys.modules, "parley.asr.decoding.topk_triton", kernel)
-    monkeypatch.setattr("parley.asr.decoding.topk_triton", kernel, raising=False)
-    monkeypatch.setattr(topk_torch.importlib.util, "find_spec", lambda name: name == "triton")
+    monkeypatch.setitem(sys.modules, "parley_torch.asr.topk_triton", kernel)
+    monkeypatch.setattr("parley_torch.asr.topk_triton", kernel, raising=False)
+    monkeypatch.setattr(topk.importlib.util, "find_spec", lambda name: name == "triton")
     scores = SimpleNamespace(is_cuda=True)
-    assert topk_torch.top_k(scores, 3, None) == "best"
+    assert topk.top_k(scores, 3, None) == "best"
     assert asked == [(scores, 3, None)]

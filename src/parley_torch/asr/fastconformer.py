@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from parley.asr.device.weights import ENCODER, POSITION_SCALE, SCALE, SHIFT, layer_count
 from parley.errors import ModelLoadingError
+from parley_torch.asr.weights import ENCODER, POSITION_SCALE, SCALE, SHIFT, layer_count
 
 SUBSAMPLING = 8
 """Feature frames per encoder frame."""

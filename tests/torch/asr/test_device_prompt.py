@@ -11,16 +11,16 @@ from device_fakes import CPU, make_recognizer, recognize, same_tokens
 from prompt_fakes import COUNT, EXPORT, PROMPTS, make_prompted_export, random_kernel
 
 from parley.asr import checkpoint
-from parley.asr.device import memory
-from parley.asr.device.loading import DeviceSettings, load_streaming
-from parley.asr.device.memory import PromptSizes
-from parley.asr.device.prompt import LanguagePrompt
-from parley.asr.device.weights import read_weights
 from parley.asr.prompt_graph import PARAMETERS
 from parley.asr.streaming.encoder import CHANNEL, HISTORY, CacheAwareEncoder, with_keys
 from parley.errors import ModelLoadingError, UnsupportedLanguageError
 from parley.models.nemotron_streaming import load_recognizer
 from parley.runtime.onnx import open_session
+from parley_torch.asr import memory
+from parley_torch.asr.loading import DeviceSettings, load_streaming
+from parley_torch.asr.memory import PromptSizes
+from parley_torch.asr.prompt import LanguagePrompt
+from parley_torch.asr.weights import read_weights
 
 LANGUAGES = ("en", "es", "auto", "en-GB")
 TOLERANCE = 1e-5

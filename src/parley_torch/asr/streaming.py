@@ -18,10 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.asr.decoding.greedy import Tokens
-from parley.asr.device.fastconformer import SUBSAMPLING, EncoderPool, FastConformer
-from parley.asr.device.features import DeviceLogMel
-from parley.asr.device.prompt import LanguagePrompt
-from parley.asr.device.transducer import (
+from parley.asr.features.log_mel import SILENCE, LogMel
+from parley.errors import InferenceError, ParleyError
+from parley.runtime.batching import round_up
+from parley.runtime.process_end import DeviceErrors
+from parley_torch.asr.fastconformer import SUBSAMPLING, EncoderPool, FastConformer
+from parley_torch.asr.features import DeviceLogMel
+from parley_torch.asr.prompt import LanguagePrompt
+from parley_torch.asr.transducer import (
     DecoderPool,
     GreedyDecoder,
     Progress,
@@ -29,10 +33,6 @@ from parley.asr.device.transducer import (
     is_left,
     read_tokens,
 )
-from parley.asr.features.log_mel import SILENCE, LogMel
-from parley.errors import InferenceError, ParleyError
-from parley.runtime.batching import round_up
-from parley.runtime.process_end import DeviceErrors
 from parley_torch.runtime.cuda_graphs import Capture
 
 ROW_SIZES = (1, 2, 4, 8, 16, 32, 64)

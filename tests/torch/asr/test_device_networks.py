@@ -8,9 +8,6 @@ from safetensors.torch import save_file
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import WEIGHTS_FILE
-from parley.asr.device.fastconformer import EncoderPool, EncoderSizes, FastConformer
-from parley.asr.device.transducer import Transducer
-from parley.asr.device.weights import read_weights
 from parley.asr.features.log_mel import SILENCE
 from parley.asr.offline.networks import OnnxEncoder
 from parley.asr.streaming import encoder as streaming_checkpoint
@@ -18,6 +15,9 @@ from parley.asr.streaming.encoder import HISTORY, CacheAwareEncoder
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session
+from parley_torch.asr.fastconformer import EncoderPool, EncoderSizes, FastConformer
+from parley_torch.asr.transducer import Transducer
+from parley_torch.asr.weights import read_weights
 
 TOLERANCE = 1e-4
 """Both compute in single precision, in another order; values are within 10."""

@@ -6,8 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from parley.asr.decoding.topk import top_k  # noqa: E402
-from parley.asr.decoding.topk_torch import plain_top_k  # noqa: E402
-from parley.asr.decoding.topk_torch import top_k as tensor_top_k  # noqa: E402
+from parley_torch.asr.topk import plain_top_k  # noqa: E402
+from parley_torch.asr.topk import top_k as tensor_top_k  # noqa: E402
 
 RNG = np.random.default_rng(0)
 SIZES = pytest.mark.parametrize(("rows", "classes", "k"), [(1, 129, 1), (7, 1025, 4), (3, 40, 40), (0, 5, 2)])

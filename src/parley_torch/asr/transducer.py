@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.greedy import CONFIDENCE_ALPHA, FRAMES_AHEAD, Tokens
-from parley.asr.device.weights import layer_count
 from parley.errors import InferenceError, ModelLoadingError
+from parley_torch.asr.weights import layer_count
 
 _LSTM = "decoder.prediction.dec_rnn.lstm"
 _OUT = re.compile(r"joint\.joint_net\.\d+\.(weight|bias)")

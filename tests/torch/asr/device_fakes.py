@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from parley.asr.device.loading import DeviceSettings, load_streaming
 from parley.asr.streaming.utterance import StreamingUtterance
+from parley_torch.asr.loading import DeviceSettings, load_streaming
 
 CPU = torch.device("cpu")
 LOOK_AHEADS = (80, 160, 560, 1120)

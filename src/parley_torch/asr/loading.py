@@ -9,18 +9,18 @@ import torch
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.batch import RowDecoder, make_decoder
-from parley.asr.device.fastconformer import SUBSAMPLING, EncoderSizes, FastConformer
-from parley.asr.device.joint import DeviceJoint
-from parley.asr.device.offline import DeviceEncoder, DeviceGreedyRows, RunSizes
-from parley.asr.device.prompt import LanguagePrompt
-from parley.asr.device.recognizer import DeviceRecognizer
-from parley.asr.device.streaming import ROW_SIZES, StreamingDevice, StreamingNetworks
-from parley.asr.device.transducer import Transducer
-from parley.asr.device.weights import read_weights
 from parley.asr.features.log_mel import LogMel
 from parley.asr.streaming.encoder import StreamingExport, chosen_look_aheads
 from parley.errors import ModelLoadingError
 from parley.runtime.versions import check_gpus, check_torch
+from parley_torch.asr.fastconformer import SUBSAMPLING, EncoderSizes, FastConformer
+from parley_torch.asr.joint import DeviceJoint
+from parley_torch.asr.offline import DeviceEncoder, DeviceGreedyRows, RunSizes
+from parley_torch.asr.prompt import LanguagePrompt
+from parley_torch.asr.recognizer import DeviceRecognizer
+from parley_torch.asr.streaming import ROW_SIZES, StreamingDevice, StreamingNetworks
+from parley_torch.asr.transducer import Transducer
+from parley_torch.asr.weights import read_weights
 from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from parley.asr.device.fastconformer import HISTORY, SUBSAMPLING, EncoderPool, EncoderSizes, FastConformer
-from parley.asr.device.offline import RunSizes
+from parley_torch.asr.fastconformer import HISTORY, SUBSAMPLING, EncoderPool, EncoderSizes, FastConformer
+from parley_torch.asr.offline import RunSizes
 
 _SINGLE = 4
 _PLACES = 8
@@ -49,7 +49,7 @@ class TransducerSizes:
 
 @dataclass(frozen=True)
 class PromptSizes:
-    """Sizes of the two layers of a language prompt (:class:`parley.asr.device.prompt.LanguagePrompt`)."""
+    """Sizes of the two layers of a language prompt (:class:`parley_torch.asr.prompt.LanguagePrompt`)."""
 
     prompts: int
     inner: int
@@ -122,7 +122,7 @@ def streaming_memory(
     dtype: torch.dtype,
     prompt: PromptSizes | None = None,
 ) -> RecognizerMemory:
-    """Memory of :class:`parley.asr.device.streaming.StreamingDevice`.
+    """Memory of :class:`parley_torch.asr.streaming.StreamingDevice`.
 
     Args:
         encoder: its sizes.
@@ -154,7 +154,7 @@ def streaming_memory(
 
 
 def encoder_memory(sizes: EncoderSizes, runs: RunSizes, *, dtype: torch.dtype) -> RecognizerMemory:
-    """Memory of :class:`parley.asr.device.offline.DeviceEncoder`; ``runs`` are in feature frames."""
+    """Memory of :class:`parley_torch.asr.offline.DeviceEncoder`; ``runs`` are in feature frames."""
     longest = sizes.subsampled(runs.frames[-1])
     tables = sizes.layers * (2 * longest - 1) * sizes.width * dtype.itemsize
     inputs = max(rows * frames for rows, frames in runs.shapes()) * sizes.bands * _SINGLE
@@ -165,7 +165,7 @@ def encoder_memory(sizes: EncoderSizes, runs: RunSizes, *, dtype: torch.dtype) -
 
 
 def decoder_memory(sizes: TransducerSizes, runs: RunSizes) -> RecognizerMemory:
-    """Memory of :class:`parley.asr.device.offline.DeviceGreedyRows`, whose runs have these sizes."""
+    """Memory of :class:`parley_torch.asr.offline.DeviceGreedyRows`, whose runs have these sizes."""
     most = runs.rows[-1]
     frames = max(rows * frames for rows, frames in runs.shapes())
     scores = 4 * (sizes.joint + sizes.tokens + 1 + sizes.durations) * _SINGLE

@@ -1,6 +1,6 @@
 """The best classes of each row with their log probabilities, on torch tensors.
 
-:func:`top_k` runs the fused kernel of :mod:`parley.asr.decoding.topk_triton` where there is a GPU and
+:func:`top_k` runs the fused kernel of :mod:`parley_torch.asr.topk_triton` where there is a GPU and
 Triton's language, and plain torch elsewhere. It is what
 :func:`parley.asr.decoding.topk.top_k` does on arrays.
 """
@@ -37,7 +37,7 @@ def top_k(
         Log probabilities with their bonus f32 ``[B, k]``, and class ids i64 ``[B, k]``.
     """
     if scores.is_cuda and importlib.util.find_spec("triton") is not None:
-        from parley.asr.decoding import topk_triton  # noqa: PLC0415 - cannot be imported without Triton's language
+        from parley_torch.asr import topk_triton  # noqa: PLC0415 - cannot be imported without Triton's language
 
         return topk_triton.top_k(scores, k, bonus)
     return plain_top_k(scores, k, bonus)

@@ -8,8 +8,9 @@ from device_fakes import CPU, same_tokens
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.greedy import TransducerDecoder
 from parley.asr.decoding.greedy import tsallis_confidence as expected_confidence
-from parley.asr.device.joint import DeviceJoint
-from parley.asr.device.transducer import (
+from parley.errors import InferenceError
+from parley_torch.asr.joint import DeviceJoint
+from parley_torch.asr.transducer import (
     DecoderPool,
     GreedyDecoder,
     Progress,
@@ -18,7 +19,6 @@ from parley.asr.device.transducer import (
     read_tokens,
     tsallis_confidence,
 )
-from parley.errors import InferenceError
 
 TOKENS, WIDTH, JOINT, INPUTS = 12, 6, 7, 5
 DURATIONS = (0, 1, 2, 3, 4)

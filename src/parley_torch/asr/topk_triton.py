@@ -52,7 +52,7 @@ def _kernel(  # type: ignore[no-untyped-def] # noqa: PLR0917 - a kernel's argume
 def top_k(
     scores: torch.Tensor, k: int, bonus: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See :func:`parley.asr.decoding.topk_torch.top_k`.
+    """See :func:`parley_torch.asr.topk.top_k`.
 
     Raises:
         ValueError: there are more classes than one program can hold.

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from parley.asr.decoding.beam import Expansion
 from parley.asr.decoding.greedy import SCORES, JointNetwork
-from parley.asr.decoding.topk_torch import TopK, top_k
-from parley.asr.device.transducer import Transducer, tsallis_confidence
 from parley.errors import InferenceError
 from parley.runtime.batching import check_rows
 from parley.runtime.process_end import DeviceErrors
+from parley_torch.asr.topk import TopK, top_k
+from parley_torch.asr.transducer import Transducer, tsallis_confidence
 
 
 class DeviceJoint(JointNetwork):

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.batch import RowDecoder, Rows
 from parley.asr.decoding.hypotheses import Reading
-from parley.asr.device.streaming import StreamChunks, StreamingDevice
 from parley.asr.features.log_mel import BatchedLogMel, LogMel
 from parley.asr.pipeline.step import milliseconds
 from parley.asr.streaming.recognizer import is_ready
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import OverloadedError, ParleyError
 from parley.runtime.batching import RowsNotFiniteError
+from parley_torch.asr.streaming import StreamChunks, StreamingDevice
 
 
 class DeviceRecognizer:

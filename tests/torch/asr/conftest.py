@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from clip_fixtures import clips, export, models, spoken
+
+__all__ = ["clips", "export", "models", "spoken"]
 
 
 @pytest.fixture(scope="session", autouse=True)

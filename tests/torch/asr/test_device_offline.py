@@ -9,14 +9,14 @@ from parley.asr import checkpoint
 from parley.asr.decoding.batch import make_decoder
 from parley.asr.decoding.boosting import compile_phrases
 from parley.asr.decoding.words import text_of, words_of
-from parley.asr.device.loading import DeviceSettings, load_decoder, load_encoder
-from parley.asr.device.offline import RunSizes
 from parley.asr.features.log_mel import LogMel
 from parley.asr.offline.networks import OnnxEncoder, OnnxJoint
 from parley.errors import InferenceError, InvalidInputError
 from parley.launcher.options import ROOT
 from parley.runtime.batching import RowsNotFiniteError
 from parley.runtime.onnx import open_session
+from parley_torch.asr.loading import DeviceSettings, load_decoder, load_encoder
+from parley_torch.asr.offline import RunSizes
 
 SETTINGS = DeviceSettings(CPU, row_sizes=(1, 2))
 SIZES = RunSizes(frames=(200, 600), rows=(1, 2), most=800)

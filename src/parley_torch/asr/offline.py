@@ -21,9 +21,12 @@ from parley.asr.decoding.batch import GreedyRows, Rows
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.greedy import SCORES, Tokens, TransducerDecoder
 from parley.asr.decoding.hypotheses import Reading
-from parley.asr.device.fastconformer import FastConformer
-from parley.asr.device.joint import DeviceJoint
-from parley.asr.device.transducer import (
+from parley.errors import InferenceError, InvalidInputError, ParleyError
+from parley.runtime.batching import check_rows, round_up
+from parley.runtime.process_end import DeviceErrors
+from parley_torch.asr.fastconformer import FastConformer
+from parley_torch.asr.joint import DeviceJoint
+from parley_torch.asr.transducer import (
     DecoderPool,
     GreedyDecoder,
     Progress,
@@ -31,9 +34,6 @@ from parley.asr.device.transducer import (
     is_left,
     read_tokens,
 )
-from parley.errors import InferenceError, InvalidInputError, ParleyError
-from parley.runtime.batching import check_rows, round_up
-from parley.runtime.process_end import DeviceErrors
 from parley_torch.runtime.cuda_graphs import Capture
 
 _STEPS = 16

@@ -9,10 +9,10 @@ from device_fakes import CPU, make_recognizer, recognize, same_tokens
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import DESCRIPTION
-from parley.asr.device.loading import DeviceSettings, load_encoder
-from parley.asr.device.offline import RunSizes
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.launcher.options import ROOT
+from parley_torch.asr.loading import DeviceSettings, load_encoder
+from parley_torch.asr.offline import RunSizes
 
 _spec = importlib.util.spec_from_file_location("export_torch", ROOT / "build/export_torch.py")
 export_torch = importlib.util.module_from_spec(_spec)
