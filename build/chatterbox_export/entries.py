@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from parley.tts.t3.checkpoint import Variant
+from parley.tts.voice_messages import Variant
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = ROOT / "build/checkpoints.toml"

@@ -11,7 +11,7 @@ from chatterbox_export.entries import CONDITIONALS, FILES
 from chatterbox_export.small_listeners import small_listeners
 from chatterbox_export.small_s3gen import small_s3gen
 from chatterbox_export.small_t3 import write_small_t3
-from parley.tts.t3.checkpoint import Variant
+from parley.tts.voice_messages import Variant
 
 _DENSE_LAYERS = (12, 24, 16)  # upstream's code has no other
 

@@ -38,8 +38,8 @@ from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN
 from parley.tts.t3.messages import SpeechTokensRequest
 from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
+from parley.tts.voice_messages import EnrollVoice, ListVoices
 from parley.tts.voices.enrollment.service import ReferenceRecording
-from parley.tts.voices.messages import EnrollVoice, ListVoices
 from parley.vad.silero import SAMPLE_RATE
 
 Step: TypeAlias = Mapping[str, Tensor]

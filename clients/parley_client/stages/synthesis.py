@@ -34,8 +34,8 @@ from parley.inference import struct_tensor
 from parley.timeouts import best_effort
 from parley.triton.grpc_client import GrpcModelClient
 from parley.tts.messages import MoreText, SpeakRequest
+from parley.tts.voice_messages import ListVoices, VoicesReply
 from parley.tts.voice_routing import find_route, qualify, speaks, spoken_languages
-from parley.tts.voices.messages import ListVoices, VoicesReply
 from parley_client.channel import error_of, is_model_ready
 from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
 from parley_client.stages.speech import GrowingText, Speech, SpeechPiece, Track

@@ -17,7 +17,7 @@ import numpy as np
 from parley.errors import InferenceError, ModelUnavailableError
 from parley.inference import Tensor, struct_tensor
 from parley.triton.grpc_client import GrpcModelClient
-from parley.tts.voices.messages import (
+from parley.tts.voice_messages import (
     DeleteVoice,
     DescribeVoice,
     EnrollVoice,
@@ -65,7 +65,7 @@ class Voices(ClosedAtTheEnd):
         sample_rate: int | None = None,
         replace: bool = False,
     ) -> VoiceSummary:
-        """Make a voice; further fields as in :class:`parley.tts.voices.messages.EnrollVoice`.
+        """Make a voice; further fields as in :class:`parley.tts.voice_messages.EnrollVoice`.
 
         Args:
             recording: a WAV, FLAC or OGG file of one channel, 5 to 30 s long, or PCM16.

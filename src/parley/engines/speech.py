@@ -15,7 +15,7 @@ from parley.tts import espeak
 from parley.tts.kokoro import voices as kokoro_voices
 from parley.tts.messages import AbortSpeech, MoreText, SpeakRequest, SpeechChunk
 from parley.tts.piper import voices as piper_voices
-from parley.tts.t3.text import MULTILINGUAL
+from parley.tts.voice_messages import MULTILINGUAL
 from parley.tts.voice_routing import KnownVoice, check_language, find_route
 
 _ABORT_TIMEOUT_S = 5.0

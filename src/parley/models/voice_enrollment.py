@@ -18,11 +18,11 @@ from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import RequestLoop
 from parley.triton.responses import Responder
-from parley.tts.t3.checkpoint import Variant, find_checkpoint, read_shape
+from parley.tts.t3.checkpoint import find_checkpoint, read_shape
+from parley.tts.voice_messages import ListVoices, Variant, VoicesRequest
 from parley.tts.voices.enrollment import checkpoint
 from parley.tts.voices.enrollment.recordings import EnrollmentLimits, silero
 from parley.tts.voices.enrollment.service import PROMPT_S, EnrollmentService, Policy, VoiceMaker
-from parley.tts.voices.messages import ListVoices, VoicesRequest
 from parley.tts.voices.store import open_store
 from parley.vad.silero import FILE, bundled_folder
 

@@ -32,7 +32,7 @@ from parley.inference import ModelRequest, struct_tensor, tensor_struct, text_te
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
 from parley.tts.messages import SpeakRequest
-from parley.tts.voices.messages import ListVoices, VoicesReply
+from parley.tts.voice_messages import ListVoices, VoicesReply
 from parley_client.cli.program import main
 from parley_client.stages import Voices, open_server
 

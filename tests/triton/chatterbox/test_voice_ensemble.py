@@ -20,7 +20,7 @@ from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.models import read_parameters
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.triton.grpc_client import LoopbackClient
-from parley.tts.voices.messages import EnrollVoice, VoicesReply
+from parley.tts.voice_messages import EnrollVoice, VoicesReply
 from parley.tts.voices.objects import FolderObjects
 from parley.tts.voices.store import VoiceStore
 

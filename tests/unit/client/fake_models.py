@@ -14,7 +14,7 @@ from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, Transcrib
 from parley.errors import UnsupportedVoiceError
 from parley.llm.messages import Completed, TextDelta
 from parley.tts.messages import SpeechChunk, WordMark
-from parley.tts.voices.messages import (
+from parley.tts.voice_messages import (
     DeleteVoice,
     DescribeVoice,
     EnrollVoice,

@@ -10,7 +10,7 @@ import pytest
 from fake_unary import serving
 
 from parley.errors import InferenceError, ModelUnavailableError, ReferenceTooShortError
-from parley.tts.voices.messages import VoiceDetails, VoicesReply, VoiceSummary
+from parley.tts.voice_messages import VoiceDetails, VoicesReply, VoiceSummary
 from parley_client.cli import PARLEY
 from parley_client.cli.commands import voices as voices_command
 from parley_client.cli.program import build_parser

@@ -21,7 +21,7 @@ from parley.runtime.repository import read_parameters
 from parley.tts.messages import SpeechRequest
 from parley.tts.s3gen.messages import S3GenRequest
 from parley.tts.t3.messages import T3Request
-from parley.tts.voices.messages import VoicesRequest
+from parley.tts.voice_messages import VoicesRequest
 
 REPOSITORY = ROOT / "model_repository"
 MESSAGES = {

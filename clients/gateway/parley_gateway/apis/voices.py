@@ -20,7 +20,7 @@ from parley.errors import (
     TooManyVoicesError,
 )
 from parley.field_errors import describe_field_error
-from parley.tts.voices.messages import VoiceSummary
+from parley.tts.voice_messages import VoiceSummary
 from parley_client.stages import Voices
 from parley_gateway.bodies import VOICES, read_form
 from parley_gateway.gateway import Gateway

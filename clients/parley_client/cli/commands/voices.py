@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from parley.engines.speech import CHATTERBOX, ESPEAK
-from parley.tts.voices.messages import VoiceDetails, VoiceSummary
+from parley.tts.voice_messages import VoiceDetails, VoiceSummary
 from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_server, read_tls_options
 from parley_client.errors import AudioFileError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from parley.tts.t3.checkpoint import Variant
+from parley.tts.voice_messages import Variant
 
 T3 = "t3_*.safetensors"
 """One of them."""

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from parley.errors import ModelLoadingError
 from parley.tts.t3.request import END_OF_SPEECH, PLACEHOLDERS, START_OF_SPEECH
+from parley.tts.voice_messages import Variant
 
-Variant = Literal["original", "multilingual", "turbo"]
 _HEAD_SIZE = 64  # of every published model; no shape shows it
 _ENGLISH_TEXT_VOCABULARY = 704
 _MAX_HEADER_BYTES = 100 << 20  # the library's own limit

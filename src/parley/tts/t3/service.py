@@ -16,7 +16,7 @@ from parley.errors import ContextTooLongError, InferenceError, InvalidMessageErr
 from parley.llm.engine import Engine, EngineTimes, Progress
 from parley.runtime.admission import Admission
 from parley.tracing import NO_TRACE, Trace
-from parley.tts.t3.checkpoint import T3Shape, Variant
+from parley.tts.t3.checkpoint import T3Shape
 from parley.tts.t3.messages import (
     SpeechSampling,
     SpeechTokensEvent,
@@ -34,6 +34,7 @@ from parley.tts.t3.request import (
     TokenVoice,
 )
 from parley.tts.t3.text import TokenTextReader
+from parley.tts.voice_messages import Variant
 
 Tokens = NDArray[np.int32]
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from parley.errors import InvalidMessageError, ModelLoadingError, UnsupportedLanguageError
 from parley.tts.chatterbox.files import TOKENIZERS
-from parley.tts.t3.checkpoint import T3Shape, Variant
+from parley.tts.t3.checkpoint import T3Shape
 from parley.tts.t3.request import END_OF_TEXT, START_OF_TEXT
+from parley.tts.voice_messages import MULTILINGUAL, Variant
 
 _SPACE = "[SPACE]"
 # The published code rewrites text in these languages with dictionaries and models of their own;
 # without that, they are spoken badly.
 _NEED_REWRITING = frozenset({"he", "ja", "ru", "zh"})
-MULTILINGUAL = frozenset("ar da de el en es fi fr hi it ko ms nl no pl pt sv sw tr".split())
 _PUNCTUATION = (
     ("...", ", "),
     ("…", ", "),

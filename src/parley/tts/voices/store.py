@@ -28,7 +28,7 @@ from parley.errors import (
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import models_dir
 from parley.tts.t3.request import TOKENS_PER_SECOND
-from parley.tts.voices.messages import VoiceSummary
+from parley.tts.voice_messages import VoiceSummary
 from parley.tts.voices.objects import SCHEME, FolderObjects, Objects, S3Address, S3Objects
 from parley.tts.voices.voice import (
     MAX_VOICE_BYTES,

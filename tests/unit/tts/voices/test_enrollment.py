@@ -30,9 +30,9 @@ from parley.errors import (
 from parley.inference import struct_tensor, text_tensor
 from parley.models.voice_enrollment import EnrollmentModel
 from parley.runtime.parameters import Parameters
+from parley.tts.voice_messages import DeleteVoice, DescribeVoice, EnrollVoice, ListVoices
 from parley.tts.voices.enrollment.recordings import EnrollmentLimits
 from parley.tts.voices.enrollment.service import EnrollmentService, Policy, slug
-from parley.tts.voices.messages import DeleteVoice, DescribeVoice, EnrollVoice, ListVoices
 from parley.tts.voices.objects import FolderObjects
 from parley.tts.voices.store import VoiceStore
 

@@ -7,7 +7,7 @@ import pytest
 from voice_samples import make_voice
 
 from parley.errors import InvalidMessageError, UnsupportedVoiceError, VoiceDamagedError
-from parley.tts.voices.messages import VoiceDetails
+from parley.tts.voice_messages import VoiceDetails
 from parley.tts.voices.voice import check_details, check_voice_id, read_voice, write_voice
 
 

@@ -20,10 +20,10 @@ from parley.errors import (
 from parley.inference import struct_tensor
 from parley.models.voice_ensemble import load_checks, load_conditionals
 from parley.runtime.parameters import Parameters
+from parley.tts.voice_messages import EnrollVoice, VoiceDetails
 from parley.tts.voices.enrollment.ensemble import Conditionals, ReferenceChecks
 from parley.tts.voices.enrollment.recordings import EnrollmentLimits
 from parley.tts.voices.enrollment.service import ReferenceRecording, VoiceMaker, read_reference
-from parley.tts.voices.messages import EnrollVoice, VoiceDetails
 
 LIMITS = EnrollmentLimits()
 

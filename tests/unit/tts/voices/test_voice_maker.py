@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 from voice_samples import RATE, speech
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
+from parley.tts.voice_messages import VoiceDetails
 from parley.tts.voices.enrollment import checkpoint, recordings
 from parley.tts.voices.enrollment.networks import _stretches
 from parley.tts.voices.enrollment.service import ReferenceRecording, VoiceMaker
-from parley.tts.voices.messages import VoiceDetails
 from parley.tts.voices.voice import read_voice, write_voice
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from parley.tts.voices.messages import VoiceDetails
+from parley.tts.voice_messages import VoiceDetails
 from parley.tts.voices.voice import Voice
 
 RATE = 16_000

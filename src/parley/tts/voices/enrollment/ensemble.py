@@ -13,6 +13,7 @@ import numpy as np
 
 from parley.errors import InferenceError, InvalidInputError, ParleyError
 from parley.inference import Tensor, decode_request, text_tensor
+from parley.tts.voice_messages import EnrollVoice, VoiceDetails
 from parley.tts.voices.enrollment.recordings import Detect, EnrollmentLimits
 from parley.tts.voices.enrollment.service import (
     ReferenceRecording,
@@ -21,7 +22,6 @@ from parley.tts.voices.enrollment.service import (
     read_reference,
 )
 from parley.tts.voices.enrollment.spectra import PROMPT_RATE, RATE
-from parley.tts.voices.messages import EnrollVoice, VoiceDetails
 
 _requests: msgspec.json.Decoder[EnrollVoice] = msgspec.json.Decoder(EnrollVoice)
 _UNNAMED = "unnamed"

@@ -30,8 +30,18 @@ from parley.errors import (
     NotPermittedError,
     OverloadedError,
 )
-from parley.tts.t3.checkpoint import Variant
 from parley.tts.t3.request import TOKENS_PER_SECOND
+from parley.tts.voice_messages import (
+    DeleteVoice,
+    DescribeVoice,
+    EnrollVoice,
+    ListVoices,
+    Variant,
+    VoiceDetails,
+    VoicesReply,
+    VoicesRequest,
+    VoiceSummary,
+)
 from parley.tts.voices.enrollment.checkpoint import EnrollmentNetworks
 from parley.tts.voices.enrollment.recordings import (
     Detect,
@@ -41,16 +51,6 @@ from parley.tts.voices.enrollment.recordings import (
     read_recording,
 )
 from parley.tts.voices.enrollment.spectra import PROMPT_RATE, RATE, prompt_mel, trim
-from parley.tts.voices.messages import (
-    DeleteVoice,
-    DescribeVoice,
-    EnrollVoice,
-    ListVoices,
-    VoiceDetails,
-    VoicesReply,
-    VoicesRequest,
-    VoiceSummary,
-)
 from parley.tts.voices.store import VoiceStore
 from parley.tts.voices.voice import MEL_BANDS, Voice, check_details, check_voice_id
 

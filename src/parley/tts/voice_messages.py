@@ -8,12 +8,14 @@ failed request ends with a Triton error whose text is
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from parley.tts.t3.checkpoint import Variant
-
+Variant = Literal["original", "multilingual", "turbo"]
+"""Of a Chatterbox checkpoint."""
+MULTILINGUAL = frozenset("ar da de el en es fi fr hi it ko ms nl no pl pt sv sw tr".split())
+"""Languages of the multilingual variant; the others speak English."""
 FORMAT_VERSION = 1
 
 
