@@ -44,7 +44,7 @@ from parley.tts.s3gen.state import FRAMES_PER_TOKEN
 from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
 from parley.tts.s3gen.utterance import AudioUtterance, Plan
 from parley.tts.s3gen.vocoder import HOP, Vocoder
-from parley.tts.t3.request import TOKENS_PER_SECOND
+from parley_torch.tts.t3.request import TOKENS_PER_SECOND
 
 PROMPT_TOKENS = 75
 _DEADLINE_S = 900.0

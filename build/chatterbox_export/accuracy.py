@@ -25,11 +25,11 @@ from parley.tts.s3gen.flow import AudioVoice as FlowVoice
 from parley.tts.s3gen.synthesizer import AudioSynthesizer
 from parley.tts.s3gen.utterance import AudioUtterance, Plan
 from parley.tts.s3gen.vocoder import HOP
-from parley.tts.t3.checkpoint import read_shape
-from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import SPEECH_CODES, START_OF_SPEECH
-from parley.tts.t3.request import TokenVoice as T3Voice
 from parley.tts.voices.voice import Voice
+from parley_torch.tts.t3.checkpoint import read_shape
+from parley_torch.tts.t3.prompt import PromptEncoder
+from parley_torch.tts.t3.request import SPEECH_CODES, START_OF_SPEECH
+from parley_torch.tts.t3.request import TokenVoice as T3Voice
 
 _RATE = 24_000
 _EXAGGERATION = 0.7

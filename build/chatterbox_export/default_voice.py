@@ -13,7 +13,6 @@ from torch import Tensor
 from chatterbox_export.entries import CONDITIONALS, ConversionError, Entry
 from chatterbox_export.tensors import read_pickled
 from parley.errors import VoiceDamagedError
-from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, TOKENS_PER_SECOND
 from parley.tts.voices.voice import (
     FRAMES_PER_TOKEN,
     MEL_BANDS,
@@ -22,6 +21,7 @@ from parley.tts.voices.voice import (
     VoiceDetails,
     write_voice,
 )
+from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, TOKENS_PER_SECOND
 
 VOICE_ID = "default"
 _USED = {

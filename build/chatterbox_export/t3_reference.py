@@ -25,8 +25,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from parley.tts.t3.checkpoint import T3Shape
-from parley.tts.t3.request import END_OF_SPEECH, START_OF_SPEECH, TokenSampling
+from parley_torch.tts.t3.checkpoint import T3Shape
+from parley_torch.tts.t3.request import END_OF_SPEECH, START_OF_SPEECH, TokenSampling
 
 
 def greedy(scores: Tensor) -> int:
@@ -35,7 +35,7 @@ def greedy(scores: Tensor) -> int:
 
 
 class Reference:
-    """Generates from the rows that :class:`parley.tts.t3.prompt.PromptEncoder` computes."""
+    """Generates from the rows that :class:`parley_torch.tts.t3.prompt.PromptEncoder` computes."""
 
     def __init__(self, checkpoint: Path, shape: T3Shape) -> None:
         self.shape = shape

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from chatterbox_export import upstream
 from parley.tts.s3gen.checkpoint import count_layers
-from parley.tts.t3.checkpoint import T3Shape
+from parley_torch.tts.t3.checkpoint import T3Shape
 
 OPTIONAL = ("tokenizer._mel_filters", "tokenizer.window")
 """Constants that not every published file holds."""

@@ -12,7 +12,7 @@ import torch
 
 from parley.errors import ModelLoadingError
 from parley.runtime.gpu_plan import BFLOAT16_CAPABILITY, Gpu, choose_plan, planned_settings
-from parley.tts.t3.request import TOKENS_PER_SECOND
+from parley_torch.tts.t3.request import TOKENS_PER_SECOND
 
 FILL = 0.7
 """Of the throughput; the rest is for bursts, as in ``parley capacity``."""

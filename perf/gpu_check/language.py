@@ -30,9 +30,9 @@ from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineLoad, EngineMetrics
 from parley.llm.startup import start_engine
 from parley.metrics import MetricsRecorder
 from parley.runtime.parameters import Parameters
-from parley.tts.t3.messages import SpeechTokensRequest, TokensCompleted
-from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TOKENS_PER_SECOND, TokenVoice
-from parley.tts.t3.service import TokenUtterance
+from parley_torch.tts.t3.messages import SpeechTokensRequest, TokensCompleted
+from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TOKENS_PER_SECOND, TokenVoice
+from parley_torch.tts.t3.service import TokenUtterance
 
 _REPOSITORY = Path(__file__).parents[2] / "model_repository"
 _SESSIONS = (1, 8, 32, 64)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpu_check.roofline import Work
-from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE
+from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE
 
 QWEN3_4B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -36,11 +36,11 @@ from parley.tts.s3gen.flow import SPEAKER_SIZE
 from parley.tts.s3gen.messages import OpenUtterance
 from parley.tts.s3gen.networks import MEL_BANDS
 from parley.tts.s3gen.state import FRAMES_PER_TOKEN
-from parley.tts.t3.messages import SpeechTokensRequest
-from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
 from parley.tts.voice_messages import EnrollVoice, ListVoices
 from parley.tts.voices.enrollment.service import ReferenceRecording
 from parley.vad.silero import SAMPLE_RATE
+from parley_torch.tts.t3.messages import SpeechTokensRequest
+from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
 
 Step: TypeAlias = Mapping[str, Tensor]
 """The tensors of one request, without a batch dimension."""

@@ -1,6 +1,6 @@
 """T3 on vLLM's runner V2, token for token against a plain loop; its kernels run in an interpreter.
 
-The engine is that of ``tests/unit/tts/t3/test_t3_engine.py``, with fewer and shorter utterances: vLLM's own
+The engine is that of ``tests/torch/tts/t3/test_t3_engine.py``, with fewer and shorter utterances: vLLM's own
 kernels take most of the time. One of them, which excludes unlikely tokens, cannot be interpreted: vLLM's code
 for processors takes its place.
 """

@@ -13,7 +13,7 @@ from parley.triton.refusals import loads_or_refuses
 
 @loads_or_refuses(pb_utils)
 class TritonPythonModel:
-    """Triton's entry point; see :mod:`parley.tts.t3` for what it runs."""
+    """Triton's entry point; see :mod:`parley_torch.tts.t3` for what it runs."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the weights and start the engine."""

@@ -20,7 +20,7 @@ from parley.tts.chatterbox import files as chatterbox
 from parley.tts.english import dictionary, network
 from parley.tts.kokoro import voices as kokoro
 from parley.tts.piper import voices as piper
-from parley.tts.t3.checkpoint import read_shape
+from parley_torch.tts.t3.checkpoint import read_shape
 
 Files: TypeAlias = Callable[[Path, Parameters], Sequence[str]]
 """Names of the files that a model needs in a folder; of what may have several names, all, with "or"."""

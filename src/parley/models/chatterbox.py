@@ -30,9 +30,9 @@ from parley.tts.messages import AbortSpeech, MoreText, SpeechChunk, SpeechReques
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import SpokenText, TextNormalizer, join_parts, parts_of
 from parley.tts.s3gen.client import AudioModel
-from parley.tts.t3.checkpoint import find_checkpoint, read_shape
-from parley.tts.t3.client import SpeechTokenModel
 from parley.tts.voices.store import open_cache
+from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
+from parley_torch.tts.t3.client import SpeechTokenModel
 
 _log = logging.getLogger(__name__)
 _START_S = 900.0  # grammars may have to be compiled

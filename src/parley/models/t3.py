@@ -23,10 +23,10 @@ from parley.runtime.weights import cache_dir
 from parley.triton.model_traces import ModelTraces
 from parley.triton.request_loop import StructHandler, stream_responses
 from parley.triton.responses import Responder
-from parley.tts.t3.checkpoint import T3Shape, engine_folder, find_checkpoint, read_shape
-from parley.tts.t3.messages import AbortTokens, SpeechTokensRequest, T3Request
-from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TokenGeneration, TokenVoice
-from parley.tts.t3.service import SpeechTokenService, TokenUtterance
+from parley_torch.tts.t3.checkpoint import T3Shape, engine_folder, find_checkpoint, read_shape
+from parley_torch.tts.t3.messages import AbortTokens, SpeechTokensRequest, T3Request
+from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TokenGeneration, TokenVoice
+from parley_torch.tts.t3.service import SpeechTokenService, TokenUtterance
 
 _SAMPLERS: Mapping[ModelRunner, str] = MappingProxyType(
     {"v1": "SpeechTokenSampler", "v2": "SpeechTokenSlotSampler"}
@@ -71,8 +71,8 @@ def load_service(
         metrics=metrics,
     )
     # These need PyTorch, which the environment for vLLM must be prepared for.
-    from parley.tts.t3.prompt import PromptEncoder  # noqa: PLC0415
-    from parley.tts.t3.text import load_reader  # noqa: PLC0415
+    from parley_torch.tts.t3.prompt import PromptEncoder  # noqa: PLC0415
+    from parley_torch.tts.t3.text import load_reader  # noqa: PLC0415
 
     service = SpeechTokenService(
         started.engine,
@@ -104,15 +104,15 @@ def engine_settings(runner: ModelRunner) -> dict[str, Any]:
     return {
         "skip_tokenizer_init": True,
         "enable_prompt_embeds": True,
-        "logits_processors": [f"parley.tts.t3.vllm_sampling:{_SAMPLERS[runner]}"],
+        "logits_processors": [f"parley_torch.tts.t3.vllm_sampling:{_SAMPLERS[runner]}"],
         # Sampling looks at the tokens before: no step may begin before the last one is known.
         "async_scheduling": False,
     }
 
 
 def _translation(shape: T3Shape, runner: ModelRunner) -> Translation[TokenGeneration]:
-    from parley.tts.t3 import plugin  # noqa: PLC0415 - imports vLLM
-    from parley.tts.t3.vllm_sampling import SpeechTranslation  # noqa: PLC0415 - imports vLLM
+    from parley_torch.tts.t3 import plugin  # noqa: PLC0415 - imports vLLM
+    from parley_torch.tts.t3.vllm_sampling import SpeechTranslation  # noqa: PLC0415 - imports vLLM
 
     plugin.register()
     return SpeechTranslation(guided=shape.guided, runner=runner)

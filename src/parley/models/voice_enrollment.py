@@ -18,13 +18,13 @@ from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import RequestLoop
 from parley.triton.responses import Responder
-from parley.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley.tts.voice_messages import ListVoices, Variant, VoicesRequest
 from parley.tts.voices.enrollment import checkpoint
 from parley.tts.voices.enrollment.recordings import EnrollmentLimits, silero
 from parley.tts.voices.enrollment.service import PROMPT_S, EnrollmentService, Policy, VoiceMaker
 from parley.tts.voices.store import open_store
 from parley.vad.silero import FILE, bundled_folder
+from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
 
 _requests: msgspec.json.Decoder[VoicesRequest] = msgspec.json.Decoder(VoicesRequest)
 _OPERATIONS = tuple(str(kind.__struct_config__.tag) for kind in get_args(VoicesRequest))

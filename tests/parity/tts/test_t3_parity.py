@@ -1,7 +1,7 @@
 """Our T3 against that of chatterbox-tts, with the same random weights.
 
 Serving's own code computes the prompt; the generation loop is the reference that the vLLM
-models are held against, token for token, by the tests of ``tests/unit/tts/t3``.
+models are held against, token for token, by the tests of ``tests/torch/tts/t3``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 from chatterbox_export import upstream_models
 from chatterbox_export.small_t3 import write_small_t3
 from chatterbox_export.t3_reference import Reference
-from parley.tts.t3.checkpoint import find_checkpoint, read_shape
-from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import TokenSampling, TokenVoice
-from parley.tts.t3.text import load_reader
+from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
+from parley_torch.tts.t3.prompt import PromptEncoder
+from parley_torch.tts.t3.request import TokenSampling, TokenVoice
+from parley_torch.tts.t3.text import load_reader
 
 COUNT = 60
 TEXTS = ["hello there - it's 5:30, isn't it", "The rain;  in Spain...", "Well — “yes”"]

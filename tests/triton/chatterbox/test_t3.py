@@ -17,9 +17,9 @@ from parley.errors import (
     UnsupportedLanguageError,
 )
 from parley.inference import ModelRequest, text_tensor
-from parley.tts.t3.client import SpeechTokenModel
-from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest, TokensCompleted
-from parley.tts.t3.request import TokenVoice
+from parley_torch.tts.t3.client import SpeechTokenModel
+from parley_torch.tts.t3.messages import SpeechSampling, SpeechTokensRequest, TokensCompleted
+from parley_torch.tts.t3.request import TokenVoice
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it rests."
 MAX_REQUESTS = 32  # of LIMITS

@@ -17,13 +17,13 @@ from parley.asr.features.log_mel import SILENCE, LogMel
 from parley.asr.streaming import encoder as streaming
 from parley.launcher.options import GPU_PROFILE, ROOT
 from parley.runtime.repository import read_parameters
-from parley.tts.t3.checkpoint import read_shape
-from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TokenVoice
 from parley_torch.asr.fastconformer import EncoderPool, EncoderSizes, FastConformer
 from parley_torch.asr.loading import DeviceSettings, load_decoder, load_encoder
 from parley_torch.asr.offline import RunSizes
 from parley_torch.asr.weights import read_weights
+from parley_torch.tts.t3.checkpoint import read_shape
+from parley_torch.tts.t3.prompt import PromptEncoder
+from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TokenVoice
 from widened import chatterbox
 from widened.decoder import DecoderSize, widen_layers, widen_qwen3
 from widened.fastconformer import TransducerSize, widen_recognizer

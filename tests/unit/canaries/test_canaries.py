@@ -30,8 +30,8 @@ from parley.llm.messages import Completed, TextDelta
 from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, encode
 from parley.tts.messages import SpeechChunk
 from parley.tts.s3gen.messages import AudioChunk
-from parley.tts.t3.messages import TokensCompleted, TokensDrawn
 from parley.tts.voice_messages import VoicesReply
+from parley_torch.tts.t3.messages import TokensCompleted, TokensDrawn
 
 DEADLINE_S = 10.0
 NAN = np.float32(np.nan)

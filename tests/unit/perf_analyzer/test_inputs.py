@@ -20,8 +20,8 @@ from parley.protocol import Start, decode_message
 from parley.runtime.repository import read_parameters
 from parley.tts.messages import SpeechRequest
 from parley.tts.s3gen.messages import S3GenRequest
-from parley.tts.t3.messages import T3Request
 from parley.tts.voice_messages import VoicesRequest
+from parley_torch.tts.t3.messages import T3Request
 
 REPOSITORY = ROOT / "model_repository"
 MESSAGES = {

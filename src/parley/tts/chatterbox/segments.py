@@ -17,9 +17,9 @@ from parley.timeouts import best_effort, iter_with_timeout, with_timeout
 from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.s3gen.client import AudioModel, VoiceTensors
 from parley.tts.s3gen.messages import OpenUtterance, PushTokens
-from parley.tts.t3.client import SpeechTokenModel
-from parley.tts.t3.messages import SpeechTokensRequest, TokensCompleted
-from parley.tts.t3.request import TokenVoice
+from parley_torch.tts.t3.client import SpeechTokenModel
+from parley_torch.tts.t3.messages import SpeechTokensRequest, TokensCompleted
+from parley_torch.tts.t3.request import TokenVoice
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.005

@@ -28,7 +28,7 @@ from parley.tts.chatterbox.utterance import (
 )
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
 from parley.tts.requests import kept_free
-from parley.tts.t3.messages import check_range
+from parley_torch.tts.t3.messages import check_range
 
 _NO_AUDIO = np.zeros(0, np.int16)
 _RATES = (8_000, 48_000)

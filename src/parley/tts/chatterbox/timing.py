@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from parley.tts.messages import WordMark
 from parley.tts.normalization.normalizer import WrittenWord
-from parley.tts.t3.request import TOKENS_PER_SECOND
+from parley_torch.tts.t3.request import TOKENS_PER_SECOND
 
 # Of ordinary speech: fifteen letters a second.
 _TOKENS_PER_LETTER = 1.7

@@ -22,12 +22,12 @@ from parley.tts.normalization.normalizer import SpokenText
 from parley.tts.s3gen.client import AudioModel
 from parley.tts.s3gen.messages import OpenUtterance
 from parley.tts.s3gen.scheduling import PlayoutSchedule
-from parley.tts.t3.client import SpeechTokenModel
-from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest
-from parley.tts.t3.request import TokenVoice
 from parley.tts.text import is_speakable, split_text
 from parley.tts.voices.store import VoiceCache
 from parley.tts.voices.voice import Voice
+from parley_torch.tts.t3.client import SpeechTokenModel
+from parley_torch.tts.t3.messages import SpeechSampling, SpeechTokensRequest
+from parley_torch.tts.t3.request import TokenVoice
 
 SEEDS = 2**31
 _NO_AUDIO = np.zeros(0, np.int16)

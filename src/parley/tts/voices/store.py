@@ -27,7 +27,6 @@ from parley.errors import (
 )
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import models_dir
-from parley.tts.t3.request import TOKENS_PER_SECOND
 from parley.tts.voice_messages import VoiceSummary
 from parley.tts.voices.objects import SCHEME, FolderObjects, Objects, S3Address, S3Objects
 from parley.tts.voices.voice import (
@@ -37,6 +36,7 @@ from parley.tts.voices.voice import (
     read_voice,
     write_voice,
 )
+from parley_torch.tts.t3.request import TOKENS_PER_SECOND
 
 VOICES_VARIABLE = "PARLEY_VOICES"
 ENDPOINT_VARIABLE = "PARLEY_VOICES_ENDPOINT"

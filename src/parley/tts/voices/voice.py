@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from parley.errors import InvalidMessageError, UnsupportedVoiceError, VoiceDamagedError
-from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TOKENS_PER_SECOND
 from parley.tts.voice_messages import FORMAT_VERSION, VoiceDetails
+from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TOKENS_PER_SECOND
 
 MAX_VOICE_BYTES = 4 << 20
 MAX_PROMPT_TOKENS = 30 * TOKENS_PER_SECOND

@@ -30,7 +30,6 @@ from parley.errors import (
     NotPermittedError,
     OverloadedError,
 )
-from parley.tts.t3.request import TOKENS_PER_SECOND
 from parley.tts.voice_messages import (
     DeleteVoice,
     DescribeVoice,
@@ -53,6 +52,7 @@ from parley.tts.voices.enrollment.recordings import (
 from parley.tts.voices.enrollment.spectra import PROMPT_RATE, RATE, prompt_mel, trim
 from parley.tts.voices.store import VoiceStore
 from parley.tts.voices.voice import MEL_BANDS, Voice, check_details, check_voice_id
+from parley_torch.tts.t3.request import TOKENS_PER_SECOND
 
 _T3_PROMPT_S: dict[Variant, int] = {"original": 6, "multilingual": 6, "turbo": 15}
 PROMPT_S = 10.0

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from chatterbox_export.small_t3 import write_small_t3
 from parley.errors import InvalidMessageError, ModelLoadingError, UnsupportedLanguageError
-from parley.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
-from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import (
+from parley_torch.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
+from parley_torch.tts.t3.prompt import PromptEncoder
+from parley_torch.tts.t3.request import (
     CONTEXT_BITS,
     PROMPT_BITS,
     PackedSettings,
@@ -22,7 +22,7 @@ from parley.tts.t3.request import (
     prompt_ids,
     read_prompt_ids,
 )
-from parley.tts.t3.text import load_reader, tidy
+from parley_torch.tts.t3.text import load_reader, tidy
 
 NEUTRAL = {"exaggeration": 0.5, "guidance_weight": 0.5}
 

@@ -40,11 +40,11 @@ from chatterbox_export.small_t3 import write_small_t3
 from chatterbox_export.t3_reference import Reference, greedy
 from parley.llm.inprocess import VllmEngine
 from parley.models.t3 import engine_settings
-from parley.tts.t3 import plugin
-from parley.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
-from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import TokenGeneration, TokenSampling, TokenVoice
-from parley.tts.t3.vllm_sampling import SpeechTranslation
+from parley_torch.tts.t3 import plugin
+from parley_torch.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
+from parley_torch.tts.t3.prompt import PromptEncoder
+from parley_torch.tts.t3.request import TokenGeneration, TokenSampling, TokenVoice
+from parley_torch.tts.t3.vllm_sampling import SpeechTranslation
 
 if runner == "v2":
     from vllm.v1.sample.ops import topk_topp_sampler

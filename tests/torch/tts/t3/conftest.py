@@ -6,7 +6,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[4] / "build"))
 
 from chatterbox_export.small_t3 import write_small_t3
-from parley.tts.t3.checkpoint import find_checkpoint, read_shape
+from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
 
 
 @pytest.fixture(scope="session")

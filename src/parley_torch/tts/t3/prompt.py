@@ -19,8 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from parley.errors import ModelLoadingError
-from parley.tts.t3.checkpoint import T3Shape
-from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, START_OF_SPEECH, TokenPrompt, TokenVoice, prompt_ids
+from parley_torch.tts.t3.checkpoint import T3Shape
+from parley_torch.tts.t3.request import (
+    SPEAKER_EMBEDDING_SIZE,
+    START_OF_SPEECH,
+    TokenPrompt,
+    TokenVoice,
+    prompt_ids,
+)
 
 _MAX_VOICES = 64
 _QUERIES = 32

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from parley.tts.t3.request import START_OF_SPEECH, TokenSampling
-from parley.tts.t3.sampling import SamplingRow, gumbel_noise, mark_tokens, score_tokens
+from parley_torch.tts.t3.request import START_OF_SPEECH, TokenSampling
+from parley_torch.tts.t3.sampling import SamplingRow, gumbel_noise, mark_tokens, score_tokens
 
 VOCABULARY = START_OF_SPEECH + 2
 GREEDY = TokenSampling(0.0, 1.0, 0, 0.0, 2.0)

@@ -24,8 +24,8 @@ from parley.llm.vllm_api import (
     embedded_prompt,
 )
 from parley.llm.vllm_types import read_output
-from parley.tts.t3.request import END_OF_SPEECH, SAMPLING_KEY, TokenGeneration, TokenSampling
-from parley.tts.t3.sampling import SamplingRow, mark_tokens, score_tokens
+from parley_torch.tts.t3.request import END_OF_SPEECH, SAMPLING_KEY, TokenGeneration, TokenSampling
+from parley_torch.tts.t3.sampling import SamplingRow, mark_tokens, score_tokens
 
 
 class SpeechTranslation:
@@ -43,7 +43,7 @@ class SpeechTranslation:
         return embedded_prompt(request.prompt.embeddings, request.prompt.ids, self._runner)
 
     def sampling(self, request: TokenGeneration) -> Any:
-        """``SamplingParams`` for vLLM's own sampler or for :mod:`parley.tts.t3.sampling`."""
+        """``SamplingParams`` for vLLM's own sampler or for :mod:`parley_torch.tts.t3.sampling`."""
         values = dataclasses.asdict(request.sampling)
         seed, temperature = request.sampling.seed, request.sampling.temperature
         common: dict[str, Any] = {

@@ -16,8 +16,9 @@ from parley.errors import ContextTooLongError, InferenceError, InvalidMessageErr
 from parley.llm.engine import Engine, EngineTimes, Progress
 from parley.runtime.admission import Admission
 from parley.tracing import NO_TRACE, Trace
-from parley.tts.t3.checkpoint import T3Shape
-from parley.tts.t3.messages import (
+from parley.tts.voice_messages import Variant
+from parley_torch.tts.t3.checkpoint import T3Shape
+from parley_torch.tts.t3.messages import (
     SpeechSampling,
     SpeechTokensEvent,
     SpeechTokensRequest,
@@ -25,7 +26,7 @@ from parley.tts.t3.messages import (
     TokensDrawn,
     check_range,
 )
-from parley.tts.t3.request import (
+from parley_torch.tts.t3.request import (
     MAX_PROMPT,
     SPEECH_CODES,
     TokenGeneration,
@@ -33,8 +34,7 @@ from parley.tts.t3.request import (
     TokenSampling,
     TokenVoice,
 )
-from parley.tts.t3.text import TokenTextReader
-from parley.tts.voice_messages import Variant
+from parley_torch.tts.t3.text import TokenTextReader
 
 Tokens = NDArray[np.int32]
 
@@ -47,7 +47,7 @@ _DEFAULTS: dict[Variant, TokenSampling] = {  # of the published code
 
 
 class PromptSource(Protocol):
-    """See :class:`parley.tts.t3.prompt.PromptEncoder`. Apart because that one imports PyTorch."""
+    """See :class:`parley_torch.tts.t3.prompt.PromptEncoder`. Apart because that one imports PyTorch."""
 
     def encode(
         self, voice: TokenVoice, text: Sequence[int], *, exaggeration: float, guidance_weight: float

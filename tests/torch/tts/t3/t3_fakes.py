@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from parley.llm.engine import Progress
-from parley.tts.t3.checkpoint import T3Shape
-from parley.tts.t3.messages import SpeechTokensRequest
-from parley.tts.t3.request import TokenPrompt, TokenVoice
-from parley.tts.t3.service import SpeechTokenService, TokenUtterance
+from parley_torch.tts.t3.checkpoint import T3Shape
+from parley_torch.tts.t3.messages import SpeechTokensRequest
+from parley_torch.tts.t3.request import TokenPrompt, TokenVoice
+from parley_torch.tts.t3.service import SpeechTokenService, TokenUtterance
 
 SHAPE = T3Shape(
     variant="original",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from parley.errors import ModelLoadingError
-from parley.tts.t3.request import END_OF_SPEECH, PLACEHOLDERS, START_OF_SPEECH
 from parley.tts.voice_messages import Variant
+from parley_torch.tts.t3.request import END_OF_SPEECH, PLACEHOLDERS, START_OF_SPEECH
 
 _HEAD_SIZE = 64  # of every published model; no shape shows it
 _ENGLISH_TEXT_VOCABULARY = 704
@@ -158,7 +158,7 @@ def engine_config(shape: T3Shape) -> dict[str, Any]:
     return common | {
         "architectures": ["ChatterboxT3"],
         "model_type": "llama",
-        # Both halves of guidance side by side: see parley.tts.t3.vllm_models.
+        # Both halves of guidance side by side: see parley_torch.tts.t3.vllm_models.
         "hidden_size": 2 * shape.width,
         "num_attention_heads": 2 * shape.heads,
         "num_key_value_heads": 2 * shape.heads,
@@ -168,7 +168,7 @@ def engine_config(shape: T3Shape) -> dict[str, Any]:
         "max_position_embeddings": shape.context,
         "rms_norm_eps": 1e-5,
         "hidden_act": "silu",
-        # The section makes vLLM ask the model for its positions: parley.tts.t3.request.
+        # The section makes vLLM ask the model for its positions: parley_torch.tts.t3.request.
         "rope_parameters": {**_ROPE, "mrope_section": [_HEAD_SIZE // 2, 0, 0]},
         "t3_width": shape.width,
         "t3_heads": shape.heads,

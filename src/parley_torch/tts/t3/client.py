@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from parley.errors import InferenceError
 from parley.inference import DecoupledModel, ModelClient, Tensor
-from parley.tts.t3.messages import (
+from parley_torch.tts.t3.messages import (
     AbortTokens,
     SpeechTokensEvent,
     SpeechTokensRequest,
     TokensCompleted,
 )
-from parley.tts.t3.request import TokenVoice
+from parley_torch.tts.t3.request import TokenVoice
 
 _ABORT_TIMEOUT_S = 5.0
 _events: msgspec.json.Decoder[SpeechTokensEvent] = msgspec.json.Decoder(SpeechTokensEvent)

@@ -13,7 +13,7 @@ from parley.errors import ContextTooLongError, InferenceError, InvalidMessageErr
 from parley.inference import struct_tensor, tensor_struct, text_tensor
 from parley.models.t3 import SpeechTokenHandler
 from parley.triton.model_traces import ModelTraces
-from parley.tts.t3.messages import (
+from parley_torch.tts.t3.messages import (
     AbortTokens,
     SpeechSampling,
     SpeechTokensEvent,
@@ -21,7 +21,7 @@ from parley.tts.t3.messages import (
     TokensCompleted,
     TokensDrawn,
 )
-from parley.tts.t3.request import TokenSampling
+from parley_torch.tts.t3.request import TokenSampling
 
 
 async def collect(service, utterance):

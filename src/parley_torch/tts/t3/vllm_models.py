@@ -32,7 +32,7 @@ from parley.llm.vllm_api import (
     get_rope,
     support_torch_compile,
 )
-from parley.tts.t3.request import (
+from parley_torch.tts.t3.request import (
     CONTEXT_BITS,
     MAX_CONTEXT,
     MAX_PROMPT,

@@ -6,8 +6,8 @@ Apart because every process of vLLM calls it (see ``pyproject.toml``), before th
 from __future__ import annotations
 
 _MODELS = {
-    "ChatterboxT3": "parley.tts.t3.vllm_models:ChatterboxT3",
-    "ChatterboxT3Turbo": "parley.tts.t3.vllm_models:ChatterboxT3Turbo",
+    "ChatterboxT3": "parley_torch.tts.t3.vllm_models:ChatterboxT3",
+    "ChatterboxT3Turbo": "parley_torch.tts.t3.vllm_models:ChatterboxT3Turbo",
 }
 
 

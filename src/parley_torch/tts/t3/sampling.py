@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from parley.tts.t3.request import START_OF_SPEECH, TokenSampling
+from parley_torch.tts.t3.request import START_OF_SPEECH, TokenSampling
 
 
 @dataclass(frozen=True)
