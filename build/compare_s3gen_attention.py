@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.flow import AudioVoice
-from parley.tts.s3gen.state import Past
-from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
-from parley.tts.s3gen.utterance import AudioUtterance, Plan
+from parley_torch.tts.s3gen import checkpoint
+from parley_torch.tts.s3gen.flow import AudioVoice
+from parley_torch.tts.s3gen.state import Past
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley_torch.tts.s3gen.utterance import AudioUtterance, Plan
 
 RATE = 24_000
 

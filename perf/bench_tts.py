@@ -33,17 +33,17 @@ from tts_chain import measure_chain
 from tts_report import percentiles
 
 from parley.errors import ParleyError
-from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.flow import AudioVoice, Flow
-from parley.tts.s3gen.messages import AudioChunk, OpenUtterance
-from parley.tts.s3gen.networks import MEL_BANDS, Estimator, TokenEncoder
-from parley.tts.s3gen.scheduling import S3GenLimits
-from parley.tts.s3gen.service import S3GenService, ServiceLimits
-from parley.tts.s3gen.state import FRAMES_PER_TOKEN
-from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
-from parley.tts.s3gen.utterance import AudioUtterance, Plan
-from parley.tts.s3gen.vocoder import HOP, Vocoder
+from parley_torch.tts.s3gen import checkpoint
+from parley_torch.tts.s3gen.checkpoint import Networks
+from parley_torch.tts.s3gen.flow import AudioVoice, Flow
+from parley_torch.tts.s3gen.messages import AudioChunk, OpenUtterance
+from parley_torch.tts.s3gen.networks import MEL_BANDS, Estimator, TokenEncoder
+from parley_torch.tts.s3gen.scheduling import S3GenLimits
+from parley_torch.tts.s3gen.service import S3GenService, ServiceLimits
+from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley_torch.tts.s3gen.utterance import AudioUtterance, Plan
+from parley_torch.tts.s3gen.vocoder import HOP, Vocoder
 from parley_torch.tts.t3.request import TOKENS_PER_SECOND
 
 PROMPT_TOKENS = 75

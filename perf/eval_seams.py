@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from clicks import CLICK, clicks, seam_scores
 
-from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.synthesizer import AudioSynthesizer
+from parley_torch.tts.s3gen import checkpoint
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "build"), str(ROOT / "tests" / "unit" / "tts" / "s3gen")]

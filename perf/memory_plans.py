@@ -30,11 +30,6 @@ from parley.models.s3gen import s3gen_sizes
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_plan import GpuPlan, read_plans
 from parley.runtime.parameters import Parameters
-from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.networks import MEL_BANDS
-from parley.tts.s3gen.state import Past
-from parley.tts.s3gen.vocoder import HOP
-from parley.tts.s3gen.window_graphs import VocoderSizes
 from parley_torch.asr.memory import (
     NEMOTRON_35_DECODER,
     NEMOTRON_35_PROMPT,
@@ -49,6 +44,11 @@ from parley_torch.asr.memory import (
 from parley_torch.asr.offline import RunSizes
 from parley_torch.asr.streaming import LEFT
 from parley_torch.runtime.precision import AUTO_PRECISION, PRECISIONS
+from parley_torch.tts.s3gen.checkpoint import Networks
+from parley_torch.tts.s3gen.networks import MEL_BANDS
+from parley_torch.tts.s3gen.state import Past
+from parley_torch.tts.s3gen.vocoder import HOP
+from parley_torch.tts.s3gen.window_graphs import VocoderSizes
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 SPARE = 0.05

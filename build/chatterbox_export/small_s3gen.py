@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from chatterbox_export.small_listeners import small_listeners
 from parley.tts.chatterbox.files import S3GEN
-from parley.tts.s3gen.flow import Flow
-from parley.tts.s3gen.networks import HEAD_SIZE, Estimator, TokenEncoder
-from parley.tts.s3gen.vocoder import Vocoder
+from parley_torch.tts.s3gen.flow import Flow
+from parley_torch.tts.s3gen.networks import HEAD_SIZE, Estimator, TokenEncoder
+from parley_torch.tts.s3gen.vocoder import Vocoder
 
 VOCABULARY = 6561
 _NORMALISED = re.compile(

@@ -16,7 +16,7 @@ from unittest import mock
 from torch import Tensor, nn
 
 from chatterbox_export import upstream
-from parley.tts.s3gen.checkpoint import count_layers
+from parley_torch.tts.s3gen.checkpoint import count_layers
 from parley_torch.tts.t3.checkpoint import T3Shape
 
 OPTIONAL = ("tokenizer._mel_filters", "tokenizer.window")

@@ -16,9 +16,9 @@ from chatterbox_export.small_listeners import small_listeners
 from chatterbox_export.small_s3gen import VOCABULARY, humming_tensors
 from chatterbox_export.small_t3 import CHECKPOINTS, write_small_t3
 from parley.tts.chatterbox.files import S3GEN
-from parley.tts.s3gen.flow import Flow
-from parley.tts.s3gen.networks import Estimator, TokenEncoder
-from parley.tts.s3gen.vocoder import Vocoder
+from parley_torch.tts.s3gen.flow import Flow
+from parley_torch.tts.s3gen.networks import Estimator, TokenEncoder
+from parley_torch.tts.s3gen.vocoder import Vocoder
 from widened.decoder import T3, DecoderSize, widen_layers
 from widened.padding import head_places, pad_inputs, place, repeat
 

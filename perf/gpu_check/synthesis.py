@@ -21,18 +21,18 @@ from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import memory_used_mib, once, seconds
 from parley.models.s3gen import Loaded, prepare_s3gen
 from parley.runtime.parameters import Parameters
-from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.flow import FlowRow, batch_rows
-from parley.tts.s3gen.graphs import FlowGraphs
-from parley.tts.s3gen.networks import MEL_BANDS
-from parley.tts.s3gen.service import S3GenService
-from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job, blank_row
-from parley.tts.s3gen.utterance import AudioUtterance, Plan
-from parley.tts.s3gen.vocoder import F0_CONTEXT, HOP
-from parley.tts.s3gen.vocoder_state import LEFT, capture_vocoder
-from parley.tts.s3gen.window_graphs import VocoderSizes, WindowSizes
-from parley.tts.s3gen.windows import AudioWindow, run_windows
 from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
+from parley_torch.tts.s3gen.checkpoint import Networks
+from parley_torch.tts.s3gen.flow import FlowRow, batch_rows
+from parley_torch.tts.s3gen.graphs import FlowGraphs
+from parley_torch.tts.s3gen.networks import MEL_BANDS
+from parley_torch.tts.s3gen.service import S3GenService
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer, Job, blank_row
+from parley_torch.tts.s3gen.utterance import AudioUtterance, Plan
+from parley_torch.tts.s3gen.vocoder import F0_CONTEXT, HOP
+from parley_torch.tts.s3gen.vocoder_state import LEFT, capture_vocoder
+from parley_torch.tts.s3gen.window_graphs import VocoderSizes, WindowSizes
+from parley_torch.tts.s3gen.windows import AudioWindow, run_windows
 
 _CONFIG = Path(__file__).parents[2] / "model_repository" / "s3gen" / "config.pbtxt"
 _SETTING = re.compile(r'^parameters \{ key: "(\w+)" value \{ string_value: "([^"]*)" \} \}$', re.MULTILINE)

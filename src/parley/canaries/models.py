@@ -35,8 +35,8 @@ from parley.inference import (
 from parley.llm.messages import Completed, GenerateRequest, LlmEvent, Sampling
 from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, Start, decode_event, encode
 from parley.tts.messages import SpeakRequest, SpeechChunk
-from parley.tts.s3gen.messages import AudioChunk, OpenUtterance
 from parley.tts.voice_messages import EnrollVoice, ListVoices, VoicesReply
+from parley_torch.tts.s3gen.messages import AudioChunk, OpenUtterance
 from parley_torch.tts.t3.messages import (
     SpeechSampling,
     SpeechTokensEvent,

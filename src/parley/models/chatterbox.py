@@ -29,8 +29,8 @@ from parley.tts.chatterbox.utterance import ChatterboxParts
 from parley.tts.messages import AbortSpeech, MoreText, SpeechChunk, SpeechRequest
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import SpokenText, TextNormalizer, join_parts, parts_of
-from parley.tts.s3gen.client import AudioModel
 from parley.tts.voices.store import open_cache
+from parley_torch.tts.s3gen.client import AudioModel
 from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley_torch.tts.t3.client import SpeechTokenModel
 

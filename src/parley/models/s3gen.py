@@ -22,20 +22,20 @@ from parley.runtime.versions import check_gpus, check_torch
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
-from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
-from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
-from parley.tts.s3gen.networks import MEL_BANDS
-from parley.tts.s3gen.scheduling import DEFAULT_CHUNKS, ChunkSchedule, S3GenLimits
-from parley.tts.s3gen.service import S3GenService, ServiceLimits
-from parley.tts.s3gen.state import FRAMES_PER_TOKEN
-from parley.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer
-from parley.tts.s3gen.utterance import Plan
-from parley.tts.s3gen.window_graphs import VocoderSizes
 from parley.tts.watermark import load_watermark
 from parley_torch.runtime.cuda_graphs import CudaCapture
 from parley_torch.runtime.precision import choose_precision
+from parley_torch.tts.s3gen import checkpoint
+from parley_torch.tts.s3gen.checkpoint import Networks
+from parley_torch.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
+from parley_torch.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
+from parley_torch.tts.s3gen.networks import MEL_BANDS
+from parley_torch.tts.s3gen.scheduling import DEFAULT_CHUNKS, ChunkSchedule, S3GenLimits
+from parley_torch.tts.s3gen.service import S3GenService, ServiceLimits
+from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN
+from parley_torch.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer
+from parley_torch.tts.s3gen.utterance import Plan
+from parley_torch.tts.s3gen.window_graphs import VocoderSizes
 
 _requests: msgspec.json.Decoder[S3GenRequest] = msgspec.json.Decoder(S3GenRequest)
 _NO_TOKENS = np.zeros(0, np.int64)
@@ -69,7 +69,7 @@ class S3GenModel:
 
     Decoupled and without Triton's sequences: an utterance's id ties its requests together. All
     utterances are served by one instance and its one thread (see
-    :mod:`parley.tts.s3gen.service`), so that one run of the flow serves many; a request never
+    :mod:`parley_torch.tts.s3gen.service`), so that one run of the flow serves many; a request never
     waits for a run, and an utterance that ends by itself needs no END from its caller, which a
     stopping server would not let through.
 
@@ -182,10 +182,10 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``attention``: ``chunked``, or ``full`` with a crossfade for weights that need it.
         ``past``: with chunked attention, ``kept`` lets a step cost only its new frames; ``recomputed``
             saves memory; ``auto`` keeps it except for guided checkpoints. See
-            :mod:`parley.tts.s3gen.state`.
+            :mod:`parley_torch.tts.s3gen.state`.
         ``past_tokens``: how far before its chunk a frame sees the utterance; 0: to its beginning.
         ``voices``: whose prompts' pasts are kept.
-        ``hold_back``: frames; see :mod:`parley.tts.s3gen.vocoder_state`.
+        ``hold_back``: frames; see :mod:`parley_torch.tts.s3gen.vocoder_state`.
         ``max_tokens``: of an utterance.
         ``max_step``: new tokens of one step.
         ``max_prompt_tokens``: of a voice.

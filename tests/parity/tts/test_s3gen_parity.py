@@ -14,11 +14,11 @@ from torch.nn import functional
 from chatterbox_export import upstream_models
 from chatterbox_export.accuracy import served_mel, upstream_mel
 from chatterbox_export.small_published import small_whole_s3gen
-from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.flow import AudioVoice
-from parley.tts.s3gen.scheduling import ChunkSchedule
-from parley.tts.s3gen.utterance import Plan
-from parley.tts.s3gen.vocoder import HARMONICS, HarmonicSource, extend_sources
+from parley_torch.tts.s3gen import checkpoint
+from parley_torch.tts.s3gen.flow import AudioVoice
+from parley_torch.tts.s3gen.scheduling import ChunkSchedule
+from parley_torch.tts.s3gen.utterance import Plan
+from parley_torch.tts.s3gen.vocoder import HARMONICS, HarmonicSource, extend_sources
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["meanflow", "guided"])
@@ -112,7 +112,7 @@ def test_pitch_and_waveform(pair):
 def test_harmonic_source(pair, monkeypatch):
     theirs, ours = pair
     pitch = torch.tensor([100.0, 120.0, 5.0, 0.0, 140.0, 90.0], dtype=torch.float64)
-    rng = np.random.default_rng((1, 3))  # as parley.tts.s3gen.flow.source_noise(3)
+    rng = np.random.default_rng((1, 3))  # as parley_torch.tts.s3gen.flow.source_noise(3)
     offsets = torch.from_numpy(rng.uniform(-np.pi, np.pi, HARMONICS)).float()
     noise = torch.from_numpy(rng.standard_normal(480 * len(pitch), np.float32))
     # Upstream draws for every harmonic and sums; these sum to what is drawn once here.

@@ -13,8 +13,8 @@ from clicks import clicks
 
 from parley.errors import InvalidMessageError, SessionNotFoundError
 from parley.inference import ModelRequest, text_tensor
-from parley.tts.s3gen.client import AudioModel
-from parley.tts.s3gen.messages import OpenUtterance, PushTokens
+from parley_torch.tts.s3gen.client import AudioModel
+from parley_torch.tts.s3gen.messages import OpenUtterance, PushTokens
 
 SAMPLES_PER_TOKEN = 960
 

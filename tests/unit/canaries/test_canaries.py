@@ -29,8 +29,8 @@ from parley.launcher.options import ROOT
 from parley.llm.messages import Completed, TextDelta
 from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, encode
 from parley.tts.messages import SpeechChunk
-from parley.tts.s3gen.messages import AudioChunk
 from parley.tts.voice_messages import VoicesReply
+from parley_torch.tts.s3gen.messages import AudioChunk
 from parley_torch.tts.t3.messages import TokensCompleted, TokensDrawn
 
 DEADLINE_S = 10.0

@@ -19,8 +19,8 @@ from parley.llm.messages import LlmRequest
 from parley.protocol import Start, decode_message
 from parley.runtime.repository import read_parameters
 from parley.tts.messages import SpeechRequest
-from parley.tts.s3gen.messages import S3GenRequest
 from parley.tts.voice_messages import VoicesRequest
+from parley_torch.tts.s3gen.messages import S3GenRequest
 from parley_torch.tts.t3.messages import T3Request
 
 REPOSITORY = ROOT / "model_repository"

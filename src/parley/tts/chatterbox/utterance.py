@@ -19,12 +19,12 @@ from parley.tts.chatterbox.segments import TextSegment, TokenQueue, generate_tok
 from parley.tts.chatterbox.timing import Pace, SegmentTimes, SpokenSpan
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
 from parley.tts.normalization.normalizer import SpokenText
-from parley.tts.s3gen.client import AudioModel
-from parley.tts.s3gen.messages import OpenUtterance
-from parley.tts.s3gen.scheduling import PlayoutSchedule
 from parley.tts.text import is_speakable, split_text
 from parley.tts.voices.store import VoiceCache
 from parley.tts.voices.voice import Voice
+from parley_torch.tts.s3gen.client import AudioModel
+from parley_torch.tts.s3gen.messages import OpenUtterance
+from parley_torch.tts.s3gen.scheduling import PlayoutSchedule
 from parley_torch.tts.t3.client import SpeechTokenModel
 from parley_torch.tts.t3.messages import SpeechSampling, SpeechTokensRequest
 from parley_torch.tts.t3.request import TokenVoice

@@ -14,8 +14,8 @@ from parley.tts.chatterbox.service import ChatterboxService
 from parley.tts.chatterbox.utterance import ChatterboxParts
 from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
-from parley.tts.s3gen.messages import AudioChunk
 from parley.tts.voices.voice import Voice
+from parley_torch.tts.s3gen.messages import AudioChunk
 from parley_torch.tts.t3.messages import TokensCompleted, TokensDrawn
 
 TOKENS_PER_LETTER = 2

@@ -17,7 +17,6 @@ from torch import nn
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.tts.chatterbox.files import VOICE_ENCODER
-from parley.tts.s3gen.checkpoint import Tensors, count_layers, find_checkpoint, read_tensors, select
 from parley.tts.voices.enrollment.networks import (
     DILATIONS,
     HEAD_SIZE,
@@ -25,6 +24,7 @@ from parley.tts.voices.enrollment.networks import (
     SpeechTokenizer,
     VoiceEncoder,
 )
+from parley_torch.tts.s3gen.checkpoint import Tensors, count_layers, find_checkpoint, read_tensors, select
 
 _TOKENIZER = "tokenizer."
 _SPEAKER = "speaker_encoder."

@@ -13,13 +13,13 @@ from random_streams import random_streams
 from s3gen_fakes import CPU, HostReads, Recording, make_tokens, make_voice, stream
 from torch.nn import functional
 
-from parley.tts.s3gen.scheduling import ChunkSchedule
-from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
-from parley.tts.s3gen.utterance import AudioUtterance, Plan
-from parley.tts.s3gen.vocoder_state import VocoderJob, VocoderState, capture_vocoder, vocode
-from parley.tts.s3gen.window_graphs import VocoderGraphs, WindowGraphs, WindowSizes
-from parley.tts.s3gen.windows import AudioWindow, run_windows
 from parley_torch.runtime.cuda_graphs import SharedMemory
+from parley_torch.tts.s3gen.scheduling import ChunkSchedule
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley_torch.tts.s3gen.utterance import AudioUtterance, Plan
+from parley_torch.tts.s3gen.vocoder_state import VocoderJob, VocoderState, capture_vocoder, vocode
+from parley_torch.tts.s3gen.window_graphs import VocoderGraphs, WindowGraphs, WindowSizes
+from parley_torch.tts.s3gen.windows import AudioWindow, run_windows
 
 CONTEXT = 3
 SIZES = WindowSizes(frames=(12, 20), rows=(1, 2, 4), context=CONTEXT)

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.tts.chatterbox.files import S3GEN
-from parley.tts.s3gen.flow import Flow
-from parley.tts.s3gen.networks import HEAD_SIZE, Estimator, TokenEncoder
-from parley.tts.s3gen.vocoder import Vocoder
+from parley_torch.tts.s3gen.flow import Flow
+from parley_torch.tts.s3gen.networks import HEAD_SIZE, Estimator, TokenEncoder
+from parley_torch.tts.s3gen.vocoder import Vocoder
 
 _PARTS = ("flow.", "mel2wav.")
 _NORMALISED = ".parametrizations.weight.original"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from s3gen_fakes import HostReads
 
-from parley.tts.s3gen.spectra import BINS, HOP, SIZE, ShortTimeTransform
+from parley_torch.tts.s3gen.spectra import BINS, HOP, SIZE, ShortTimeTransform
 
 WINDOW = torch.hann_window(SIZE)
 LENGTHS = [120, 480, 24 * 480]

@@ -1,6 +1,6 @@
 """The vocoder and its pitch predictor as CUDA graphs, one for each size of a batch of windows.
 
-As :mod:`parley.tts.s3gen.graphs` does it for the flow. Windows are padded to a few numbers of frames. Those
+As :mod:`parley_torch.tts.s3gen.graphs` does it for the flow. Windows are padded to a few numbers of frames. Those
 of whole utterances cannot be: a short one has a graph of its own length, alone in its batch; a longer one is
 made as two windows. So every window up to the largest size has a graph; what is longer runs operation by
 operation and is counted.
@@ -17,9 +17,9 @@ from functools import partial
 from torch import Tensor
 
 from parley.runtime.batching import round_up
-from parley.tts.s3gen.state import FRAMES_PER_TOKEN
-from parley.tts.s3gen.windows import AudioWindow, group_windows, run_windows
 from parley_torch.runtime.cuda_graphs import BatchGraphs, Capture, SharedMemory
+from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN
+from parley_torch.tts.s3gen.windows import AudioWindow, group_windows, run_windows
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """One step of many utterances: one run of the flow, few of the vocoder.
 
 Because padding changes nothing, every batch can be padded to one of a few sizes. On a GPU each of them has
-a graph, which is captured when the model is loaded: the flow's by :mod:`parley.tts.s3gen.graphs`, the
-vocoder's by :mod:`parley.tts.s3gen.window_graphs`.
+a graph, which is captured when the model is loaded: the flow's by :mod:`parley_torch.tts.s3gen.graphs`, the
+vocoder's by :mod:`parley_torch.tts.s3gen.window_graphs`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch import Tensor
 from parley.errors import InferenceError, ParleyError
 from parley.runtime.batching import round_up
 from parley.runtime.process_end import DeviceErrors
-from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets, FlowRow, batch_rows
-from parley.tts.s3gen.graphs import FlowGraphs
-from parley.tts.s3gen.networks import MEL_BANDS
-from parley.tts.s3gen.scheduling import S3GenLimits
-from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, PastBatch, Workspace
-from parley.tts.s3gen.utterance import AudioUtterance, Plan, prompt_row
-from parley.tts.s3gen.vocoder_state import VocoderJob, capture_vocoder, vocode
-from parley.tts.s3gen.window_graphs import VocoderGraphs
 from parley_torch.runtime.cuda_graphs import Capture
+from parley_torch.tts.s3gen.checkpoint import Networks
+from parley_torch.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets, FlowRow, batch_rows
+from parley_torch.tts.s3gen.graphs import FlowGraphs
+from parley_torch.tts.s3gen.networks import MEL_BANDS
+from parley_torch.tts.s3gen.scheduling import S3GenLimits
+from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN, Past, PastBatch, Workspace
+from parley_torch.tts.s3gen.utterance import AudioUtterance, Plan, prompt_row
+from parley_torch.tts.s3gen.vocoder_state import VocoderJob, capture_vocoder, vocode
+from parley_torch.tts.s3gen.window_graphs import VocoderGraphs
 
 _log = logging.getLogger(__name__)
 DEFAULT_VOICES = 16

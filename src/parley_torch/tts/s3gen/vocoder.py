@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
-from parley.tts.s3gen.networks import MEL_BANDS
-from parley.tts.s3gen.spectra import BINS, ShortTimeTransform
+from parley_torch.tts.s3gen.networks import MEL_BANDS
+from parley_torch.tts.s3gen.spectra import BINS, ShortTimeTransform
 
 SAMPLE_RATE = 24_000
 HOP = 480

@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields, replace
 
 from torch import Tensor
 
-from parley.tts.s3gen.flow import Flow, FlowBatch
-from parley.tts.s3gen.state import PastBatch
 from parley_torch.runtime.cuda_graphs import BatchGraphs, Capture, SharedMemory
+from parley_torch.tts.s3gen.flow import Flow, FlowBatch
+from parley_torch.tts.s3gen.state import PastBatch
 
 Size = tuple[int, int, int, int, bool]
 _OWN_MEMORY = "step_keys"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.inference import DecoupledModel, ModelClient, Tensor
-from parley.tts.s3gen.messages import (
+from parley_torch.tts.s3gen.messages import (
     OUTPUTS,
     AudioChunk,
     OpenUtterance,

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parley.tts.s3gen.flow import AudioVoice
-from parley.tts.s3gen.synthesizer import Job
-from parley.tts.s3gen.utterance import AudioUtterance
+from parley_torch.tts.s3gen.flow import AudioVoice
+from parley_torch.tts.s3gen.synthesizer import Job
+from parley_torch.tts.s3gen.utterance import AudioUtterance
 
 CPU = torch.device("cpu")
 

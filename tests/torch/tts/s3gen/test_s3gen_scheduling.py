@@ -5,7 +5,7 @@ import random
 import pytest
 
 from parley.errors import ModelLoadingError
-from parley.tts.s3gen.scheduling import (
+from parley_torch.tts.s3gen.scheduling import (
     ChunkSchedule,
     PlayoutSchedule,
     S3GenLimits,

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.errors import InvalidInputError
-from parley.tts.s3gen.flow import AudioVoice, FlowRow, flow_noise, prompt_noise
-from parley.tts.s3gen.networks import LOOKAHEAD
-from parley.tts.s3gen.scheduling import ChunkSchedule
-from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, bounded
-from parley.tts.s3gen.vocoder import HOP, SAMPLE_RATE
-from parley.tts.s3gen.vocoder_state import VocoderState, vocoder_sizes
-from parley.tts.s3gen.window_graphs import VocoderSizes
 from parley.tts.watermark import PerthStream, PerthWatermark
+from parley_torch.tts.s3gen.flow import AudioVoice, FlowRow, flow_noise, prompt_noise
+from parley_torch.tts.s3gen.networks import LOOKAHEAD
+from parley_torch.tts.s3gen.scheduling import ChunkSchedule
+from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN, Past, bounded
+from parley_torch.tts.s3gen.vocoder import HOP, SAMPLE_RATE
+from parley_torch.tts.s3gen.vocoder_state import VocoderState, vocoder_sizes
+from parley_torch.tts.s3gen.window_graphs import VocoderSizes
 
 _OVERLAP = 8  # frames of the crossfade
 SAMPLES_PER_TOKEN = FRAMES_PER_TOKEN * HOP
@@ -86,7 +86,7 @@ class Plan:
     past_tokens: int = 0
     """How far before its chunk a frame sees the utterance; 0: to its beginning. Bounds the state."""
     hold_back: int = 12
-    """See :mod:`parley.tts.s3gen.vocoder_state`."""
+    """See :mod:`parley_torch.tts.s3gen.vocoder_state`."""
     max_tokens: int = 1_500
     """Tokens of one utterance: 60 s."""
     max_step: int = 200

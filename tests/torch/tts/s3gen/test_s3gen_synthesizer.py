@@ -11,12 +11,12 @@ from random_streams import random_streams
 from s3gen_fakes import CPU, Recorded, make_tokens, make_voice, stream
 
 from parley.errors import InferenceError, InvalidInputError
-from parley.tts.s3gen.flow import Buckets, batch_rows
-from parley.tts.s3gen.scheduling import ChunkSchedule
-from parley.tts.s3gen.state import Workspace
-from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job, PromptPasts
-from parley.tts.s3gen.utterance import SAMPLES_PER_TOKEN, AudioUtterance, Plan
-from parley.tts.s3gen.vocoder_state import VocoderJob, vocode
+from parley_torch.tts.s3gen.flow import Buckets, batch_rows
+from parley_torch.tts.s3gen.scheduling import ChunkSchedule
+from parley_torch.tts.s3gen.state import Workspace
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer, Job, PromptPasts
+from parley_torch.tts.s3gen.utterance import SAMPLES_PER_TOKEN, AudioUtterance, Plan
+from parley_torch.tts.s3gen.vocoder_state import VocoderJob, vocode
 
 TOKENS = make_tokens(130)
 LONG_TOKENS = make_tokens(230)

@@ -17,11 +17,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from parley.tts.s3gen.networks import MEL_BANDS
-from parley.tts.s3gen.vocoder import F0_CONTEXT, HOP, HarmonicSource, Vocoder, extend_sources
-from parley.tts.s3gen.window_graphs import VocoderGraphs, VocoderSizes, WindowGraphs, WindowSizes
-from parley.tts.s3gen.windows import AudioWindow, run_windows
 from parley_torch.runtime.cuda_graphs import Capture, SharedMemory
+from parley_torch.tts.s3gen.networks import MEL_BANDS
+from parley_torch.tts.s3gen.vocoder import F0_CONTEXT, HOP, HarmonicSource, Vocoder, extend_sources
+from parley_torch.tts.s3gen.window_graphs import VocoderGraphs, VocoderSizes, WindowGraphs, WindowSizes
+from parley_torch.tts.s3gen.windows import AudioWindow, run_windows
 
 LEFT = 16
 """Frames decoded again before the first new one: more than a sample depends on."""

@@ -13,8 +13,8 @@ from parley.errors import InvalidMessageError, ModelLoadingError, WeightsNotFoun
 from parley.models.s3gen import load_s3gen, read_voice
 from parley.runtime.parameters import Parameters
 from parley.tts.chatterbox.files import S3GEN
-from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.utterance import AudioUtterance
+from parley_torch.tts.s3gen import checkpoint
+from parley_torch.tts.s3gen.utterance import AudioUtterance
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
 from parley.runtime.batching import round_up
-from parley.tts.s3gen.networks import (
+from parley_torch.tts.s3gen.networks import (
     HEAD_SIZE,
     LOOKAHEAD,
     MEL_BANDS,
@@ -32,7 +32,7 @@ from parley.tts.s3gen.networks import (
     RelativeAttention,
     TokenEncoder,
 )
-from parley.tts.s3gen.state import (
+from parley_torch.tts.s3gen.state import (
     ALWAYS,
     FRAMES_PER_TOKEN,
     NEVER,

@@ -16,12 +16,12 @@ from parley.models import s3gen as s3gen_module
 from parley.models.s3gen import S3GenModel, load_s3gen, prepare_s3gen
 from parley.runtime.parameters import Parameters
 from parley.tts.chatterbox.limits import ChatterboxLimits
-from parley.tts.s3gen.flow import Buckets
-from parley.tts.s3gen.graphs import batch_size
-from parley.tts.s3gen.scheduling import S3GenLimits, Work, choose_batch
-from parley.tts.s3gen.service import S3GenService, ServiceLimits
-from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
-from parley.tts.s3gen.utterance import AudioUtterance, Plan
+from parley_torch.tts.s3gen.flow import Buckets
+from parley_torch.tts.s3gen.graphs import batch_size
+from parley_torch.tts.s3gen.scheduling import S3GenLimits, Work, choose_batch
+from parley_torch.tts.s3gen.service import S3GenService, ServiceLimits
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley_torch.tts.s3gen.utterance import AudioUtterance, Plan
 
 REPOSITORY = Path(__file__).parents[4] / "model_repository"
 BUCKETS = Buckets(frames=(32, 64, 208), rows=(1, 2, 4), past=((60, 120), (150, 200), (400, 200)))

@@ -11,9 +11,9 @@ from clicks import clicks
 from numpy.typing import NDArray
 from s3gen_fakes import make_tokens, make_voice
 
-from parley.tts.s3gen.scheduling import ChunkSchedule
-from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
-from parley.tts.s3gen.utterance import SAMPLES_PER_TOKEN, AudioUtterance, Plan
+from parley_torch.tts.s3gen.scheduling import ChunkSchedule
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley_torch.tts.s3gen.utterance import SAMPLES_PER_TOKEN, AudioUtterance, Plan
 
 _VOICES = [make_voice(prompt, seed) for seed, prompt in enumerate((0, 10, 25, 40, 60, 75))]
 _RATES = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)

@@ -9,8 +9,8 @@ from s3gen_fakes import CPU, make_voice
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "build"))
 
-from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.synthesizer import AudioSynthesizer
+from parley_torch.tts.s3gen import checkpoint
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer
 
 
 @pytest.fixture(scope="session", autouse=True)

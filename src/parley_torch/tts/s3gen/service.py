@@ -29,11 +29,11 @@ from parley.errors import (
     UnsupportedSampleRateError,
 )
 from parley.runtime.admission import EarlyAborts
-from parley.tts.s3gen.flow import AudioVoice
-from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
-from parley.tts.s3gen.scheduling import PlayoutSchedule, S3GenLimits, Work, choose_batch
-from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
-from parley.tts.s3gen.utterance import AudioUtterance, Plan
+from parley_torch.tts.s3gen.flow import AudioVoice
+from parley_torch.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
+from parley_torch.tts.s3gen.scheduling import PlayoutSchedule, S3GenLimits, Work, choose_batch
+from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley_torch.tts.s3gen.utterance import AudioUtterance, Plan
 
 _log = logging.getLogger(__name__)
 _RATES = (8_000, 48_000)

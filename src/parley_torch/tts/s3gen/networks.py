@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
-from parley.tts.s3gen.state import CONTEXT, FRAMES_PER_TOKEN, LayerState
+from parley_torch.tts.s3gen.state import CONTEXT, FRAMES_PER_TOKEN, LayerState
 
 LOOKAHEAD = 3
 """Tokens after a token that its vector depends on."""

@@ -17,10 +17,10 @@ from parley.errors import (
     TooManySessionsError,
     UnsupportedSampleRateError,
 )
-from parley.tts.s3gen.messages import OpenUtterance, PushTokens
-from parley.tts.s3gen.scheduling import S3GenLimits
-from parley.tts.s3gen.service import S3GenService, ServiceLimits
-from parley.tts.s3gen.utterance import Plan
+from parley_torch.tts.s3gen.messages import OpenUtterance, PushTokens
+from parley_torch.tts.s3gen.scheduling import S3GenLimits
+from parley_torch.tts.s3gen.service import S3GenService, ServiceLimits
+from parley_torch.tts.s3gen.utterance import Plan
 
 WAIT_S = 20.0
 NONE = np.zeros(0, np.int32)
