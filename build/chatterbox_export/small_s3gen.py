@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chatterbox_export.small_listeners import small_listeners
-from parley.tts.chatterbox.files import S3GEN
+from parley_torch.tts.chatterbox.files import S3GEN
 from parley_torch.tts.s3gen.flow import Flow
 from parley_torch.tts.s3gen.networks import HEAD_SIZE, Estimator, TokenEncoder
 from parley_torch.tts.s3gen.vocoder import Vocoder

@@ -15,7 +15,7 @@ from torch import Tensor
 from chatterbox_export.small_listeners import small_listeners
 from chatterbox_export.small_s3gen import VOCABULARY, humming_tensors
 from chatterbox_export.small_t3 import CHECKPOINTS, write_small_t3
-from parley.tts.chatterbox.files import S3GEN
+from parley_torch.tts.chatterbox.files import S3GEN
 from parley_torch.tts.s3gen.flow import Flow
 from parley_torch.tts.s3gen.networks import Estimator, TokenEncoder
 from parley_torch.tts.s3gen.vocoder import Vocoder

@@ -16,10 +16,10 @@ from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_parameters
 from parley.runtime.weights import resolve_weights
-from parley.tts.chatterbox import files as chatterbox
 from parley.tts.english import dictionary, network
 from parley.tts.kokoro import voices as kokoro
 from parley.tts.piper import voices as piper
+from parley_torch.tts.chatterbox import files as chatterbox
 from parley_torch.tts.t3.checkpoint import read_shape
 
 Files: TypeAlias = Callable[[Path, Parameters], Sequence[str]]

@@ -23,13 +23,13 @@ from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces, below
 from parley.triton.request_loop import RequestLoop, StructHandler, log_failure, wait_for_stop
 from parley.triton.responses import Responder
-from parley.tts.chatterbox.limits import ChatterboxLimits
-from parley.tts.chatterbox.service import ChatterboxService
-from parley.tts.chatterbox.utterance import ChatterboxParts
 from parley.tts.messages import AbortSpeech, MoreText, SpeechChunk, SpeechRequest
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import SpokenText, TextNormalizer, join_parts, parts_of
 from parley.tts.voices.store import open_cache
+from parley_torch.tts.chatterbox.limits import ChatterboxLimits
+from parley_torch.tts.chatterbox.service import ChatterboxService
+from parley_torch.tts.chatterbox.utterance import ChatterboxParts
 from parley_torch.tts.s3gen.client import AudioModel
 from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley_torch.tts.t3.client import SpeechTokenModel
@@ -92,7 +92,7 @@ class ChatterboxModel:
 
     Parameters of the model, besides those of :func:`parley.triton.model_client.make_model_client`,
     :func:`parley.tts.voices.store.open_cache` and
-    :meth:`parley.tts.chatterbox.limits.ChatterboxLimits.from_parameters`:
+    :meth:`parley_torch.tts.chatterbox.limits.ChatterboxLimits.from_parameters`:
         ``weights``: folder of the checkpoint that ``t3`` and ``s3gen`` serve; its built-in voices are
             used, and whether it supports tags such as ``[laugh]`` is read from it.
         ``checkpoint``: its T3 file, if it has more than one.

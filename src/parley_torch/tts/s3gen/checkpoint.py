@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
-from parley.tts.chatterbox.files import S3GEN
+from parley_torch.tts.chatterbox.files import S3GEN
 from parley_torch.tts.s3gen.flow import Flow
 from parley_torch.tts.s3gen.networks import HEAD_SIZE, Estimator, TokenEncoder
 from parley_torch.tts.s3gen.vocoder import Vocoder

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from parley.errors import InvalidMessageError, ModelLoadingError, UnsupportedLanguageError
-from parley.tts.chatterbox.files import TOKENIZERS
 from parley.tts.voice_messages import MULTILINGUAL, Variant
+from parley_torch.tts.chatterbox.files import TOKENIZERS
 from parley_torch.tts.t3.checkpoint import T3Shape
 from parley_torch.tts.t3.request import END_OF_TEXT, START_OF_TEXT
 

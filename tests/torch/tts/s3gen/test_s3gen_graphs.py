@@ -15,7 +15,7 @@ from parley.errors import ModelLoadingError
 from parley.models import s3gen as s3gen_module
 from parley.models.s3gen import S3GenModel, load_s3gen, prepare_s3gen
 from parley.runtime.parameters import Parameters
-from parley.tts.chatterbox.limits import ChatterboxLimits
+from parley_torch.tts.chatterbox.limits import ChatterboxLimits
 from parley_torch.tts.s3gen.flow import Buckets
 from parley_torch.tts.s3gen.graphs import batch_size
 from parley_torch.tts.s3gen.scheduling import S3GenLimits, Work, choose_batch

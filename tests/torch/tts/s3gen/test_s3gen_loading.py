@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from parley.errors import InvalidMessageError, ModelLoadingError, WeightsNotFoundError
 from parley.models.s3gen import load_s3gen, read_voice
 from parley.runtime.parameters import Parameters
-from parley.tts.chatterbox.files import S3GEN
+from parley_torch.tts.chatterbox.files import S3GEN
 from parley_torch.tts.s3gen import checkpoint
 from parley_torch.tts.s3gen.utterance import AudioUtterance
 

@@ -16,7 +16,6 @@ from typing import TypeVar
 from torch import nn
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
-from parley.tts.chatterbox.files import VOICE_ENCODER
 from parley.tts.voices.enrollment.networks import (
     DILATIONS,
     HEAD_SIZE,
@@ -24,6 +23,7 @@ from parley.tts.voices.enrollment.networks import (
     SpeechTokenizer,
     VoiceEncoder,
 )
+from parley_torch.tts.chatterbox.files import VOICE_ENCODER
 from parley_torch.tts.s3gen.checkpoint import Tensors, count_layers, find_checkpoint, read_tensors, select
 
 _TOKENIZER = "tokenizer."

@@ -18,16 +18,16 @@ from parley.errors import (
 )
 from parley.languages import primary_language
 from parley.runtime.admission import Admission
-from parley.tts.chatterbox.limits import ChatterboxLimits
-from parley.tts.chatterbox.utterance import (
+from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
+from parley.tts.requests import kept_free
+from parley_torch.tts.chatterbox.limits import ChatterboxLimits
+from parley_torch.tts.chatterbox.utterance import (
     SEEDS,
     ChatterboxParts,
     ChatterboxUtterance,
     Send,
     SpeakingStyle,
 )
-from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
-from parley.tts.requests import kept_free
 from parley_torch.tts.t3.messages import check_range
 
 _NO_AUDIO = np.zeros(0, np.int16)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.tts.chatterbox.timing import Pace, SegmentTimes, letters_of
 from parley.tts.normalization.normalizer import align
 from parley.tts.text import split_text
+from parley_torch.tts.chatterbox.timing import Pace, SegmentTimes, letters_of
 
 RATE = 25_000  # a thousand samples for a token
 

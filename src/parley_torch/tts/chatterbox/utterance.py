@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from parley.errors import InvalidMessageError, OverloadedError, ParleyError, SessionIdleError
 from parley.timeouts import loop_time, with_timeout
-from parley.tts.chatterbox.limits import ChatterboxLimits
-from parley.tts.chatterbox.segments import TextSegment, TokenQueue, generate_tokens, max_tokens, render
-from parley.tts.chatterbox.timing import Pace, SegmentTimes, SpokenSpan
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
 from parley.tts.normalization.normalizer import SpokenText
 from parley.tts.text import is_speakable, split_text
 from parley.tts.voices.store import VoiceCache
 from parley.tts.voices.voice import Voice
+from parley_torch.tts.chatterbox.limits import ChatterboxLimits
+from parley_torch.tts.chatterbox.segments import TextSegment, TokenQueue, generate_tokens, max_tokens, render
+from parley_torch.tts.chatterbox.timing import Pace, SegmentTimes, SpokenSpan
 from parley_torch.tts.s3gen.client import AudioModel
 from parley_torch.tts.s3gen.messages import OpenUtterance
 from parley_torch.tts.s3gen.scheduling import PlayoutSchedule

@@ -21,7 +21,7 @@ from parley.errors import (
     UnsupportedSampleRateError,
     UnsupportedVoiceError,
 )
-from parley.tts.chatterbox.segments import TokenQueue
+from parley_torch.tts.chatterbox.segments import TokenQueue
 
 TEXT = "Hello there, how are you today?"
 

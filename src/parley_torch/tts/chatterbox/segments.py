@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from parley.errors import InferenceError, SessionNotFoundError
 from parley.timeouts import best_effort, iter_with_timeout, with_timeout
-from parley.tts.chatterbox.limits import ChatterboxLimits
+from parley_torch.tts.chatterbox.limits import ChatterboxLimits
 from parley_torch.tts.s3gen.client import AudioModel, VoiceTensors
 from parley_torch.tts.s3gen.messages import OpenUtterance, PushTokens
 from parley_torch.tts.t3.client import SpeechTokenModel

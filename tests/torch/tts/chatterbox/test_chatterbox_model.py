@@ -29,9 +29,9 @@ from parley.models.chatterbox import ChatterboxHandler, ThreadNormalizer
 from parley.runtime.parameters import Parameters
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder
-from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.messages import AbortSpeech, MoreText, SpeakRequest, SpeechChunk
 from parley.tts.normalization.normalizer import TextNormalizer
+from parley_torch.tts.chatterbox.limits import ChatterboxLimits
 
 
 class Answers:

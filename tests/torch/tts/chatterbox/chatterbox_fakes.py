@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parley.errors import SessionNotFoundError, UnsupportedVoiceError
-from parley.tts.chatterbox.limits import ChatterboxLimits
-from parley.tts.chatterbox.service import ChatterboxService
-from parley.tts.chatterbox.utterance import ChatterboxParts
 from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
 from parley.tts.voices.voice import Voice
+from parley_torch.tts.chatterbox.limits import ChatterboxLimits
+from parley_torch.tts.chatterbox.service import ChatterboxService
+from parley_torch.tts.chatterbox.utterance import ChatterboxParts
 from parley_torch.tts.s3gen.messages import AudioChunk
 from parley_torch.tts.t3.messages import TokensCompleted, TokensDrawn
 
