@@ -42,7 +42,7 @@ from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import TextNormalizer
 from parley.tts.piper.voices import KNOWN_VOICES as PIPER_VOICES
-from parley.tts.voices.enrollment.recordings import loudness_lufs
+from parley_torch.tts.voices.enrollment.recordings import loudness_lufs
 
 SENTENCES = Path(__file__).parent / "voices_sentences.txt"
 MODELS = {"piper": (PiperModel, PIPER_VOICES), "kokoro": (KokoroModel, KOKORO_VOICES)}

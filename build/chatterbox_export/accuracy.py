@@ -20,7 +20,6 @@ from chatterbox_export import upstream_models
 from chatterbox_export.entries import ConversionError, Entry
 from chatterbox_export.t3_reference import Reference
 from chatterbox_export.tensors import read
-from parley.tts.voices.voice import Voice
 from parley_torch.tts.s3gen import checkpoint as s3gen_checkpoint
 from parley_torch.tts.s3gen.flow import AudioVoice as FlowVoice
 from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer
@@ -30,6 +29,7 @@ from parley_torch.tts.t3.checkpoint import read_shape
 from parley_torch.tts.t3.prompt import PromptEncoder
 from parley_torch.tts.t3.request import SPEECH_CODES, START_OF_SPEECH
 from parley_torch.tts.t3.request import TokenVoice as T3Voice
+from parley_torch.tts.voices.voice import Voice
 
 _RATE = 24_000
 _EXAGGERATION = 0.7

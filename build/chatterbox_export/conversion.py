@@ -21,12 +21,12 @@ from chatterbox_export.default_voice import read_default_voice
 from chatterbox_export.entries import CONDITIONALS, ConversionError, Entry
 from chatterbox_export.tensors import check_shapes, read, write
 from parley.errors import ParleyError
-from parley.tts.voices.enrollment import checkpoint as enrollment_checkpoint
-from parley.tts.voices.objects import FolderObjects
-from parley.tts.voices.store import VoiceStore
-from parley.tts.voices.voice import MAX_VOICE_BYTES, Voice
 from parley_torch.tts.t3.checkpoint import T3Shape, read_shape
 from parley_torch.tts.t3.text import load_reader
+from parley_torch.tts.voices.enrollment import checkpoint as enrollment_checkpoint
+from parley_torch.tts.voices.objects import FolderObjects
+from parley_torch.tts.voices.store import VoiceStore
+from parley_torch.tts.voices.voice import MAX_VOICE_BYTES, Voice
 
 MANIFEST = "manifest.json"
 VOICES = "voices"

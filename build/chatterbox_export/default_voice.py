@@ -13,7 +13,8 @@ from torch import Tensor
 from chatterbox_export.entries import CONDITIONALS, ConversionError, Entry
 from chatterbox_export.tensors import read_pickled
 from parley.errors import VoiceDamagedError
-from parley.tts.voices.voice import (
+from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, TOKENS_PER_SECOND
+from parley_torch.tts.voices.voice import (
     FRAMES_PER_TOKEN,
     MEL_BANDS,
     S3GEN_SPEAKER_SIZE,
@@ -21,7 +22,6 @@ from parley.tts.voices.voice import (
     VoiceDetails,
     write_voice,
 )
-from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, TOKENS_PER_SECOND
 
 VOICE_ID = "default"
 _USED = {
@@ -41,7 +41,7 @@ def read_default_voice(path: Path, entry: Entry, digest: str) -> Voice:
     Args:
         path: ``conds.pt``.
         entry: of the checkpoint.
-        digest: of the networks that made it; see :class:`parley.tts.voices.voice.VoiceDetails`.
+        digest: of the networks that made it; see :class:`parley_torch.tts.voices.voice.VoiceDetails`.
 
     Raises:
         ConversionError: a field is missing, unexpected, or not of the shape that it has upstream.

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parley.tts.voices.enrollment.networks import SpeakerEncoder, SpeechTokenizer
-from parley.tts.voices.objects import FolderObjects
-from parley.tts.voices.store import VoiceStore
-from parley.tts.voices.voice import MAX_VOICE_BYTES, Voice
+from parley_torch.tts.voices.enrollment.networks import SpeakerEncoder, SpeechTokenizer
+from parley_torch.tts.voices.objects import FolderObjects
+from parley_torch.tts.voices.store import VoiceStore
+from parley_torch.tts.voices.voice import MAX_VOICE_BYTES, Voice
 
 _DIGITS_SPREAD = 2.0  # all three values of each digit of a token come up
 

@@ -33,7 +33,6 @@ from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.tts.messages import SpeakRequest
 from parley.tts.voice_messages import EnrollVoice, ListVoices
-from parley.tts.voices.enrollment.service import ReferenceRecording
 from parley.vad.silero import SAMPLE_RATE
 from parley_torch.tts.s3gen.flow import SPEAKER_SIZE
 from parley_torch.tts.s3gen.messages import OpenUtterance
@@ -41,6 +40,7 @@ from parley_torch.tts.s3gen.networks import MEL_BANDS
 from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN
 from parley_torch.tts.t3.messages import SpeechTokensRequest
 from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
+from parley_torch.tts.voices.enrollment.service import ReferenceRecording
 
 Step: TypeAlias = Mapping[str, Tensor]
 """The tensors of one request, without a batch dimension."""

@@ -1,4 +1,4 @@
-"""The last step of ``voice_ensemble``; see :mod:`parley.tts.voices.enrollment.ensemble`."""
+"""The last step of ``voice_ensemble``; see :mod:`parley_torch.tts.voices.enrollment.ensemble`."""
 
 from __future__ import annotations
 

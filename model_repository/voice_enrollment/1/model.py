@@ -12,7 +12,7 @@ from parley.triton.refusals import loads_or_refuses
 
 @loads_or_refuses(pb_utils)
 class TritonPythonModel:
-    """Triton's entry point; see :mod:`parley.tts.voices` for what it runs."""
+    """Triton's entry point; see :mod:`parley_torch.tts.voices` for what it runs."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the networks and open the store."""

@@ -1,4 +1,4 @@
-"""The first step of ``voice_ensemble``; see :mod:`parley.tts.voices.enrollment.ensemble`."""
+"""The first step of ``voice_ensemble``; see :mod:`parley_torch.tts.voices.enrollment.ensemble`."""
 
 from __future__ import annotations
 

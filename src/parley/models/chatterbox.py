@@ -26,13 +26,13 @@ from parley.triton.responses import Responder
 from parley.tts.messages import AbortSpeech, MoreText, SpeechChunk, SpeechRequest
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import SpokenText, TextNormalizer, join_parts, parts_of
-from parley.tts.voices.store import open_cache
 from parley_torch.tts.chatterbox.limits import ChatterboxLimits
 from parley_torch.tts.chatterbox.service import ChatterboxService
 from parley_torch.tts.chatterbox.utterance import ChatterboxParts
 from parley_torch.tts.s3gen.client import AudioModel
 from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley_torch.tts.t3.client import SpeechTokenModel
+from parley_torch.tts.voices.store import open_cache
 
 _log = logging.getLogger(__name__)
 _START_S = 900.0  # grammars may have to be compiled
@@ -91,7 +91,7 @@ class ChatterboxModel:
     """What ``model.py`` of ``chatterbox`` runs.
 
     Parameters of the model, besides those of :func:`parley.triton.model_client.make_model_client`,
-    :func:`parley.tts.voices.store.open_cache` and
+    :func:`parley_torch.tts.voices.store.open_cache` and
     :meth:`parley_torch.tts.chatterbox.limits.ChatterboxLimits.from_parameters`:
         ``weights``: folder of the checkpoint that ``t3`` and ``s3gen`` serve; its built-in voices are
             used, and whether it supports tags such as ``[laugh]`` is read from it.

@@ -19,12 +19,12 @@ from parley.triton.model_metrics import ModelMetrics
 from parley.triton.request_loop import RequestLoop
 from parley.triton.responses import Responder
 from parley.tts.voice_messages import ListVoices, Variant, VoicesRequest
-from parley.tts.voices.enrollment import checkpoint
-from parley.tts.voices.enrollment.recordings import EnrollmentLimits, silero
-from parley.tts.voices.enrollment.service import PROMPT_S, EnrollmentService, Policy, VoiceMaker
-from parley.tts.voices.store import open_store
 from parley.vad.silero import FILE, bundled_folder
 from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
+from parley_torch.tts.voices.enrollment import checkpoint
+from parley_torch.tts.voices.enrollment.recordings import EnrollmentLimits, silero
+from parley_torch.tts.voices.enrollment.service import PROMPT_S, EnrollmentService, Policy, VoiceMaker
+from parley_torch.tts.voices.store import open_store
 
 _requests: msgspec.json.Decoder[VoicesRequest] = msgspec.json.Decoder(VoicesRequest)
 _OPERATIONS = tuple(str(kind.__struct_config__.tag) for kind in get_args(VoicesRequest))
@@ -35,16 +35,16 @@ _NO_AUDIO = b""
 class EnrollmentModel:
     """What ``model.py`` of ``voice_enrollment`` runs.
 
-    Parameters of the model, beside those of :func:`parley.tts.voices.store.open_store`:
+    Parameters of the model, beside those of :func:`parley_torch.tts.voices.store.open_store`:
         ``weights``: folder of a Chatterbox checkpoint; its folder ``voices`` holds those built in.
         ``variant``: the T3 that voices are for: ``original``, ``multilingual`` or ``turbo``; without
             it, that of the weights.
         ``prompt_s``: seconds of the reference that S3Gen is given; see
-            :class:`parley.tts.voices.enrollment.service.VoiceMaker`.
+            :class:`parley_torch.tts.voices.enrollment.service.VoiceMaker`.
         ``permit``: operations, of ``enroll,list,describe,delete``.
         ``require_consent``: ``true`` or ``false``.
         ``min_speech_s``, ``max_audio_s``, ``max_bytes``, ``min_level_db``, ``max_clipped``,
-            ``min_snr_db``: see :class:`parley.tts.voices.enrollment.recordings.EnrollmentLimits`.
+            ``min_snr_db``: see :class:`parley_torch.tts.voices.enrollment.recordings.EnrollmentLimits`.
         ``max_waiting``: requests at once.
         ``timeout_s``: of one request.
         ``threads``: of the networks.

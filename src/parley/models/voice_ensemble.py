@@ -8,9 +8,9 @@ from parley.engines.weight_files import enrollment_files, find_weights
 from parley.models.voice_enrollment import open_maker, read_limits
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
-from parley.tts.voices.enrollment.ensemble import Conditionals, ReferenceChecks
-from parley.tts.voices.enrollment.recordings import silero
 from parley.vad.silero import FILE, bundled_folder
+from parley_torch.tts.voices.enrollment.ensemble import Conditionals, ReferenceChecks
+from parley_torch.tts.voices.enrollment.recordings import silero
 
 
 def load_checks(parameters: Parameters) -> ReferenceChecks:

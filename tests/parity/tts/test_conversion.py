@@ -18,13 +18,13 @@ from safetensors.torch import load_file, save_file
 from chatterbox_export.entries import FILES
 from chatterbox_export.small_published import small_conditionals, write_small_published
 from convert_chatterbox import main
-from parley.tts.voices.enrollment import checkpoint as enrollment_checkpoint
-from parley.tts.voices.objects import FolderObjects
-from parley.tts.voices.store import VoiceStore
 from parley_torch.tts.s3gen import checkpoint as s3gen_checkpoint
 from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley_torch.tts.t3.prompt import PromptEncoder
 from parley_torch.tts.t3.text import load_reader
+from parley_torch.tts.voices.enrollment import checkpoint as enrollment_checkpoint
+from parley_torch.tts.voices.objects import FolderObjects
+from parley_torch.tts.voices.store import VoiceStore
 
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/unit/fetching")]
 

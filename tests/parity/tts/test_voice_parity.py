@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from chatterbox_export.small_listeners import small_listeners
 from chatterbox_export.small_t3 import write_small_t3
 from parley.tts.voice_messages import VoiceDetails
-from parley.tts.voices.enrollment import checkpoint, recordings, spectra
-from parley.tts.voices.enrollment.service import ReferenceRecording, VoiceMaker
+from parley_torch.tts.voices.enrollment import checkpoint, recordings, spectra
+from parley_torch.tts.voices.enrollment.service import ReferenceRecording, VoiceMaker
 
 # Whole stretches and hundredths, and others.
 SECONDS = [0.9, 2.0, 5.013, 10.0]

@@ -137,7 +137,7 @@ async def test_what_no_voice_can_be_made_of_gets_its_code(voices, recording, fie
 
 
 async def test_voices_in_an_object_store(weights, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "tests/unit/tts/voices")
+    monkeypatch.syspath_prepend(ROOT / "tests/torch/tts/voices")
     from fake_s3 import BUCKET, serving
 
     with serving() as s3:

@@ -21,8 +21,8 @@ from parley.launcher.models import read_parameters
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.triton.grpc_client import LoopbackClient
 from parley.tts.voice_messages import EnrollVoice, VoicesReply
-from parley.tts.voices.objects import FolderObjects
-from parley.tts.voices.store import VoiceStore
+from parley_torch.tts.voices.objects import FolderObjects
+from parley_torch.tts.voices.store import VoiceStore
 
 ENSEMBLE = "voice_ensemble"
 MODELS = ("voice_reference", "voice_conditionals", ENSEMBLE, "voice_enrollment")

@@ -17,8 +17,6 @@ from parley.timeouts import loop_time, with_timeout
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
 from parley.tts.normalization.normalizer import SpokenText
 from parley.tts.text import is_speakable, split_text
-from parley.tts.voices.store import VoiceCache
-from parley.tts.voices.voice import Voice
 from parley_torch.tts.chatterbox.limits import ChatterboxLimits
 from parley_torch.tts.chatterbox.segments import TextSegment, TokenQueue, generate_tokens, max_tokens, render
 from parley_torch.tts.chatterbox.timing import Pace, SegmentTimes, SpokenSpan
@@ -28,6 +26,8 @@ from parley_torch.tts.s3gen.scheduling import PlayoutSchedule
 from parley_torch.tts.t3.client import SpeechTokenModel
 from parley_torch.tts.t3.messages import SpeechSampling, SpeechTokensRequest
 from parley_torch.tts.t3.request import TokenVoice
+from parley_torch.tts.voices.store import VoiceCache
+from parley_torch.tts.voices.voice import Voice
 
 SEEDS = 2**31
 _NO_AUDIO = np.zeros(0, np.int16)

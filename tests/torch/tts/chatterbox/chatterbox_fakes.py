@@ -11,12 +11,12 @@ import numpy as np
 from parley.errors import SessionNotFoundError, UnsupportedVoiceError
 from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
-from parley.tts.voices.voice import Voice
 from parley_torch.tts.chatterbox.limits import ChatterboxLimits
 from parley_torch.tts.chatterbox.service import ChatterboxService
 from parley_torch.tts.chatterbox.utterance import ChatterboxParts
 from parley_torch.tts.s3gen.messages import AudioChunk
 from parley_torch.tts.t3.messages import TokensCompleted, TokensDrawn
+from parley_torch.tts.voices.voice import Voice
 
 TOKENS_PER_LETTER = 2
 STEP_TOKENS = 10  # of audio made at once

@@ -27,7 +27,7 @@ STRANGERS = (
     "parley.tts.markdown",
     "parley.tts.normalization",
     "parley.tts.text",
-    "parley.tts.voices.voice",
+    "parley_torch.tts.voices.voice",
     "parley.turns",
 )
 """Modules whose patterns are applied to what strangers send, or to what a model answers them."""

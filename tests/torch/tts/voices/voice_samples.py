@@ -8,7 +8,7 @@ import soundfile
 import soxr
 
 from parley.tts.voice_messages import VoiceDetails
-from parley.tts.voices.voice import Voice
+from parley_torch.tts.voices.voice import Voice
 
 RATE = 16_000
 _CLIPS = Path(__file__).parents[3] / "data" / "asr_eval"

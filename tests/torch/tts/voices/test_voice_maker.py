@@ -10,10 +10,10 @@ from voice_samples import RATE, speech
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.tts.voice_messages import VoiceDetails
-from parley.tts.voices.enrollment import checkpoint, recordings
-from parley.tts.voices.enrollment.networks import _stretches
-from parley.tts.voices.enrollment.service import ReferenceRecording, VoiceMaker
-from parley.tts.voices.voice import read_voice, write_voice
+from parley_torch.tts.voices.enrollment import checkpoint, recordings
+from parley_torch.tts.voices.enrollment.networks import _stretches
+from parley_torch.tts.voices.enrollment.service import ReferenceRecording, VoiceMaker
+from parley_torch.tts.voices.voice import read_voice, write_voice
 
 
 def make(networks, audio, rate=RATE, variant="original", **options):

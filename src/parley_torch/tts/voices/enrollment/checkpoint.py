@@ -16,15 +16,15 @@ from typing import TypeVar
 from torch import nn
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
-from parley.tts.voices.enrollment.networks import (
+from parley_torch.tts.chatterbox.files import VOICE_ENCODER
+from parley_torch.tts.s3gen.checkpoint import Tensors, count_layers, find_checkpoint, read_tensors, select
+from parley_torch.tts.voices.enrollment.networks import (
     DILATIONS,
     HEAD_SIZE,
     SpeakerEncoder,
     SpeechTokenizer,
     VoiceEncoder,
 )
-from parley_torch.tts.chatterbox.files import VOICE_ENCODER
-from parley_torch.tts.s3gen.checkpoint import Tensors, count_layers, find_checkpoint, read_tensors, select
 
 _TOKENIZER = "tokenizer."
 _SPEAKER = "speaker_encoder."

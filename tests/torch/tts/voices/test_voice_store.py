@@ -20,9 +20,9 @@ from parley.errors import (
     VoiceStoreRefusedError,
 )
 from parley.runtime.parameters import Parameters
-from parley.tts.voices import objects as object_storage
-from parley.tts.voices.objects import FolderObjects, S3Address, S3Objects
-from parley.tts.voices.store import VoiceCache, VoiceStore, open_store
+from parley_torch.tts.voices import objects as object_storage
+from parley_torch.tts.voices.objects import FolderObjects, S3Address, S3Objects
+from parley_torch.tts.voices.store import VoiceCache, VoiceStore, open_store
 
 MAX_BYTES = 1 << 20
 

@@ -41,18 +41,18 @@ from parley.tts.voice_messages import (
     VoicesRequest,
     VoiceSummary,
 )
-from parley.tts.voices.enrollment.checkpoint import EnrollmentNetworks
-from parley.tts.voices.enrollment.recordings import (
+from parley_torch.tts.t3.request import TOKENS_PER_SECOND
+from parley_torch.tts.voices.enrollment.checkpoint import EnrollmentNetworks
+from parley_torch.tts.voices.enrollment.recordings import (
     Detect,
     EnrollmentLimits,
     examine,
     normalize_loudness,
     read_recording,
 )
-from parley.tts.voices.enrollment.spectra import PROMPT_RATE, RATE, prompt_mel, trim
-from parley.tts.voices.store import VoiceStore
-from parley.tts.voices.voice import MEL_BANDS, Voice, check_details, check_voice_id
-from parley_torch.tts.t3.request import TOKENS_PER_SECOND
+from parley_torch.tts.voices.enrollment.spectra import PROMPT_RATE, RATE, prompt_mel, trim
+from parley_torch.tts.voices.store import VoiceStore
+from parley_torch.tts.voices.voice import MEL_BANDS, Voice, check_details, check_voice_id
 
 _T3_PROMPT_S: dict[Variant, int] = {"original": 6, "multilingual": 6, "turbo": 15}
 PROMPT_S = 10.0

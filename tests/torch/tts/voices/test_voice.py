@@ -8,7 +8,7 @@ from voice_samples import make_voice
 
 from parley.errors import InvalidMessageError, UnsupportedVoiceError, VoiceDamagedError
 from parley.tts.voice_messages import VoiceDetails
-from parley.tts.voices.voice import check_details, check_voice_id, read_voice, write_voice
+from parley_torch.tts.voices.voice import check_details, check_voice_id, read_voice, write_voice
 
 
 def test_a_file_gives_back_the_voice():

@@ -14,14 +14,14 @@ import numpy as np
 from parley.errors import InferenceError, InvalidInputError, ParleyError
 from parley.inference import Tensor, decode_request, text_tensor
 from parley.tts.voice_messages import EnrollVoice, VoiceDetails
-from parley.tts.voices.enrollment.recordings import Detect, EnrollmentLimits
-from parley.tts.voices.enrollment.service import (
+from parley_torch.tts.voices.enrollment.recordings import Detect, EnrollmentLimits
+from parley_torch.tts.voices.enrollment.service import (
     ReferenceRecording,
     VoiceMaker,
     make_details,
     read_reference,
 )
-from parley.tts.voices.enrollment.spectra import PROMPT_RATE, RATE
+from parley_torch.tts.voices.enrollment.spectra import PROMPT_RATE, RATE
 
 _requests: msgspec.json.Decoder[EnrollVoice] = msgspec.json.Decoder(EnrollVoice)
 _UNNAMED = "unnamed"

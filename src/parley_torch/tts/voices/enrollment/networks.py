@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
-from parley.tts.voices.enrollment.spectra import RATE, encoder_mel, filter_bank, tokenizer_mel
+from parley_torch.tts.voices.enrollment.spectra import RATE, encoder_mel, filter_bank, tokenizer_mel
 
 HEAD_SIZE = 64
 _LEVELS = 3

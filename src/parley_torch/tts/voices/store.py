@@ -28,15 +28,15 @@ from parley.errors import (
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import models_dir
 from parley.tts.voice_messages import VoiceSummary
-from parley.tts.voices.objects import SCHEME, FolderObjects, Objects, S3Address, S3Objects
-from parley.tts.voices.voice import (
+from parley_torch.tts.t3.request import TOKENS_PER_SECOND
+from parley_torch.tts.voices.objects import SCHEME, FolderObjects, Objects, S3Address, S3Objects
+from parley_torch.tts.voices.voice import (
     MAX_VOICE_BYTES,
     Voice,
     check_voice_id,
     read_voice,
     write_voice,
 )
-from parley_torch.tts.t3.request import TOKENS_PER_SECOND
 
 VOICES_VARIABLE = "PARLEY_VOICES"
 ENDPOINT_VARIABLE = "PARLEY_VOICES_ENDPOINT"
@@ -282,7 +282,7 @@ def open_store(parameters: Parameters, weights: Path | None = None) -> VoiceStor
     else by the parameter ``voices``, else it is the folder ``voices`` in
     :func:`parley.runtime.weights.models_dir`. A relative name is a folder in there, and
     ``s3://BUCKET/PREFIX`` is a place in an S3-compatible object store, whose address is
-    ``PARLEY_VOICES_ENDPOINT`` if it is not Amazon's (:class:`parley.tts.voices.objects.S3Objects`).
+    ``PARLEY_VOICES_ENDPOINT`` if it is not Amazon's (:class:`parley_torch.tts.voices.objects.S3Objects`).
 
     Parameters of the model:
         ``voices``, ``voices_endpoint``: see above.

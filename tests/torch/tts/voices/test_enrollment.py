@@ -31,10 +31,10 @@ from parley.inference import struct_tensor, text_tensor
 from parley.models.voice_enrollment import EnrollmentModel
 from parley.runtime.parameters import Parameters
 from parley.tts.voice_messages import DeleteVoice, DescribeVoice, EnrollVoice, ListVoices
-from parley.tts.voices.enrollment.recordings import EnrollmentLimits
-from parley.tts.voices.enrollment.service import EnrollmentService, Policy, slug
-from parley.tts.voices.objects import FolderObjects
-from parley.tts.voices.store import VoiceStore
+from parley_torch.tts.voices.enrollment.recordings import EnrollmentLimits
+from parley_torch.tts.voices.enrollment.service import EnrollmentService, Policy, slug
+from parley_torch.tts.voices.objects import FolderObjects
+from parley_torch.tts.voices.store import VoiceStore
 
 _WAV_HEADER = 44
 CONSENT = "I agree. Anna, 2 May 2025"

@@ -21,8 +21,8 @@ from parley.errors import (
     ReferenceTooShortError,
     UnsupportedSampleRateError,
 )
-from parley.tts.voices.enrollment.recordings import EnrollmentLimits, examine, read_recording
-from parley.tts.voices.enrollment.service import resample
+from parley_torch.tts.voices.enrollment.recordings import EnrollmentLimits, examine, read_recording
+from parley_torch.tts.voices.enrollment.service import resample
 
 
 def read(data, sample_rate=None, **limits):

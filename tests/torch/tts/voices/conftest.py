@@ -29,7 +29,7 @@ def weights(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def networks(weights):
-    from parley.tts.voices.enrollment import checkpoint
+    from parley_torch.tts.voices.enrollment import checkpoint
 
     return checkpoint.load(weights)
 
@@ -37,7 +37,7 @@ def networks(weights):
 @pytest.fixture(scope="session")
 def detect():
     from parley.runtime.onnx import open_session
-    from parley.tts.voices.enrollment.recordings import silero
     from parley.vad.silero import FILE, bundled_folder
+    from parley_torch.tts.voices.enrollment.recordings import silero
 
     return silero(open_session(bundled_folder() / FILE))
