@@ -22,7 +22,6 @@ from parley.runtime.versions import check_gpus, check_torch
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
-from parley.tts.watermark import load_watermark
 from parley_torch.runtime.cuda_graphs import CudaCapture
 from parley_torch.runtime.precision import choose_precision
 from parley_torch.tts.s3gen import checkpoint
@@ -36,6 +35,7 @@ from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN
 from parley_torch.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer
 from parley_torch.tts.s3gen.utterance import Plan
 from parley_torch.tts.s3gen.window_graphs import VocoderSizes
+from parley_torch.tts.watermark import load_watermark
 
 _requests: msgspec.json.Decoder[S3GenRequest] = msgspec.json.Decoder(S3GenRequest)
 _NO_TOKENS = np.zeros(0, np.int64)
@@ -190,7 +190,7 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``max_step``: new tokens of one step.
         ``max_prompt_tokens``: of a voice.
         ``watermark``: ``auto`` (if ``resemble-perth`` is installed), ``on`` or ``off``; see
-            :mod:`parley.tts.watermark`.
+            :mod:`parley_torch.tts.watermark`.
         ``max_utterances``: open at once.
         ``max_batch``: utterances of one step.
         ``max_batch_frames``: rows times frames of one step.

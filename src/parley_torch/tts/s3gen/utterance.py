@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.errors import InvalidInputError
-from parley.tts.watermark import PerthStream, PerthWatermark
 from parley_torch.tts.s3gen.flow import AudioVoice, FlowRow, flow_noise, prompt_noise
 from parley_torch.tts.s3gen.networks import LOOKAHEAD
 from parley_torch.tts.s3gen.scheduling import ChunkSchedule
@@ -21,6 +20,7 @@ from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN, Past, bounded
 from parley_torch.tts.s3gen.vocoder import HOP, SAMPLE_RATE
 from parley_torch.tts.s3gen.vocoder_state import VocoderState, vocoder_sizes
 from parley_torch.tts.s3gen.window_graphs import VocoderSizes
+from parley_torch.tts.watermark import PerthStream, PerthWatermark
 
 _OVERLAP = 8  # frames of the crossfade
 SAMPLES_PER_TOKEN = FRAMES_PER_TOKEN * HOP

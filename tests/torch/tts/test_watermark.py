@@ -11,7 +11,7 @@ import torch
 
 from parley.errors import ModelLoadingError
 from parley.tts import watermark
-from parley.tts.watermark import PerthWatermark, encoder_layers, load_watermark
+from parley_torch.tts.watermark import PerthWatermark, encoder_layers, load_watermark
 
 RATE = watermark.RATE
 DELAY = 5136  # samples: 214 ms
