@@ -8,12 +8,12 @@ from pathlib import Path
 from parley.agent.metrics import FAMILIES
 from parley.llm.engine_metrics import ENGINE_FAMILIES
 from parley.metrics import DROPPED, Family
-from parley.models.chatterbox import NOT_NORMALIZED
 from parley.models.nemotron_streaming import ASR_FALLBACKS
 from parley.triton.model_control import DEAD_INSTANCES, RESTARTS
 from parley.triton.model_metrics import MODEL_FAMILIES
 from parley.tts.espeak_phonemes.client import PHONEME_RESTARTS
 from parley_gateway.metrics import Metrics
+from parley_torch.models.chatterbox import NOT_NORMALIZED
 
 DOCS = Path(__file__).parents[1] / "docs" / "metrics.md"
 Row = tuple[str, str, tuple[str, ...], str]

@@ -26,7 +26,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from tritonclient.grpc import model_config_pb2
 
-from parley.models.s3gen import s3gen_sizes
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_plan import GpuPlan, read_plans
 from parley.runtime.parameters import Parameters
@@ -43,6 +42,7 @@ from parley_torch.asr.memory import (
 )
 from parley_torch.asr.offline import RunSizes
 from parley_torch.asr.streaming import LEFT
+from parley_torch.models.s3gen import s3gen_sizes
 from parley_torch.runtime.precision import AUTO_PRECISION, PRECISIONS
 from parley_torch.tts.s3gen.checkpoint import Networks
 from parley_torch.tts.s3gen.networks import MEL_BANDS

@@ -165,7 +165,7 @@ def _parameters(settings: Settings, model: str, **values: str) -> Parameters:
 
 
 def _start_t3(settings: Settings, checkpoint: Path) -> _Running:
-    from parley.models.t3 import load_service  # noqa: PLC0415 - a section of its own without vLLM
+    from parley_torch.models.t3 import load_service  # noqa: PLC0415 - a section of its own without vLLM
 
     loads = _Loads("t3")
     parameters = _parameters(settings, "t3", weights=str(checkpoint), prompt_device=settings.device.type)

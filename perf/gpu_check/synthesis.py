@@ -19,8 +19,8 @@ from gpu_check.calls import read_planned
 from gpu_check.findings import Findings, Settings
 from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import memory_used_mib, once, seconds
-from parley.models.s3gen import Loaded, prepare_s3gen
 from parley.runtime.parameters import Parameters
+from parley_torch.models.s3gen import Loaded, prepare_s3gen
 from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 from parley_torch.tts.s3gen.checkpoint import Networks
 from parley_torch.tts.s3gen.flow import FlowRow, batch_rows

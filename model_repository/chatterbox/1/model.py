@@ -12,11 +12,11 @@ from parley.triton.refusals import loads_or_refuses
 
 @loads_or_refuses(pb_utils)
 class TritonPythonModel:
-    """Triton's entry point; see :mod:`parley.models.chatterbox`."""
+    """Triton's entry point; see :mod:`parley_torch.models.chatterbox`."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Get ready to speak."""
-        from parley.models.chatterbox import ChatterboxModel
+        from parley_torch.models.chatterbox import ChatterboxModel
 
         self._model = ChatterboxModel(pb_utils, Parameters.from_args(args))
 

@@ -12,11 +12,11 @@ from parley.triton.refusals import loads_or_refuses
 
 @loads_or_refuses(pb_utils)
 class TritonPythonModel:
-    """Triton's entry point; see :mod:`parley.models.s3gen`."""
+    """Triton's entry point; see :mod:`parley_torch.models.s3gen`."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the weights."""
-        from parley.models.s3gen import S3GenModel
+        from parley_torch.models.s3gen import S3GenModel
 
         self._model = S3GenModel(pb_utils, Parameters.from_args(args))
 

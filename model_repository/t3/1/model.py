@@ -17,8 +17,8 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the weights and start the engine."""
-        from parley.models.t3 import load_speech_token_model
         from parley.models.vllm_model import VllmModel
+        from parley_torch.models.t3 import load_speech_token_model
 
         load = partial(load_speech_token_model, default_weights="chatterbox")
         self._model = VllmModel(pb_utils, Parameters.from_args(args), load)

@@ -17,7 +17,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the networks."""
-        from parley.models.voice_ensemble import load_conditionals
+        from parley_torch.models.voice_ensemble import load_conditionals
 
         self._service = load_conditionals(Parameters.from_args(args))
 

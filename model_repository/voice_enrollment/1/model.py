@@ -16,7 +16,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the networks and open the store."""
-        from parley.models.voice_enrollment import EnrollmentModel
+        from parley_torch.models.voice_enrollment import EnrollmentModel
 
         self._model = EnrollmentModel(pb_utils, Parameters.from_args(args))
 

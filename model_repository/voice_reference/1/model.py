@@ -17,7 +17,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the network for voice activity."""
-        from parley.models.voice_ensemble import load_checks
+        from parley_torch.models.voice_ensemble import load_checks
 
         self._service = load_checks(Parameters.from_args(args))
 

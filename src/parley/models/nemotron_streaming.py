@@ -168,8 +168,8 @@ def _open_torch(
 ) -> Engine:
     """Everything on a torch device."""
     # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
-    from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
     from parley_torch.asr.loading import load_streaming  # noqa: PLC0415
+    from parley_torch.models.torch_device import device_settings, loading  # noqa: PLC0415
 
     folder = resolve_weights(parameters, streaming_checkpoint.DEFAULT, DESCRIPTION)
     export = streaming_checkpoint.load(folder, DESCRIPTION)
@@ -211,7 +211,7 @@ class StreamingModel:
             with language prompts each needs one.
         ``engine``: ``onnx``, or ``torch`` with features, caches and greedy decoding on the device.
         ``device``, ``threads``: where the networks run.
-        ``precision``: of torch's encoder; see :func:`parley.models.torch_device.device_settings`.
+        ``precision``: of torch's encoder; see :func:`parley_torch.models.torch_device.device_settings`.
         ``row_buckets``: rising numbers of rows to which torch's steps are padded.
         ``graphs``: whether torch's steps are CUDA graphs (default: on a GPU).
 

@@ -173,7 +173,7 @@ def open_decoder(parameters: Parameters, device_id: int) -> DecoderService:
         ``decoding``, ``beam_size``: see :func:`beam_size`.
         ``piece_frames``: for torch, encoder frames that are decoded at once; what is longer takes several.
         Others: those of :func:`parley.runtime.onnx.open_configured` or
-            :func:`parley.models.torch_device.device_settings`.
+            :func:`parley_torch.models.torch_device.device_settings`.
 
     Raises:
         ModelLoadingError: the weights or a setting are not usable.
@@ -193,8 +193,8 @@ def _open_onnx(parameters: Parameters, device_id: int) -> RowDecoder:
 
 def _open_torch(parameters: Parameters, device_id: int) -> RowDecoder:
     # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
-    from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
     from parley_torch.asr.loading import load_decoder  # noqa: PLC0415
+    from parley_torch.models.torch_device import device_settings, loading  # noqa: PLC0415
 
     export = checkpoint.load_description(parameters)
     settings = device_settings(parameters, device_id)

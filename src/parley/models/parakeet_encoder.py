@@ -175,7 +175,7 @@ def open_encoder(parameters: Parameters, device_id: int) -> EncoderService:
         ``frame_buckets``, ``row_buckets``: see :class:`EncoderBuckets`. For torch no run is larger.
         ``max_run_frames``: for torch, most feature frames of a run, rows times their padded length.
         Others: those of :func:`parley.runtime.onnx.open_configured` or
-            :func:`parley.models.torch_device.device_settings`.
+            :func:`parley_torch.models.torch_device.device_settings`.
 
     Raises:
         ModelLoadingError: the weights or a setting are not usable.
@@ -193,9 +193,9 @@ def _open_onnx(parameters: Parameters, device_id: int) -> EncoderService:
 
 def _open_torch(parameters: Parameters, device_id: int) -> EncoderService:
     # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
-    from parley.models.torch_device import device_settings, loading  # noqa: PLC0415
     from parley_torch.asr.loading import load_encoder  # noqa: PLC0415
     from parley_torch.asr.offline import RunSizes  # noqa: PLC0415
+    from parley_torch.models.torch_device import device_settings, loading  # noqa: PLC0415
 
     export = checkpoint.load_description(parameters)
     settings = device_settings(parameters, device_id)

@@ -13,7 +13,7 @@ import soundfile
 from conftest import ROOT
 
 from chatterbox_export import upstream
-from parley.tts import watermark
+from parley_torch.tts import watermark
 
 CLIPS = ROOT / "tests/data/asr_eval"
 PACKAGE = upstream.FOLDER / "perth"

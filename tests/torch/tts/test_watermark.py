@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from parley.errors import ModelLoadingError
-from parley.tts import watermark
+from parley_torch.tts import watermark
 from parley_torch.tts.watermark import PerthWatermark, encoder_layers, load_watermark
 
 RATE = watermark.RATE

@@ -13,8 +13,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.errors import ModelLoadingError
 from parley.models import s3gen as s3gen_module
-from parley.models.s3gen import S3GenModel, load_s3gen, prepare_s3gen
 from parley.runtime.parameters import Parameters
+from parley_torch.models.s3gen import S3GenModel, load_s3gen, prepare_s3gen
 from parley_torch.tts.chatterbox.limits import ChatterboxLimits
 from parley_torch.tts.s3gen.flow import Buckets
 from parley_torch.tts.s3gen.graphs import batch_size

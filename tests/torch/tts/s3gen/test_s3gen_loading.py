@@ -10,8 +10,8 @@ from s3gen_fakes import make_tokens, stream
 from safetensors.torch import save_file
 
 from parley.errors import InvalidMessageError, ModelLoadingError, WeightsNotFoundError
-from parley.models.s3gen import load_s3gen, read_voice
 from parley.runtime.parameters import Parameters
+from parley_torch.models.s3gen import load_s3gen, read_voice
 from parley_torch.tts.chatterbox.files import S3GEN
 from parley_torch.tts.s3gen import checkpoint
 from parley_torch.tts.s3gen.utterance import AudioUtterance

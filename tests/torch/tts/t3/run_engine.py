@@ -39,7 +39,7 @@ from vllm.engine.arg_utils import EngineArgs
 from chatterbox_export.small_t3 import write_small_t3
 from chatterbox_export.t3_reference import Reference, greedy
 from parley.llm.inprocess import VllmEngine
-from parley.models.t3 import engine_settings
+from parley_torch.models.t3 import engine_settings
 from parley_torch.tts.t3 import plugin
 from parley_torch.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
 from parley_torch.tts.t3.prompt import PromptEncoder

@@ -11,8 +11,8 @@ from t3_fakes import SHAPE, Engine, Prompts, service, tokens, utterance
 
 from parley.errors import ContextTooLongError, InferenceError, InvalidMessageError, OverloadedError
 from parley.inference import struct_tensor, tensor_struct, text_tensor
-from parley.models.t3 import SpeechTokenHandler
 from parley.triton.model_traces import ModelTraces
+from parley_torch.models.t3 import SpeechTokenHandler
 from parley_torch.tts.t3.messages import (
     AbortTokens,
     SpeechSampling,

@@ -28,9 +28,9 @@ from parley.errors import (
     VoiceExistsError,
 )
 from parley.inference import struct_tensor, text_tensor
-from parley.models.voice_enrollment import EnrollmentModel
 from parley.runtime.parameters import Parameters
 from parley.tts.voice_messages import DeleteVoice, DescribeVoice, EnrollVoice, ListVoices
+from parley_torch.models.voice_enrollment import EnrollmentModel
 from parley_torch.tts.voices.enrollment.recordings import EnrollmentLimits
 from parley_torch.tts.voices.enrollment.service import EnrollmentService, Policy, slug
 from parley_torch.tts.voices.objects import FolderObjects

@@ -18,9 +18,9 @@ from parley.errors import (
     ReferenceTooShortError,
 )
 from parley.inference import struct_tensor
-from parley.models.voice_ensemble import load_checks, load_conditionals
 from parley.runtime.parameters import Parameters
 from parley.tts.voice_messages import EnrollVoice, VoiceDetails
+from parley_torch.models.voice_ensemble import load_checks, load_conditionals
 from parley_torch.tts.voices.enrollment.ensemble import Conditionals, ReferenceChecks
 from parley_torch.tts.voices.enrollment.recordings import EnrollmentLimits
 from parley_torch.tts.voices.enrollment.service import ReferenceRecording, VoiceMaker, read_reference

@@ -74,7 +74,7 @@ class S3GenModel:
     stopping server would not let through.
 
     Args:
-        parameters: see :func:`parley.models.s3gen.load_s3gen`.
+        parameters: see :func:`parley_torch.models.s3gen.load_s3gen`.
 
     Raises:
         ModelLoadingError: a setting or the weights are not usable.
