@@ -99,7 +99,7 @@ test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --prometheus
 	@$(PYTHON3) scripts/setup --compiler
 	@# One process more than processors: some tests wait for programs of their own.
-	@$(PY) -m pytest tests/unit $(if $(REPEAT),,-n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist worksteal) \
+	@$(PY) -m pytest tests/unit tests/torch $(if $(REPEAT),,-n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist worksteal) \
 	    $(REPORTING) $(ARGS)
 
 test-cpus: setup ## Run the numeric tests with the libraries' code for other processors

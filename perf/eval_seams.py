@@ -22,7 +22,7 @@ from parley_torch.tts.s3gen import checkpoint
 from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "build"), str(ROOT / "tests" / "unit" / "tts" / "s3gen")]
+sys.path[:0] = [str(ROOT / "build"), str(ROOT / "tests" / "torch" / "tts" / "s3gen")]
 
 from random_streams import Stream, random_streams  # noqa: E402
 

@@ -17,8 +17,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDERS = ("asr", "audio", "gateway/audio", "llm", "tts", "turns", "vad")
-UNIT = Path(__file__).parent / "unit"
+FOLDERS = (
+    *("unit/asr", "unit/audio", "unit/gateway/audio", "unit/llm", "unit/tts", "unit/turns", "unit/vad"),
+    *("torch/asr", "torch/tts"),
+)
+TESTS = Path(__file__).parent
 
 
 class Processor(NamedTuple):
@@ -142,9 +145,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests/cpus.py", description=__doc__.splitlines()[0])
     parser.add_argument("--foreign", action="store_true", help="only the kind most unlike this machine")
     parser.add_argument("--kind", choices=[one.name for one in PROCESSORS], help="only this kind")
-    parser.add_argument("tests", nargs="*", help=f"default: {' '.join(FOLDERS)} in tests/unit")
+    parser.add_argument("tests", nargs="*", help=f"default: {' '.join(FOLDERS)} in tests")
     arguments = parser.parse_args()
-    tests = arguments.tests or [str(UNIT / folder) for folder in FOLDERS]
+    tests = arguments.tests or [str(TESTS / folder) for folder in FOLDERS]
 
     native = ask(own_environment())
     print(f"this machine: {native}", flush=True)
@@ -164,7 +167,7 @@ def main() -> int:
             failed.append(processor.name)
             continue
         workers = str(min(os.cpu_count() or 1, 4))
-        cache = ["-o", f"cache_dir={UNIT.parents[1] / '.cache' / 'tests' / processor.name}"]
+        cache = ["-o", f"cache_dir={TESTS.parent / '.cache' / 'tests' / processor.name}"]
         command = [sys.executable, "-m", "pytest", "-q", *cache, *tests]
         status = subprocess.run(
             [*command, "-n", workers, "--dist", "worksteal"], env=environment, check=False

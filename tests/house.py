@@ -22,6 +22,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
     "parley": ROOT / "src" / "parley",
+    "parley_torch": ROOT / "src" / "parley_torch",
     "parley_gateway": ROOT / "clients" / "gateway" / "parley_gateway",
     "parley_client": ROOT / "clients" / "parley_client",
 }
@@ -30,7 +31,7 @@ SMALL = 80
 REASON = "Apart because"
 """A small module with one importer says so in its docstring, and why; so does a Protocol with one class."""
 # These are what model.py of a folder of the model repository imports: one importer is the rule.
-ROOF = "parley.models."
+ROOF = ("parley.models.", "parley_torch.models.")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def test_engines_say_what_the_plain_loop_says(tmp_path):
     # Of this environment vLLM's process gets the compiler alone.
     (tmp_path / "compiler").mkdir()
     (tmp_path / "compiler" / "triton").symlink_to(compiler)
-    script = ROOT / "tests" / "unit" / "tts" / "t3" / "run_engine.py"
+    script = ROOT / "tests" / "torch" / "tts" / "t3" / "run_engine.py"
     command = [PYTHON, script, tmp_path, ROOT / ".cache" / "vllm", "v2", tmp_path / "compiler"]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(

@@ -14,11 +14,8 @@ from parley.canaries.connection import CanaryConnection, ServerAddress
 from parley.chat import ChatMessage
 from parley.errors import (
     DeadlineExceededError,
-    InvalidInputError,
-    NotPermittedError,
     OverloadedError,
     ParleyError,
-    ReferenceAudioError,
     TooManySessionsError,
     UnsupportedLanguageError,
 )
@@ -34,19 +31,11 @@ from parley.inference import (
 )
 from parley.llm.messages import Completed, GenerateRequest, LlmEvent, Sampling
 from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, Start, decode_event, encode
+from parley.runtime.extensions import find_extensions
 from parley.tts.messages import SpeakRequest, SpeechChunk
-from parley.tts.voice_messages import EnrollVoice, ListVoices, VoicesReply
-from parley_torch.tts.s3gen.messages import AudioChunk, OpenUtterance
-from parley_torch.tts.t3.messages import (
-    SpeechSampling,
-    SpeechTokensEvent,
-    SpeechTokensRequest,
-    TokensCompleted,
-)
 
 CanaryCall: TypeAlias = Callable[[ServerAddress, float], str]
 """Takes an address and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
-_SPEECH_CODES = 6561
 _WINDOW = 512
 _SILENCE_IS_NOT_SPEECH = 0.5
 _QUEUE_FULL = "Exceeds maximum queue size"  # Triton's words
@@ -62,7 +51,8 @@ class CanaryLateError(CanaryError):
     """A model did not answer in time, or its queue is full: it may have too much to do."""
 
 
-def _require(condition: bool, what: str) -> None:
+def require(condition: bool, what: str) -> None:
+    """Raise :class:`CanaryError` with ``what`` is wrong unless the condition holds."""
     if not condition:
         raise CanaryError(what)
 
@@ -76,14 +66,14 @@ def _finite(outputs: ModelResponse, name: str, shape: Sequence[int | None]) -> T
         length == wanted if wanted is not None else length > 0
         for length, wanted in zip(values.shape, shape, strict=True)
     )
-    _require(fits, f"{name} has shape {list(values.shape)}")
-    _require(bool(np.isfinite(values).all()), f"{name} has values that are not finite")
+    require(fits, f"{name} has shape {list(values.shape)}")
+    require(bool(np.isfinite(values).all()), f"{name} has values that are not finite")
     return values
 
 
 def _probability(outputs: ModelResponse, name: str, shape: Sequence[int | None]) -> float:
     values = _finite(outputs, name, shape)
-    _require(bool(((values >= 0) & (values <= 1)).all()), f"{name} has values outside 0 to 1")
+    require(bool(((values >= 0) & (values <= 1)).all()), f"{name} has values outside 0 to 1")
     return float(values.max())
 
 
@@ -120,7 +110,7 @@ def _ask_parakeet_encoder(server: CanaryConnection) -> None:
         )
     )
     encoded, length = _finite(outputs, "ENCODED", (1, None, None)), _finite(outputs, "ENCODED_LENGTH", (1, 1))
-    _require(1 <= length[0, 0] <= encoded.shape[2], f"ENCODED_LENGTH is {length[0, 0]}")
+    require(1 <= length[0, 0] <= encoded.shape[2], f"ENCODED_LENGTH is {length[0, 0]}")
 
 
 def _ask_parakeet_decoder(server: CanaryConnection) -> None:
@@ -133,7 +123,7 @@ def _ask_parakeet_decoder(server: CanaryConnection) -> None:
         )
     )
     tokens, count = _finite(outputs, "TOKENS", (1, None)), _finite(outputs, "TOKEN_COUNT", (1, 1))
-    _require(0 <= count[0, 0] <= tokens.shape[1], f"TOKEN_COUNT is {count[0, 0]}")
+    require(0 <= count[0, 0] <= tokens.shape[1], f"TOKEN_COUNT is {count[0, 0]}")
     _probability(outputs, "CONFIDENCES", (1, None))
     _finite(outputs, "NEXT_STATE", (1, None))
 
@@ -149,8 +139,8 @@ def _ask_transcriber(language: str, model: str, server: CanaryConnection) -> Non
         },
         ("REPLY",),
     )
-    reply = _reply(server.infer(request), "REPLY", TranscribeReply)
-    _require(reply.duration_ms == 100, f"a recording of 100 ms has {reply.duration_ms} ms")
+    reply = read_reply(server.infer(request), "REPLY", TranscribeReply)
+    require(reply.duration_ms == 100, f"a recording of 100 ms has {reply.duration_ms} ms")
 
 
 @_in_own_language
@@ -166,9 +156,9 @@ def _ask_parakeet_features(language: str, server: CanaryConnection) -> None:
     )
     outputs = server.infer(request)
     features, length = _finite(outputs, "FEATURES", (1, None, None)), _finite(outputs, "LENGTH", (1, 1))
-    _require(1 <= length[0, 0] <= features.shape[2], f"LENGTH is {length[0, 0]}")
+    require(1 <= length[0, 0] <= features.shape[2], f"LENGTH is {length[0, 0]}")
     span = _finite(outputs, "SPAN", (1, 3))
-    _require(span[0, 0] == 100, f"a recording of 100 ms has {span[0, 0]} ms")
+    require(span[0, 0] == 100, f"a recording of 100 ms has {span[0, 0]} ms")
 
 
 def _ask_parakeet_text(server: CanaryConnection) -> None:
@@ -189,8 +179,8 @@ def _ask_parakeet_text(server: CanaryConnection) -> None:
         },
         ("REPLY",),
     )
-    reply = _reply(server.infer(request), "REPLY", TranscribeReply)
-    _require(not reply.text, f"no token is {reply.text!r}")
+    reply = read_reply(server.infer(request), "REPLY", TranscribeReply)
+    require(not reply.text, f"no token is {reply.text!r}")
 
 
 @_in_own_language
@@ -206,8 +196,8 @@ def _ask_recognizer(language: str, model: str, server: CanaryConnection) -> None
         ("REPLY",),
         sequence=SequenceFlags(name, start=True, end=True),
     )
-    reply = _reply(server.infer(request), "REPLY", AsrReply)
-    _require(reply.stream_ms == _WINDOW // 16, f"a stream of 32 ms has {reply.stream_ms} ms")
+    reply = read_reply(server.infer(request), "REPLY", AsrReply)
+    require(reply.stream_ms == _WINDOW // 16, f"a stream of 32 ms has {reply.stream_ms} ms")
 
 
 # --- the language model -------------------------------------------------------------------
@@ -224,11 +214,11 @@ def _ask_chat_model(model: str, server: CanaryConnection) -> None:
     request = ModelRequest(model, {"REQUEST": struct_tensor(message)}, ("EVENT",), request_id=name)
     last = None
     for outputs in server.stream([request]):
-        last = _reply(outputs, "EVENT", LlmEvent)
+        last = read_reply(outputs, "EVENT", LlmEvent)
     if not isinstance(last, Completed):
         raise CanaryError(f"the answer ended with {last}")
-    _require(last.finish_reason in ("stop", "length"), f"the answer was ended by {last.finish_reason}")
-    _require(last.completion_tokens > 0, "the answer has no token")
+    require(last.finish_reason in ("stop", "length"), f"the answer was ended by {last.finish_reason}")
+    require(last.completion_tokens > 0, "the answer has no token")
 
 
 # --- speech -------------------------------------------------------------------------------
@@ -241,14 +231,14 @@ def _ask_espeak(server: CanaryConnection) -> None:
     request = ModelRequest("espeak", {"REQUEST": struct_tensor(message)}, ("CHUNK", "AUDIO"), request_id=name)
     samples, loudest = 0, 0
     for outputs in server.stream([request]):
-        _require(_reply(outputs, "CHUNK", SpeechChunk).offset == samples, "audio is missing")
+        require(read_reply(outputs, "CHUNK", SpeechChunk).offset == samples, "audio is missing")
         audio = outputs["AUDIO"].astype(np.int32)
         samples, loudest = samples + audio.size, max(loudest, int(np.abs(audio).max(initial=0)))
-    _require(samples > 0, "the word has no audio")
-    _require(loudest > 0, "the word is silent")
+    require(samples > 0, "the word has no audio")
+    require(loudest > 0, "the word is silent")
 
 
-def _ask_silently(model: str, server: CanaryConnection) -> None:
+def ask_silently(model: str, server: CanaryConnection) -> None:
     """A text without words, which needs the default voice and no audio.
 
     For chatterbox, t3 and s3gen have checks of their own. Others speak in the thread of their network: a word
@@ -258,87 +248,8 @@ def _ask_silently(model: str, server: CanaryConnection) -> None:
     message = SpeakRequest(request_id=name)
     request = ModelRequest(model, {"REQUEST": struct_tensor(message)}, ("CHUNK", "AUDIO"), request_id=name)
     for outputs in server.stream([request]):
-        _reply(outputs, "CHUNK", SpeechChunk)
-        _require(outputs["AUDIO"].size == 0, "a text without words has audio")
-
-
-def _ask_t3(server: CanaryConnection) -> None:
-    """One speech token."""
-    name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
-    message = SpeechTokensRequest(
-        request_id=name, text="Hi.", max_tokens=1, sampling=SpeechSampling(temperature=0.0)
-    )
-    request = ModelRequest(
-        "t3",
-        {"REQUEST": struct_tensor(message), "SPEAKER_EMBEDDING": np.full(256, 1 / 16, np.float32)},
-        ("EVENT", "TOKENS"),
-        request_id=name,
-    )
-    last: Any = None
-    for outputs in server.stream([request]):
-        last = _reply(outputs, "EVENT", SpeechTokensEvent)
-        tokens = outputs["TOKENS"]
-        _require(bool(((tokens >= 0) & (tokens < _SPEECH_CODES)).all()), f"speech tokens {tokens.tolist()}")
-    if not isinstance(last, TokensCompleted):
-        raise CanaryError(f"the tokens ended with {last}")
-    _require(last.finish_reason in ("stop", "length"), f"the tokens were ended by {last.finish_reason}")
-    _require(last.generated_tokens > 0, "no speech token was drawn")
-
-
-def _ask_s3gen(server: CanaryConnection) -> None:
-    """Eighty milliseconds of audio, with a voice of as many."""
-    name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
-    tokens = np.array([1, 2], np.int32)
-    request = ModelRequest(
-        "s3gen",
-        {
-            "REQUEST": struct_tensor(OpenUtterance(utterance_id=name, final=True)),
-            "TOKENS": tokens,
-            "SPEAKER": np.full(192, 1 / 16, np.float32),
-            "PROMPT_TOKENS": tokens,
-            "PROMPT_MEL": np.zeros((2 * tokens.size, 80), np.float32),
-        },
-        ("CHUNK", "AUDIO"),
-        request_id=name,
-    )
-    samples, last = 0, None
-    for outputs in server.stream([request]):
-        last = _reply(outputs, "CHUNK", AudioChunk)
-        _require(last.offset == samples, "audio is missing")
-        samples += outputs["AUDIO"].size
-    if last is None or not last.final:
-        raise CanaryError(f"the audio ended with {last}")
-    _require(samples > 0, "the tokens have no audio")
-
-
-def _ask_voice_enrollment(server: CanaryConnection) -> None:
-    """The list of voices; a refusal for want of permission is an answer too."""
-    request = ModelRequest("voice_enrollment", {"REQUEST": struct_tensor(ListVoices())}, ("REPLY",))
-    try:
-        _reply(server.infer(request), "REPLY", VoicesReply)
-    except NotPermittedError:
-        return
-
-
-def _ask_voice_reference(model: str, server: CanaryConnection) -> None:
-    """100 ms of silence, which no voice can be made of: its refusal is the answer."""
-    message = EnrollVoice(name="canary", consent="There is no speaker.", sample_rate=16_000)
-    inputs = {"REQUEST": struct_tensor(message), "AUDIO": np.zeros(3_200, np.uint8)}
-    _require_refusal(server, ModelRequest(model, inputs, ()), ReferenceAudioError)
-
-
-def _ask_voice_conditionals(server: CanaryConnection) -> None:
-    """A recording of one sample, which is too short: making a voice would take seconds."""
-    inputs = dict.fromkeys(("AUDIO_24K", "AUDIO_16K"), np.zeros(1, np.float32))
-    _require_refusal(server, ModelRequest("voice_conditionals", inputs, ()), InvalidInputError)
-
-
-def _require_refusal(server: CanaryConnection, request: ModelRequest, kind: type[ParleyError]) -> None:
-    try:
-        server.infer(request)
-    except kind:
-        return
-    raise CanaryError("it took what it has to refuse")
+        read_reply(outputs, "CHUNK", SpeechChunk)
+        require(outputs["AUDIO"].size == 0, "a text without words has audio")
 
 
 # --- the agent ----------------------------------------------------------------------------
@@ -375,7 +286,12 @@ def _ask_voice_agent(language: str, server: CanaryConnection) -> None:
         raise CanaryError(f"it sent {', '.join(seen) or 'nothing'} instead of Connected and Closed")
 
 
-def _reply(outputs: ModelResponse, name: str, kind: Any) -> Any:
+def read_reply(outputs: ModelResponse, name: str, kind: Any) -> Any:
+    """The message of this kind in an output.
+
+    Raises:
+        CanaryError: the output is missing.
+    """
     if name not in outputs:
         raise CanaryError(f"{name} is missing")
     return tensor_struct(outputs[name], kind)
@@ -422,16 +338,10 @@ CANARIES: dict[str, CanaryCall] = {
         "sherpa_onnx_transcribe", partial(_ask_transcriber, "sherpa_onnx_transcribe")
     ),
     "espeak": _canary("espeak", _ask_espeak),
-    "piper": _canary("piper", partial(_ask_silently, "piper")),
-    "kokoro": _canary("kokoro", partial(_ask_silently, "kokoro")),
+    "piper": _canary("piper", partial(ask_silently, "piper")),
+    "kokoro": _canary("kokoro", partial(ask_silently, "kokoro")),
     "qwen3": _canary("qwen3", partial(_ask_chat_model, "qwen3")),
-    "t3": _canary("t3", _ask_t3),
-    "s3gen": _canary("s3gen", _ask_s3gen),
-    "voice_enrollment": _canary("voice_enrollment", _ask_voice_enrollment),
-    "voice_reference": _canary("voice_reference", partial(_ask_voice_reference, "voice_reference")),
-    "voice_conditionals": _canary("voice_conditionals", _ask_voice_conditionals),
-    "voice_ensemble": _canary("voice_ensemble", partial(_ask_voice_reference, "voice_ensemble")),
-    "chatterbox": _canary("chatterbox", partial(_ask_silently, "chatterbox")),
+    **{model: _canary(model, ask) for model, ask in find_extensions("canaries").items()},
     "voice_agent": _canary("voice_agent", _ask_voice_agent, "voice_agent opened and closed a session"),
 }
 """By model, those that others need first."""

@@ -13,14 +13,13 @@ from typing import TypeAlias
 from parley.asr import checkpoint
 from parley.asr.streaming import encoder as streaming
 from parley.errors import ModelLoadingError, WeightsNotFoundError
+from parley.runtime.extensions import find_extensions
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_parameters
 from parley.runtime.weights import resolve_weights
 from parley.tts.english import dictionary, network
 from parley.tts.kokoro import voices as kokoro
 from parley.tts.piper import voices as piper
-from parley_torch.tts.chatterbox import files as chatterbox
-from parley_torch.tts.t3.checkpoint import read_shape
 
 Files: TypeAlias = Callable[[Path, Parameters], Sequence[str]]
 """Names of the files that a model needs in a folder; of what may have several names, all, with "or"."""
@@ -102,34 +101,11 @@ def _describe_recognizer(folder: Path, parameters: Parameters) -> str:
     )
 
 
-def t3_files(folder: Path, parameters: Parameters) -> Sequence[str]:
-    """Of ``t3``: the only T3 file or the one that is named, and its tokenizer."""
-    found = _t3_checkpoint(folder, parameters)
-    if not (folder / found[0]).is_file():
-        return found
-    return (*found, chatterbox.TOKENIZERS[read_shape(folder / found[0]).variant])
-
-
-def chatterbox_files(folder: Path, parameters: Parameters) -> Sequence[str]:
-    """Of ``chatterbox``, which reads the variant from the T3 file."""
-    return _t3_checkpoint(folder, parameters)
-
-
-def s3gen_files(folder: Path, _parameters: Parameters) -> Sequence[str]:
-    """Of ``s3gen``: one of two."""
-    return _one_of(folder, chatterbox.S3GEN)
-
-
-def enrollment_files(folder: Path, _parameters: Parameters) -> Sequence[str]:
-    """Of what makes voices."""
-    return (chatterbox.VOICE_ENCODER, *_one_of(folder, chatterbox.S3GEN))
-
-
 def streaming_files(folder: Path, parameters: Parameters) -> Sequence[str]:
     """Of ``nemotron_streaming``: on torch one file of weights will do, else each look-ahead has one."""
     if parameters.text("engine", "onnx") == "torch":
         weights = (checkpoint.WEIGHTS_FILE, checkpoint.DECODER_FILE)
-        return (*checkpoint.DESCRIPTION, *_one_of(folder, weights))
+        return (*checkpoint.DESCRIPTION, *one_of(folder, weights))
     if any(not (folder / name).is_file() for name in streaming.FILES):
         return streaming.FILES
     export = streaming.load(folder)
@@ -137,15 +113,8 @@ def streaming_files(folder: Path, parameters: Parameters) -> Sequence[str]:
     return (*streaming.FILES, *(export.encoder(look_ahead).name for look_ahead in chosen))
 
 
-def _t3_checkpoint(folder: Path, parameters: Parameters) -> Sequence[str]:
-    if name := parameters.text("checkpoint", ""):
-        return (name,)
-    found = sorted(path.name for path in folder.glob(chatterbox.T3))
-    # Of several none is needed: the model asks for a choice.
-    return found[:1] or (chatterbox.T3,)
-
-
-def _one_of(folder: Path, names: Sequence[str]) -> Sequence[str]:
+def one_of(folder: Path, names: Sequence[str]) -> Sequence[str]:
+    """Nothing if one of these files is there, else a text that names them all."""
     return () if any((folder / name).is_file() for name in names) else (" or ".join(names),)
 
 
@@ -155,14 +124,10 @@ def _always(*names: str) -> Files:
 
 _any = _always()
 _FILES: Mapping[str, Files] = {
-    "chatterbox": chatterbox_files,
     "kokoro": _always(*kokoro.FILES),
     "nemotron_streaming": streaming_files,
     "piper": _always(*piper.FILES),
-    "s3gen": s3gen_files,
-    "t3": t3_files,
-    "voice_conditionals": enrollment_files,
-    "voice_enrollment": enrollment_files,
+    **find_extensions("weight_files"),
 }
 _SHARED: Mapping[str, Sequence[str]] = {"dictionary": dictionary.FILES, "letters": (network.FILE,)}
 """By settings that name folders of weights which several models use."""

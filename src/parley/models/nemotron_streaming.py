@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.checkpoint import DESCRIPTION, Checkpoint
+from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.batch import make_decoder
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrFallbackEvent, TranscribeReply, TranscribeRequest
@@ -31,6 +31,7 @@ from parley.languages import find_language
 from parley.metrics import Family
 from parley.models.parakeet_decoder import beam_size
 from parley.models.recognition import RecognitionModel, max_chunk_ms, open_detector, read_languages
+from parley.runtime.extensions import find_extensions
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -163,30 +164,7 @@ def _open_onnx(
     return Engine(export.checkpoint, recognizer, chunks)
 
 
-def _open_torch(
-    parameters: Parameters, device_id: int, *, look_aheads_ms: Sequence[int], slots: int, audio: int
-) -> Engine:
-    """Everything on a torch device."""
-    # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
-    from parley_torch.asr.loading import load_streaming  # noqa: PLC0415
-    from parley_torch.models.torch_device import device_settings, loading  # noqa: PLC0415
-
-    folder = resolve_weights(parameters, streaming_checkpoint.DEFAULT, DESCRIPTION)
-    export = streaming_checkpoint.load(folder, DESCRIPTION)
-    settings = device_settings(parameters, device_id)
-    with loading(settings):
-        recognizer, chunks = load_streaming(
-            export,
-            look_aheads_ms,
-            settings,
-            slots=slots,
-            audio=audio,
-            beam_size=beam_size(parameters),
-        )
-    return Engine(export.checkpoint, recognizer, chunks)
-
-
-_ENGINES: Mapping[str, EngineOpener] = {"onnx": _open_onnx, "torch": _open_torch}
+_ENGINES: Mapping[str, EngineOpener] = {"onnx": _open_onnx, **find_extensions("streaming_engines")}
 
 
 class StreamingModel:
@@ -211,7 +189,7 @@ class StreamingModel:
             with language prompts each needs one.
         ``engine``: ``onnx``, or ``torch`` with features, caches and greedy decoding on the device.
         ``device``, ``threads``: where the networks run.
-        ``precision``: of torch's encoder; see :func:`parley_torch.models.torch_device.device_settings`.
+        ``precision``: of torch's encoder; see :func:`parley_torch.models.recognizers.device_settings`.
         ``row_buckets``: rising numbers of rows to which torch's steps are padded.
         ``graphs``: whether torch's steps are CUDA graphs (default: on a GPU).
 

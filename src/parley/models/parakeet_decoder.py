@@ -24,12 +24,12 @@ from parley.runtime.batching import (
     stack_rows,
     widen,
 )
+from parley.runtime.extensions import find_extensions
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 
 BEAM_SIZE = 4
-_PIECE_FRAMES = 256
 
 
 def beam_size(parameters: Parameters) -> int | None:
@@ -173,7 +173,7 @@ def open_decoder(parameters: Parameters, device_id: int) -> DecoderService:
         ``decoding``, ``beam_size``: see :func:`beam_size`.
         ``piece_frames``: for torch, encoder frames that are decoded at once; what is longer takes several.
         Others: those of :func:`parley.runtime.onnx.open_configured` or
-            :func:`parley_torch.models.torch_device.device_settings`.
+            :func:`parley_torch.models.recognizers.device_settings`.
 
     Raises:
         ModelLoadingError: the weights or a setting are not usable.
@@ -191,20 +191,4 @@ def _open_onnx(parameters: Parameters, device_id: int) -> RowDecoder:
     return make_decoder(export, OnnxJoint(session), beam_size=beam_size(parameters))
 
 
-def _open_torch(parameters: Parameters, device_id: int) -> RowDecoder:
-    # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
-    from parley_torch.asr.loading import load_decoder  # noqa: PLC0415
-    from parley_torch.models.torch_device import device_settings, loading  # noqa: PLC0415
-
-    export = checkpoint.load_description(parameters)
-    settings = device_settings(parameters, device_id)
-    with loading(settings):
-        return load_decoder(
-            export,
-            settings,
-            piece_frames=parameters.integer("piece_frames", _PIECE_FRAMES, minimum=1),
-            beam_size=beam_size(parameters),
-        )
-
-
-_ENGINES: Mapping[str, DecoderOpener] = {"onnx": _open_onnx, "torch": _open_torch}
+_ENGINES: Mapping[str, DecoderOpener] = {"onnx": _open_onnx, **find_extensions("decoder_engines")}

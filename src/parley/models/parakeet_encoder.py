@@ -25,13 +25,12 @@ from parley.runtime.batching import (
     stack_rows,
     widen,
 )
+from parley.runtime.extensions import find_extensions
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 
 _WARM_UP_FRAMES = 1000
-_FRAME_SIZES = (200, 400, 800, 1400, 2000, 3000)
-_MOST_FRAMES = 32_000
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def open_encoder(parameters: Parameters, device_id: int) -> EncoderService:
         ``frame_buckets``, ``row_buckets``: see :class:`EncoderBuckets`. For torch no run is larger.
         ``max_run_frames``: for torch, most feature frames of a run, rows times their padded length.
         Others: those of :func:`parley.runtime.onnx.open_configured` or
-            :func:`parley_torch.models.torch_device.device_settings`.
+            :func:`parley_torch.models.recognizers.device_settings`.
 
     Raises:
         ModelLoadingError: the weights or a setting are not usable.
@@ -191,23 +190,4 @@ def _open_onnx(parameters: Parameters, device_id: int) -> EncoderService:
     return EncoderService(OnnxEncoder(session), export.config.features_size, EncoderBuckets.of(parameters))
 
 
-def _open_torch(parameters: Parameters, device_id: int) -> EncoderService:
-    # Imported only where it is wanted: torch takes seconds and hundreds of megabytes.
-    from parley_torch.asr.loading import load_encoder  # noqa: PLC0415
-    from parley_torch.asr.offline import RunSizes  # noqa: PLC0415
-    from parley_torch.models.torch_device import device_settings, loading  # noqa: PLC0415
-
-    export = checkpoint.load_description(parameters)
-    settings = device_settings(parameters, device_id)
-    sizes = RunSizes(
-        EncoderBuckets.of(parameters).frames or _FRAME_SIZES,
-        settings.row_sizes,
-        parameters.integer("max_run_frames", _MOST_FRAMES, minimum=1),
-    )
-    with loading(settings):
-        # It pads by itself.
-        encoder = load_encoder(export, settings, sizes)
-        return EncoderService(encoder, export.config.features_size, longest=sizes.frames[-1])
-
-
-_ENGINES: Mapping[str, EncoderOpener] = {"onnx": _open_onnx, "torch": _open_torch}
+_ENGINES: Mapping[str, EncoderOpener] = {"onnx": _open_onnx, **find_extensions("encoder_engines")}

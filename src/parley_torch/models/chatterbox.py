@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.engines.weight_files import chatterbox_files, find_weights
+from parley.engines.weight_files import find_weights
 from parley.inference import ModelClient, Tensor, struct_tensor, with_id
 from parley.metrics import Family
 from parley.runtime.parameters import Parameters
@@ -33,6 +33,7 @@ from parley_torch.tts.s3gen.client import AudioModel
 from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley_torch.tts.t3.client import SpeechTokenModel
 from parley_torch.tts.voices.store import open_cache
+from parley_torch.weight_files import chatterbox_files
 
 _log = logging.getLogger(__name__)
 _START_S = 900.0  # grammars may have to be compiled

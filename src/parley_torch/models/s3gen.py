@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from parley.engines.weight_files import find_weights, s3gen_files
+from parley.engines.weight_files import find_weights
 from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor, with_id
 from parley.runtime.batching import parse_sizes
@@ -36,6 +36,7 @@ from parley_torch.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer
 from parley_torch.tts.s3gen.utterance import Plan
 from parley_torch.tts.s3gen.window_graphs import VocoderSizes
 from parley_torch.tts.watermark import load_watermark
+from parley_torch.weight_files import s3gen_files
 
 _requests: msgspec.json.Decoder[S3GenRequest] = msgspec.json.Decoder(S3GenRequest)
 _NO_TOKENS = np.zeros(0, np.int64)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from parley.engines.weight_files import find_weights, t3_files
+from parley.engines.weight_files import find_weights
 from parley.errors import InvalidMessageError
 from parley.inference import Tensor, struct_tensor, with_id
 from parley.llm.engine import Engine, Translation
@@ -27,6 +27,7 @@ from parley_torch.tts.t3.checkpoint import T3Shape, engine_folder, find_checkpoi
 from parley_torch.tts.t3.messages import AbortTokens, SpeechTokensRequest, T3Request
 from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TokenGeneration, TokenVoice
 from parley_torch.tts.t3.service import SpeechTokenService, TokenUtterance
+from parley_torch.weight_files import t3_files
 
 _SAMPLERS: Mapping[ModelRunner, str] = MappingProxyType(
     {"v1": "SpeechTokenSampler", "v2": "SpeechTokenSlotSampler"}

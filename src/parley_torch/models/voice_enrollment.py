@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 import torch
 
-from parley.engines.weight_files import enrollment_files, find_weights
+from parley.engines.weight_files import find_weights
 from parley.errors import ModelLoadingError
 from parley.inference import Tensor, decode_request, struct_tensor
 from parley.runtime.onnx import open_session
@@ -25,6 +25,7 @@ from parley_torch.tts.voices.enrollment import checkpoint
 from parley_torch.tts.voices.enrollment.recordings import EnrollmentLimits, silero
 from parley_torch.tts.voices.enrollment.service import PROMPT_S, EnrollmentService, Policy, VoiceMaker
 from parley_torch.tts.voices.store import open_store
+from parley_torch.weight_files import enrollment_files
 
 _requests: msgspec.json.Decoder[VoicesRequest] = msgspec.json.Decoder(VoicesRequest)
 _OPERATIONS = tuple(str(kind.__struct_config__.tag) for kind in get_args(VoicesRequest))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from parley.engines.weight_files import enrollment_files, find_weights
+from parley.engines.weight_files import find_weights
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.vad.silero import FILE, bundled_folder
 from parley_torch.models.voice_enrollment import open_maker, read_limits
 from parley_torch.tts.voices.enrollment.ensemble import Conditionals, ReferenceChecks
 from parley_torch.tts.voices.enrollment.recordings import silero
+from parley_torch.weight_files import enrollment_files
 
 
 def load_checks(parameters: Parameters) -> ReferenceChecks:

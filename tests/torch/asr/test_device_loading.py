@@ -13,11 +13,11 @@ import torch
 from parley.asr import checkpoint
 from parley.errors import ModelLoadingError
 from parley.launcher.options import ROOT
-from parley.models import torch_device
 from parley.models.parakeet_encoder import open_encoder
 from parley.runtime.parameters import Parameters
 from parley_torch.asr import loading, topk
 from parley_torch.asr.loading import DeviceSettings
+from parley_torch.models import recognizers
 from parley_torch.runtime.cuda_graphs import Repetition
 
 CUDA = torch.device("cuda", 0)
@@ -32,8 +32,8 @@ def parameters(**values):
 def gpu(monkeypatch):
     """A GPU that is found, and whose graphs are counted."""
     made = []
-    monkeypatch.setattr(torch_device, "choose_device", lambda kind, _: CUDA if kind == "gpu" else CPU)
-    monkeypatch.setattr(torch_device, "choose_precision", lambda *_, **__: torch.bfloat16)
+    monkeypatch.setattr(recognizers, "choose_device", lambda kind, _: CUDA if kind == "gpu" else CPU)
+    monkeypatch.setattr(recognizers, "choose_precision", lambda *_, **__: torch.bfloat16)
     monkeypatch.setattr(loading, "CudaCapture", lambda: made.append("graph") or "graph")
     return made
 
@@ -42,17 +42,17 @@ def gpu(monkeypatch):
     ("values", "graphs"), [({}, True), ({"graphs": "true"}, True), ({"graphs": "false"}, False)]
 )
 def test_steps_on_a_gpu_are_graphs_unless_it_is_said(gpu, values, graphs):
-    settings = torch_device.device_settings(parameters(device="gpu", **values), 0)
+    settings = recognizers.device_settings(parameters(device="gpu", **values), 0)
     capture = settings.capture()
     assert gpu == ["graph"] * graphs
     assert (capture == "graph") is graphs
 
 
 def test_steps_on_a_processor_are_repeated(gpu):
-    settings = torch_device.device_settings(parameters(device="cpu"), 0)
+    settings = recognizers.device_settings(parameters(device="cpu"), 0)
     assert isinstance(settings.capture(), Repetition)
     with pytest.raises(ModelLoadingError, match="device must be gpu"):
-        torch_device.device_settings(parameters(device="cpu", graphs="true"), 0)
+        recognizers.device_settings(parameters(device="cpu", graphs="true"), 0)
 
 
 def test_an_encoder_is_tried_with_no_more_frames_than_it_takes():
@@ -67,8 +67,8 @@ def test_an_encoder_is_tried_with_no_more_frames_than_it_takes():
 @pytest.mark.parametrize(("device", "taken"), [(CUDA, [False]), (CPU, [])])
 def test_networks_on_a_gpu_take_memory_only_while_no_engine_measures(monkeypatch, device, taken):
     found = []
-    monkeypatch.setattr(torch_device, "loading_on_gpu", lambda *, alone: found.append(alone) or nullcontext())
-    with torch_device.loading(DeviceSettings(device)):
+    monkeypatch.setattr(recognizers, "loading_on_gpu", lambda *, alone: found.append(alone) or nullcontext())
+    with recognizers.loading(DeviceSettings(device)):
         assert found == taken
 
 

@@ -1,9 +1,9 @@
 """The vocoder and its pitch predictor as CUDA graphs, one for each size of a batch of windows.
 
-As :mod:`parley_torch.tts.s3gen.graphs` does it for the flow. Windows are padded to a few numbers of frames. Those
-of whole utterances cannot be: a short one has a graph of its own length, alone in its batch; a longer one is
-made as two windows. So every window up to the largest size has a graph; what is longer runs operation by
-operation and is counted.
+As :mod:`parley_torch.tts.s3gen.graphs` does it for the flow. Windows are padded to a few numbers of frames.
+Those of whole utterances cannot be: a short one has a graph of its own length, alone in its batch; a longer
+one is made as two windows. So every window up to the largest size has a graph; what is longer runs operation
+by operation and is counted.
 
 The inputs of all graphs share memory: only one graph runs at a time.
 """

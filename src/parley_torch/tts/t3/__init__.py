@@ -1,7 +1,8 @@
 """Chatterbox's T3: text and a voice in, speech tokens (25 per second) out.
 
-The transformer runs on vLLM as a model of its own (:mod:`parley_torch.tts.t3.vllm_models`); the tokenizer, the
-conditioning encoder and the embeddings of the prompt are plain PyTorch (:mod:`parley_torch.tts.t3.prompt`).
+The transformer runs on vLLM as a model of its own (:mod:`parley_torch.tts.t3.vllm_models`); the
+tokenizer, the conditioning encoder and the embeddings of the prompt are plain PyTorch
+(:mod:`parley_torch.tts.t3.prompt`).
 
 Reproduced from the original implementation (chatterbox-tts 0.1.7), token for token for the same random
 numbers: conditioning, learned positions, the start token fed twice at position 0 (Original and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "agent"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "unit" / "agent"))
 
 from virtual_loop import VirtualLoop
 

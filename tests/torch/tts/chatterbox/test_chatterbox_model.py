@@ -24,12 +24,12 @@ from parley.errors import (
 )
 from parley.inference import struct_tensor, tensor_struct, text_tensor
 from parley.launcher.options import ROOT
-from parley.models import chatterbox
 from parley.runtime.parameters import Parameters
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder
 from parley.tts.messages import AbortSpeech, MoreText, SpeakRequest, SpeechChunk
 from parley.tts.normalization.normalizer import TextNormalizer
+from parley_torch.models import chatterbox
 from parley_torch.models.chatterbox import ChatterboxHandler, ThreadNormalizer
 from parley_torch.tts.chatterbox.limits import ChatterboxLimits
 

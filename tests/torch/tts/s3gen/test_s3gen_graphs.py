@@ -12,8 +12,8 @@ from s3gen_fakes import CPU, Recording, make_tokens, make_voice, stream
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.errors import ModelLoadingError
-from parley.models import s3gen as s3gen_module
 from parley.runtime.parameters import Parameters
+from parley_torch.models import s3gen as s3gen_module
 from parley_torch.models.s3gen import S3GenModel, load_s3gen, prepare_s3gen
 from parley_torch.tts.chatterbox.limits import ChatterboxLimits
 from parley_torch.tts.s3gen.flow import Buckets

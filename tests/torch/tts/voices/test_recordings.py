@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "gateway" / "attacks"))
+sys.path.append(str(Path(__file__).parents[3] / "unit" / "gateway" / "attacks"))
 
 from media import media_corpus
 from voice_samples import RATE, as_file, pcm, speech
