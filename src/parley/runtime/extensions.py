@@ -36,7 +36,7 @@ def find_extensions(kind: str) -> dict[str, Extension]:
     return {
         name: Extension(reference)
         for name, reference in _read_table()[kind].items()
-        if _is_installed(reference.partition(".")[0])
+        if _is_installed(reference.partition(":")[0].partition(".")[0])
     }
 
 
