@@ -35,7 +35,7 @@ from parley_torch.tts.t3.client import SpeechTokenModel
 from parley_torch.tts.voices.store import open_cache
 from parley_torch.weight_files import chatterbox_files
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("parley.torch")
 _START_S = 900.0  # grammars may have to be compiled
 NOT_NORMALIZED = Family(
     "parley_texts_not_normalized_total",

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("parley.torch")
 SizeT = TypeVar("SizeT", bound=Hashable)
 GraphT = TypeVar("GraphT")
 

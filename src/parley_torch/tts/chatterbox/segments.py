@@ -21,7 +21,7 @@ from parley_torch.tts.t3.client import SpeechTokenModel
 from parley_torch.tts.t3.messages import SpeechTokensRequest, TokensCompleted
 from parley_torch.tts.t3.request import TokenVoice
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("parley.torch")
 _RETRY_S = 0.005
 _FADE_S = 0.005
 # The most that a text takes before the model counts as derailed. Speech takes 1.7 tokens for a letter.

@@ -33,7 +33,7 @@ from parley_torch.tts.t3.messages import check_range
 _NO_AUDIO = np.zeros(0, np.int16)
 _RATES = (8_000, 48_000)
 _NEUTRAL = 0.5  # of exaggeration and of guidance, as published
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("parley.torch")
 
 
 class ChatterboxService:

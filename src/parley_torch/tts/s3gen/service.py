@@ -35,7 +35,7 @@ from parley_torch.tts.s3gen.scheduling import PlayoutSchedule, S3GenLimits, Work
 from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer, Job
 from parley_torch.tts.s3gen.utterance import AudioUtterance, Plan
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("parley.torch")
 _RATES = (8_000, 48_000)
 _LONGEST_AFTER_S = 60.0
 

@@ -32,7 +32,7 @@ from parley_torch.tts.s3gen.utterance import AudioUtterance, Plan, prompt_row
 from parley_torch.tts.s3gen.vocoder_state import VocoderJob, capture_vocoder, vocode
 from parley_torch.tts.s3gen.window_graphs import VocoderGraphs
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("parley.torch")
 DEFAULT_VOICES = 16
 _PROMPTS = 8  # in one run of the flow
 

@@ -39,7 +39,7 @@ _RETRIES = 3
 _PAGE = 1_000
 _ADDRESS = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<prefix>[\w./-]*))?")
 _UNFINISHED = ".new-"
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("parley.torch")
 
 
 class Objects(Protocol):

@@ -43,7 +43,7 @@ ENDPOINT_VARIABLE = "PARLEY_VOICES_ENDPOINT"
 _BUILT_IN = "voices"
 _NAME = re.compile(r"(?P<voice_id>[a-z0-9][a-z0-9_-]{0,63})\.(?P<digest>[0-9a-f]{64})\.safetensors")
 _MAX_CONCURRENT_READS = 8
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("parley.torch")
 
 
 class VoiceStore:
