@@ -16,6 +16,7 @@ from parley.launcher.errors import LauncherSettingsError, ToolsFileError
 from parley.launcher.models import model_folders, model_names
 from parley.launcher.options import ServerOptions
 from parley.logs import read_log_format
+from parley.runtime.extensions import extension_folders
 from parley.runtime.names import suggest_name
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_config_file, read_parameters
@@ -206,7 +207,8 @@ def _configured(folder: Path) -> set[str]:
 
 
 def _sources(repository: Path) -> Iterator[str]:
-    for path in (*_CODE.rglob("*.py"), *repository.glob("*/*/*.py")):
+    code = (path for folder in (_CODE, *extension_folders()) for path in folder.rglob("*.py"))
+    for path in (*code, *repository.glob("*/*/*.py")):
         yield path.read_text(encoding="utf-8", errors="replace")
 
 

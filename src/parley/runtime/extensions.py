@@ -36,13 +36,24 @@ def find_extensions(kind: str) -> dict[str, Extension]:
     return {
         name: Extension(reference)
         for name, reference in _read_table()[kind].items()
-        if _is_installed(reference.partition(":")[0].partition(".")[0])
+        if _is_installed(_package(reference))
     }
+
+
+def extension_folders() -> list[Path]:
+    """Where the installed packages are that the table names."""
+    references = {reference for table in _read_table().values() for reference in table.values()}
+    specs = [find_spec(package) for package in sorted(set(map(_package, references)))]
+    return [Path(place) for spec in specs if spec for place in spec.submodule_search_locations or ()]
 
 
 @cache
 def _read_table() -> dict[str, dict[str, str]]:
     return tomllib.loads(_FILE.read_text(encoding="utf-8"))
+
+
+def _package(reference: str) -> str:
+    return reference.partition(":")[0].partition(".")[0]
 
 
 @cache
