@@ -12,6 +12,7 @@ from counting_matcher import CountingMatcher
 
 import parley
 import parley_gateway
+import parley_torch
 
 SIZE = 80
 MOST_GROWTH = 3.0
@@ -34,7 +35,7 @@ STRANGERS = (
 
 
 def modules():
-    for package in (parley, parley_gateway):
+    for package in (parley, parley_torch, parley_gateway):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if found.name.startswith(STRANGERS):
                 yield found.name, found.module_finder.find_spec(found.name).origin
