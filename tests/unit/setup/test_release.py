@@ -87,6 +87,8 @@ def test_wheels_hold_packages_and_page_and_their_sums(tmp_path):
     for name in (
         "parley/protocol.py",
         "parley/launcher/repository/parley_control/config.pbtxt",
+        "parley/runtime/extensions.toml",
+        "parley_torch/canaries.py",
         "parley_client/__init__.py",
         "parley_gateway/apis/page/static/index.html",
     ):
