@@ -1,26 +1,7 @@
-"""The first step of ``parakeet_ensemble``, recordings to features; see :mod:`parley.asr.files.ensemble`."""
-
-from __future__ import annotations
-
-from typing import Any
+"""The first step of ``parakeet_ensemble``: recordings in, features out."""
 
 import triton_python_backend_utils as pb_utils
 
-from parley.runtime.parameters import Parameters
-from parley.triton.refusals import loads_or_refuses
-from parley.triton.responses import serve_tensors
+from parley.triton.backend import make
 
-
-@loads_or_refuses(pb_utils)
-class TritonPythonModel:
-    """Finds speech, and makes log-mel features of it."""
-
-    def initialize(self, args: dict[str, str]) -> None:
-        """Load the network for voice activity."""
-        from parley.models.parakeet_ensemble import load_features
-
-        self._service = load_features(Parameters.from_args(args))
-
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer all requests."""
-        return serve_tensors(pb_utils, requests, self._service.serve)
+TritonPythonModel = make(pb_utils, "parley.models.parakeet_ensemble:load_features_model")

@@ -1,29 +1,7 @@
-"""Whole recordings to transcripts; see :mod:`parley.models.parakeet_transcribe`."""
-
-from __future__ import annotations
-
-from typing import Any
+"""Parakeet: whole recordings in, transcripts out."""
 
 import triton_python_backend_utils as pb_utils
 
-from parley.runtime.parameters import Parameters
-from parley.triton.refusals import loads_or_refuses
+from parley.triton.backend import make
 
-
-@loads_or_refuses(pb_utils)
-class TritonPythonModel:
-    """Triton's entry point."""
-
-    def initialize(self, args: dict[str, str]) -> None:
-        """Read the settings; the networks are other models."""
-        from parley.models.parakeet_transcribe import TranscriptionModel
-
-        self._model = TranscriptionModel(pb_utils, Parameters.from_args(args))
-
-    def execute(self, requests: list[Any]) -> None:
-        """Hand the requests over; they are answered when they are done, in any order."""
-        self._model.accept(requests)
-
-    def finalize(self) -> None:
-        """Stop."""
-        self._model.close()
+TritonPythonModel = make(pb_utils, "parley.models.parakeet_transcribe:TranscriptionModel")

@@ -1,32 +1,7 @@
 """A chat model on vLLM: messages and tools in, a stream of typed events out."""
 
-from __future__ import annotations
-
-from functools import partial
-from typing import Any
-
 import triton_python_backend_utils as pb_utils
 
-from parley.runtime.parameters import Parameters
-from parley.triton.refusals import loads_or_refuses
+from parley.triton.backend import make
 
-
-@loads_or_refuses(pb_utils)
-class TritonPythonModel:
-    """Triton's entry point; see :mod:`parley.llm` for what it runs."""
-
-    def initialize(self, args: dict[str, str]) -> None:
-        """Load the weights and start the engine."""
-        from parley.models.qwen3 import load_chat_model
-        from parley.models.vllm_model import VllmModel
-
-        load = partial(load_chat_model, default_weights="Qwen3-4B-AWQ")
-        self._model = VllmModel(pb_utils, Parameters.from_args(args), load)
-
-    def execute(self, requests: list[Any]) -> None:
-        """Hand the requests over; they are answered by the event loop."""
-        self._model.submit(requests)
-
-    def finalize(self) -> None:
-        """End what is running and stop the engine."""
-        self._model.close()
+TritonPythonModel = make(pb_utils, "parley.models.qwen3:load_model")

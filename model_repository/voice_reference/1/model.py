@@ -1,26 +1,7 @@
-"""The first step of ``voice_ensemble``; see :mod:`parley_torch.tts.voices.enrollment.ensemble`."""
-
-from __future__ import annotations
-
-from typing import Any
+"""The first step of ``voice_ensemble``: recordings of speakers in, checks out."""
 
 import triton_python_backend_utils as pb_utils
 
-from parley.runtime.parameters import Parameters
-from parley.triton.refusals import loads_or_refuses
-from parley.triton.responses import serve_tensors
+from parley.triton.backend import make
 
-
-@loads_or_refuses(pb_utils)
-class TritonPythonModel:
-    """Checks recordings of speakers."""
-
-    def initialize(self, args: dict[str, str]) -> None:
-        """Load the network for voice activity."""
-        from parley_torch.models.voice_ensemble import load_checks
-
-        self._service = load_checks(Parameters.from_args(args))
-
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer all requests."""
-        return serve_tensors(pb_utils, requests, self._service.serve)
+TritonPythonModel = make(pb_utils, "parley_torch.models.voice_ensemble:load_checks_model")

@@ -197,7 +197,7 @@ class StreamingModel:
         ModelLoadingError: the weights are missing, or a setting is not usable.
     """
 
-    def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         open_engine = _ENGINES[parameters.choice("engine", "onnx", tuple(_ENGINES))]
         defaults = StreamingLimits()
         limits = StreamingLimits(
@@ -210,7 +210,7 @@ class StreamingModel:
         longest_ms = max_chunk_ms(parameters) + limits.preroll_ms + MAX_MIN_SPEECH_MS + _WINDOW_MS
         engine = open_engine(
             parameters,
-            int(args["model_instance_device_id"]),
+            parameters.device_id,
             look_aheads_ms=look_aheads,
             slots=parameters.integer(
                 "slots", 2 * parameters.integer("max_sessions", 64, minimum=1), minimum=1
@@ -239,7 +239,7 @@ class StreamingModel:
         )
         check_languages(parameters, engine.checkpoint)
         self._model = RecognitionModel(
-            pb_utils, args, parameters, pipeline, (ASR_FALLBACKS,), languages=engine.checkpoint.languages
+            pb_utils, parameters, pipeline, (ASR_FALLBACKS,), languages=engine.checkpoint.languages
         )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:

@@ -28,6 +28,7 @@ from parley.runtime.extensions import find_extensions
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.backend import TensorModel
 
 BEAM_SIZE = 4
 
@@ -183,6 +184,11 @@ def open_decoder(parameters: Parameters, device_id: int) -> DecoderService:
     )
     service.warm_up()
     return service
+
+
+def load_model(pb_utils: Any, parameters: Parameters) -> TensorModel:
+    """What ``model.py`` of ``parakeet_decoder`` runs; see :func:`open_decoder`."""
+    return TensorModel(pb_utils, open_decoder(parameters, parameters.device_id).serve)
 
 
 def _open_onnx(parameters: Parameters, device_id: int) -> RowDecoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from parley.runtime.extensions import find_extensions
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.backend import TensorModel
 
 _WARM_UP_FRAMES = 1000
 
@@ -182,6 +183,11 @@ def open_encoder(parameters: Parameters, device_id: int) -> EncoderService:
     service = _ENGINES[parameters.choice("engine", "onnx", tuple(_ENGINES))](parameters, device_id)
     service.warm_up()
     return service
+
+
+def load_model(pb_utils: Any, parameters: Parameters) -> TensorModel:
+    """What ``model.py`` of ``parakeet_encoder`` runs; see :func:`open_encoder`."""
+    return TensorModel(pb_utils, open_encoder(parameters, parameters.device_id).serve)
 
 
 def _open_onnx(parameters: Parameters, device_id: int) -> EncoderService:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from parley.asr.checkpoint import load_description
 from parley.asr.features.log_mel import LogMel
 from parley.asr.files.ensemble import RecordingFeatures, RecordingTexts
@@ -9,11 +11,12 @@ from parley.asr.files.recording import RecordingLimits, WindowPlan
 from parley.models.parakeet_transcribe import read_limits, read_vad
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
+from parley.triton.backend import TensorModel
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 
 def load_features(parameters: Parameters) -> RecordingFeatures:
-    """What ``parakeet_features`` runs.
+    """The service of ``parakeet_features``.
 
     Parameters of the model:
         ``window_ms``: longest speech that is read.
@@ -34,9 +37,19 @@ def load_features(parameters: Parameters) -> RecordingFeatures:
 
 
 def load_texts(parameters: Parameters) -> RecordingTexts:
-    """What ``parakeet_text`` runs.
+    """The service of ``parakeet_text``.
 
     Raises:
         ModelLoadingError: the weights are missing.
     """
     return RecordingTexts(load_description(parameters))
+
+
+def load_features_model(pb_utils: Any, parameters: Parameters) -> TensorModel:
+    """What ``model.py`` of ``parakeet_features`` runs."""
+    return TensorModel(pb_utils, load_features(parameters).serve)
+
+
+def load_texts_model(pb_utils: Any, parameters: Parameters) -> TensorModel:
+    """What ``model.py`` of ``parakeet_text`` runs."""
+    return TensorModel(pb_utils, load_texts(parameters).serve)

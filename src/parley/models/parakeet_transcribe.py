@@ -61,7 +61,7 @@ class RecordingRequests:
         self._traces = traces
         self._service = service
 
-    def accept(self, requests: Iterable[Any]) -> None:
+    def execute(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; each is answered when it is done."""
         receive_requests(self._pb, requests, self._begin)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from parley.llm.python_calls.rendering import PythonRendering
 from parley.llm.replies import HermesFormat, ReplyFormat
 from parley.llm.service import ChatService
 from parley.llm.startup import start_engine
-from parley.models.vllm_model import Surroundings
+from parley.models.vllm_model import Surroundings, VllmModel
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -81,6 +82,11 @@ def load_chat_service(
     rendering, replies = _format(parameters, tokenizer, options)
     prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering)
     return ChatService(started.engine, prompts, replies, max_requests=max_requests), started.engine
+
+
+def load_model(pb_utils: Any, parameters: Parameters) -> VllmModel:
+    """What ``model.py`` of ``qwen3`` runs; see :func:`load_chat_model`."""
+    return VllmModel(pb_utils, parameters, partial(load_chat_model, default_weights="Qwen3-4B-AWQ"))
 
 
 async def load_chat_model(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -96,7 +95,6 @@ class RecognitionModel:
     def __init__(
         self,
         pb_utils: Any,
-        args: Mapping[str, str],
         parameters: Parameters,
         pipeline: RecognizerPipeline[Any],
         families: Sequence[Family] = (),
@@ -112,8 +110,7 @@ class RecognitionModel:
             ModelLoadingError: a setting has a value that it cannot have.
         """
         self._pb = pb_utils
-        batching = json.loads(args["model_config"])["sequence_batching"]
-        idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
+        idle_s = parameters.sequence_idle_s
         self._traces = ModelTraces.open(parameters)
         self._service = RecognitionService(
             pipeline,

@@ -5,7 +5,7 @@ Which family a model is of, and which languages it understands, is said by its w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -97,8 +97,8 @@ class SegmentRecognizer:
         ModelLoadingError: the weights are missing, or a setting is not usable.
     """
 
-    def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
-        reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        reader = load_reader(parameters, device_id=parameters.device_id)
         defaults = SegmentPipelineLimits()
         limits = SegmentPipelineLimits(
             window=read_window(parameters, reader),
@@ -112,7 +112,7 @@ class SegmentRecognizer:
             reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
         )
         pipeline = SegmentPipeline(reader, self._reader, open_detector(), limits, model=parameters.model)
-        self._model = RecognitionModel(pb_utils, args, parameters, pipeline, languages=reader.languages)
+        self._model = RecognitionModel(pb_utils, parameters, pipeline, languages=reader.languages)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""
@@ -135,8 +135,8 @@ class SegmentTranscription(RecordingRequests):
         ModelLoadingError: the weights are missing, or a setting is not usable.
     """
 
-    def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
-        reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        reader = load_reader(parameters, device_id=parameters.device_id)
         recording = SegmentRecordingLimits(
             read_vad(parameters), read_window(parameters, reader), parameters.integer("preroll_ms", 320)
         )

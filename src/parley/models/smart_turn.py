@@ -45,6 +45,29 @@ def load_network(parameters: Parameters, *, rows: int) -> SmartTurn:
     return SmartTurn(open_configured(network_file(folder), parameters), rows=rows)
 
 
+def load_model(pb_utils: Any, parameters: Parameters) -> SmartTurnRequests:
+    """What ``model.py`` of ``smart_turn`` runs.
+
+    Parameters of the model, besides those of :func:`load_network`:
+        ``rows``: pauses in one run of the network.
+        ``max_waiting``: pauses that wait before more are refused.
+
+    Raises:
+        ModelLoadingError: the weights are missing, or a setting is not usable.
+    """
+    rows = parameters.integer("rows", 1, minimum=1)
+    service = SmartTurnService(load_network(parameters, rows=rows))
+    service.warm_up()
+    return SmartTurnRequests(
+        pb_utils,
+        service.serve,
+        together=rows,
+        max_waiting=parameters.integer("max_waiting", 16, minimum=1),
+        metrics=ModelMetrics(pb_utils, parameters),
+        traces=ModelTraces.open(parameters),
+    )
+
+
 class SmartTurnRequests:
     """Answers requests one after the other in a thread, and refuses those for which there is no room.
 
@@ -82,7 +105,7 @@ class SmartTurnRequests:
         self._thread = threading.Thread(target=self._run, name="smart-turn", daemon=True)
         self._thread.start()
 
-    def accept(self, requests: Iterable[Any]) -> None:
+    def execute(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; returns at once."""
         receive_requests(self._pb, requests, self._take, self._metrics)
 

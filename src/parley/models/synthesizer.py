@@ -100,7 +100,7 @@ class SpeechModel:
         self.synthesizer = synthesizer
         self._check_every = check_every
 
-    def accept(self, requests: list[Any]) -> None:
+    def execute(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
         receive_requests(self._pb, requests, self._begin, self.metrics)
 

@@ -54,7 +54,7 @@ class VllmModel:
         surroundings = Surroundings(self._loop.end_process, engine_metrics, self._traces)
         self._loop.run(self._load(load, parameters, surroundings), START_TIMEOUT_S)
 
-    def submit(self, requests: list[Any]) -> None:
+    def execute(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
         self._loop.submit(requests)
 

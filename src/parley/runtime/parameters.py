@@ -30,6 +30,9 @@ class Parameters:
         model_dir: its folder in the model repository.
         version: its version as Triton counts it, for example ``"1"``.
         instance: name of this instance of the model, for example ``"qwen3_0_0"``.
+        device_id: number of the GPU of this instance.
+        sequence_idle_s: time without a request after which Triton ends a sequence (seconds); 0: the model
+            has no sequences.
         environment: where overrides are looked up.
     """
 
@@ -41,9 +44,13 @@ class Parameters:
         model_dir: Path = Path(),
         version: str = "1",
         instance: str = "",
+        device_id: int = 0,
+        sequence_idle_s: float = 0.0,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.model = model
+        self.device_id = device_id
+        self.sequence_idle_s = sequence_idle_s
         self.instance = instance or model
         self.model_dir = model_dir
         self.version = version
@@ -61,12 +68,15 @@ class Parameters:
         values = {name: entry["string_value"] for name, entry in config.get("parameters", {}).items()}
         if values.get(PLAN_SETTING) == "true":
             values |= planned_settings(args["model_name"], environment)
+        idle_us = config.get("sequence_batching", {}).get("max_sequence_idle_microseconds", 0)
         return cls(
             args["model_name"],
             values,
             model_dir=Path(args["model_repository"]),
             version=args["model_version"],
             instance=args.get("model_instance_name", ""),
+            device_id=int(args.get("model_instance_device_id", "0")),
+            sequence_idle_s=int(idle_us) / 1e6,
             environment=environment,
         )
 

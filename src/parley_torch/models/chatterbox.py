@@ -122,7 +122,7 @@ class ChatterboxModel:
         self._loop = RequestLoop(pb_utils, self._answer, metrics)
         self._loop.run(self._open(parameters), _START_S)
 
-    def submit(self, requests: list[Any]) -> None:
+    def execute(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
         self._served = True
         self._loop.submit(requests)

@@ -98,7 +98,7 @@ class S3GenModel:
         self._metrics = ModelMetrics(pb_utils, parameters)
         self._traces = ModelTraces.open(parameters)
 
-    def accept(self, requests: list[Any]) -> None:
+    def execute(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
         receive_requests(self._pb, requests, self._begin, self._metrics)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,7 @@ from parley.llm.engine import Engine, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.startup import start_engine
 from parley.llm.vllm_api import ModelRunner, choose_runner
-from parley.models.vllm_model import Surroundings
+from parley.models.vllm_model import Surroundings, VllmModel
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
 from parley.triton.model_traces import ModelTraces
@@ -84,6 +85,11 @@ def load_service(
         max_requests=max_requests,
     )
     return service, started.engine
+
+
+def load_model(pb_utils: Any, parameters: Parameters) -> VllmModel:
+    """What ``model.py`` of ``t3`` runs; see :func:`load_speech_token_model`."""
+    return VllmModel(pb_utils, parameters, partial(load_speech_token_model, default_weights="chatterbox"))
 
 
 async def load_speech_token_model(

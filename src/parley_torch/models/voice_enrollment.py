@@ -68,7 +68,7 @@ class EnrollmentModel:
 
         self._service = self._loop.run(open_service(), _START_S)
 
-    def accept(self, requests: Iterable[Any]) -> None:
+    def execute(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; returns at once."""
         self._loop.submit(requests)
 

@@ -17,7 +17,6 @@ from parley.models.recognition import Periodic, RecognitionModel, open_detector,
 from parley.runtime.parameters import Parameters
 
 START = 1
-ARGS = {"model_config": json.dumps({"sequence_batching": {"max_sequence_idle_microseconds": "60000000"}})}
 
 
 class Counting:
@@ -45,7 +44,9 @@ class Chunk(Request):
 
 @pytest.fixture
 def model(pb_utils):
-    model = RecognitionModel(pb_utils, ARGS, Parameters("rail", {}, environment={}), Counting())
+    model = RecognitionModel(
+        pb_utils, Parameters("rail", {}, sequence_idle_s=60.0, environment={}), Counting()
+    )
     yield model
     model.close()
 

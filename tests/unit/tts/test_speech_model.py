@@ -43,7 +43,7 @@ class Rig:
     def ask(self, message):
         raw = message if isinstance(message, bytes) else msgspec.json.encode(message)
         request = pb.Request({"REQUEST": np.array([raw], dtype=object)})
-        self.model.accept([request])
+        self.model.execute([request])
         return request.sender
 
 

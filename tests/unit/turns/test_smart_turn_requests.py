@@ -65,7 +65,7 @@ def metrics():
 
 def ask(model, *values):
     requests = [pb.Request({"AUDIO": np.array([[value]], np.int16)}) for value in values]
-    model.accept(requests)
+    model.execute(requests)
     return [request.sender for request in requests]
 
 
@@ -147,7 +147,7 @@ def test_the_score_of_a_traced_pause_is_a_span(network):
     audio = np.array([[5]], np.int16)
     messages = [struct_tensor(TurnRequest(traceparent=PARENT), batched=True), text_tensor("{", batched=True)]
     requests = [pb.Request({"AUDIO": audio}), *(pb.Request({"AUDIO": audio, "REQUEST": m}) for m in messages)]
-    model.accept(requests)
+    model.execute(requests)
     for request in requests:
         assert request.sender.final.wait(DEADLINE_S)
     model.close()

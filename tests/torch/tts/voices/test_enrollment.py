@@ -248,7 +248,7 @@ def model(weights, tmp_path):
 
 
 def ask(model, request):
-    model.accept([request])
+    model.execute([request])
     assert request.sender.final.wait(20)
     sent, final = request.sender.sent
     assert final == ("final",)
@@ -295,7 +295,7 @@ def test_errors_have_their_codes(model, raw, code):
 def test_requests_end_when_the_model_is_unloaded(weights, tmp_path, recording):
     model = EnrollmentModel(fake_pb_utils, parameters(weights, tmp_path))
     requests = [enrollment(recording) for _ in range(4)]
-    model.accept(requests)
+    model.execute(requests)
     model.close()
     for request in requests:
         assert request.sender.sent[-1] == ("final",)

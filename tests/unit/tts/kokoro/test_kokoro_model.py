@@ -70,7 +70,7 @@ def opened(tmp_path, monkeypatch):
 def ask(model, language):
     """Whether a text was spoken, and else its error."""
     request = Request({"REQUEST": struct_tensor(SpeakRequest(request_id="a", text="x", language=language))})
-    model.accept([request])
+    model.execute([request])
     assert request.sender.final.wait(LIMIT_S)
     kind, *rest = request.sender.sent[0]
     return kind if kind == "data" else rest[0].partition(":")[0]

@@ -80,7 +80,7 @@ def opened(monkeypatch):
 
 def ask(model, message):
     request = Request({"REQUEST": struct_tensor(message)}, message.request_id)
-    model.accept([request])
+    model.execute([request])
     assert request.sender.final.wait(20)
     return request.sender.sent
 

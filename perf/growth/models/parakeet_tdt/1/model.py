@@ -85,7 +85,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Open the table of streams."""
         log_to_triton(pb_utils, args["model_name"])
-        self._model = RecognitionModel(pb_utils, args, Parameters.from_args(args), _Pipeline())
+        self._model = RecognitionModel(pb_utils, Parameters.from_args(args), _Pipeline())
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""
