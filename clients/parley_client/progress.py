@@ -9,69 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parley.checkpoint import ResponseProgress
+from parley.played_time import PlayedTime
 from parley.protocol import Interrupted, Paused, ResponseDone, ResponseText, Resumed
 from parley_client.events import AgentAudio, ServerEvent
 
 _REMEMBERED = 8
 """Responses; only the newest can be under way, and their events do not interleave for long."""
-_MARK_GRACE_S = 0.25
-"""A playback report is extended by the clock for at most this long, as the agent does."""
-
-
-class PlayedTime:
-    """How much of a response's audio was played.
-
-    It begins when the first audio arrives and goes on at its own pace; it stands still while there is
-    nothing to play, and while it is paused. Reports of the application can only say that less was played.
-    """
-
-    def __init__(self) -> None:
-        self._received_s = 0.0
-        self._end_s = 0.0  # when everything received so far will have been played
-        self._paused_s: float | None = None
-        self._report: tuple[float, float] | None = None
-
-    def receive(self, length_s: float, now: float) -> None:
-        """A piece has arrived."""
-        self._received_s += length_s
-        self._end_s = max(self._end_s, self._time(now)) + length_s
-
-    def restore(self, length_s: float, played_s: float, now: float) -> None:
-        """Of ``length_s`` that had arrived before, so much was played; nothing else has arrived yet."""
-        self.receive(length_s, now - min(played_s, length_s))
-
-    def report(self, played_ms: float, now: float) -> None:
-        """The application has played so much; a report that goes back is ignored."""
-        played_s = min(max(played_ms / 1000, 0.0), self._received_s)
-        if self._report is None or played_s >= self._report[0]:
-            self._report = (played_s, self._time(now))
-
-    def pause(self, now: float) -> None:
-        """Playing stops; what has arrived is kept."""
-        if self._paused_s is None:
-            self._paused_s = now
-
-    def resume(self, now: float) -> None:
-        """Playing goes on."""
-        if self._paused_s is None:
-            return
-        at_s, self._paused_s = self._paused_s, None
-        if self._end_s > at_s:
-            self._end_s += now - at_s
-        if self._report is not None:
-            self._report = (self._report[0], self._report[1] + now - at_s)
-
-    def played_ms(self, now: float) -> float:
-        """Milliseconds of the response's audio."""
-        time_s = self._time(now)
-        played_s = self._received_s - max(0.0, self._end_s - time_s)
-        if self._report is not None:
-            reported_s, at_s = self._report
-            played_s = min(played_s, reported_s + min(max(time_s - at_s, 0.0), _MARK_GRACE_S))
-        return 1000 * played_s
-
-    def _time(self, now: float) -> float:
-        return now if self._paused_s is None else min(now, self._paused_s)
 
 
 @dataclass
@@ -106,7 +49,7 @@ class ResponseTracker:
             case AgentAudio():
                 response = self._get(event.turn, event.response_id)
                 response.audio_ms = max(response.audio_ms, event.offset_ms + event.duration_ms)
-                response.played.receive(event.duration_ms / 1000, now)
+                response.played.add(event.duration_ms, now)
                 if event.text:
                     response.words.append((event.offset_ms, event.text))
             case ResponseDone():
@@ -133,7 +76,7 @@ class ResponseTracker:
         response = self._get(turn, progress.response_id)
         response.text, response.words = [progress.text], list(progress.words)
         response.audio_ms, response.done = progress.audio_ms, progress.done
-        response.played.restore(progress.audio_ms / 1000, progress.played_ms / 1000, self._clock())
+        response.played.restore(progress.audio_ms, progress.played_ms, self._clock())
 
     def on_playback(self, response_id: str, played_ms: float) -> None:
         """The application has reported how much it played."""

@@ -247,7 +247,7 @@ class InterruptionDetector:
         policy = InterruptionPolicy(
             self._options, self._words, agent_text=said, closing=closing, began_at=now
         )
-        self._candidate = _Candidate(policy, at_ms, alone=turn is None or not turn.playout.sent_ms)
+        self._candidate = _Candidate(policy, at_ms, alone=turn is None or not turn.playout.length_ms)
         if self._enabled and self._false_alarms < _FALSE_ALARMS:
             self._agent_turns.pause(at_ms, playback=self._options.pause_playback)
         self._set_timer()

@@ -150,7 +150,7 @@ class _Answer:
             for one in state.segments
         ]
         playout = Playout()
-        playout.restore(segments, sent_ms=state.audio_ms, played_ms=state.audio_ms, now=0.0)
+        playout.restore_speech(segments, sent_ms=state.audio_ms, played_ms=state.audio_ms, now=0.0)
         return cls(state.response_id, rounds, playout, messages)
 
     @cached_property
@@ -159,7 +159,7 @@ class _Answer:
         called = {call.id for message in self.messages for call in message.tool_calls}
         return SpokenResponse(
             response_id=self.response_id,
-            audio_ms=round(self.playout.sent_ms),
+            audio_ms=round(self.playout.length_ms),
             count=len(self.messages),
             rounds=[
                 SpokenRound(text=one.text, called=any(call.id in called for call in one.calls))
@@ -217,7 +217,7 @@ class HistoryWriter:
         left = _STATE_BYTES
         for answer in reversed(self._agent_turns.values()):
             begin = places.get(id(answer.messages[0])) if answer.messages else 0
-            if begin is None or not answer.playout.sent_ms:
+            if begin is None or not answer.playout.length_ms:
                 continue  # it is summarised or dropped already, or was not spoken
             left -= answer.size
             if left < 0:
@@ -260,7 +260,7 @@ class HistoryWriter:
         answer = self._agent_turns.get(response_id)
         if answer is None:
             raise InvalidMessageError(f"response {response_id!r} is not one of the last {MAX_ANSWERS}")
-        if not answer.playout.sent_ms:
+        if not answer.playout.length_ms:
             raise InvalidMessageError(f"response {response_id!r} has no audio")
         heard = answer.playout.heard_after(played_ms)
         messages = remember(answer.rounds, heard)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-_MARK_GRACE_S = 0.25
-"""A playback mark is extended by the clock for at most this long."""
+from parley.played_time import PlayedTime
+
 _ROUNDING_MS = 2.0
 """Two lengths that differ by less are equal: marks are whole milliseconds."""
 _LONGEST_WORD_MS = 600.0
 """Assumed of a word whose end is not known yet."""
 SPOKEN_CHARACTERS_PER_MS = 0.015
 """Pace of ordinary speech, for synthesizers that do not say where words begin."""
-_MOST_UNPLAYED_S = 10.0
+_MOST_UNPLAYED_MS = 10_000.0
 """Audio of another session that a client may have without having played it."""
 
 
@@ -105,35 +105,25 @@ class _Segment:
         return self.text[: count + 1].rpartition(" ")[0]
 
 
-class Playout:
-    """The ledger of one response.
+class Playout(PlayedTime):
+    """The ledger of one response: the audio that was sent and played, and what it says.
 
-    A word counts as heard when at least half of it was played. Playing begins when the first
-    audio is sent and goes on at its own pace; it stands still while there is nothing to play, and
-    while it is paused. Marks from the client, if there are any, can only say that less was played.
+    A word counts as heard when at least half of it was played.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._segments: list[_Segment] = []
-        self._sent_ms = 0.0
-        self._end = 0.0  # when everything sent so far will have been played
-        self._mark: tuple[float, float] | None = None
-        self._paused_at: float | None = None
-
-    @property
-    def sent_ms(self) -> float:
-        """Audio sent so far."""
-        return self._sent_ms
 
     @property
     def segments(self) -> list[SentSpeech]:
-        """What was sent, for :meth:`restore`."""
+        """What was sent, for :meth:`restore_speech`."""
         return [
             SentSpeech(one.round_number, one.text, one.begin_ms, tuple(one.words), one.complete)
             for one in self._segments
         ]
 
-    def restore(
+    def restore_speech(
         self, segments: Iterable[SentSpeech], *, sent_ms: float, played_ms: float, now: float
     ) -> None:
         """Begin with audio that another session has sent, and that the client goes on playing.
@@ -150,61 +140,27 @@ class Playout:
         ]
         for segment, end_ms in zip(begun, [*(one.begin_ms for one in begun[1:]), sent_ms], strict=False):
             segment.sent_ms = end_ms - segment.begin_ms
-        self._segments, self._sent_ms = begun, sent_ms
-        self._end = now + min((sent_ms - played_ms) / 1000, _MOST_UNPLAYED_S)
+        self._segments = begun
+        self.restore(sent_ms, max(played_ms, sent_ms - _MOST_UNPLAYED_MS), now)
 
     def begin(self, round_number: int, text: str) -> None:
         """The next audio belongs to this segment; all of the one before it was sent."""
-        self._segments.append(_Segment(round_number, text, self._sent_ms))
+        self._segments.append(_Segment(round_number, text, self.length_ms))
 
     def sent(self, length_ms: float, words: Iterable[PlayedWord], now: float) -> None:
         """A piece of the current segment was sent, in which ``words`` begin."""
         segment = self._segments[-1]
         segment.words.extend(words)
         segment.sent_ms += length_ms
-        self._sent_ms += length_ms
-        self._end = max(self._end, now) + length_ms / 1000
+        self.add(length_ms, now)
 
     def complete(self) -> None:
         """The current segment has no more audio."""
         self._segments[-1].complete = True
 
-    def mark(self, played_ms: float, now: float) -> None:
-        """The client has played so much, of what was sent; a mark that goes back is ignored."""
-        played_ms = min(max(played_ms, 0.0), self._sent_ms)
-        if self._mark is None or played_ms >= self._mark[0]:
-            self._mark = (played_ms, self._time(now))
-
-    def pause(self, now: float) -> None:
-        """The client stops playing, and keeps what it has."""
-        if self._paused_at is None:
-            self._paused_at = now
-
-    def resume(self, now: float) -> None:
-        """The client plays on."""
-        if self._paused_at is None:
-            return
-        paused_s, at, self._paused_at = now - self._paused_at, self._paused_at, None
-        if self._end > at:
-            self._end += paused_s
-        if self._mark is not None:
-            self._mark = (self._mark[0], self._mark[1] + paused_s)
-
-    def ahead_ms(self, now: float) -> float:
-        """Audio that was sent and not yet played, by the clock."""
-        return max(0.0, (self._end - self._time(now)) * 1000)
-
-    def played_ms(self, now: float) -> float:
-        """Audio that was played."""
-        by_clock = self._sent_ms - self.ahead_ms(now)
-        if self._mark is None:
-            return by_clock
-        played, at = self._mark
-        return min(by_clock, played + max(0.0, min(self._time(now) - at, _MARK_GRACE_S)) * 1000)
-
     def finished(self, now: float) -> bool:
         """Whether everything sent so far was played."""
-        return self.played_ms(now) >= self._sent_ms - _ROUNDING_MS
+        return self.played_ms(now) >= self.length_ms - _ROUNDING_MS
 
     def heard(self, now: float) -> HeardSpeech:
         """What the user has heard."""
@@ -212,7 +168,7 @@ class Playout:
 
     def heard_after(self, played_ms: float) -> HeardSpeech:
         """What so much of the audio that was sent has said."""
-        played = min(max(played_ms, 0.0), self._sent_ms)
+        played = min(max(played_ms, 0.0), self.length_ms)
         parts: list[tuple[int, str]] = []
         for segment in self._segments:
             text = segment.heard(played - segment.begin_ms)
@@ -221,7 +177,3 @@ class Playout:
             if text != segment.text:
                 break
         return HeardSpeech(round(played), tuple(parts))
-
-    def _time(self, now: float) -> float:
-        """The time by which audio is played: it stands still during a pause."""
-        return now if self._paused_at is None else min(now, self._paused_at)

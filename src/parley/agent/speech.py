@@ -103,7 +103,7 @@ class SpeechOutput:
         config: AgentConfig,
         trace: Trace = NO_TRACE,
     ) -> None:
-        self._sent_before_ms = playout.sent_ms
+        self._sent_before_ms = playout.length_ms
         self._trace = trace
         self._synthesizer = synthesizer
         self._speaker = speaker
@@ -127,7 +127,7 @@ class SpeechOutput:
         """When the first audio was synthesised."""
         self.sent_at: float | None = None
         """When the first audio was sent."""
-        self.made_ms = playout.sent_ms
+        self.made_ms = playout.length_ms
         """Synthesised audio, with that of another session."""
         self.complete = False
         """Whether all audio is synthesised."""
@@ -296,7 +296,7 @@ class SpeechOutput:
         event = Audio(
             turn=self._turn,
             response_id=self._response_id,
-            offset_ms=round(self._playout.sent_ms),
+            offset_ms=round(self._playout.length_ms),
             sample_rate=self._speaker.sample_rate,
             samples=len(block),
             text=" ".join(_with_punctuation(text, word) for word in words),

@@ -124,7 +124,7 @@ class AgentTurn:
         """Whether an error was reported to the client."""
         self.playout = Playout()
         if begun is not None:
-            self.playout.restore(
+            self.playout.restore_speech(
                 begun.spoken, sent_ms=begun.audio_ms, played_ms=begun.played_ms, now=loop_time()
             )
         self._done_sent = begun is not None and begun.done
@@ -203,7 +203,7 @@ class AgentTurn:
             # In any case, because a client waits for it; after stop() nothing is sent.
             self._report_done()
         await self._released.wait()
-        if self._voice.sent_at is not None or self.playout.sent_ms:
+        if self._voice.sent_at is not None or self.playout.length_ms:
             await self._voice.wait_until_played()
 
     def _report_done(self) -> None:
@@ -214,7 +214,7 @@ class AgentTurn:
             ResponseDone(
                 turn=self.number,
                 response_id=self.response_id,
-                audio_ms=round(self.playout.sent_ms),
+                audio_ms=round(self.playout.length_ms),
                 finish_reason="length" if self._source.log.cut else "stop",
             )
         )
@@ -290,7 +290,7 @@ class AgentTurn:
         self._output.record(TurnRecord(figures, outcome, kind, self._timing.stopped_at is not None))
         if self._voice.sent_at is not None:
             playback = self.trace.child("playback", start_s=self._voice.sent_at)
-            playback.set({"parley.audio_ms": round(self.playout.sent_ms)})
+            playback.set({"parley.audio_ms": round(self.playout.length_ms)})
             playback.end()
         values = msgspec.structs.asdict(figures)
         self.trace.set({f"parley.{name}": value for name, value in values.items()})

@@ -409,7 +409,7 @@ class AgentTurns:
         """
         current = self._current
         if current is not None and current.response_id == response_id:
-            if not current.playout.sent_ms:
+            if not current.playout.length_ms:
                 raise InvalidMessageError(f"response {response_id!r} has no audio yet")
             self.mark_played(response_id, played_ms)
 
@@ -431,7 +431,7 @@ class AgentTurns:
     def mark_played(self, response_id: str, played_ms: int) -> None:
         """Record what the client has played; a mark of a response that is over is ignored."""
         if self._current is not None and self._current.response_id == response_id:
-            self._current.playout.mark(played_ms, loop_time())
+            self._current.playout.report(played_ms, loop_time())
 
     def close(self) -> set[asyncio.Task[None]]:
         """Stop all turns; returns the tasks that are still ending."""

@@ -39,13 +39,13 @@ def test_playing_stands_still_while_there_is_nothing_to_play():
 
 def test_marks_can_only_say_that_less_was_played():
     playout = spoken()
-    playout.mark(100, 0.5)
+    playout.report(100, 0.5)
     assert playout.played_ms(0.5) == 100
     assert playout.played_ms(0.6) == pytest.approx(200)
     assert playout.played_ms(9.0) == pytest.approx(350)  # the clock helps out for a quarter of a second
-    playout.mark(50, 9.0)
+    playout.report(50, 9.0)
     assert playout.played_ms(9.0) == pytest.approx(350)
-    playout.mark(5_000, 9.0)
+    playout.report(5_000, 9.0)
     assert playout.played_ms(9.0) == 1_000
 
 
@@ -55,7 +55,7 @@ def test_a_mark_that_cannot_be_true_counts_as_the_nearest_that_can(mark, text):
     playout.begin(0, "Hello there.")
     playout.sent(1_000.0, [], 0.0)
     playout.complete()
-    playout.mark(mark, 1.0)
+    playout.report(mark, 1.0)
     heard = playout.heard(1.0)
     assert (heard.text, heard.played_ms) == (text, 1_000 if text else 0)
 
@@ -101,7 +101,7 @@ def test_a_pause_after_the_end_takes_nothing_back():
 def test_a_mark_that_comes_during_a_pause_counts():
     playout = spoken()
     playout.pause(0.6)
-    playout.mark(450, 0.7)
+    playout.report(450, 0.7)
     assert playout.played_ms(4.0) == 450
     playout.resume(4.0)
     assert 450 <= playout.played_ms(4.1) <= 550 + 1e-6

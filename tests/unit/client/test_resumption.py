@@ -13,7 +13,7 @@ from parley.checkpoint import (
 )
 from parley_client.errors import NotResumableError
 from parley_client.events import AgentAudio
-from parley_client.progress import PlayedTime, ResponseTracker
+from parley_client.progress import ResponseTracker
 from parley_client.queues import OutgoingMessage
 from parley_client.replay import MAX_MESSAGES, SentAudio, interleave
 from parley_client.resumption import Resumption
@@ -391,23 +391,6 @@ def test_a_state_that_no_server_would_take_is_not_sent():
     line.checkpoint(history=[ChatMessage(role="user", content="x" * protocol.MAX_RESUME_BYTES)])
     with pytest.raises(NotResumableError, match="bytes"):
         line.kept.make_start()
-
-
-def test_playing_stands_still_in_pauses_and_reports_say_less():
-    played = PlayedTime()
-    played.receive(1.0, 0.0)
-    assert played.played_ms(0.4) == pytest.approx(400)
-    played.pause(0.5)
-    assert played.played_ms(3.0) == pytest.approx(500)
-    played.receive(0.5, 3.0)
-    played.resume(4.5)
-    assert played.played_ms(5.0) == pytest.approx(1_000)
-    assert played.played_ms(60.0) == pytest.approx(1_500)
-    played.report(200, 60.0)
-    assert played.played_ms(60.1) == pytest.approx(300)
-    assert played.played_ms(70.0) == pytest.approx(450)
-    played.report(100, 71.0)  # goes back
-    assert played.played_ms(71.0) == pytest.approx(450)
 
 
 def test_only_the_newest_responses_are_remembered():
