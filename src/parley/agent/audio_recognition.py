@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,22 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
-from parley.agent.recognizer_failures import HEALTHY_S, ModelFailures, ReconnectBackoff
+from parley.agent.reconnection import HEALTHY_S, ReconnectBackoff
 from parley.agent.speech_events import Contained, SpeechEventMapper, SpeechHandler
 from parley.asr.messages import AsrOptions, AsrReply, TranscriptEvent
-from parley.audio.buffer import AudioPiece, RecentAudio
+from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import samples_to_ms
 from parley.checkpoint import Resume
-from parley.engines.base import ChoosingRecognizer, Recognizer
+from parley.engines.base import Recognizer
 from parley.engines.recognizer_feed import Mark, RecognizerFeed, retry_if_busy
 from parley.errors import (
     AudioDroppedError,
     InferenceError,
     InvalidInputError,
-    ModelUnavailableError,
     OverloadedError,
     ParleyError,
-    TooManySessionsError,
 )
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley.timeouts import best_effort, loop_time, with_timeout
@@ -40,12 +38,6 @@ _MAX_SWITCHES = 64
 _MAX_POLL_S = 0.256
 _REPLAY_MS = 15_000
 """Audio beyond the limit that a session may get at once when it goes on with another one."""
-_REFUSALS = (InvalidInputError, OverloadedError, TooManySessionsError)
-"""Errors that say nothing about whether a model works."""
-_CHOICE_WAITS_S = (5.0, 10.0, 20.0, 40.0, 60.0)
-"""Between two questions whether a preferred model is ready; the last one repeats."""
-_TRIAL = 3 * INPUT_SAMPLE_RATE  # samples of the user's speech that a model must take beside the call
-_TRIAL_PIECE = INPUT_SAMPLE_RATE // 2  # other streams of the model do not wait long
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -69,22 +61,20 @@ class _Switch:
 class AudioRecognition:
     """Keeps one recogniser stream open for a conversation.
 
-    A recogniser that fails is replaced by a new stream; audio waits in the buffer meanwhile, and times and
-    utterance numbers continue. Where a model was chosen because a preferred one was not ready, that is asked
-    again now and then. It has the audio from a later turn on, once a stream of it is open; until then, and if
-    that fails, the stream that works goes on. A model that has failed in this call must first take audio on a
-    stream beside it.
+    A stream that fails is replaced by a new one; audio waits in the buffer meanwhile, and times and utterance
+    numbers continue. The new one is of the same model, and of another one where that fails again before it
+    has understood the user. Otherwise a call changes its model only with its language.
 
     Args:
         make_recognizer: makes a recogniser for a stream of the given name, which begins with ``name``; takes
-            the model that is asked first, too.
+            the models that are asked first and last, too (empty: none).
         on_chunk: called with the seconds that a chunk took, and those of the networks among them.
         resume: of another session, whose positions and numbers of utterances go on.
     """
 
     def __init__(
         self,
-        make_recognizer: Callable[[str, str], Recognizer],
+        make_recognizer: Callable[[str, str, str], Recognizer],
         name: str,
         options: AsrOptions,
         handler: SpeechHandler,
@@ -115,17 +105,13 @@ class AudioRecognition:
         self._at_rest = False
         self._recognizer: Recognizer | None = None
         self._answered_by = ""  # the model whose stream has answered last; empty: none yet
-        self._turn_over_at = self._speech_events.utterance  # the last one of a turn that is over
-        self._step = asyncio.Lock()  # held while the recogniser has a request, and while it is replaced
-        self._stepped = asyncio.Event()  # whether it is between two turns may have changed
         self._streams = 0
         self._muted = self._muted_behind = resume is not None and resume.state.muted
         self._switches: deque[_Switch] = deque()  # behind what another session would go on from
         self._backoff = ReconnectBackoff(config.deadlines.asr_outage_s)
         self._failing = False  # since the last reply
-        self._failures = ModelFailures()
+        self._failures: Counter[str] = Counter()  # of streams, by model, since it has understood the user
         self._taken = 0  # samples, by the stream that is open
-        self._speech = RecentAudio(_TRIAL)  # what was said last, for a model that is tried
         self._unavailable = False
         self._dropped = 0
         self._dropped_at = -_REPORT_INTERVAL_S
@@ -138,46 +124,19 @@ class AudioRecognition:
         All models together have the time that one reply may take: a client waits not much longer.
 
         Args:
-            avoid: name of a model that is chosen only where no other accepts the options; empty: none.
+            avoid: name of a model that is chosen only where no other opens a stream; empty: none.
 
         Raises:
             ParleyError: the recogniser refuses the options, or does not answer.
         """
-        self._recognizer = self._make_stream(self._answered_by)
-        await self._with_timeout(self._open(self._recognizer, avoid))
+        self._streams += 1
+        first = "" if avoid == self._answered_by else self._answered_by
+        self._recognizer = self._make_recognizer(f"{self._name}-{self._streams}", first, avoid)
+        await self._with_timeout(self._open(self._recognizer))
 
-    async def _open(self, recognizer: Recognizer, avoid: str) -> None:
+    async def _open(self, recognizer: Recognizer) -> None:
         await recognizer.check(self._options)
-        if avoid == recognizer.model and isinstance(recognizer, ChoosingRecognizer):
-            await recognizer.choose_other(self._options, keep=True)
-        while True:
-            model = recognizer.model
-            try:
-                await self._start(recognizer)
-            except _REFUSALS:
-                raise  # as in the check: its load would be too much for a model of more languages
-            except ParleyError as error:
-                if not isinstance(recognizer, ChoosingRecognizer):
-                    raise
-                if not await recognizer.choose_other(self._options):
-                    raise
-                _log.warning(
-                    "%s: %s opens no stream, and %s is asked: %s",
-                    *(self._name, model, recognizer.model, error.to_log()),
-                    extra=error.log_extra(),
-                )
-            else:
-                return
-
-    async def _start(self, recognizer: Recognizer) -> None:
-        model = recognizer.model
-        try:
-            await recognizer.start(self._options)
-        except _REFUSALS:
-            raise
-        except ParleyError:
-            self._failures.suspect(model)
-            raise
+        await recognizer.start(self._options)
 
     def push_audio(self, samples: NDArray[np.int16]) -> None:
         """Add a chunk of the client's audio; never waits."""
@@ -250,10 +209,8 @@ class AudioRecognition:
 
     def begin_turn(self) -> None:
         """Later utterances are of another turn: the recogniser does not decode them with earlier ones."""
-        self._turn_over_at = self._speech_events.utterance
         if self._recognizer is not None:
             self._recognizer.begin_turn()
-        self._stepped.set()
 
     def end_utterance(
         self,
@@ -285,23 +242,11 @@ class AudioRecognition:
         Raises:
             ParleyError: the recogniser has been unavailable for too long.
         """
-        choosing = asyncio.create_task(self._look_for_better(), name=f"{self._name} choice of the recogniser")
-        try:
-            await self._recognize()
-        finally:
-            choosing.cancel()
-            await asyncio.wait({choosing})
-            if not choosing.cancelled() and (failure := choosing.exception()) is not None:
-                _log.error("%s: %s failed", self._name, choosing.get_name(), exc_info=failure)
-
-    async def _recognize(self) -> None:
         while True:
             work = self._feed.take()
             if work is None:
                 if self._new_options is not None and self._speech_events.idle:
-                    async with self._step:
-                        await self._restart(self._new_options)
-                    self._stepped.set()
+                    await self._restart(self._new_options)
                     continue
                 if self._processed >= self._replay_end:
                     self._feed.buffer.capacity = self._config.audio_buffer_ms * _PER_MS
@@ -312,105 +257,14 @@ class AudioRecognition:
                     self._at_rest, self._processed = False, self._feed.buffer.start
             if work is None:
                 continue
-            async with self._step:
-                if isinstance(work, Mark):
-                    await self._end_utterance(work.payload)
-                else:
-                    await self._push(work)
-            self._stepped.set()
-
-    @property
-    def _is_between_turns(self) -> bool:
-        return self.idle and self._speech_events.utterance == self._turn_over_at
-
-    async def _look_for_better(self) -> None:
-        """Ask, as often as :data:`_CHOICE_WAITS_S` says, whether a model is ready that is preferred."""
-        questions = 0
-        while isinstance(self._recognizer, ChoosingRecognizer):
-            await asyncio.sleep(_CHOICE_WAITS_S[min(questions, len(_CHOICE_WAITS_S) - 1)])
-            questions += 1
-            async with self._step:  # not one that is being opened: its checks would overlap
-                recognizer = self._recognizer
-            try:
-                await self._choose_better(recognizer)
-            except Exception:  # noqa: BLE001 - logged; the stream goes on, and the question is repeated
-                _log.exception("%s: no preferred recogniser was chosen", self._name)
-
-    async def _choose_better(self, recognizer: ChoosingRecognizer) -> None:
-        """Replace ``recognizer`` by the first preferred model that works."""
-        left_out = set(self._failures.resting(loop_time()))
-        while model := await recognizer.find_better(self._options, left_out):
-            try:
-                if self._failures.has_failed(model):
-                    await self._run_trial(model)
-                await self._replace(recognizer, model)
-            except ParleyError as error:
-                _log.info("%s: %s goes on: %s", self._name, self.model, error.to_log())
-                left_out.add(model)
+            if isinstance(work, Mark):
+                await self._end_utterance(work.payload)
             else:
-                return
-
-    async def _replace(self, recognizer: Recognizer, model: str) -> None:
-        """Have ``model`` recognise what follows, between two turns; ``recognizer`` works until that is open.
-
-        Raises:
-            ParleyError: it is not ready; nothing has changed.
-        """
-        while recognizer is self._recognizer and not self._is_between_turns:
-            self._stepped.clear()
-            await self._stepped.wait()
-        if recognizer is not self._recognizer:
-            return
-        unused = self._make_stream(model)
-        try:
-            await self._with_timeout(self._open_at(model, unused))
-            async with self._step:
-                if recognizer is self._recognizer and self._is_between_turns:
-                    self._recognizer, unused = unused, recognizer
-                    self._begin_stream()
-                    _log.info("%s: %s recognises in the place of %s", self._name, model, recognizer.model)
-        finally:
-            await self._close_unused(unused)
-
-    async def _run_trial(self, model: str) -> None:
-        """Have ``model`` take what the user said last on a stream of its own, whose replies are not used.
-
-        Raises:
-            ParleyError: it does not take it.
-        """
-        speech = self._speech.since(0)
-        if not len(speech):
-            speech = np.zeros(_TRIAL_PIECE, np.int16)
-        stream = self._make_stream(model)
-        try:
-            await self._with_timeout(self._open_at(model, stream))
-            for start in range(0, len(speech), _TRIAL_PIECE):
-                await self._with_timeout(stream.push(speech[start : start + _TRIAL_PIECE]))
-            await self._with_timeout(stream.flush())
-        finally:
-            await self._close_unused(stream)
-
-    async def _open_at(self, model: str, stream: Recognizer) -> None:
-        """Open ``stream`` at ``model`` and no other."""
-        await stream.check(self._options)
-        if stream.model != model:
-            raise ModelUnavailableError(f"{model} is not ready any more")
-        await self._start(stream)
+                await self._push(work)
 
     def _begin_stream(self) -> None:
         self._taken = 0
         self._speech_events.begin_stream()
-
-    async def _close_unused(self, recognizer: Recognizer) -> None:
-        """Free the place of a stream, also where the task is cancelled meanwhile."""
-        what = f"ending an audio stream of {self._name} that is not used"
-        closing = asyncio.create_task(
-            best_effort(recognizer.close(), self._config.deadlines.close_s, what), name=what
-        )
-        try:
-            await asyncio.shield(closing)
-        finally:
-            await closing
 
     async def close(self) -> None:
         """End the stream; never raises."""
@@ -444,14 +298,12 @@ class AudioRecognition:
             self._backoff.worked(len(piece.samples) / INPUT_SAMPLE_RATE)
             self._handler.on_audio_processed(piece)
         self._pass_on(reply)
-        if len(piece.samples) and not self._speech_events.idle:
-            self._speech.append(piece)
 
     def _pass_on(self, reply: AsrReply) -> None:
         self._speech_events.pass_on(reply)
         understood = any(isinstance(event, TranscriptEvent) and event.is_final for event in reply.events)
         if understood and self._taken >= HEALTHY_S * INPUT_SAMPLE_RATE:
-            self._failures.forget(self.model)
+            del self._failures[self.model]
 
     async def _end_utterance(self, end: _UtteranceEnd) -> None:
         if end.on_reached is not None:
@@ -470,11 +322,6 @@ class AudioRecognition:
     async def _request(self, request: Callable[[], Awaitable[AsrReply]]) -> AsrReply:
         return await retry_if_busy(lambda: self._with_timeout(request()))
 
-    def _make_stream(self, model: str) -> Recognizer:
-        """A recogniser for the next stream, which asks ``model`` first."""
-        self._streams += 1
-        return self._make_recognizer(f"{self._name}-{self._streams}", model)
-
     def _opened(self) -> Recognizer:
         if self._recognizer is None:
             raise InferenceError("the recogniser's stream is not open")
@@ -488,8 +335,8 @@ class AudioRecognition:
         self._handler.on_onset_cancelled()
         avoid = ""
         if not isinstance(error, InvalidInputError):
-            failures = self._failures.record_failure(self.model, loop_time())
-            avoid = self.model if failures > 1 else ""
+            self._failures[self.model] += 1
+            avoid = self.model if self._failures[self.model] > 1 else ""
         if self._failing:  # the replacement has not answered either
             self._report_unavailable()
         self._failing = True
@@ -514,6 +361,8 @@ class AudioRecognition:
         """Open a stream with other options, between two utterances; refused options are dropped."""
         self._new_options = None
         before, self._options = self._options, options
+        if options.language != before.language:
+            self._answered_by = ""  # a model of more languages may be the slower one
         await self.close()
         try:
             try:

@@ -28,7 +28,7 @@ class TurnScoring:
 class Engines:
     """Shared by all sessions of an instance."""
 
-    recognizer: Callable[[str, str], Recognizer]
+    recognizer: Callable[[str, str, str], Recognizer]
     """Makes a recogniser for one stream. The first argument names the stream and is used only once; the
     second is the model that is asked first, or empty."""
     chat: ChatModel

@@ -308,7 +308,7 @@ class AgentSession:
 
     async def _describe(self) -> protocol.AgentDescription:
         # The session's own stream is open already, and another START would end it.
-        recognizer = self._engines.recognizer(f"{self.session_id}-languages", "")
+        recognizer = self._engines.recognizer(f"{self.session_id}-languages", "", "")
         languages: list[str] | None = None
         try:
             limit_s = self._config.deadlines.asr_s

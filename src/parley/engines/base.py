@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -19,7 +19,7 @@ class Recognizer(Protocol):
 
     @property
     def model(self) -> str:
-        """Name of the model. Of several it is the one that :meth:`check` has chosen last."""
+        """Name of the model; of several, the one that :meth:`check` or :meth:`start` has chosen last."""
         ...
 
     async def languages(self) -> Sequence[str]:
@@ -39,7 +39,7 @@ class Recognizer(Protocol):
         ...
 
     async def start(self, options: AsrOptions) -> None:
-        """Open the stream."""
+        """Open the stream; of several models, at the next one where the chosen one fails."""
         ...
 
     async def push(self, audio: NDArray[np.int16]) -> AsrReply:
@@ -66,32 +66,6 @@ class ChoosingRecognizer(Recognizer, Protocol):
     @property
     def unavailable(self) -> Sequence[str]:
         """Names of the models that did not answer the last :meth:`languages`."""
-        ...
-
-    async def choose_other(self, options: AsrOptions, *, keep: bool = False) -> bool:
-        """Choose another model, between :meth:`check` and the end of :meth:`start`.
-
-        Args:
-            options: of the stream.
-            keep: the chosen model, which was not started, stays where no other accepts the options, and may
-                be chosen later. Otherwise its :meth:`start` has failed: it is not chosen again by this
-                recogniser, and its stream is ended once another is chosen.
-
-        Returns:
-            Whether another model accepts the options.
-        """
-        ...
-
-    async def find_better(self, options: AsrOptions, without: Collection[str] = ()) -> str:
-        """Name of a model that is preferred to the chosen one and would accept these options; empty: none.
-
-        It may be called while the stream is open, beside its other calls. A new recogniser that asks that
-        model first has the same time for it.
-
-        Args:
-            options: of the stream.
-            without: names of models that are not asked.
-        """
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -26,16 +26,18 @@ _RESERVE_S = 1.0
 """Left to each model that is asked later: requests without audio take milliseconds, more under load."""
 _RESERVED = 0.4
 """Part of the limit that all of them have together at most."""
+_REFUSALS = (InvalidInputError, OverloadedError, TooManySessionsError)
+"""Errors that say nothing about whether a model works."""
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 class RoutedRecognizer:
-    """One stream of audio: a :class:`parley.engines.base.ChoosingRecognizer` over several.
+    """One stream of audio: a :class:`parley.engines.base.ChoosingRecognizer`.
 
     The weights of a model say which languages it understands, so :meth:`check` asks the models in turn. One
-    that has failed or hangs cannot say it, and the next is asked. One that is full is not replaced: its load
-    would be too much for a model of more languages.
+    that has failed or hangs cannot say it, and the next is asked; so it is where the chosen one opens no
+    stream. One that is full is not replaced: its load would be too much for a model of more languages.
 
     A stream is opened, from :meth:`check` to the end of :meth:`start` and at however many models, within one
     limit. Each model has the time that is left but for a reserve of those after it: a slow one is not
@@ -44,12 +46,16 @@ class RoutedRecognizer:
     Args:
         recognizers: for this stream, in order of preference; at least one.
         limit_s: for opening the stream, and for :meth:`languages` (seconds).
-        first: name of the model that :meth:`check` asks before all others; empty: the first one.
+        first: name of the model that is asked before all others; empty: the first one.
+        last: name of the model that is asked after all others, also where one of them is full; empty: none.
     """
 
-    def __init__(self, recognizers: Sequence[Recognizer], *, limit_s: float, first: str = "") -> None:
-        self._preferred = tuple(recognizers)
-        self._recognizers = sorted(recognizers, key=lambda recognizer: recognizer.model != first)
+    def __init__(
+        self, recognizers: Sequence[Recognizer], *, limit_s: float, first: str = "", last: str = ""
+    ) -> None:
+        self._names = [recognizer.model for recognizer in recognizers]
+        self._recognizers = sorted(recognizers, key=lambda one: (one.model == last, one.model != first))
+        self._last = last
         self._limit_s = limit_s
         self._chosen = self._recognizers[0]
         self._shares: _Shares | None = None
@@ -58,7 +64,7 @@ class RoutedRecognizer:
         """Models that do not understand the language."""
         self._unavailable: tuple[str, ...] = ()
         self._failed: list[Recognizer] = []
-        """Models that are not to be chosen again."""
+        """Those that have failed since :meth:`check` began."""
         self._endings: list[asyncio.Task[None]] = []
         """Of these streams, once another model is chosen: the server may have their sequences."""
 
@@ -101,19 +107,6 @@ class RoutedRecognizer:
         if failure := await self._choose(self._recognizers, options, self._shares):
             raise failure
 
-    async def choose_other(self, options: AsrOptions, *, keep: bool = False) -> bool:
-        """See :class:`parley.engines.base.ChoosingRecognizer`."""
-        before, others = self._chosen, self._others
-        if not keep:
-            self._failed.append(before)
-        if await self._choose(others, options, self._opening, after=int(keep)) is not None:
-            return False
-        if not keep:
-            # Not waited for here: a model that hangs would not answer.
-            ending = asyncio.create_task(before.close(), name=f"ending a stream of {before.model}")
-            self._endings.append(ending)
-        return True
-
     @property
     def _others(self) -> Sequence[Recognizer]:
         """Those that may still be chosen for this stream, without the chosen one."""
@@ -135,21 +128,21 @@ class RoutedRecognizer:
         return _Shares(len(self._recognizers), self._limit_s)
 
     async def _choose(
-        self, recognizers: Sequence[Recognizer], options: AsrOptions, shares: _Shares, *, after: int = 0
+        self, recognizers: Sequence[Recognizer], options: AsrOptions, shares: _Shares
     ) -> ParleyError | None:
-        """Choose the first of ``recognizers`` that accepts the options; returns why there is none.
-
-        ``after``: how many models may be asked after these.
-        """
+        """Choose the first of ``recognizers`` that accepts the options; returns why there is none."""
         failure: ParleyError | None = None
         for later, recognizer in _count_down(recognizers):
             try:
-                await shares.wait(recognizer.check(options), recognizer.model, later + after)
+                await shares.wait(recognizer.check(options), recognizer.model, later)
             except UnsupportedLanguageError:
                 self._refused.add(recognizer.model)
                 continue
-            except (InvalidInputError, OverloadedError, TooManySessionsError) as error:
-                return error
+            except _REFUSALS as error:
+                if later == 0 or recognizers[-1].model != self._last:
+                    return error
+                failure = failure or error
+                continue
             except ParleyError as error:
                 _log.warning("%s is left out: %s", recognizer.model, error.to_log(), extra=error.log_extra())
                 failure = failure or error
@@ -159,32 +152,38 @@ class RoutedRecognizer:
             return None
         if failure is not None:
             return failure
-        names = ", ".join(recognizer.model for recognizer in self._preferred)
-        return UnsupportedLanguageError(f"language {options.language!r} is understood by none of {names}")
-
-    async def find_better(self, options: AsrOptions, without: Collection[str] = ()) -> str:
-        """See :class:`parley.engines.base.ChoosingRecognizer`; one that has refused is not asked again.
-
-        Each model has the time that :meth:`check` gives to the one that it asks first.
-        """
-        before = self._preferred[: self._preferred.index(self._chosen)]
-        left_out = {*self._refused, *without}
-        better = [recognizer for recognizer in before if recognizer.model not in left_out]
-        for recognizer in better:
-            later = len(self._recognizers) - 1
-            try:
-                await self._begin_shares().wait(recognizer.check(options), recognizer.model, later)
-            except UnsupportedLanguageError:
-                self._refused.add(recognizer.model)
-            except ParleyError as error:
-                _log.info("%s is still left out: %s", recognizer.model, error.to_log())
-            else:
-                return recognizer.model
-        return ""
+        return UnsupportedLanguageError(
+            f"language {options.language!r} is understood by none of {', '.join(self._names)}"
+        )
 
     async def start(self, options: AsrOptions) -> None:
-        """Open the stream at the chosen model, in what it has left of the time since :meth:`check`."""
-        await self._opening.wait(self._chosen.start(options), self._chosen.model, len(self._others))
+        """Open the stream at the chosen model, or at the next one that accepts the options and opens it.
+
+        Raises:
+            ParleyError: the chosen model is full or refuses the options; or none opens the stream, and this
+                is the failure of the last one that was asked.
+        """
+        while True:
+            chosen = self._chosen
+            try:
+                await self._opening.wait(chosen.start(options), chosen.model, len(self._others))
+            except _REFUSALS:
+                raise  # as in the check: its load would be too much for a model of more languages
+            except ParleyError as error:
+                others = self._others
+                self._failed.append(chosen)
+                if await self._choose(others, options, self._opening) is not None:
+                    raise
+                _log.warning(
+                    "%s opens no stream, and %s is asked: %s",
+                    *(chosen.model, self.model, error.to_log()),
+                    extra=error.log_extra(),
+                )
+                # Not waited for here: a model that hangs would not answer.
+                ending = asyncio.create_task(chosen.close(), name=f"ending a stream of {chosen.model}")
+                self._endings.append(ending)
+            else:
+                return
 
     async def push(self, audio: NDArray[np.int16]) -> AsrReply:
         """See :class:`parley.engines.base.Recognizer`."""

@@ -255,10 +255,11 @@ def make_engines(config: AgentConfig, client: ModelClient, metrics: AgentMetrics
 
 def make_recognizers(
     config: AgentConfig, client: ModelClient, *, timeout_s: float
-) -> Callable[[str, str], Recognizer]:
+) -> Callable[[str, str, str], Recognizer]:
     """Makes a recogniser for a stream of a given name, of those that the settings name.
 
-    The second argument is the model that is asked first; empty: the order is that of the settings.
+    The other arguments are the models that are asked first and last, instead of in the order of the settings;
+    empty: none.
     ``timeout_s`` limits the wait for each reply.
 
     Raises:
@@ -269,12 +270,12 @@ def make_recognizers(
     chosen = [makers[name] for name in config.recognizers]
     streams = SequenceEndingClient(client)
 
-    def make(stream: str, preferred: str) -> Recognizer:
+    def make(stream: str, first: str, last: str) -> Recognizer:
         # Sequences of different models may have the same id.
         recognizers = [own(streams, stream, timeout_s=timeout_s) for own in chosen]
         if len(recognizers) == 1:
             return recognizers[0]
-        return RoutedRecognizer(recognizers, limit_s=config.deadlines.asr_s, first=preferred)
+        return RoutedRecognizer(recognizers, limit_s=config.deadlines.asr_s, first=first, last=last)
 
     return make
 

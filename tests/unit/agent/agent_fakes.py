@@ -77,10 +77,11 @@ class FakeRecognizer:
 
     model = "fake_asr"
 
-    def __init__(self, recognition: FakeRecognition, name: str, preferred: str) -> None:
+    def __init__(self, recognition: FakeRecognition, name: str, first: str, last: str) -> None:
         self.recognition = recognition
         self.name = name
-        self.preferred = preferred
+        self.first = first
+        self.last = last
         self.opened = False
         self.closed = False
         self.samples = 0
@@ -181,8 +182,8 @@ class FakeRecognition:
         self.pushes: list[int] = []
         self.streams: list[FakeRecognizer] = []
 
-    def __call__(self, name: str, preferred: str) -> FakeRecognizer:
-        self.streams.append(FakeRecognizer(self, name, preferred))
+    def __call__(self, name: str, first: str, last: str) -> FakeRecognizer:
+        self.streams.append(FakeRecognizer(self, name, first, last))
         return self.streams[-1]
 
 

@@ -34,8 +34,8 @@ def sound(word: int) -> bytes:
 class ReadingRecognizer(FakeRecognizer):
     """Reads words from the samples; silence of 300 ms ends an utterance."""
 
-    def __init__(self, recognition: FakeRecognition, name: str, preferred: str) -> None:
-        super().__init__(recognition, name, preferred)
+    def __init__(self, recognition: FakeRecognition, name: str, first: str, last: str) -> None:
+        super().__init__(recognition, name, first, last)
         self._utterance = 0
         self._words: list[str] = []
         self._silent = 0
@@ -77,8 +77,8 @@ class ReadingRecognizer(FakeRecognizer):
 
 
 class _Recognition(FakeRecognition):
-    def __call__(self, name: str, preferred: str = "") -> FakeRecognizer:
-        self.streams.append(ReadingRecognizer(self, name, preferred))
+    def __call__(self, name: str, first: str = "", last: str = "") -> FakeRecognizer:
+        self.streams.append(ReadingRecognizer(self, name, first, last))
         return self.streams[-1]
 
 

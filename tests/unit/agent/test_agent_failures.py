@@ -194,7 +194,7 @@ async def test_a_recogniser_that_fails_is_replaced(failure):
     await call.wait_for(TurnMetrics, 2)
     await call.end()
     # The model that has understood the language is asked first again.
-    assert [stream.preferred for stream in call.recognition.streams] == ["", "fake_asr"]
+    assert [stream.first for stream in call.recognition.streams] == ["", "fake_asr"]
     assert call.outlet.codes == [failure.code]
     assert [event.utterance for event in call.outlet.of(Transcript) if event.is_final] == [1, 2]
     # The new stream begins with the chunk that failed, and times stay those of the client's recording.

@@ -49,11 +49,12 @@ class Server:
         """Models and whether the request began a sequence and ended it."""
         return [(request.model, request.sequence.start, request.sequence.end) for request in self.requests]
 
-    def recognizer(self, *, first="", limit_s=30.0):
+    def recognizer(self, *, first="", last="", limit_s=30.0):
         return RoutedRecognizer(
             [ParakeetRecognizer(self, "call-1", model=model, timeout_s=1.0) for model in self.languages],
             limit_s=limit_s,
             first=first,
+            last=last,
         )
 
 
@@ -139,39 +140,6 @@ async def test_a_model_that_hangs_leaves_the_next_ones_their_time(server):
         assert await recognizer.languages() == ["en", "es", "de"]
 
 
-async def test_a_start_that_hangs_leaves_the_next_models_their_time_and_is_ended(server):
-    server.start_hanging = {"moonshine"}
-    recognizer, options = server.recognizer(limit_s=0.3), AsrOptions(language="en")
-    async with asyncio.timeout(10):
-        await recognizer.check(options)
-        with pytest.raises(DeadlineExceededError, match="moonshine"):
-            await recognizer.start(options)
-        assert await recognizer.choose_other(options)
-        await recognizer.start(options)
-        await recognizer.close()
-    assert recognizer.model == "whisper"
-    assert {model for model, start, end in server.asked if end and not start} == {"moonshine", "whisper"}
-
-
-async def test_a_model_that_is_kept_has_time_left_where_no_other_answers(server):
-    server.hanging = {"whisper", "other"}
-    recognizer, options = server.recognizer(limit_s=0.3), AsrOptions(language="en")
-    async with asyncio.timeout(10):
-        await recognizer.check(options)
-        assert not await recognizer.choose_other(options, keep=True)
-        await recognizer.start(options)
-        await recognizer.close()
-    assert recognizer.model == "moonshine"
-
-
-async def test_a_preferred_model_that_is_left_out_is_not_asked(server):
-    recognizer, options = server.recognizer(first="other"), AsrOptions(language="es")
-    await recognizer.check(options)
-    assert await recognizer.find_better(options, without=["moonshine"]) == "whisper"
-    assert not await recognizer.find_better(options, without=["moonshine", "whisper"])
-    assert "moonshine" not in {model for model, *_ in server.asked}
-
-
 async def test_where_all_models_hang_the_first_failure_is_the_error(server):
     server.hanging = {"moonshine", "whisper", "other"}
     async with asyncio.timeout(10):
@@ -187,33 +155,32 @@ async def test_the_model_that_has_accepted_the_options_is_asked_first(server):
     assert [model for model, *_ in server.asked] == ["whisper"]
 
 
-async def test_a_preferred_model_that_was_not_ready_is_found_once_it_is(server):
-    server.failures["moonshine"] = ModelUnavailableError("being loaded")
-    recognizer = server.recognizer()
-    await recognizer.check(AsrOptions())
-    await recognizer.start(AsrOptions())
-    assert not await recognizer.find_better(AsrOptions())
-    server.failures.clear()
-    assert await recognizer.find_better(AsrOptions()) == "moonshine"
-    assert recognizer.model == "whisper", "a stream that is open stays where it is"
-    assert all(start and end for model, start, end in server.asked if model == "moonshine")
-    other = server.recognizer()
-    await other.check(AsrOptions())
-    assert other.model == "moonshine"
+async def test_a_start_that_hangs_leaves_the_next_models_their_time_and_is_ended(server):
+    server.start_hanging = {"moonshine"}
+    recognizer, options = server.recognizer(limit_s=0.3), AsrOptions(language="en")
+    async with asyncio.timeout(10):
+        await recognizer.check(options)
+        await recognizer.start(options)
+        await recognizer.close()
+    assert recognizer.model == "whisper"
+    assert {model for model, start, end in server.asked if end and not start} == {"moonshine", "whisper"}
 
 
-@pytest.mark.parametrize("first", ["", "whisper"])
-async def test_a_model_that_does_not_understand_the_language_is_asked_once(server, first):
-    recognizer = server.recognizer(first=first)
-    await recognizer.check(AsrOptions(language="es"))
-    for _ in range(3):
-        assert not await recognizer.find_better(AsrOptions(language="es"))
-    assert [model for model, *_ in server.asked].count("moonshine") == 1
+async def test_the_last_model_has_time_left_where_no_other_answers(server):
+    server.hanging = {"whisper", "other"}
+    recognizer, options = server.recognizer(last="moonshine", limit_s=0.3), AsrOptions(language="en")
+    async with asyncio.timeout(10):
+        await recognizer.check(options)
+        await recognizer.start(options)
+        await recognizer.close()
+    assert recognizer.model == "moonshine"
 
 
-async def test_the_preferred_model_has_no_better_one(server):
-    recognizer = server.recognizer()
-    await recognizer.check(AsrOptions())
-    before = len(server.requests)
-    assert not await recognizer.find_better(AsrOptions())
-    assert len(server.requests) == before
+async def test_the_last_model_is_asked_where_another_is_full(server):
+    server.failures["whisper"] = TooManySessionsError("all are open")
+    recognizer = server.recognizer(last="moonshine")
+    await recognizer.check(AsrOptions(language="en"))
+    assert recognizer.model == "moonshine"
+    server.failures["moonshine"] = InferenceError("down")
+    with pytest.raises(TooManySessionsError):
+        await server.recognizer(last="moonshine").check(AsrOptions(language="en"))

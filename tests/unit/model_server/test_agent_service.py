@@ -54,7 +54,7 @@ class SilentPort:
 
 async def ask_all(engines):
     with pytest.raises(InferenceError):
-        await engines.recognizer("stream", "").start(AsrOptions())
+        await engines.recognizer("stream", "", "").start(AsrOptions())
     chat = GenerateRequest(request_id="c", messages=[ChatMessage(role="user", content="hello")])
     for answer in (
         engines.chat.generate(chat),
@@ -185,22 +185,23 @@ class Deaf:
 
 
 @pytest.mark.parametrize(
-    ("loaded", "preferred", "asked"),
+    ("loaded", "first", "last", "asked"),
     [
-        ("voice_agent,whisper,moonshine", "", ["moonshine", "whisper"]),
-        ("voice_agent,whisper,moonshine", "whisper", ["whisper", "moonshine"]),
-        ("voice_agent,whisper", "", ["whisper"]),
-        (None, "", ["moonshine", "whisper"]),
+        ("voice_agent,whisper,moonshine", "", "", ["moonshine", "whisper"]),
+        ("voice_agent,whisper,moonshine", "whisper", "", ["whisper", "moonshine"]),
+        ("voice_agent,whisper,moonshine", "", "moonshine", ["whisper", "moonshine"]),
+        ("voice_agent,whisper", "", "", ["whisper"]),
+        (None, "", "", ["moonshine", "whisper"]),
     ],
 )
 async def test_recognisers_are_asked_in_order_and_those_that_are_not_loaded_are_left_out(
-    loaded, preferred, asked
+    loaded, first, last, asked
 ):
     environment = {} if loaded is None else {"PARLEY_LOADED_MODELS": loaded}
     parameters = Parameters("voice_agent", {"asr": "moonshine, whisper"}, environment=environment)
     port = Deaf()
     engines = make_engines(AgentConfig.from_parameters(parameters), port, UNMEASURED)
-    recognizer = engines.recognizer("stream", preferred)
+    recognizer = engines.recognizer("stream", first, last)
     with pytest.raises(UnsupportedLanguageError):
         await recognizer.check(AsrOptions(language="es"))
     assert port.asked == asked
