@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ from parley.turns.endpointing import (
     ScoreTurn,
     WaitForMore,
 )
+from parley.turns.every_pause import EndTurn, EveryPause
 from parley.turns.settings import PRESETS, TurnSettings
 from parley.turns.smart_turn import SAMPLES
 
@@ -62,7 +63,7 @@ class UserTurn:
 class Endpointer:
     """Joins the user's utterances to turns.
 
-    Without settings every utterance is a turn. With settings the policy decides. The turn model scores a
+    Without settings every pause ends the turn. With settings the policy decides. The turn model scores a
     pause while its final transcript is on the way; without a score in time the silence decides.
 
     Args:
@@ -116,8 +117,7 @@ class Endpointer:
         self._utterance = 0
         self._stopped_at: float | None = None
         self._detected_at: float | None = None
-        self._dropped = 0
-        self._missing = 0  # final texts, where every pause ends a turn
+        self._dropped = -1
         self._requested = False
         self._timer: asyncio.TimerHandle | None = None
         self._score: asyncio.Task[None] | None = None
@@ -131,39 +131,35 @@ class Endpointer:
         if settings == self._settings:
             return
         self._settings = settings
-        policy = self._policy
-        if policy is not None and self.pending:
-            now_manual = settings is not None and settings.manual
-            if policy.settings.manual != now_manual:
-                self._stop()
-                self._apply(policy.change(settings or PRESETS["normal"], loop_time()))
+        if self.pending and _is_manual(self._policy.settings) != _is_manual(settings):
+            self._stop()
+            self._apply(self._policy.change(settings or PRESETS["normal"], loop_time()))
         self._renew()
 
-    def _make_policy(self) -> EndpointingPolicy | None:
-        settings = self._settings
-        scored = self._scoring is not None
-        return None if settings is None else EndpointingPolicy(settings, self._language, scored=scored)
+    def _make_policy(self) -> EndpointingPolicy | EveryPause:
+        if self._settings is None:
+            return EveryPause()
+        return EndpointingPolicy(self._settings, self._language, scored=self._scoring is not None)
 
     def _renew(self) -> None:
         """Apply changed settings between two turns."""
-        policy = self._policy
-        if (None if policy is None else policy.settings) != self._settings and not self.pending:
+        if self._policy.settings != self._settings and not self.pending:
             self._policy = self._make_policy()
 
     def on_audio_processed(self, piece: AudioPiece) -> None:
         """The recogniser has processed this audio."""
-        if self._policy is not None and self._scoring is not None:
+        if self._scoring is not None:
             self._audio.append(piece)
 
     @property
     def pending(self) -> bool:
         """Whether a turn of the user is under way."""
-        return bool(self._missing) if self._policy is None else self._policy.pending
+        return self._policy.pending
 
     @property
     def text(self) -> str:
         """The words so far of the turn under way."""
-        return "" if self._policy is None else self._policy.text
+        return self._policy.text
 
     def restore(self, utterance: int, text: str) -> None:
         """Go on with a turn that has these words, up to this utterance.
@@ -171,16 +167,11 @@ class Endpointer:
         Without more words it ends by silence, which begins when audio that is sent again has come.
         """
         self._heard_at, self._utterance = loop_time(), utterance
-        if self._policy is None:
-            self._finish(text, None)
-        else:
-            self._apply(self._policy.restore(utterance, text, self._heard_at + _REPLAY_S, self._heard_at))
+        self._apply(self._policy.restore(utterance, text, self._heard_at + _REPLAY_S, self._heard_at))
 
     def take(self) -> str:
         """End the turn under way and return its text; empty while the user speaks."""
-        if self._policy is None or not self._policy.interrupted:
-            return ""
-        return self._take(self._policy)
+        return self._take() if self._policy.interrupted else ""
 
     def request_commit(self) -> None:
         """The client ends the turn; :meth:`commit_requested` follows when its audio was transcribed."""
@@ -190,47 +181,34 @@ class Endpointer:
         """End the turn that the client has ended; late transcripts may still come."""
         if not self._requested:  # the turn has ended by itself
             return
-        if self._policy is not None:
-            self._stop()
-            self._apply(self._policy.end(loop_time()))
-        elif not self._missing:
-            self._commit_without_policy("")
-
-    def _commit_without_policy(self, text: str) -> None:
-        """Without a policy, decisions are reported only for a turn that the client has ended."""
-        decision = TurnDecision(utterance=self._utterance, decision="commit", reason="requested", text=text)
-        self._finish(text, loop_time(), decision)
+        self._stop()
+        self._apply(self._policy.end(loop_time()))
 
     def drop(self, utterance: int) -> None:
         """Drop the turn so far; late transcripts up to this utterance are dropped too."""
         self._dropped = utterance
-        if self._policy is not None:
-            self._take(self._policy)
+        self._take()
 
-    def _take(self, policy: EndpointingPolicy) -> str:
+    def _take(self) -> str:
         self._stop()
         self._discard()
         self._onset = None
         self._forget_times()
         self._begin_turn()
-        text = policy.take()
+        text = self._policy.take()
         self._renew()
         return text
 
     def on_onset(self) -> None:
         """The user may continue the turn."""
-        if self._policy is not None:
-            self._policy.on_onset()
+        self._policy.on_onset()
 
     def on_onset_cancelled(self) -> None:
         """The onset was no speech, or no part of the user's turn."""
-        if self._policy is not None:
-            self._apply(self._policy.on_onset_cancelled(loop_time()))
+        self._apply(self._policy.on_onset_cancelled(loop_time()))
 
     def on_speech_started(self, event: SpeechStarted) -> None:
         """The user has started to speak."""
-        if self._policy is None:
-            return
         self._discard()
         if self._onset is None:
             self._onset = event.at_ms * _PER_MS
@@ -243,12 +221,9 @@ class Endpointer:
         # Where the recogniser was lost, or the client has ended the turn, that is not known.
         known = event.detected_at_ms > event.at_ms or self._requested
         self._stopped_at = self._arrival(event.at_ms) if known else None
-        if self._policy is None:
-            self._missing += 1
-        else:
-            silence_s = (event.detected_at_ms - event.at_ms) / 1000
-            self._stop()
-            self._apply(self._policy.on_speech_stopped(detected_at - silence_s, loop_time()))
+        silence_s = (event.detected_at_ms - event.at_ms) / 1000
+        self._stop()
+        self._apply(self._policy.on_speech_stopped(detected_at - silence_s, loop_time()))
 
     def on_transcript(self, event: Transcript) -> None:
         """A final transcript."""
@@ -256,15 +231,8 @@ class Endpointer:
         self._utterance = event.utterance
         dropped = event.utterance <= self._dropped
         text = "" if dropped else event.text
-        policy = self._policy
-        if policy is None:
-            self._missing = max(0, self._missing - 1)
-            if self._requested and not self._missing:
-                self._commit_without_policy(text.strip())
-            elif not dropped:
-                self._finish(text.strip(), None)
-            return
         first = 0 if dropped else event.first
+        policy = self._policy
         self._apply(
             policy.on_transcript(event.utterance, text, self._heard_at, first=first, before=event.before)
         )
@@ -281,8 +249,11 @@ class Endpointer:
 
     # --- the policy's decisions ---------------------------------------------------------
 
-    def _apply(self, outputs: list[Output]) -> None:
+    def _apply(self, outputs: Sequence[Output | EndTurn]) -> None:
         for output in outputs:
+            if isinstance(output, EndTurn):
+                self._end_turn(output.text)
+                continue
             if isinstance(output, ScoreTurn):
                 self._start_scoring(output.pause)
                 continue
@@ -299,6 +270,16 @@ class Endpointer:
                 self._stop_timer()
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_at(output.until, self._tick, output.until)
+
+    def _end_turn(self, text: str) -> None:
+        """Every pause ends the turn: a decision is reported only for one that the client has ended."""
+        if self._requested and not self.pending:
+            decision = TurnDecision(
+                utterance=self._utterance, decision="commit", reason="requested", text=text
+            )
+            self._finish(text, loop_time(), decision)
+        elif self._utterance > self._dropped:
+            self._finish(text, None)
 
     def _finish(self, text: str, decided_at: float | None, decision: TurnDecision | None = None) -> None:
         stopped_at, detected_at = self._stopped_at, self._detected_at
@@ -318,9 +299,8 @@ class Endpointer:
 
     def _tick(self, until: float) -> None:
         self._timer = None
-        if self._policy is not None:
-            # The event loop may call early.
-            self._apply(self._policy.tick(max(until, loop_time())))
+        # The event loop may call early.
+        self._apply(self._policy.tick(max(until, loop_time())))
 
     def _stop(self) -> None:
         """Cancel the timer and the score."""
@@ -362,13 +342,16 @@ class Endpointer:
         except Exception:  # noqa: BLE001 - logged; the silence decides instead
             _log.exception("%s: a pause was not scored", self._name)
             scoring.failed(ParleyError.code)
-        if self._policy is not None:
-            self._apply(self._policy.on_score(pause, probability, loop_time()))
+        self._apply(self._policy.on_score(pause, probability, loop_time()))
 
     def _score_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s: scoring a pause failed", self._name, exc_info=error)
+
+
+def _is_manual(settings: TurnSettings | None) -> bool:
+    return settings is not None and settings.manual
 
 
 def _checked(score: float) -> float:
