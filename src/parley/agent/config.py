@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, Literal
+
+import msgspec
 
 from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import Continuation, RemoteChat
@@ -15,10 +16,18 @@ from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
 from parley.runtime.gpu_memory import lacks_gpu
 from parley.runtime.gpu_plan import GPU_PROFILE, PLAN_SETTING, find_plan
-from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
+from parley.runtime.parameters import (
+    COMPUTED,
+    LOADED_MODELS_VARIABLE,
+    Natural,
+    NonNegative,
+    Parameters,
+    Positive,
+    read_with,
+)
 from parley.runtime.repository import read_parameters
 from parley.runtime.sessions import count_cores, default_sessions
-from parley.turns.settings import EAGERNESSES, Eagerness
+from parley.turns.settings import Eagerness
 
 NO_TURN_MODEL = "none"
 NO_GPU = "this machine has no GPU; --model-config-name=open or =tiny serves without one"
@@ -40,227 +49,6 @@ DEFAULT_FILLERS: Mapping[str, Sequence[str]] = {
 """By language; in others the agent stays silent."""
 
 
-@dataclass(frozen=True)
-class AgentDeadlines:
-    """How long the agent waits, in seconds. Every wait has one."""
-
-    asr_s: float = 5.0
-    """For the recogniser's reply to one piece of audio, and for all recognisers together to open a stream."""
-    llm_s: float = 20.0
-    """For the language model's next event."""
-    llm_retries: int = 2
-    """How often a request to the language model is made again that failed before its first event."""
-    llm_retry_s: float = 0.2
-    """Pause before the first of these; before each further one three times as long."""
-    summary_s: float = 30.0
-    """For the language model to summarise the oldest part of a conversation."""
-    tts_s: float = 10.0
-    """For the synthesizer's next audio."""
-    tts_first_audio_s: float = 2.0
-    """For a synthesizer's first audio of a segment, if there is another one to replace it."""
-    voice_s: float = 1.0
-    """For the synthesizer to say, before the session begins, whether there is the voice it asks for."""
-    tool_s: float = 10.0
-    """For the client's answer to a tool request."""
-    turn_s: float = 0.3
-    """For the end-of-turn model to score a pause; without its score the silence counts."""
-    abort_s: float = 1.0
-    """For an engine to confirm that it has stopped."""
-    close_s: float = 3.0
-    """For everything that a session owns to end."""
-    idle_s: float = 60.0
-    """Without any request of the client, until the session is closed."""
-    unread_s: float = 300.0
-    """The session is closed after this much audio without a sign that the client reads it."""
-    asr_outage_s: float = 60.0
-    """Without a working recogniser, until the session is closed."""
-
-
-@dataclass(frozen=True)
-class AgentConfig:
-    """Settings that all sessions share."""
-
-    asr: tuple[str, ...] = ("parakeet_tdt",)
-    """Recognisers in order of preference: a session gets the first one that understands its language."""
-    llm: str = "qwen3"
-    """The language model: a model of the server, or ``openai_chat``."""
-    llm_weights: str = ""
-    """Name of the weights of ``llm``, or of the model at the remote chat server; empty: unknown."""
-    remote_chat: RemoteChat = field(default_factory=RemoteChat)
-    """The server of ``openai_chat``."""
-    tts: tuple[str, ...] = ("espeak",)
-    """Synthesizers whose voices sessions may name, in order of preference; the default is the first one's."""
-    tts_fallback: tuple[str, ...] = ()
-    """Synthesizers that speak the rest of an answer, in this order, when one fails or is late; and all of it,
-    with their voices, where the server has loaded none of ``tts``."""
-    absent_models: Mapping[str, str] = field(default_factory=dict)
-    """Why by model it cannot be used. Recognisers and synthesizers are left out if the server has loaded any
-    other one; without a recogniser or the language model sessions are refused.
-    """
-    turn: str = "smart_turn"
-    """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
-    eagerness: Eagerness = "off"
-    """When a pause ends the user's turn, for sessions that do not say it themselves."""
-    system_prompt: str = DEFAULT_SYSTEM_PROMPT
-    """For sessions that bring none."""
-    examples: tuple[str, ...] = ()
-    """Things that users may say to this agent, as far as what it can do is limited; separated by ``|``."""
-    greeting: str = ""
-    """Said first in sessions that bring none; empty (as a parameter ``none``, as below): nothing."""
-    apology: str = "Sorry, I have a problem. Please say that again."
-    """Said when there is no answer because a model has failed; empty: nothing."""
-    acted_apology: str = (
-        "Sorry, I had a problem before I could answer. What you asked for may already be done."
-    )
-    """Said in its place when a tool has been run in that turn, so that the user does not ask for the same
-    again; empty: nothing."""
-    deaf_apology: str = "Sorry, I cannot hear you at the moment."
-    """Said when the recogniser has failed and does not come back at once; empty: nothing."""
-    log_transcripts: bool = False
-    """Whether the server's log says what was said. Otherwise nothing of it is kept after a session."""
-    silence: UserIdleSettings = field(default_factory=UserIdleSettings)
-    """What happens while the user says nothing, in sessions that do not say it themselves."""
-    written_forms: bool = True
-    """Whether spoken digits, addresses and spelled words are written as such before the language model reads
-    them."""
-    speculations_per_turn: int = 3
-    """Answers that may be begun before it is certain that the user's turn is over; 0: none."""
-    wasted_speculations_per_minute: int = 12
-    """How many of them one session may throw away."""
-    max_sessions: int = 16
-    """Open at the same time in one instance of the model."""
-    typical_call_s: float = 180.0
-    """How long calls last. Where all sessions are in use one of them ends every ``typical_call_s /
-    max_sessions``: so long a refused client is asked to wait before it tries again."""
-    audio_buffer_ms: int = 5_000
-    """Audio that waits for the recogniser; the oldest is dropped."""
-    lead_ms: int = 500
-    """How far ahead of real time audio is sent: what a barge-in must flush at most."""
-    block_ms: int = 100
-    """Length of one audio event."""
-    context_tokens: int = 8_192
-    """The language model's window."""
-    summaries: bool = False
-    """Whether the oldest part of a long conversation is summarised before it has to be forgotten."""
-    answer_goal_ms: float = 700.0
-    """From the end of the user's speech to the first audio; a later answer is counted as slow."""
-    max_tool_rounds: int = 4
-    """Times that one turn may ask for tools."""
-    max_tools: int = 32
-    """Tools that one session may bring."""
-    max_tool_output: int = 4_000
-    """Characters of a tool's answer that the language model gets to see."""
-    filler_after_s: float = 1.5
-    """How long tools may take until the agent says that it needs a moment; 0: for ever."""
-    fillers: Mapping[str, Sequence[str]] = field(default_factory=lambda: DEFAULT_FILLERS)
-    """What it says then, by language."""
-    sampling: Sampling = field(default_factory=Sampling)
-    deadlines: AgentDeadlines = field(default_factory=AgentDeadlines)
-
-    @property
-    def recognizers(self) -> tuple[str, ...]:
-        """Those of ``asr`` that can be used; all, where none can."""
-        return tuple(name for name in self.asr if name not in self.absent_models) or self.asr
-
-    @property
-    def has_default_prompt(self) -> bool:
-        """Whether the system prompt is one that Parley comes with."""
-        return self.system_prompt in (DEFAULT_SYSTEM_PROMPT, OPEN_SYSTEM_PROMPT)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens that the conversation may have, so that the answer still fits."""
-        return max(256, self.context_tokens - self.sampling.max_tokens)
-
-    @property
-    def text_tokens(self) -> int:
-        """Estimated tokens that one text of the client may have in it."""
-        return self.prompt_tokens // 2
-
-    @classmethod
-    def from_parameters(cls, parameters: Parameters) -> AgentConfig:
-        """Read the settings of a model.
-
-        Raises:
-            ModelLoadingError: a setting has a value that it cannot have.
-        """
-        default = cls()
-        waits = default.deadlines
-        tts = parameters.names("tts", "") or default.tts
-        tts_fallback = parameters.names("tts_fallback", "")
-        asr, llm = parameters.names("asr", "") or default.asr, parameters.text("llm", default.llm)
-        return cls(
-            asr=asr,
-            llm=llm,
-            llm_weights=_find_llm_weights(parameters, llm),
-            remote_chat=_remote_chat(parameters),
-            tts=tts,
-            tts_fallback=tts_fallback,
-            absent_models=_find_absent(parameters, asr, llm, (*tts, *tts_fallback)),
-            turn=parameters.text("turn", default.turn),
-            eagerness=_eagerness(parameters, default.eagerness),
-            system_prompt=parameters.text("system_prompt", default.system_prompt),
-            examples=_phrases(parameters, "examples"),
-            greeting=_phrase(parameters, "greeting", default.greeting),
-            apology=_phrase(parameters, "apology", default.apology),
-            acted_apology=_phrase(parameters, "acted_apology", default.acted_apology),
-            deaf_apology=_phrase(parameters, "deaf_apology", default.deaf_apology),
-            log_transcripts=parameters.boolean("log_transcripts", default=False),
-            silence=UserIdleSettings(
-                prompt_after_s=parameters.number("silence_prompt_after_s", 0.0),
-                prompts=(parameters.text("silence_prompt", default.silence.prompts[0]),),
-                hang_up_after_s=parameters.number("silence_hang_up_after_s", 0.0),
-            ),
-            written_forms=parameters.boolean("written_forms", default=True),
-            speculations_per_turn=parameters.integer(
-                "speculations_per_turn", default.speculations_per_turn, minimum=0
-            ),
-            wasted_speculations_per_minute=parameters.integer(
-                "wasted_speculations_per_minute", default.wasted_speculations_per_minute, minimum=1
-            ),
-            max_sessions=parameters.integer(
-                "max_sessions",
-                default_sessions(parameters.text("profile", ""), count_cores()) or default.max_sessions,
-                minimum=1,
-            ),
-            typical_call_s=parameters.number("typical_call_s", default.typical_call_s, minimum=1.0),
-            answer_goal_ms=parameters.number("answer_goal_ms", default.answer_goal_ms, minimum=1.0),
-            audio_buffer_ms=parameters.integer("audio_buffer_ms", default.audio_buffer_ms, minimum=1_000),
-            lead_ms=parameters.integer("lead_ms", default.lead_ms, minimum=100),
-            block_ms=parameters.integer("block_ms", default.block_ms, minimum=20),
-            context_tokens=parameters.integer("context_tokens", default.context_tokens, minimum=512),
-            summaries=parameters.choice("history", "drop", ("drop", "summarise")) == "summarise",
-            max_tool_rounds=parameters.integer("max_tool_rounds", default.max_tool_rounds, minimum=1),
-            max_tools=parameters.integer("max_tools", default.max_tools),
-            max_tool_output=parameters.integer("max_tool_output", default.max_tool_output, minimum=100),
-            filler_after_s=parameters.number("filler_after_s", default.filler_after_s),
-            fillers=parse_fillers(parameters.text("fillers", "")) or default.fillers,
-            sampling=Sampling(
-                temperature=parameters.number("temperature", default.sampling.temperature),
-                top_p=parameters.number("top_p", default.sampling.top_p),
-                max_tokens=parameters.integer("max_answer_tokens", default.sampling.max_tokens, minimum=16),
-            ),
-            deadlines=AgentDeadlines(
-                asr_s=parameters.number("asr_deadline_s", waits.asr_s, minimum=0.1),
-                llm_s=parameters.number("llm_deadline_s", waits.llm_s, minimum=0.1),
-                llm_retries=parameters.integer("llm_retries", waits.llm_retries),
-                llm_retry_s=parameters.number("llm_retry_s", waits.llm_retry_s, minimum=0.01),
-                tts_s=parameters.number("tts_deadline_s", waits.tts_s, minimum=0.1),
-                tts_first_audio_s=parameters.number(
-                    "tts_first_audio_s", waits.tts_first_audio_s, minimum=0.05
-                ),
-                tool_s=parameters.number("tool_deadline_s", waits.tool_s, minimum=0.1),
-                turn_s=parameters.number("turn_deadline_s", waits.turn_s, minimum=0.01),
-                voice_s=waits.voice_s,
-                abort_s=waits.abort_s,
-                close_s=waits.close_s,
-                idle_s=parameters.number("idle_limit_s", waits.idle_s, minimum=1.0),
-                unread_s=parameters.number("unread_audio_limit_s", waits.unread_s, minimum=1.0),
-                asr_outage_s=parameters.number("asr_outage_limit_s", waits.asr_outage_s, minimum=1.0),
-            ),
-        )
-
-
 def parse_fillers(text: str) -> dict[str, tuple[str, ...]]:
     """Read phrases that are written as ``One moment. | de: Einen Moment. | de: Ich sehe nach.``.
 
@@ -274,6 +62,203 @@ def parse_fillers(text: str) -> dict[str, tuple[str, ...]]:
         if phrase:
             fillers[language] = (*fillers.get(language, ()), phrase)
     return fillers
+
+
+def _read_phrase(text: str) -> str:
+    """What is to be said; ``none``: nothing."""
+    return "" if text == "none" else text
+
+
+def _split_phrases(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split("|") if part.strip())
+
+
+_Phrase = Annotated[str, read_with(_read_phrase)]
+
+
+class AgentDeadlines(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "asr_s": "asr_deadline_s",
+        "llm_s": "llm_deadline_s",
+        "tts_s": "tts_deadline_s",
+        "tool_s": "tool_deadline_s",
+        "turn_s": "turn_deadline_s",
+        "idle_s": "idle_limit_s",
+        "unread_s": "unread_audio_limit_s",
+        "asr_outage_s": "asr_outage_limit_s",
+    },
+):
+    """How long the agent waits, in seconds. Every wait has one."""
+
+    asr_s: Annotated[float, msgspec.Meta(ge=0.1)] = 5.0
+    """For the recogniser's reply to one piece of audio, and for all recognisers together to open a stream."""
+    llm_s: Annotated[float, msgspec.Meta(ge=0.1)] = 20.0
+    """For the language model's next event."""
+    llm_retries: Natural = 2
+    """How often a request to the language model is made again that failed before its first event."""
+    llm_retry_s: Annotated[float, msgspec.Meta(ge=0.01)] = 0.2
+    """Pause before the first of these; before each further one three times as long."""
+    summary_s: Annotated[float, COMPUTED] = 30.0
+    """For the language model to summarise the oldest part of a conversation."""
+    tts_s: Annotated[float, msgspec.Meta(ge=0.1)] = 10.0
+    """For the synthesizer's next audio."""
+    tts_first_audio_s: Annotated[float, msgspec.Meta(ge=0.05)] = 2.0
+    """For a synthesizer's first audio of a segment, if there is another one to replace it."""
+    voice_s: Annotated[float, COMPUTED] = 1.0
+    """For the synthesizer to say, before the session begins, whether there is the voice it asks for."""
+    tool_s: Annotated[float, msgspec.Meta(ge=0.1)] = 10.0
+    """For the client's answer to a tool request."""
+    turn_s: Annotated[float, msgspec.Meta(ge=0.01)] = 0.3
+    """For the end-of-turn model to score a pause; without its score the silence counts."""
+    abort_s: Annotated[float, COMPUTED] = 1.0
+    """For an engine to confirm that it has stopped."""
+    close_s: Annotated[float, COMPUTED] = 3.0
+    """For everything that a session owns to end."""
+    idle_s: Annotated[float, msgspec.Meta(ge=1.0)] = 60.0
+    """Without any request of the client, until the session is closed."""
+    unread_s: Annotated[float, msgspec.Meta(ge=1.0)] = 300.0
+    """The session is closed after this much audio without a sign that the client reads it."""
+    asr_outage_s: Annotated[float, msgspec.Meta(ge=1.0)] = 60.0
+    """Without a working recogniser, until the session is closed."""
+
+
+class AgentConfig(msgspec.Struct, frozen=True):
+    """Settings that all sessions share."""
+
+    asr: tuple[str, ...] = ("parakeet_tdt",)
+    """Recognisers in order of preference: a session gets the first one that understands its language."""
+    llm: str = "qwen3"
+    """The language model: a model of the server, or ``openai_chat``."""
+    llm_weights: Annotated[str, COMPUTED] = ""
+    """Name of the weights of ``llm``, or of the model at the remote chat server; empty: unknown."""
+    llm_url: str = ""
+    """Of ``openai_chat``: up to the version, such as ``https://api.example.com/v1``."""
+    llm_model: str = ""
+    """Of ``openai_chat``: the model's name there."""
+    llm_key_file: str = ""
+    """Of ``openai_chat``: a file with its key; ``PARLEY_VOICE_AGENT_LLM_KEY`` wins."""
+    llm_continuation: Continuation = "none"
+    """Of ``openai_chat``: how its server goes on with a message that has begun."""
+    remote_chat: Annotated[RemoteChat, COMPUTED] = msgspec.field(default_factory=RemoteChat)
+    """The server of ``openai_chat``."""
+    tts: tuple[str, ...] = ("espeak",)
+    """Synthesizers whose voices sessions may name, in order of preference; the default is the first one's."""
+    tts_fallback: tuple[str, ...] = ()
+    """Synthesizers that speak the rest of an answer, in this order, when one fails or is late; and all of it,
+    with their voices, where the server has loaded none of ``tts``."""
+    absent_models: Annotated[Mapping[str, str], COMPUTED] = msgspec.field(default_factory=dict)
+    """Why by model it cannot be used. Recognisers and synthesizers are left out if the server has loaded any
+    other one; without a recogniser or the language model sessions are refused.
+    """
+    turn: str = "smart_turn"
+    """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
+    eagerness: Eagerness = "off"
+    """When a pause ends the user's turn, for sessions that do not say it themselves."""
+    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    """For sessions that bring none."""
+    examples: Annotated[tuple[str, ...], read_with(_split_phrases)] = ()
+    """Things that users may say to this agent, as far as what it can do is limited; separated by ``|``."""
+    greeting: _Phrase = ""
+    """Said first in sessions that bring none; empty (as a parameter ``none``, as below): nothing."""
+    apology: _Phrase = "Sorry, I have a problem. Please say that again."
+    """Said when there is no answer because a model has failed; empty: nothing."""
+    acted_apology: _Phrase = (
+        "Sorry, I had a problem before I could answer. What you asked for may already be done."
+    )
+    """Said in its place when a tool has been run in that turn, so that the user does not ask for the same
+    again; empty: nothing."""
+    deaf_apology: _Phrase = "Sorry, I cannot hear you at the moment."
+    """Said when the recogniser has failed and does not come back at once; empty: nothing."""
+    log_transcripts: bool = False
+    """Whether the server's log says what was said. Otherwise nothing of it is kept after a session."""
+    silence: UserIdleSettings = msgspec.field(default_factory=UserIdleSettings)
+    """What happens while the user says nothing, in sessions that do not say it themselves."""
+    written_forms: bool = True
+    """Whether spoken digits, addresses and spelled words are written as such before the language model reads
+    them."""
+    speculations_per_turn: Natural = 3
+    """Answers that may be begun before it is certain that the user's turn is over; 0: none."""
+    wasted_speculations_per_minute: Positive = 12
+    """How many of them one session may throw away."""
+    max_sessions: Positive = 16
+    """Open at the same time in one instance of the model."""
+    typical_call_s: Annotated[float, msgspec.Meta(ge=1.0)] = 180.0
+    """How long calls last. Where all sessions are in use one of them ends every ``typical_call_s /
+    max_sessions``: so long a refused client is asked to wait before it tries again."""
+    audio_buffer_ms: Annotated[int, msgspec.Meta(ge=1_000)] = 5_000
+    """Audio that waits for the recogniser; the oldest is dropped."""
+    lead_ms: Annotated[int, msgspec.Meta(ge=100)] = 500
+    """How far ahead of real time audio is sent: what a barge-in must flush at most."""
+    block_ms: Annotated[int, msgspec.Meta(ge=20)] = 100
+    """Length of one audio event."""
+    context_tokens: Annotated[int, msgspec.Meta(ge=512)] = 8_192
+    """The language model's window."""
+    history: Literal["drop", "summarise"] = "drop"
+    """What happens to the oldest part of a conversation that is too long."""
+    answer_goal_ms: Annotated[float, msgspec.Meta(ge=1.0)] = 700.0
+    """From the end of the user's speech to the first audio; a later answer is counted as slow."""
+    max_tool_rounds: Positive = 4
+    """Times that one turn may ask for tools."""
+    max_tools: Natural = 32
+    """Tools that one session may bring."""
+    max_tool_output: Annotated[int, msgspec.Meta(ge=100)] = 4_000
+    """Characters of a tool's answer that the language model gets to see."""
+    filler_after_s: NonNegative = 1.5
+    """How long tools may take until the agent says that it needs a moment; 0: for ever."""
+    fillers: Annotated[Mapping[str, Sequence[str]], read_with(parse_fillers)] = msgspec.field(
+        default_factory=lambda: DEFAULT_FILLERS
+    )
+    """What it says then, by language."""
+    temperature: NonNegative = 0.0
+    """Of the language model's answers; 0: always the likeliest token."""
+    top_p: NonNegative = 1.0
+    """Tokens are sampled from the likeliest ones of this joint probability."""
+    max_answer_tokens: Annotated[int, msgspec.Meta(ge=16)] = 256
+    """Longest answer of the language model."""
+    deadlines: AgentDeadlines = msgspec.field(default_factory=AgentDeadlines)
+
+    @property
+    def recognizers(self) -> tuple[str, ...]:
+        """Those of ``asr`` that can be used; all, where none can."""
+        return tuple(name for name in self.asr if name not in self.absent_models) or self.asr
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the language model's tokens are sampled, in sessions that do not say it themselves."""
+        return Sampling(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_answer_tokens)
+
+    @property
+    def has_default_prompt(self) -> bool:
+        """Whether the system prompt is one that Parley comes with."""
+        return self.system_prompt in (DEFAULT_SYSTEM_PROMPT, OPEN_SYSTEM_PROMPT)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that the conversation may have, so that the answer still fits."""
+        return max(256, self.context_tokens - self.max_answer_tokens)
+
+    @property
+    def text_tokens(self) -> int:
+        """Estimated tokens that one text of the client may have in it."""
+        return self.prompt_tokens // 2
+
+    @classmethod
+    def from_parameters(cls, parameters: Parameters) -> AgentConfig:
+        """Read the settings of a model.
+
+        Raises:
+            ModelLoadingError: a setting has a value that it cannot have.
+        """
+        sessions = default_sessions(parameters.text("profile", ""), count_cores())
+        read = parameters.read(cls, **({"max_sessions": sessions} if sessions else {}))
+        return msgspec.structs.replace(
+            read,
+            llm_weights=_find_llm_weights(parameters, read.llm),
+            remote_chat=_remote_chat(parameters, read),
+            absent_models=_find_absent(parameters, read.asr, read.llm, (*read.tts, *read.tts_fallback)),
+        )
 
 
 def _find_absent(parameters: Parameters, asr: Sequence[str], llm: str, tts: Sequence[str]) -> dict[str, str]:
@@ -307,21 +292,10 @@ def _find_llm_weights(parameters: Parameters, llm: str) -> str:
     return "" if model is None else Path(model.text("weights", "")).name
 
 
-def _phrase(parameters: Parameters, name: str, default: str) -> str:
-    """What is to be said; ``none``: nothing."""
-    phrase = parameters.text(name, default)
-    return "" if phrase == "none" else phrase
-
-
-def _phrases(parameters: Parameters, name: str) -> tuple[str, ...]:
-    parts = (part.strip() for part in parameters.text(name, "").split("|"))
-    return tuple(part for part in parts if part)
-
-
-def _remote_chat(parameters: Parameters) -> RemoteChat:
+def _remote_chat(parameters: Parameters, read: AgentConfig) -> RemoteChat:
     """The key comes from a file or the environment: any client can read a model's configuration."""
     key = parameters.environment.get(parameters.variable("llm_key"), "")
-    file = parameters.text("llm_key_file", "")
+    file = read.llm_key_file
     if file and not key:
         try:
             key = Path(file).read_text(encoding="ascii")
@@ -330,12 +304,4 @@ def _remote_chat(parameters: Parameters) -> RemoteChat:
     key = key.strip()
     if key and not (key.isascii() and key.isprintable()):
         raise ModelLoadingError("the key of the chat server has characters that no key has")
-    ways: tuple[Continuation, ...] = get_args(Continuation)
-    chosen = parameters.choice("llm_continuation", "none", ways)
-    way = next(name for name in ways if name == chosen)
-    return RemoteChat(parameters.text("llm_url", ""), parameters.text("llm_model", ""), key, way)
-
-
-def _eagerness(parameters: Parameters, default: Eagerness) -> Eagerness:
-    chosen = parameters.choice("eagerness", default, EAGERNESSES)
-    return next(name for name in EAGERNESSES if name == chosen)
+    return RemoteChat(read.llm_url, read.llm_model, key, read.llm_continuation)

@@ -512,7 +512,7 @@ class Conversation:
         """The agent has no turn under way or queued."""
         self._enter("listening")
         self._count_idle()
-        if self._config.summaries:
+        if self._config.history == "summarise":
             self._summariser.on_history_changed()
 
     def on_task_failed(self, what: str) -> None:

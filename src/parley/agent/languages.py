@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from parley.agent.config import AgentConfig
 
@@ -53,4 +54,4 @@ def localize(config: AgentConfig, language: str) -> AgentConfig:
     if language in NAMES:
         name = NAMES[language]
         translated["system_prompt"] = f"{config.system_prompt} The user speaks {name}: answer in {name}."
-    return replace(config, **translated)
+    return msgspec.structs.replace(config, **translated)

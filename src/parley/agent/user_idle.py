@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
+
+from parley.runtime.parameters import NonNegative, read_with
 from parley.timeouts import loop_time
 
 _EARLY_S = 1e-3  # the event loop may wake this much early
 
 
-@dataclass(frozen=True)
-class UserIdleSettings:
+class UserIdleSettings(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "prompt_after_s": "silence_prompt_after_s",
+        "prompts": "silence_prompt",
+        "hang_up_after_s": "silence_hang_up_after_s",
+    },
+):
     """Settings of one session; 0 s: never."""
 
-    prompt_after_s: float = 0.0
+    prompt_after_s: NonNegative = 0.0
     """Silence of both sides after which the agent says something."""
-    prompts: Sequence[str] = ("Are you still there?",)
+    prompts: Annotated[Sequence[str], read_with(lambda text: (text,))] = ("Are you still there?",)
     """What it says then, the first time and later."""
-    hang_up_after_s: float = 0.0
+    hang_up_after_s: NonNegative = 0.0
     """Silence of the user after which the call is ended."""
 
 

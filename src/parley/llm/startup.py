@@ -9,13 +9,15 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
 
 from parley.llm.engine import Engine, PrioritizedRequest, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.inprocess import InProcessEngine, VllmEngine
 from parley.runtime.gpu_loading import ENGINE_START_S, loading_on_gpu
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Natural, NonNegative, Parameters
 from parley.runtime.python import find_python
 from parley.runtime.versions import check_gpus, check_torch, check_vllm
 from parley.runtime.weights import cache_dir
@@ -47,6 +49,19 @@ class StartedEngine(Generic[RequestT]):
     """Tokens of a prompt and its continuation together."""
 
 
+class EngineSettings(msgspec.Struct, frozen=True):
+    """Settings of models on vLLM."""
+
+    engine: Literal["inprocess", "async"] = "async"
+    """``inprocess`` is one process, on a CPU; ``async`` has a process for the core, on a GPU."""
+    engine_args: str = "model.json"
+    """File in the version folder with vLLM's engine arguments."""
+    threads: Natural = 0
+    """Threads per matrix operation on a CPU; 0 leaves it to the library."""
+    kv_cache_gib: NonNegative = 0.0
+    """Memory for the caches of requests, in place of what the file says; 0: as it says."""
+
+
 def start_engine(
     parameters: Parameters,
     weights: Path,
@@ -58,11 +73,7 @@ def start_engine(
 ) -> StartedEngine[RequestT]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
-    Parameters of the model:
-        ``engine``: ``inprocess`` (one process; CPU) or ``async`` (a process for the core; GPU).
-        ``engine_args``: file in the version folder with vLLM's engine arguments.
-        ``threads``: threads per matrix operation on a CPU; 0 leaves it to the library.
-        ``kv_cache_gib``: memory for the caches of requests, in place of what the file says; 0: as it says.
+    Parameters of the model: :class:`EngineSettings`.
 
     vLLM loads ``weights``, with the ``fixed`` arguments in place of the file's. ``translation`` is called
     when vLLM may be imported, and ``died`` with the reason when the engine can never answer again.
@@ -72,11 +83,12 @@ def start_engine(
         ModelLoadingError: a setting, the arguments or the weights are not usable.
         UnsupportedVersionError: vLLM, or what it needs on a GPU, is of another version.
     """
-    in_process = parameters.choice("engine", "async", ("inprocess", "async")) == "inprocess"
-    arguments = parameters.version_dir / parameters.text("engine_args", "model.json")
+    settings = parameters.read(EngineSettings)
+    in_process = settings.engine == "inprocess"
+    arguments = parameters.version_dir / settings.engine_args
     prepare_environment(
         engine_in_process=in_process,
-        threads=parameters.integer("threads", 0),
+        threads=settings.threads,
         cache_dir=cache_dir() / "vllm",
     )
     check_vllm()
@@ -116,7 +128,7 @@ def start_engine(
 
 def cache_arguments(parameters: Parameters) -> dict[str, Any]:
     """Arguments of vLLM for the setting ``kv_cache_gib``; none without it."""
-    size = parameters.number("kv_cache_gib", 0.0)
+    size = parameters.read(EngineSettings).kv_cache_gib
     if not size:
         return {}
     # With a size vLLM measures nothing. Of the share it only checks that so much is free.

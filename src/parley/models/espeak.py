@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from parley.models.synthesizer import SpeechModel
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Parameters, Positive
 from parley.tts.espeak import EspeakSynthesizer
 from parley.tts.espeak_library import EspeakLibrary
 
@@ -13,22 +15,29 @@ from parley.tts.espeak_library import EspeakLibrary
 _CHUNKS_BETWEEN_CHECKS = 8
 
 
+class EspeakSettings(msgspec.Struct, frozen=True):
+    """Settings of ``espeak``."""
+
+    rate: Annotated[int, msgspec.Meta(ge=80, le=450)] = 175
+    """Words per minute."""
+    buffer_ms: Annotated[int, msgspec.Meta(ge=10)] = 60
+    """Audio of one response."""
+    max_requests: Positive = 64
+    """Requests that wait before more are refused."""
+
+
 class EspeakModel(SpeechModel):
     """What ``model.py`` of ``espeak`` runs.
 
-    Parameters of the model:
-        ``rate``: words per minute, 80-450.
-        ``buffer_ms``: audio per response.
-        ``max_requests``: requests waiting before more are refused.
+    Parameters of the model: :class:`EspeakSettings`.
 
     Raises:
         ModelLoadingError: espeak-ng is not installed, or a setting is not usable.
     """
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
-        library = EspeakLibrary(parameters.integer("buffer_ms", 60, minimum=10))
-        library.set_rate(parameters.integer("rate", 175, minimum=80, maximum=450))
-        synthesizer = EspeakSynthesizer(
-            library, max_requests=parameters.integer("max_requests", 64, minimum=1)
-        )
+        settings = parameters.read(EspeakSettings)
+        library = EspeakLibrary(settings.buffer_ms)
+        library.set_rate(settings.rate)
+        synthesizer = EspeakSynthesizer(library, max_requests=settings.max_requests)
         super().__init__(pb_utils, parameters, synthesizer, check_every=_CHUNKS_BETWEEN_CHECKS)

@@ -7,8 +7,10 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from parley.models.synthesizer import SpeechModel
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Parameters, Positive
 from parley.runtime.weights import resolve_weights
 from parley.tts.clauses.network import FrontEnd
 from parley.tts.clauses.synthesizer import ClauseSynthesizer
@@ -27,30 +29,37 @@ from parley.tts.kokoro.voices import FILES
 _log = logging.getLogger(__name__)
 
 
+class KokoroSettings(msgspec.Struct, frozen=True):
+    """Settings of ``kokoro``."""
+
+    threads: Positive = 1
+    """CPU threads of the network."""
+    max_requests: Positive = 64
+    """Requests open at once before more are refused."""
+
+
 class KokoroModel(SpeechModel):
     """What ``model.py`` of ``kokoro`` runs.
 
     Spanish and French are pronounced by espeak-ng in a process of its own, where that is installed. English
     does not depend on it.
 
-    Parameters of the model, besides those of :func:`parley.tts.english.pronouncer.load_front_end`:
-        ``weights``: folder of the graph and the voices.
-        ``threads``: CPU threads of the network.
-        ``max_requests``: requests open at once before more are refused.
+    Parameters of the model: :class:`KokoroSettings`, ``weights`` (the folder of the graph and the voices),
+    and those of :func:`parley.tts.english.pronouncer.load_front_end`.
 
     Raises:
         ModelLoadingError: weights are missing, or a setting is not usable.
     """
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        settings = parameters.read(KokoroSettings)
         folder = resolve_weights(parameters, "kokoro-82m", FILES)
         self._phonemes = PhonemeProcess() if is_installed() else None
         try:
             front_ends: dict[str, FrontEnd] = {"en": load_front_end(parameters)}
             if self._phonemes is not None:
                 front_ends |= {language: EspeakFrontEnd(self._phonemes, language) for language in VOICES}
-            network = load_network(folder, front_ends, threads=parameters.integer("threads", 1, minimum=1))
-            most = parameters.integer("max_requests", 64, minimum=1)
+            network = load_network(folder, front_ends, threads=settings.threads)
             if self._phonemes is None:
                 _log.info("espeak-ng is not installed: no Spanish and French")
             elif not self._phonemes.wait_until_tried():
@@ -58,7 +67,7 @@ class KokoroModel(SpeechModel):
         except BaseException:
             self._close_phonemes()
             raise
-        synthesizer = ClauseSynthesizer(network, name="kokoro", max_requests=most)
+        synthesizer = ClauseSynthesizer(network, name="kokoro", max_requests=settings.max_requests)
         super().__init__(pb_utils, parameters, synthesizer, families=(PHONEME_RESTARTS,))
         self._name = parameters.model
         self._counted: Counter[str] = Counter()

@@ -30,7 +30,7 @@ from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_st
 from parley.languages import find_language
 from parley.metrics import Family
 from parley.models.parakeet_decoder import beam_size
-from parley.models.recognition import RecognitionModel, max_chunk_ms, open_detector, read_languages
+from parley.models.recognition import RecognitionModel, RecognitionSettings, open_detector, read_languages
 from parley.runtime.extensions import find_extensions
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
@@ -178,6 +178,7 @@ class StreamingModel:
             one that ends and the next one of its stream may come together).
         ``preroll_ms``: audio before the onset that is recognised too.
         ``max_utterance_ms``: speech without a pause is ended after this time.
+        ``finals_early_ms``: silence after which the final text is begun; 0: at the end of the utterance.
         ``finals``: ``own``, or the model that transcribes every utterance anew at its end.
         ``fallback``: model for the utterances that this one fails at; without it such a piece of
             audio is refused.
@@ -207,14 +208,13 @@ class StreamingModel:
             patience_s=parameters.number("finals_wait_ms", defaults.patience_s * 1000) / 1000,
         )
         look_aheads = streaming_checkpoint.read_look_aheads(parameters)
-        longest_ms = max_chunk_ms(parameters) + limits.preroll_ms + MAX_MIN_SPEECH_MS + _WINDOW_MS
+        sessions = parameters.read(RecognitionSettings)
+        longest_ms = sessions.max_chunk_ms + limits.preroll_ms + MAX_MIN_SPEECH_MS + _WINDOW_MS
         engine = open_engine(
             parameters,
             parameters.device_id,
             look_aheads_ms=look_aheads,
-            slots=parameters.integer(
-                "slots", 2 * parameters.integer("max_sessions", 64, minimum=1), minimum=1
-            ),
+            slots=parameters.integer("slots", 2 * sessions.max_sessions, minimum=1),
             audio=longest_ms * PER_MS,
         )
         chunks = engine.chunks

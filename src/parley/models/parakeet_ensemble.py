@@ -8,7 +8,7 @@ from parley.asr.checkpoint import load_description
 from parley.asr.features.log_mel import LogMel
 from parley.asr.files.ensemble import RecordingFeatures, RecordingTexts
 from parley.asr.files.recording import RecordingLimits, WindowPlan
-from parley.models.parakeet_transcribe import read_limits, read_vad
+from parley.models.parakeet_transcribe import RecordingSettings, read_limits, read_vad
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.triton.backend import TensorModel
@@ -30,7 +30,7 @@ def load_features(parameters: Parameters) -> RecordingFeatures:
     plan = WindowPlan.of(
         export.config, window_ms=parameters.integer("window_ms", 30_000), left_ms=0, right_ms=0
     )
-    recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
+    recording = RecordingLimits(plan, read_vad(parameters), parameters.read(RecordingSettings).preroll_ms)
     detector = SileroVad(open_session(bundled_folder() / FILE))
     limits = read_limits(parameters, export.languages)
     return RecordingFeatures(LogMel(export.config), detector, recording, limits)

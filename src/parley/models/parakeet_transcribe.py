@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,10 +19,10 @@ from parley.asr.offline.networks import RemoteModels
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.errors import ModelLoadingError, ParleyError
 from parley.inference import Tensor, struct_tensor
-from parley.languages import only_language
+from parley.languages import ALL_LANGUAGES, only_language
 from parley.models.recognition import open_detector, read_languages
 from parley.protocol import VadOptions
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Natural, NonNegative, Parameters
 from parley.triton.model_client import InProcessBlockingClient
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
@@ -77,16 +78,49 @@ class RecordingRequests:
         self._traces.follow(responder, "transcribe", request.traceparent, length)
 
 
+class RecordingSettings(msgspec.Struct, frozen=True):
+    """Settings of every model that transcribes whole recordings."""
+
+    languages: tuple[str, ...] = (ALL_LANGUAGES,)
+    """Languages that are served; ``all``: those of the weights."""
+    max_audio_ms: Annotated[int, msgspec.Meta(ge=1_000)] = 24 * 60_000
+    """Longest recording."""
+    max_pending_ms: Annotated[int, msgspec.Meta(ge=1_000)] = 120 * 60_000
+    """Audio that may wait before more is refused."""
+    pause_ms: Natural = DEFAULT_SILENCE_MS
+    """Silence that ends a stretch of speech; 0: the recording is read as a whole."""
+    vad_threshold: NonNegative = VadOptions().threshold
+    """Probability from which audio is speech."""
+    preroll_ms: Natural = 320
+    """Audio before the onset that is read too."""
+
+
+class TranscriptionSettings(msgspec.Struct, frozen=True):
+    """Settings of ``parakeet_transcribe``."""
+
+    window_ms: Natural = 30_000
+    """Longest audio that is encoded at once."""
+    left_ms: Natural = 10_000
+    """Context before the text, where longer speech is cut."""
+    right_ms: Natural = 5_000
+    """Context behind the text, where longer speech is cut."""
+    room_ms: Annotated[int, msgspec.Meta(ge=1_000)] = 120_000
+    """Audio of one encoder call."""
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.1)] = 30.0
+    """Limit of each call to a network."""
+
+
 def read_limits(parameters: Parameters, languages: Sequence[str]) -> TranscriptionLimits:
-    """What is accepted (parameters ``languages``, ``max_audio_ms`` and ``max_pending_ms``).
+    """What is accepted, by :class:`RecordingSettings`.
 
     ``languages``: those of the weights, as for :func:`parley.models.recognition.read_languages`.
     """
+    settings = parameters.read(RecordingSettings)
     taken = read_languages(parameters, languages)
     return TranscriptionLimits(
         taken,
-        max_audio_ms=parameters.integer("max_audio_ms", 24 * 60_000, minimum=1_000),
-        max_pending_ms=parameters.integer("max_pending_ms", 120 * 60_000, minimum=1_000),
+        max_audio_ms=settings.max_audio_ms,
+        max_pending_ms=settings.max_pending_ms,
         # Weights of several languages write each that they hear, also where only one is taken.
         written_in=only_language(languages or taken),
     )
@@ -95,17 +129,7 @@ def read_limits(parameters: Parameters, languages: Sequence[str]) -> Transcripti
 class TranscriptionModel(RecordingRequests):
     """What ``model.py`` of ``parakeet_transcribe`` runs.
 
-    Parameters of the model:
-        ``window_ms``, ``left_ms``, ``right_ms``: longest audio that is encoded at once, and how
-            much of it is context where longer speech is cut.
-        ``room_ms``: audio of one encoder call.
-        ``pause_ms``: silence that ends a stretch of speech; 0: the recording is not searched for
-            speech, but read from its beginning to its end.
-        ``vad_threshold``, ``preroll_ms``: as in ``parakeet_tdt``.
-        ``max_audio_ms``: longest recording.
-        ``max_pending_ms``: audio that may wait before more is refused.
-        ``languages``: what the checkpoint understands.
-        ``timeout_s``: limit of each call to a network.
+    Parameters of the model: :class:`TranscriptionSettings` and :class:`RecordingSettings`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -113,20 +137,21 @@ class TranscriptionModel(RecordingRequests):
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         export = checkpoint.load_description(parameters)
+        settings = parameters.read(TranscriptionSettings)
         plan = WindowPlan.of(
             export.config,
-            window_ms=parameters.integer("window_ms", 30_000),
-            left_ms=parameters.integer("left_ms", 10_000),
-            right_ms=parameters.integer("right_ms", 5_000),
+            window_ms=settings.window_ms,
+            left_ms=settings.left_ms,
+            right_ms=settings.right_ms,
         )
-        recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
+        preroll_ms = parameters.read(RecordingSettings).preroll_ms
+        recording = RecordingLimits(plan, read_vad(parameters), preroll_ms)
         mel = LogMel(export.config)
         limits = read_limits(parameters, export.languages)
         self._client = InProcessBlockingClient(pb_utils)
-        timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         rounds = TranscriptionRounds(
-            RemoteModels(self._client, open_detector(), timeout_s=timeout_s),
-            room=parameters.integer("room_ms", 120_000, minimum=1_000) // export.config.feature_ms,
+            RemoteModels(self._client, open_detector(), timeout_s=settings.timeout_s),
+            room=settings.room_ms // export.config.feature_ms,
         )
 
         def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> Recording:
@@ -142,16 +167,15 @@ class TranscriptionModel(RecordingRequests):
 
 
 def read_vad(parameters: Parameters) -> VadOptions | None:
-    """Which pauses part stretches of speech (parameters ``pause_ms`` and ``vad_threshold``).
+    """Which pauses part stretches of speech by :class:`RecordingSettings`.
 
     Raises:
         ModelLoadingError: one of them is out of range.
     """
-    pause_ms = parameters.integer("pause_ms", DEFAULT_SILENCE_MS)
-    if pause_ms == 0:
+    settings = parameters.read(RecordingSettings)
+    if settings.pause_ms == 0:
         return None
-    threshold = parameters.number("vad_threshold", VadOptions().threshold)
-    options = VadOptions(threshold=threshold, silence_ms=pause_ms)
+    options = VadOptions(threshold=settings.vad_threshold, silence_ms=settings.pause_ms)
     try:
         check_options(options)
     except ParleyError as error:

@@ -24,7 +24,7 @@ from parley.llm.service import ChatService
 from parley.llm.startup import start_engine
 from parley.models.vllm_model import Surroundings, VllmModel
 from parley.protocol import Tool
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Parameters, Positive
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_traces import ModelTraces
 from parley.triton.request_loop import StructHandler, stream_responses
@@ -44,6 +44,24 @@ _WARM_UP = GenerateRequest(
 )
 
 
+class ChatSettings(msgspec.Struct, frozen=True):
+    """Settings of a chat model."""
+
+    max_requests: Positive = 64
+    """Requests that run or wait before more are refused."""
+    tool_parser: str = _OWN_FORMAT
+    """How the model writes tool calls: ``hermes``, ``python`` (calls of Python functions), or one of vLLM's
+    tool parsers."""
+    tool_examples: bool = True
+    """With ``python``, whether the prompt shows how to answer, as for a model that was not trained for it."""
+    reasoning_parser: str = ""
+    """One of vLLM's, for a model that thinks before it answers. Its reasoning is dropped."""
+    guided_tools: bool = True
+    """Whether the arguments of tool calls are constrained to the tools' schemas."""
+    chat_template_kwargs: str = "{}"
+    """Variables of the chat template, as a JSON object."""
+
+
 def load_chat_service(
     parameters: Parameters,
     default_weights: str,
@@ -53,17 +71,8 @@ def load_chat_service(
 ) -> tuple[ChatService, Engine[EngineRequest]]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
-    Parameters of the model, besides those of :func:`parley.llm.startup.start_engine`:
-        ``weights``: see :func:`parley.runtime.weights.resolve_weights`.
-        ``max_requests``: requests running or waiting before more are refused.
-        ``tool_parser``: how the model writes tool calls: ``hermes``, ``python`` (see
-            :mod:`parley.llm.python_calls`), or one of vLLM's tool parsers.
-        ``tool_examples``: with ``python``, whether the prompt shows how to answer, which a model needs that
-            was not trained for it.
-        ``reasoning_parser``: one of vLLM's, for a model that thinks before it answers. Its reasoning is
-            dropped.
-        ``guided_tools``: whether the arguments of tool calls are constrained to the tools' schemas.
-        ``chat_template_kwargs``: variables of the chat template, as a JSON object.
+    Parameters of the model: ``weights``, :class:`ChatSettings` and
+    :class:`parley.llm.startup.EngineSettings`.
 
     ``died`` is called with the reason when the engine can never answer again. ``metrics`` get its
     figures.
@@ -72,16 +81,16 @@ def load_chat_service(
         ModelLoadingError: a setting, the arguments or the weights are not usable.
     """
     weights = resolve_weights(parameters, default_weights, _WEIGHTS)
-    max_requests = parameters.integer("max_requests", 64, minimum=1)
-    options = _template_options(parameters)
+    settings = parameters.read(ChatSettings)
+    options = _template_options(settings.chat_template_kwargs)
     started = start_engine(parameters, weights, _translation, died=died, metrics=metrics)
     # A tokenizer of its own: fast tokenizers may not be used from two threads at once.
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     tokenizer = AutoTokenizer.from_pretrained(weights)
-    rendering, replies = _format(parameters, tokenizer, options)
+    rendering, replies = _format(settings, tokenizer, options)
     prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering)
-    return ChatService(started.engine, prompts, replies, max_requests=max_requests), started.engine
+    return ChatService(started.engine, prompts, replies, max_requests=settings.max_requests), started.engine
 
 
 def load_model(pb_utils: Any, parameters: Parameters) -> VllmModel:
@@ -121,18 +130,18 @@ async def warm_up(chat: ChatService) -> None:
         raise ModelLoadingError(f"the first answer failed: {error}") from error
 
 
-def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> tuple[Rendering, ReplyFormat]:
+def _format(settings: ChatSettings, tokenizer: Any, options: dict[str, Any]) -> tuple[Rendering, ReplyFormat]:
     """How the prompt describes tools, and how the model calls them."""
     check = None
-    if parameters.boolean("guided_tools", default=True):
+    if settings.guided_tools:
         from xgrammar import Grammar  # noqa: PLC0415 - comes with vLLM
 
         check = Grammar.from_structural_tag
-    tool_parser = parameters.text("tool_parser", _OWN_FORMAT)
-    reasoning_parser = parameters.text("reasoning_parser", "")
+    tool_parser, reasoning_parser = settings.tool_parser, settings.reasoning_parser
     if tool_parser == _PYTHON and not reasoning_parser:
-        examples = parameters.boolean("tool_examples", default=True)
-        return PythonRendering(examples=examples), PythonFormat(CallGrammar(check) if check else None)
+        return PythonRendering(examples=settings.tool_examples), PythonFormat(
+            CallGrammar(check) if check else None
+        )
     if tool_parser == _OWN_FORMAT and not reasoning_parser:
         return TemplateRendering(), HermesFormat(ToolGuidance(check) if check else None)
     from parley.llm.vllm_replies import VllmFormat  # noqa: PLC0415 - imports vLLM
@@ -140,8 +149,7 @@ def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> 
     return TemplateRendering(), VllmFormat(tokenizer, tool_parser, reasoning_parser, options, check)
 
 
-def _template_options(parameters: Parameters) -> dict[str, Any]:
-    raw = parameters.text("chat_template_kwargs", "{}")
+def _template_options(raw: str) -> dict[str, Any]:
     try:
         options = json.loads(raw)
     except ValueError as error:

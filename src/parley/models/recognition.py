@@ -6,7 +6,9 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from parley.asr.messages import AsrReply
 from parley.asr.pipeline.segmentation import Detector
@@ -18,7 +20,7 @@ from parley.languages import ALL_LANGUAGES
 from parley.logs import log_ids
 from parley.metrics import Family
 from parley.runtime.onnx import open_session
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Parameters, Positive
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import answer, make_response, read_tensors
@@ -26,7 +28,6 @@ from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 _CLOSE_S = 5.0
 _log = logging.getLogger(__name__)
-MAX_CHUNK_MS = 10_000
 
 
 class Periodic:
@@ -55,9 +56,15 @@ class Periodic:
                 _log.exception("a periodic task failed")
 
 
-def max_chunk_ms(parameters: Parameters) -> int:
-    """The longest audio of one request (parameter ``max_chunk_ms``)."""
-    return parameters.integer("max_chunk_ms", MAX_CHUNK_MS, minimum=1_000)
+class RecognitionSettings(msgspec.Struct, frozen=True):
+    """Settings of every recogniser of streams."""
+
+    max_sessions: Positive = 64
+    """Streams that are open at once."""
+    languages: tuple[str, ...] = (ALL_LANGUAGES,)
+    """Languages that are served; ``all``: those of the weights."""
+    max_chunk_ms: Annotated[int, msgspec.Meta(ge=1_000)] = 10_000
+    """Longest audio of one request."""
 
 
 def read_languages(parameters: Parameters, own: Sequence[str]) -> Sequence[str]:
@@ -65,7 +72,7 @@ def read_languages(parameters: Parameters, own: Sequence[str]) -> Sequence[str]:
 
     Weights that list none (``own`` is empty) count as English, and a warning is logged.
     """
-    named = parameters.names("languages", ALL_LANGUAGES)
+    named = parameters.read(RecognitionSettings).languages
     if named != (ALL_LANGUAGES,):
         return named
     if not own:
@@ -101,7 +108,7 @@ class RecognitionModel:
         *,
         languages: Sequence[str] = ("en",),
     ) -> None:
-        """Serve ``pipeline`` with the parameters ``max_sessions``, ``languages`` and ``max_chunk_ms``.
+        """Serve ``pipeline`` with the parameters of :class:`RecognitionSettings`.
 
         The idle limit is that of the model's sequences. ``families`` are metrics of this model only;
         ``languages`` are those of its weights, as for :func:`read_languages`.
@@ -111,12 +118,13 @@ class RecognitionModel:
         """
         self._pb = pb_utils
         idle_s = parameters.sequence_idle_s
+        settings = parameters.read(RecognitionSettings)
         self._traces = ModelTraces.open(parameters)
         self._service = RecognitionService(
             pipeline,
-            SessionTable(parameters.integer("max_sessions", 64, minimum=1), idle_s),
+            SessionTable(settings.max_sessions, idle_s),
             languages=read_languages(parameters, languages),
-            max_chunk_ms=max_chunk_ms(parameters),
+            max_chunk_ms=settings.max_chunk_ms,
             begin_span=self._traces.begin,
         )
         self._sweeper = Periodic(idle_s / 4, self._service.sweep)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,57 +24,92 @@ from parley.asr.segments.utterance import Window
 from parley.asr.segments.worker import ThreadedReader
 from parley.engines.weight_files import find_weights, recognizer_files
 from parley.errors import ModelLoadingError
-from parley.models.parakeet_transcribe import RecordingRequests, read_limits, read_vad
-from parley.models.recognition import RecognitionModel, open_detector
+from parley.models.parakeet_transcribe import (
+    RecordingRequests,
+    RecordingSettings,
+    read_limits,
+    read_vad,
+)
+from parley.models.recognition import RecognitionModel, RecognitionSettings, open_detector
 from parley.runtime.onnx import open_configured
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Natural, NonNegative, Parameters, Positive
 from parley.triton.model_traces import ModelTraces
 
-MAX_BATCH = 64
 DEFAULT = "moonshine-tiny-en"
 _CLOSE_S = 5.0
+
+
+class ReaderSettings(msgspec.Struct, frozen=True):
+    """Settings of networks that read whole stretches of speech."""
+
+    family: str = "moonshine"
+    """Family of a folder of weights that does not say it."""
+    least_confidence: NonNegative | None = None
+    """Of a text, below which there is none. Not set: that of the family."""
+    batch: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Stretches that are read in one run at most; for networks that can read several."""
+    max_run_ms: Annotated[int, msgspec.Meta(ge=1_000)] = 60_000
+    """Audio of one run at most; each stretch counts as long as the longest."""
+
+
+class WindowSettings(msgspec.Struct, frozen=True):
+    """How much is read at once."""
+
+    window_ms: Annotated[int, msgspec.Meta(ge=1_000)] = Window.longest_ms
+    """Longest stretch that is read at once; what the model can read is a limit too."""
+    shortest_ms: Annotated[int, msgspec.Meta(ge=500)] = Window.shortest_ms
+    """Where a longer stretch is cut, each piece is at least as long."""
+
+
+class SegmentSettings(msgspec.Struct, frozen=True):
+    """Settings of the streams of such a recogniser."""
+
+    preroll_ms: Natural = SegmentPipelineLimits.preroll_ms
+    """Audio before the onset that is read too."""
+    max_utterance_ms: Annotated[int, msgspec.Meta(ge=1_000)] = SegmentPipelineLimits.max_utterance_ms
+    """Speech without a pause is ended after this time."""
+    early_ms: Natural = SegmentPipelineLimits.early_ms
+    """Silence after which the final text is begun."""
+    queue: Positive | None = None
+    """Final texts that may wait, and as many partial ones. Not set: twice ``max_sessions``."""
+    stall_ms: Annotated[int, msgspec.Meta(ge=1_000)] = 20_000
+    """A text that takes longer will never come, and the model counts as hanging."""
 
 
 def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
     """The networks in this process, run once.
 
-    Parameters of the model:
-        ``weights``: their folder.
-        ``family``: of a folder that does not say it (:mod:`parley.asr.families`).
-        ``device``, ``threads``: where they run; with one thread a text takes the least work.
-        ``least_confidence``: of a text, below which there is none; not set, it is the family's.
-        ``batch``, ``max_run_ms``: stretches that are read in one run at most, and their audio, each counted
-            as long as the longest; for networks that can read several.
+    Parameters of the model: ``weights``, :class:`ReaderSettings` and
+    :class:`parley.runtime.onnx.OnnxSettings`. With one thread a text takes the least work.
 
     Raises:
         ModelLoadingError: the weights are missing, or cannot be used.
     """
+    settings = parameters.read(ReaderSettings)
     model = load_model(
         find_weights(parameters, DEFAULT, recognizer_files),
-        parameters.text("family", "moonshine"),
+        settings.family,
         partial(open_configured, parameters=parameters, device_id=device_id),
     )
-    least = parameters.number("least_confidence", -1.0)
-    limits = RunLimits(
-        parameters.integer("batch", 1, minimum=1, maximum=MAX_BATCH),
-        parameters.integer("max_run_ms", 60_000, minimum=1_000) * PER_MS,
-    )
-    reader = new_reader(model, least_confidence=None if least < 0 else least, limits=limits)
+    limits = RunLimits(settings.batch, settings.max_run_ms * PER_MS)
+    reader = new_reader(model, least_confidence=settings.least_confidence, limits=limits)
     reader.warm_up()
     return reader
 
 
 def read_window(parameters: Parameters, reader: Reader) -> Window:
-    """How much is read at once (parameters ``window_ms`` and ``shortest_ms``).
+    """How much is read at once, by :class:`WindowSettings`.
 
     Raises:
         ModelLoadingError: the one is longer than the other, or than what the model can read.
     """
-    defaults = Window()
-    window = Window(
-        parameters.integer("window_ms", defaults.longest_ms, minimum=1_000, maximum=reader.longest_ms),
-        parameters.integer("shortest_ms", defaults.shortest_ms, minimum=500),
-    )
+    settings = parameters.read(WindowSettings)
+    window = Window(settings.window_ms, settings.shortest_ms)
+    if window.longest_ms > reader.longest_ms:
+        raise ModelLoadingError(
+            f"window_ms of model {parameters.model} is {window.longest_ms}; it must be at most "
+            f"{reader.longest_ms}"
+        )
     if window.shortest_ms >= window.longest_ms:
         raise ModelLoadingError(
             f"shortest_ms of model {parameters.model} is {window.shortest_ms}, "
@@ -85,13 +121,8 @@ def read_window(parameters: Parameters, reader: Reader) -> Window:
 class SegmentRecognizer:
     """A recogniser in this process.
 
-    Parameters of the model, besides those of :class:`parley.models.recognition.RecognitionModel`,
-    :func:`load_reader` and :func:`read_window`:
-        ``preroll_ms``: audio before the onset that is read too.
-        ``max_utterance_ms``: speech without a pause is ended after this time.
-        ``early_ms``: silence after which the final text is begun.
-        ``queue``: final texts that may wait, and as many partial ones (default: twice ``max_sessions``).
-        ``stall_ms``: a text that takes longer will never come, and the model counts as hanging.
+    Parameters of the model: :class:`SegmentSettings`, and those of
+    :class:`parley.models.recognition.RecognitionModel`, :func:`load_reader` and :func:`read_window`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -99,18 +130,15 @@ class SegmentRecognizer:
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         reader = load_reader(parameters, device_id=parameters.device_id)
-        defaults = SegmentPipelineLimits()
+        settings = parameters.read(SegmentSettings)
         limits = SegmentPipelineLimits(
             window=read_window(parameters, reader),
-            preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
-            max_utterance_ms=parameters.integer("max_utterance_ms", defaults.max_utterance_ms, minimum=1_000),
-            early_ms=parameters.integer("early_ms", defaults.early_ms),
+            preroll_ms=settings.preroll_ms,
+            max_utterance_ms=settings.max_utterance_ms,
+            early_ms=settings.early_ms,
         )
-        sessions = parameters.integer("max_sessions", 64, minimum=1)
-        stall_s = parameters.integer("stall_ms", 20_000, minimum=1_000) / 1000
-        self._reader = ThreadedReader(
-            reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
-        )
+        room = settings.queue or 2 * parameters.read(RecognitionSettings).max_sessions
+        self._reader = ThreadedReader(reader, room=room, stall_s=settings.stall_ms / 1000)
         pipeline = SegmentPipeline(reader, self._reader, open_detector(), limits, model=parameters.model)
         self._model = RecognitionModel(pb_utils, parameters, pipeline, languages=reader.languages)
 
@@ -127,9 +155,8 @@ class SegmentRecognizer:
 class SegmentTranscription(RecordingRequests):
     """Whole recordings to texts: networks of its own, so that no conversation waits for a recording.
 
-    Parameters of the model, besides those of :func:`load_reader` and :func:`read_window`, and those of
-    ``parakeet_transcribe`` that :func:`read_vad` and :func:`read_limits` read:
-        ``preroll_ms``: audio before the onset that is read too.
+    Parameters of the model: :class:`parley.models.parakeet_transcribe.RecordingSettings`, and those of
+    :func:`load_reader` and :func:`read_window`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -138,7 +165,9 @@ class SegmentTranscription(RecordingRequests):
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         reader = load_reader(parameters, device_id=parameters.device_id)
         recording = SegmentRecordingLimits(
-            read_vad(parameters), read_window(parameters, reader), parameters.integer("preroll_ms", 320)
+            read_vad(parameters),
+            read_window(parameters, reader),
+            parameters.read(RecordingSettings).preroll_ms,
         )
         limits = read_limits(parameters, reader.languages)
         rounds = SegmentRounds(reader, open_detector())

@@ -17,7 +17,7 @@ from parley.errors import InvalidAudioError, OverloadedError, ParleyError, Shutt
 from parley.inference import Tensor, decode_request
 from parley.runtime.batching import Tensors, run_together
 from parley.runtime.onnx import open_configured
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Parameters, Positive
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
@@ -45,24 +45,31 @@ def load_network(parameters: Parameters, *, rows: int) -> SmartTurn:
     return SmartTurn(open_configured(network_file(folder), parameters), rows=rows)
 
 
+class SmartTurnSettings(msgspec.Struct, frozen=True):
+    """Settings of ``smart_turn``."""
+
+    rows: Positive = 1
+    """Pauses in one run of the network."""
+    max_waiting: Positive = 16
+    """Pauses that wait before more are refused."""
+
+
 def load_model(pb_utils: Any, parameters: Parameters) -> SmartTurnRequests:
     """What ``model.py`` of ``smart_turn`` runs.
 
-    Parameters of the model, besides those of :func:`load_network`:
-        ``rows``: pauses in one run of the network.
-        ``max_waiting``: pauses that wait before more are refused.
+    Parameters of the model: :class:`SmartTurnSettings`, and those of :func:`load_network`.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
     """
-    rows = parameters.integer("rows", 1, minimum=1)
-    service = SmartTurnService(load_network(parameters, rows=rows))
+    settings = parameters.read(SmartTurnSettings)
+    service = SmartTurnService(load_network(parameters, rows=settings.rows))
     service.warm_up()
     return SmartTurnRequests(
         pb_utils,
         service.serve,
-        together=rows,
-        max_waiting=parameters.integer("max_waiting", 16, minimum=1),
+        together=settings.rows,
+        max_waiting=settings.max_waiting,
         metrics=ModelMetrics(pb_utils, parameters),
         traces=ModelTraces.open(parameters),
     )

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import onnxruntime
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, ModelLoadingError
 from parley.runtime.onnx_file import more_outputs_of
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Natural, Parameters, Positive
 from parley.runtime.process_end import DeviceErrors
 from parley.runtime.versions import check_gpus, check_onnx_runtime
 
@@ -178,18 +179,28 @@ class Stop:
         return made
 
 
+class OnnxSettings(msgspec.Struct, frozen=True):
+    """Where a network of ONNX Runtime runs."""
+
+    device: Literal["cpu", "gpu"] = "cpu"
+    """Where the networks run."""
+    device_memory_mb: Natural = 0
+    """Most of the GPU's memory that ONNX Runtime takes (MiB); 0: no limit."""
+    threads: Positive = 1
+    """CPU threads of a network."""
+
+
 def open_configured(path: Path, parameters: Parameters, *, device_id: int = 0, part: bytes = b"") -> Any:
     """Load an ONNX file, or ``part`` in its place, as the model's parameters say.
 
-    Parameters of the model: ``device`` (``cpu`` or ``gpu``), ``device_memory_mb`` (most of the GPU's memory,
-    MiB; 0: no limit), ``threads``.
+    Parameters of the model: :class:`OnnxSettings`.
     """
-    device = parameters.choice("device", "cpu", ("cpu", "gpu"))
+    settings = parameters.read(OnnxSettings)
     return open_session(
         path,
-        device="gpu" if device == "gpu" else "cpu",
+        device=settings.device,
         device_id=device_id,
-        device_memory=parameters.integer("device_memory_mb", 0) << 20,
-        threads=parameters.integer("threads", 1, minimum=1),
+        device_memory=settings.device_memory_mb << 20,
+        threads=settings.threads,
         part=part,
     )

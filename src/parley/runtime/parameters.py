@@ -9,9 +9,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar, get_args
+
+import msgspec
+from msgspec.inspect import (
+    BoolType,
+    FloatType,
+    IntType,
+    LiteralType,
+    Metadata,
+    StrType,
+    StructType,
+    UnionType,
+    VarTupleType,
+    type_info,
+)
 
 from parley.errors import ModelLoadingError
 from parley.runtime.gpu_plan import PLAN_SETTING, planned_settings
@@ -20,6 +34,21 @@ LOADED_MODELS_VARIABLE = "PARLEY_LOADED_MODELS"
 """Names of the models that the server loads, with commas; set by the launcher."""
 
 T = TypeVar("T")
+SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+"""A whole number from 0."""
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+"""A whole number from 1."""
+NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+"""A number from 0."""
+COMPUTED = msgspec.Meta(extra={"setting": False})
+"""Marks a field of a settings struct that no parameter fills."""
+
+
+def read_with(read: Callable[[str], Any]) -> msgspec.Meta:
+    """Marks a field of a settings struct whose text ``read`` turns into the value."""
+    return msgspec.Meta(extra={"read": read})
 
 
 class Parameters:
@@ -103,6 +132,27 @@ class Parameters:
             return self._values[name], f"parameter {name!r} of model {self.model}"
         return None
 
+    def read(self, kind: type[SettingsT], **defaults: Any) -> SettingsT:
+        """The settings that are fields of a struct, each within the bounds of its type.
+
+        A list is written with commas. A field that is a struct has its settings beside the others.
+
+        Args:
+            kind: the struct; ``rename`` gives the names of its settings.
+            defaults: by field, in the place of the struct's own.
+
+        Raises:
+            ModelLoadingError: a setting has a value that it cannot have.
+        """
+        values = dict(defaults)
+        for field in msgspec.structs.fields(kind):
+            info = type_info(field.type)
+            if isinstance(info, StructType):
+                values[field.name] = self.read(info.cls)
+            elif is_setting(field) and (raw := self._raw(field.encode_name)) is not None:
+                values[field.name] = _decode(*raw, info, field.type)
+        return kind(**values)
+
     def text(self, name: str, default: str) -> str:
         """A setting as text. Unset and empty are the same."""
         raw = self._raw(name)
@@ -111,48 +161,78 @@ class Parameters:
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
         """A setting that must be one of ``allowed``."""
         raw = self._raw(name)
-        if raw is None:
-            return default
-        value, source = raw
-        if value not in allowed:
-            raise ModelLoadingError(f"{source} is {value!r}; it must be one of {', '.join(allowed)}")
-        return value
+        return default if raw is None else _choice(*raw, allowed)
 
     def boolean(self, name: str, *, default: bool) -> bool:
         """``true`` or ``false``."""
-        return self.choice(name, str(default).lower(), ("true", "false")) == "true"
+        return self.choice(name, str(default).lower(), _BOOLEANS) == "true"
 
     def names(self, name: str, default: str) -> tuple[str, ...]:
         """A list that is written with commas; blanks around its items do not count."""
-        return tuple(item.strip() for item in self.text(name, default).split(",") if item.strip())
+        return _names(self.text(name, default))
 
     def integer(self, name: str, default: int, *, minimum: int = 0, maximum: int | None = None) -> int:
         """A whole number, at least ``minimum`` and at most ``maximum``."""
         raw = self._raw(name)
-        if raw is None:
-            return default
-        try:
-            value = int(raw[0])
-        except ValueError as error:
-            raise ModelLoadingError(f"{raw[1]} is {raw[0]!r}; it must be a whole number") from error
-        if maximum is not None and value > maximum:
-            raise ModelLoadingError(f"{raw[1]} is {value}; it must be at most {maximum}")
-        return _at_least(value, minimum, raw[1])
+        return default if raw is None else _number(*raw, int, minimum, maximum)
 
     def number(self, name: str, default: float, *, minimum: float = 0.0) -> float:
         """A number, at least ``minimum``."""
         raw = self._raw(name)
-        if raw is None:
-            return default
-        try:
-            value = float(raw[0])
-        except ValueError as error:
-            raise ModelLoadingError(f"{raw[1]} is {raw[0]!r}; it must be a number") from error
-        return _at_least(value, minimum, raw[1])
+        return default if raw is None else _number(*raw, float, minimum, None)
 
 
-def _at_least(value: T, minimum: T, source: str) -> T:
+def is_setting(field: msgspec.structs.FieldInfo) -> bool:
+    """Whether a parameter may fill this field of a settings struct."""
+    info = type_info(field.type)
+    return not (isinstance(info, Metadata) and (info.extra or {}).get("setting") is False)
+
+
+_BOOLEANS = ("true", "false")
+
+
+def _decode(text: str, source: str, info: msgspec.inspect.Type, annotation: Any) -> Any:
+    """The value of a setting; ``source``: where its text is from, for errors."""
+    if isinstance(info, UnionType):  # None, where it is not set, and another type
+        (info,) = (one for one in info.types if not isinstance(one, msgspec.inspect.NoneType))
+    value: Any = text
+    match info:
+        case Metadata(extra={"read": read}):
+            value = read(text)
+        case BoolType():
+            value = _choice(text, source, _BOOLEANS) == "true"
+        case IntType():
+            value = _number(text, source, int, info.ge, info.le)
+        case FloatType():
+            value = _number(text, source, float, info.ge, info.le)
+        case LiteralType():
+            value = _choice(text, source, get_args(annotation))
+        case VarTupleType():
+            value = _names(text)
+        case _:
+            assert isinstance(info, StrType), f"no text is read as {annotation}"
+    return value
+
+
+def _choice(value: str, source: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ModelLoadingError(f"{source} is {value!r}; it must be one of {', '.join(allowed)}")
+    return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _number(text: str, source: str, kind: Callable[[str], T], minimum: T | None, maximum: T | None) -> T:
+    try:
+        value = kind(text)
+    except ValueError as error:
+        what = "a whole number" if kind is int else "a number"
+        raise ModelLoadingError(f"{source} is {text!r}; it must be {what}") from error
     # NaN compares false with everything, so ask for what is wanted rather than for what is not.
-    if not value >= minimum:  # type: ignore[operator]
+    if minimum is not None and not value >= minimum:  # type: ignore[operator]
         raise ModelLoadingError(f"{source} is {value}; it must be at least {minimum}")
+    if maximum is not None and not value <= maximum:  # type: ignore[operator]
+        raise ModelLoadingError(f"{source} is {value}; it must be at most {maximum}")
     return value

@@ -20,6 +20,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,
@@ -32,7 +34,7 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, ModelResponse, overdue
 from parley.runtime.daemon_executor import DaemonExecutor
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Parameters, Positive
 from parley.triton.failures import read_failure
 from parley.triton.responses import read_tensors, to_triton
 from parley.triton.server_flags import ServerFlags, read_server_flags
@@ -217,6 +219,18 @@ class TritonModelClient:
             await self._calls.close()
 
 
+class ClientSettings(msgspec.Struct, frozen=True):
+    """Settings of models that call other models."""
+
+    grpc_url: str = ""
+    """The server's own gRPC endpoint; ``PARLEY_GRPC_URL`` wins. Not set: that of the server's flags, or
+    ``127.0.0.1:8001``."""
+    bls_max_calls: Positive = 64
+    """Calls with one response that are under way at once."""
+    bls_max_streams: Positive = 64
+    """Calls with a stream of responses, and sequences, that are under way at once."""
+
+
 def make_model_client(
     pb_utils: Any, parameters: Parameters, flags: ServerFlags | None = None
 ) -> TritonModelClient:
@@ -237,9 +251,10 @@ def make_model_client(
     from parley.triton.grpc_client import LoopbackClient  # noqa: PLC0415
     from parley.triton.tls import CA_VARIABLE, read_tls  # noqa: PLC0415
 
-    calls = InProcessClient(pb_utils, max_calls=parameters.integer("bls_max_calls", 64, minimum=1))
+    settings = parameters.read(ClientSettings)
+    calls = InProcessClient(pb_utils, max_calls=settings.bls_max_calls)
     flags = flags or read_server_flags() or ServerFlags()
-    url = parameters.environment.get(GRPC_URL_VARIABLE) or parameters.text("grpc_url", flags.grpc_url)
+    url = parameters.environment.get(GRPC_URL_VARIABLE) or settings.grpc_url or flags.grpc_url
     if not flags.has_grpc:
         raise ModelLoadingError(
             f"{parameters.model} calls other models by gRPC: start the server without --allow-grpc=false"
@@ -254,7 +269,7 @@ def make_model_client(
         raise ModelLoadingError(
             f"the server's gRPC endpoint has TLS (--grpc-use-ssl): name its certificate in {CA_VARIABLE}"
         )
-    streams = LoopbackClient(url, tls=tls, max_streams=parameters.integer("bls_max_streams", 64, minimum=1))
+    streams = LoopbackClient(url, tls=tls, max_streams=settings.bls_max_streams)
     return TritonModelClient(calls, streams)
 
 

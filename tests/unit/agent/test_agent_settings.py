@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -178,15 +177,3 @@ def test_a_profile_knows_its_name_and_only_that_for_gpus_needs_a_new_triton(prof
     config = text_format.Parse((FOLDER / file).read_text(), ModelConfig())
     assert config.parameters["profile"].string_value == profile
     assert config.parameters["oldest_triton"].string_value == oldest
-
-
-def test_page_of_settings_is_up_to_date():
-    root = FOLDER.parents[1]
-    spec = importlib.util.spec_from_file_location("agent_docs", root / "build" / "agent_docs.py")
-    docs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(docs)
-    page = (root / "docs" / "profiles.md").read_text()
-    assert docs.with_table(page) == page, "run .venv/bin/python build/agent_docs.py"
-    assert all(
-        f"| `{name}` |" in page for name in ("max_tools", "max_tool_rounds", "lead_ms", "audio_buffer_ms")
-    )

@@ -97,7 +97,7 @@ def prepare(rng: random.Random) -> FakeCall:
         lead_ms=rng.choice((100, 500)),
         eagerness=rng.choice(("off", "eager", "normal", "patient")),
         written_forms=False,
-        summaries=rng.random() < 0.2,
+        history="summarise" if rng.random() < 0.2 else "drop",
     )
     call = FakeCall(config)
     random_calls.fill(

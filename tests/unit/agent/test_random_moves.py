@@ -62,7 +62,7 @@ def answer(rng: random.Random) -> list:
 
 
 def make_call(rng: random.Random, name: str, start_ms: int = 0) -> FakeCall:
-    call = FakeCall(AgentConfig(summaries=rng.random() < 0.3), name)
+    call = FakeCall(AgentConfig(history="summarise" if rng.random() < 0.3 else "drop"), name)
 
     def heard(rng: random.Random) -> list:
         texts = ("", "mhm", "what is it", "stop", "one more word")

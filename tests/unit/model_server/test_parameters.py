@@ -1,9 +1,12 @@
 import json
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
+import msgspec
 import pytest
 
 from parley.errors import ModelLoadingError
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import COMPUTED, NonNegative, Parameters, Positive, read_with
 
 
 def parameters(environment=None, **values):
@@ -61,3 +64,59 @@ def test_bad_values_say_which_and_why(read, named):
 def test_a_bad_override_names_the_variable():
     with pytest.raises(ModelLoadingError, match="PARLEY_QWEN3_N"):
         parameters({"PARLEY_QWEN3_N": "x"}).integer("n", 0)
+
+
+class Limits(msgspec.Struct, frozen=True, rename={"wait_s": "wait_limit_s"}):
+    wait_s: NonNegative = 2.0
+
+
+class Settings(msgspec.Struct, frozen=True):
+    rows: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    queue: Positive | None = None
+    device: Literal["gpu", "cpu"] = "cpu"
+    guided: bool = True
+    languages: tuple[str, ...] = ("en",)
+    words: Annotated[Mapping[str, str], read_with(lambda text: {"en": text})] = msgspec.field(
+        default_factory=dict
+    )
+    found: Annotated[str, COMPUTED] = ""
+    limits: Limits = msgspec.field(default_factory=Limits)
+
+
+def test_struct_without_parameters_has_its_defaults():
+    assert parameters().read(Settings) == Settings()
+    assert parameters().read(Settings, rows=7).rows == 7
+
+
+def test_struct_is_filled_by_the_names_of_its_settings():
+    read = parameters(
+        {"PARLEY_QWEN3_ROWS": "8", "PARLEY_QWEN3_WAIT_LIMIT_S": "0.5"},
+        rows="2",
+        queue="3",
+        device="gpu",
+        guided="false",
+        languages="de, fr",
+        words="hello",
+        found="x",
+    ).read(Settings, rows=7)
+    assert read == Settings(
+        8, 3, "gpu", guided=False, languages=("de", "fr"), words={"en": "hello"}, limits=Limits(0.5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("rows", "0", "'rows' of model qwen3 is 0; it must be at least 1"),
+        ("rows", "65", "at most 64"),
+        ("rows", "1.5", "'1.5'; it must be a whole number"),
+        ("queue", "0", "at least 1"),
+        ("device", "tpu", "'tpu'; it must be one of gpu, cpu"),
+        ("guided", "yes", "one of true, false"),
+        ("wait_limit_s", "nan", "at least 0"),
+        ("wait_limit_s", "soon", "a number"),
+    ],
+)
+def test_struct_with_a_value_beyond_its_bounds_is_refused(name, value, reason):
+    with pytest.raises(ModelLoadingError, match=reason):
+        parameters(**{name: value}).read(Settings)

@@ -1,0 +1,221 @@
+"""Writes docs/settings.md, the settings of every model; run it after changing a setting."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from google.protobuf import text_format
+from msgspec.inspect import LiteralType, StructType, UnionType, type_info
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from parley.agent.config import AgentConfig
+from parley.llm.startup import EngineSettings
+from parley.models.espeak import EspeakSettings
+from parley.models.kokoro import KokoroSettings
+from parley.models.parakeet_tdt import ParakeetSettings
+from parley.models.parakeet_transcribe import RecordingSettings, TranscriptionSettings
+from parley.models.piper import PiperSettings
+from parley.models.qwen3 import ChatSettings
+from parley.models.recognition import RecognitionSettings
+from parley.models.segments import ReaderSettings, SegmentSettings, WindowSettings
+from parley.models.smart_turn import SmartTurnSettings
+from parley.runtime.onnx import OnnxSettings
+from parley.runtime.parameters import is_setting
+from parley.triton.model_client import ClientSettings
+from parley_gateway.schemas import field_docs
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs" / "settings.md"
+REPOSITORY = ROOT / "model_repository"
+_PROFILES = {"gpu": "config.pbtxt", "open": "configs/open.pbtxt", "tiny": "configs/tiny.pbtxt"}
+_SEGMENTS = (RecognitionSettings, SegmentSettings, WindowSettings, ReaderSettings, OnnxSettings)
+_RECORDINGS = (RecordingSettings, WindowSettings, ReaderSettings, OnnxSettings)
+_STRUCTS: Mapping[str, Sequence[type[msgspec.Struct]]] = {
+    "voice_agent": (AgentConfig, ClientSettings),
+    "moonshine": _SEGMENTS,
+    "whisper": _SEGMENTS,
+    "sherpa_onnx": _SEGMENTS,
+    "moonshine_transcribe": _RECORDINGS,
+    "whisper_transcribe": _RECORDINGS,
+    "sherpa_onnx_transcribe": _RECORDINGS,
+    "nemotron_streaming": (RecognitionSettings, OnnxSettings, ClientSettings),
+    "parakeet_tdt": (RecognitionSettings, ParakeetSettings),
+    "parakeet_transcribe": (TranscriptionSettings, RecordingSettings),
+    "parakeet_features": (RecordingSettings,),
+    "parakeet_encoder": (OnnxSettings,),
+    "parakeet_decoder": (OnnxSettings,),
+    "espeak": (EspeakSettings,),
+    "piper": (PiperSettings,),
+    "kokoro": (KokoroSettings,),
+    "smart_turn": (SmartTurnSettings, OnnxSettings),
+    "qwen3": (ChatSettings, EngineSettings),
+    "t3": (EngineSettings,),
+    "chatterbox": (ClientSettings,),
+}
+"""Settings structs by model. Others are in the docstrings of what its ``model.py`` runs."""
+_VOICES = ("models/voice_enrollment.py", "tts/voices/store.py")
+_MORE: Mapping[str, Sequence[str]] = {
+    "piper": ("tts/english/pronouncer.py",),
+    "kokoro": ("tts/english/pronouncer.py",),
+    "nemotron_streaming": ("models/torch_device.py",),
+    "parakeet_encoder": ("models/torch_device.py",),
+    "parakeet_decoder": ("models/torch_device.py",),
+    "chatterbox": ("tts/chatterbox/limits.py", "tts/voices/store.py"),
+    "voice_enrollment": _VOICES,
+    "voice_reference": _VOICES[:1],
+    "voice_conditionals": _VOICES[:1],
+}
+"""Other files, in a package, whose docstrings list settings of a model."""
+_ONLY: Mapping[str, frozenset[str]] = {
+    "voice_reference": frozenset(
+        "require_consent min_speech_s max_audio_s max_bytes min_level_db max_clipped min_snr_db".split()
+    ),
+    "voice_conditionals": frozenset("weights variant prompt_s threads max_audio_s".split()),
+}
+"""Settings of those files that a model has, if not all."""
+_HAND: Mapping[str, str] = {
+    "weights": "Folder of the weights, in `PARLEY_MODELS_DIR` or absolute; `PARLEY_WEIGHTS_<MODEL>` wins.",
+    "optional": "`true`: the launcher leaves the model out where its weights are missing.",
+    "on_request": "`true`: the model is loaded only where `--load-model` names it.",
+    "memory_plan": "`true`: the GPU's memory plan replaces some settings.",
+    "tools_file": "File of the server's own tools ([tools.md](tools.md)).",
+    "oldest_triton": "Oldest version of Triton with which sessions are accepted. Not set: every version.",
+}
+"""Settings that the launcher or functions for many models read."""
+_HIDDEN = frozenset({"profile"})
+_BY_MACHINE = {("voice_agent", "max_sessions"): "by the cores"}
+"""Defaults that follow the machine."""
+_LONGEST = 40
+_HEAD = """# Settings of models
+
+Written by `build/settings_docs.py`. A model's settings are the `parameters` of its `config.pbtxt` (the
+profile gpu) or `configs/PROFILE.pbtxt`. `PARLEY_<MODEL>_<NAME>` replaces one of them for a server:
+`PARLEY_VOICE_AGENT_MAX_TOOLS=8 make serve` sets `max_tools` of `voice_agent`. A value that a setting cannot
+have ends the start of the model, and the error names it. A number that ends in `_s` is in seconds, in `_ms`
+in milliseconds; lists are written with commas. An empty cell below a profile is the default.
+"""
+
+
+def read_values(model: str) -> dict[str, dict[str, str]]:
+    """The parameters in the configurations of a model, by profile; without those that it is not part of."""
+    values = {}
+    for profile, file in _PROFILES.items():
+        path = REPOSITORY / model / file
+        if path.is_file():
+            config = text_format.Parse(path.read_text(encoding="utf-8"), ModelConfig())
+            values[profile] = {name: entry.string_value for name, entry in config.parameters.items()}
+    return values
+
+
+def settings_of(model: str) -> dict[str, tuple[str, str]]:
+    """Default and meaning of each setting of a model."""
+    found: dict[str, tuple[str, str]] = {}
+    for kind in _STRUCTS.get(model, ()):
+        for name, default, text in _fields(kind):
+            found.setdefault(name, (_BY_MACHINE.get((model, name), default), text))
+    for name, text in _documented(model):
+        if name in _ONLY.get(model, {name}):
+            found.setdefault(name, ("", text))
+    given = {name for values in read_values(model).values() for name in values}
+    for name in sorted(given - found.keys() - _HIDDEN):
+        found[name] = ("", _HAND.get(name, ""))
+    return found
+
+
+def page() -> str:
+    """The whole page."""
+    sections = [_HEAD]
+    for folder in sorted(REPOSITORY.iterdir(), key=lambda one: (one.name != "voice_agent", one.name)):
+        if not (settings := settings_of(folder.name)):
+            continue
+        values = read_values(folder.name)
+        sections.append(f"## `{folder.name}`\n")
+        rows = [f"| setting | default | {' | '.join(values)} | |", "|---" * (len(values) + 3) + "|"]
+        for name, (default, text) in settings.items():
+            cells = " | ".join(_shown(own.get(name, "")) for own in values.values())
+            rows.append(f"| `{name}` | {_shown(default)} | {cells} | {text} |")
+        sections.append("\n".join(rows) + "\n")
+    return "\n".join(sections)
+
+
+def _fields(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, str]]:
+    """Name, default and meaning of each setting in a struct."""
+    docs = field_docs(kind)
+    for field in msgspec.structs.fields(kind):
+        info = type_info(field.type)
+        if isinstance(info, StructType):
+            yield from _fields(info.cls)
+        elif is_setting(field):
+            bounds = _bounds(info, field.type)
+            text = _in_markdown(docs[field.name])
+            yield field.encode_name, _default(field), f"{text} ({bounds})" if bounds else text
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    value: Any = field.default
+    if value is msgspec.NODEFAULT or value is None or isinstance(value, dict):
+        return ""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _bounds(info: Any, annotation: Any) -> str:
+    if isinstance(info, UnionType):
+        info = info.types[0]
+    if isinstance(info, LiteralType):
+        return "one of " + ", ".join(f"`{value}`" for value in get_args(annotation))
+    least, most = getattr(info, "ge", None), getattr(info, "le", None)
+    if most is not None:
+        return f"{least} to {most}"
+    return f"at least {least}" if least else ""
+
+
+def _documented(model: str) -> Iterator[tuple[str, str]]:
+    """Settings that docstrings list below ``Parameters of the model``."""
+    code = REPOSITORY / model / "1" / "model.py"
+    loaded = re.findall(r"\"([\w.]+):\w+\"", code.read_text(encoding="utf-8")) if code.is_file() else []
+    files = [ROOT / "src" / (module.replace(".", "/") + ".py") for module in loaded]
+    for file in [*files, *(path for name in _MORE.get(model, ()) for path in ROOT.glob(f"src/*/{name}"))]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                docstring = ast.get_docstring(node) or ""
+                yield from _listed(docstring)
+                if docstring.startswith("Each field is a parameter"):
+                    yield from _field_texts(node)
+
+
+def _listed(docstring: str) -> Iterator[tuple[str, str]]:
+    for section in re.findall(r"(?ms)^Parameters of the model.*?:\n(    ``.*?)(?:\n\n|\Z)", docstring):
+        for names, text in re.findall(r"(?ms)^    (``\w+``(?:,\s+``\w+``)*): (.*?)(?=^    ``|\Z)", section):
+            meaning = _in_markdown(text)
+            for name in re.findall(r"``(\w+)``", names):
+                yield name, meaning if meaning.startswith("vLLM") else f"{meaning[:1].upper()}{meaning[1:]}"
+
+
+def _field_texts(owner: ast.AST) -> Iterator[tuple[str, str]]:
+    for field, after in pairwise(ast.iter_child_nodes(owner)):
+        match field, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, _in_markdown(text)
+
+
+def _in_markdown(text: str) -> str:
+    plain = re.sub(r":(?:class|func|mod|data):`([^`]+)`", r"`\1`", " ".join(text.split()))
+    return plain.replace("``", "`").replace("|", "\\|")
+
+
+def _shown(text: str) -> str:
+    if not text or text == "by the cores":
+        return text
+    return f"`{text}`" if len(text) <= _LONGEST else "a text"
+
+
+if __name__ == "__main__":
+    DOCS.write_text(page(), encoding="utf-8")
