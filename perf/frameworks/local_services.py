@@ -26,7 +26,7 @@ from pipecat.utils.time import time_now_iso8601
 from pipecat_parley import ParleyLLMService, ParleyTTSService
 
 from parley.asr.decoding.words import text_of
-from parley.engines.speech import ESPEAK, EspeakSpeaker
+from parley.engines.speech import EspeakSpeaker
 from parley.errors import ParleyError
 from parley.llm.service import ChatService
 from parley.models.qwen3 import load_chat_service
@@ -93,7 +93,7 @@ class _LocalGeneration(Generation):
 class _LocalSynthesis(Synthesis):
     def __init__(self, synthesizer: EspeakSynthesizer) -> None:
         super().__init__(_NO_SERVER)
-        self._lineup = [(ESPEAK, _LocalSpeaker(synthesizer))]
+        self._lineup = [(EspeakSpeaker.model, _LocalSpeaker(synthesizer))]
         self._recheck_at_s = math.inf  # no server is asked what it has loaded
 
 

@@ -28,7 +28,7 @@ import msgspec
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.engines.registry import ENGLISH, SYNTHESIZERS
-from parley.engines.speech import ESPEAK, ChatterboxSpeaker, ModelSpeaker
+from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker, ModelSpeaker
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley.inference import struct_tensor
 from parley.timeouts import best_effort
@@ -107,9 +107,11 @@ async def _names_of_agent(channel: grpc.aio.Channel) -> tuple[str, ...]:
     except grpc.aio.AioRpcError as error:
         if error.code() != grpc.StatusCode.NOT_FOUND:
             raise error_of(error) from error
-        return (ESPEAK,)  # a server of stages alone
+        return (EspeakSpeaker.model,)  # a server of stages alone
     configured = reply.config.parameters["tts"].string_value.split(",")
-    return tuple(name.strip() for name in configured if name.strip() in SYNTHESIZERS) or (ESPEAK,)
+    return tuple(name.strip() for name in configured if name.strip() in SYNTHESIZERS) or (
+        EspeakSpeaker.model,
+    )
 
 
 Lineup: TypeAlias = Sequence[tuple[str, ModelSpeaker]]

@@ -27,16 +27,23 @@ class ModelSpeaker:
 
     Args:
         client: sends requests to the model.
-        model: name of the model.
-        timeout_s: for the first chunk, and between chunks.
+        model: name of the model; None: that of the class.
+        timeout_s: for the first chunk, and between chunks; None: that of the class.
     """
 
+    model: str
+    timeout_s = 10.0
     known_voices: Sequence[KnownVoice] | None = None
     """None: voices are enrolled and deleted at run time."""
     languages: Sequence[str] = ()
 
-    def __init__(self, client: ModelClient, *, model: str, timeout_s: float) -> None:
-        self._model = DecoupledModel(client, model, ("CHUNK", "AUDIO"), _chunks, timeout_s=timeout_s)
+    def __init__(
+        self, client: ModelClient, *, model: str | None = None, timeout_s: float | None = None
+    ) -> None:
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        self._model = DecoupledModel(
+            client, model or self.model, ("CHUNK", "AUDIO"), _chunks, timeout_s=timeout_s
+        )
 
     @property
     def voices(self) -> Sequence[str] | None:
@@ -86,46 +93,28 @@ class ModelSpeaker:
         await self._model.send(AbortSpeech(request_id=request_id), timeout_s=_ABORT_TIMEOUT_S, frees=True)
 
 
-ESPEAK = "espeak"
-
-
 class EspeakSpeaker(ModelSpeaker):
     """Speech from the model ``espeak``: mono, 22050 Hz. See :class:`parley.engines.speech.ModelSpeaker`."""
 
+    model = "espeak"
     known_voices: Sequence[KnownVoice] | None = espeak.KNOWN_VOICES
     languages: Sequence[str] = espeak.LANGUAGES
-
-    def __init__(self, client: ModelClient, *, model: str = ESPEAK, timeout_s: float = 10.0) -> None:
-        super().__init__(client, model=model, timeout_s=timeout_s)
-
-
-PIPER = "piper"
 
 
 class PiperSpeaker(ModelSpeaker):
     """Speech from the model ``piper``: mono, 22050 Hz. See :class:`parley.engines.speech.ModelSpeaker`."""
 
+    model = "piper"
     known_voices: Sequence[KnownVoice] | None = piper_voices.KNOWN_VOICES
     languages: Sequence[str] = piper_voices.LANGUAGES
-
-    def __init__(self, client: ModelClient, *, model: str = PIPER, timeout_s: float = 10.0) -> None:
-        super().__init__(client, model=model, timeout_s=timeout_s)
-
-
-KOKORO = "kokoro"
 
 
 class KokoroSpeaker(ModelSpeaker):
     """Speech from the model ``kokoro``: mono, 24 kHz. See :class:`parley.engines.speech.ModelSpeaker`."""
 
+    model = "kokoro"
     known_voices: Sequence[KnownVoice] | None = kokoro_voices.KNOWN_VOICES
     languages: Sequence[str] = kokoro_voices.LANGUAGES
-
-    def __init__(self, client: ModelClient, *, model: str = KOKORO, timeout_s: float = 10.0) -> None:
-        super().__init__(client, model=model, timeout_s=timeout_s)
-
-
-CHATTERBOX = "chatterbox"
 
 
 class ChatterboxSpeaker(ModelSpeaker):
@@ -135,11 +124,10 @@ class ChatterboxSpeaker(ModelSpeaker):
     chunk call :meth:`more`.
     """
 
+    model = "chatterbox"
+    timeout_s = 20.0
     languages: Sequence[str] = tuple(sorted(MULTILINGUAL))
     """Languages of the multilingual checkpoint; other checkpoints accept only ``en``."""
-
-    def __init__(self, client: ModelClient, *, model: str = CHATTERBOX, timeout_s: float = 20.0) -> None:
-        super().__init__(client, model=model, timeout_s=timeout_s)
 
     async def more(self, message: MoreText) -> None:
         """Add text; calls must not overlap.

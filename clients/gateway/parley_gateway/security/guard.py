@@ -343,21 +343,6 @@ class Guard:
         del principal  # the same limits for all
         return Meter(self._rate_settings)
 
-    def issue(
-        self,
-        principal: Principal,
-        *,
-        ttl_s: float | None = None,
-        session_id: str | None = None,
-        scopes: Iterable[Scope] = ("agent",),
-        single_use: bool = False,
-    ) -> str:
-        """A short-lived token for browsers; see :meth:`grant`."""
-        grant = self.grant(
-            principal, ttl_s=ttl_s, session_id=session_id, scopes=scopes, single_use=single_use
-        )
-        return grant.token
-
     def grant(
         self,
         principal: Principal,

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from parley.engines.speech import CHATTERBOX, ESPEAK
+from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker
 from parley.tts.voice_messages import VoiceDetails, VoiceSummary
 from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_server, read_tls_options
@@ -103,8 +103,8 @@ async def _list(args: argparse.Namespace, console: Console, server: ServerConnec
     except NoVoicesError:
         recorded = None
     async with Synthesis(server, timeout_s=args.timeout) as synthesis:
-        fixed = [voice for voice in await synthesis.voices() if voice.synthesizer != CHATTERBOX]
-    if recorded is not None and {voice.synthesizer for voice in fixed} == {ESPEAK}:
+        fixed = [voice for voice in await synthesis.voices() if voice.synthesizer != ChatterboxSpeaker.model]
+    if recorded is not None and {voice.synthesizer for voice in fixed} == {EspeakSpeaker.model}:
         # Where voices are made, espeak alone is configured until a variable names who speaks with them.
         fixed = []
     _show(args, console, [*(recorded or ()), *map(_summary, fixed)])

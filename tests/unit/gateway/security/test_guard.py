@@ -100,7 +100,7 @@ async def owner(guard, keys_file, connection):
 
 
 async def test_a_token_is_its_owner_with_less(guard, owner, connection):
-    token = guard.issue(owner, ttl_s=30, session_id="s-1")
+    token = guard.grant(owner, ttl_s=30, session_id="s-1").token
     offered = connection("websocket", sec_websocket_protocol=f"realtime, openai-insecure-api-key.{token}")
     principal = await guard.admit(offered, "agent", session_id="s-1")
     assert (principal.id, principal.session_id, principal.kind) == (owner.id, "s-1", "token")
@@ -108,7 +108,7 @@ async def test_a_token_is_its_owner_with_less(guard, owner, connection):
 
 
 async def test_a_token_opens_no_other_session_and_no_other_api(guard, owner, connection):
-    brought = bearer(guard.issue(owner, session_id="s-1"))
+    brought = bearer(guard.grant(owner, session_id="s-1").token)
     with pytest.raises(ForbiddenError, match="another session"):
         await guard.admit(connection(**brought), "agent", session_id="s-2")
     with pytest.raises(ForbiddenError, match="another session"):
@@ -118,21 +118,21 @@ async def test_a_token_opens_no_other_session_and_no_other_api(guard, owner, con
 
 
 async def test_a_single_use_token_is_refused_when_replayed(guard, owner, connection):
-    brought = bearer(guard.issue(owner, single_use=True))
+    brought = bearer(guard.grant(owner, single_use=True).token)
     assert await guard.admit(connection("websocket", **brought), "agent")
     with pytest.raises(UnauthorizedError, match="used before"):
         await guard.admit(connection("websocket", **brought), "agent")
 
 
 async def test_to_be_refused_does_not_use_a_token_up(guard, owner, connection):
-    brought = bearer(guard.issue(owner, single_use=True))
+    brought = bearer(guard.grant(owner, single_use=True).token)
     with pytest.raises(ForbiddenError):
         await guard.admit(connection(**brought), "chat")
     assert await guard.admit(connection(**brought), "agent")
 
 
 async def test_other_tokens_may_be_used_again(guard, owner, connection):
-    brought = bearer(guard.issue(owner))
+    brought = bearer(guard.grant(owner).token)
     for _ in range(3):
         assert await guard.admit(connection(**brought), "agent")
 
@@ -145,41 +145,41 @@ async def test_an_expired_token_is_refused(tmp_path, keys_file, connection):
     token = late.issue(owner, ttl_s=60, scopes=["agent"]).token
     with pytest.raises(UnauthorizedError, match="expired"):
         await guard.admit(connection(**bearer(token)), "agent")
-    assert await guard.admit(connection(**bearer(guard.issue(owner))), "agent")
+    assert await guard.admit(connection(**bearer(guard.grant(owner).token)), "agent")
 
 
 async def test_a_token_of_another_gateway_is_refused(guard, keys_file, connection, owner):
     other = Guard(SecuritySettings(keys_file=str(keys_file.path)))
     with pytest.raises(UnauthorizedError):
-        await other.admit(connection(**bearer(guard.issue(owner))), "agent")
+        await other.admit(connection(**bearer(guard.grant(owner).token)), "agent")
 
 
 async def test_a_token_cannot_be_exchanged_for_another(guard, owner, connection):
-    principal = await guard.admit(connection(**bearer(guard.issue(owner))), "agent")
+    principal = await guard.admit(connection(**bearer(guard.grant(owner).token)), "agent")
     with pytest.raises(ForbiddenError, match="cannot be exchanged"):
-        guard.issue(principal)
+        guard.grant(principal)
 
 
 async def test_nobody_passes_on_what_they_have_not_got(guard, owner):
     with pytest.raises(ForbiddenError, match="admin"):
-        guard.issue(owner, scopes=["agent", "admin"])
+        guard.grant(owner, scopes=["agent", "admin"])
     bound = replace(owner, session_id="s-1")
     with pytest.raises(ForbiddenError, match="one session"):
-        guard.issue(bound, session_id="s-2")
+        guard.grant(bound, session_id="s-2")
     with pytest.raises(ForbiddenError, match="one session"):
-        guard.issue(bound)
+        guard.grant(bound)
 
 
 async def test_a_token_lasts_no_longer_than_allowed(keys_file, owner):
     guard = Guard(SecuritySettings(keys_file=str(keys_file.path), token_ttl_s=20, token_max_ttl_s=120))
     for asked, given in ((None, 20), (1e9, 120), (-5, 1), (50, 50)):
-        token = guard.issue(owner, ttl_s=asked).removeprefix(PREFIX).partition("_")[2]
+        token = guard.grant(owner, ttl_s=asked).token.removeprefix(PREFIX).partition("_")[2]
         claims = jwt.decode(token, options={"verify_signature": False})
         assert claims["exp"] - claims["iat"] == given
 
 
 async def test_a_token_ends_with_the_key_behind_it(guard, owner, keys_file, connection):
-    brought = bearer(guard.issue(owner))
+    brought = bearer(guard.grant(owner).token)
     keys_file.write("# none")
     guard.reload()
     with pytest.raises(UnauthorizedError, match="no longer valid"):
@@ -187,7 +187,7 @@ async def test_a_token_ends_with_the_key_behind_it(guard, owner, keys_file, conn
 
 
 async def test_a_token_loses_what_its_key_loses(guard, owner, keys_file, connection):
-    brought = bearer(guard.issue(owner, scopes=["agent", "chat"]))
+    brought = bearer(guard.grant(owner, scopes=["agent", "chat"]).token)
     keys_file.write(keys_file.line.replace('"chat", ', ""))
     guard.reload()
     assert await guard.admit(connection(**brought), "agent")
@@ -198,7 +198,7 @@ async def test_a_token_loses_what_its_key_loses(guard, owner, keys_file, connect
 async def test_an_anonymous_token_is_worth_nothing_once_keys_are_needed(tmp_path, keys_file, connection):
     (tmp_path / "secret").write_bytes(b"x" * 32)
     open_guard = Guard(SecuritySettings(token_secret_file=str(tmp_path / "secret")))
-    token = open_guard.issue(await open_guard.admit(connection(), "agent"))
+    token = open_guard.grant(await open_guard.admit(connection(), "agent")).token
     assert await open_guard.admit(connection(**bearer(token)), "agent")
     guard = Guard(SecuritySettings(keys_file=str(keys_file.path), token_secret_file=str(tmp_path / "secret")))
     with pytest.raises(UnauthorizedError, match="no longer accepted"):
@@ -232,7 +232,7 @@ async def test_guesses_of_others_keep_nobody_out(keys_file, connection, clock, g
         SecuritySettings(keys_file=str(keys_file.path)), rates=RateSettings(auth_failures="3/minute")
     )
     owner = await guard.admit(connection(**bearer(keys_file.key)), "agent")
-    token = guard.issue(owner)
+    token = guard.grant(owner).token
     for wrong in (guess, keys_file.key + "x"):
         for _ in range(3):
             with pytest.raises(UnauthorizedError):
@@ -291,7 +291,7 @@ async def test_a_key_may_have_limits_of_its_own(keys_file, connection):
     keys_file.write(keys_file.line.replace("name", 'limits = {sessions = "1/hour"}, name', 1))
     guard = Guard(SecuritySettings(keys_file=str(keys_file.path)))
     owner = await guard.admit(connection("websocket", **bearer(keys_file.key)), "agent")
-    for credential in (keys_file.key, guard.issue(owner)):
+    for credential in (keys_file.key, guard.grant(owner).token):
         with pytest.raises(RateLimitedError):
             await guard.admit(connection("websocket", **bearer(credential)), "agent")
     assert await guard.admit(connection("http", **bearer(keys_file.key)), "agent")
@@ -354,7 +354,7 @@ async def test_wrong_signatures_count_as_guesses(keys_file, connection):
 
 async def test_every_decision_is_written_down_without_secrets(guard, keys_file, connection, audited):
     owner = await guard.admit(connection(path="/v1/x", **bearer(keys_file.key)), "agent", session_id="s-1")
-    token = guard.issue(owner, session_id="s-1")
+    token = guard.grant(owner, session_id="s-1").token
     with pytest.raises(UnauthorizedError):
         await guard.admit(connection(**bearer("parley_guess_secret")), "agent")
     admitted, issued, refused = audited()

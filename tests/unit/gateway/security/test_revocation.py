@@ -111,7 +111,7 @@ async def test_a_key_that_is_prolonged_keeps_its_connections(keys_file, connecti
 
 async def test_a_token_makes_no_further_tokens(jwt_guard, connection):
     owner = await jwt_guard.admit(connection(authorization=f"Bearer {signed(30)}"), "agent")
-    token = jwt_guard.issue(owner)
+    token = jwt_guard.grant(owner).token
     holder = await jwt_guard.admit(connection(authorization=f"Bearer {token}"), "agent")
     with pytest.raises(ForbiddenError):
         jwt_guard.grant(holder, ttl_s=1)
@@ -119,7 +119,7 @@ async def test_a_token_makes_no_further_tokens(jwt_guard, connection):
 
 async def test_tokens_end_with_the_secret_of_their_key(keys_file, key_guard, connection):
     owner = await key_guard.admit(connection(authorization=f"Bearer {keys_file.key}"), "agent")
-    token = key_guard.issue(owner)
+    token = key_guard.grant(owner).token
     scopes = ", ".join(f'"{scope}"' for scope in SCOPES)
     keys_file.write(
         f'{keys_file.id} = {{scopes = [{scopes}], sha256 = "{hash_secret(keys_file.id, "other")}"}}'
@@ -153,7 +153,7 @@ async def test_a_file_that_cannot_be_read_revokes_nothing(keys_file, key_guard, 
 
 async def test_what_a_jwt_has_opened_stays_for_a_while(jwt_guard, connection, clock):
     owner = await jwt_guard.admit(connection(authorization=f"Bearer {signed(30)}"), "agent")
-    token = jwt_guard.issue(owner)
+    token = jwt_guard.grant(owner).token
     holder = await jwt_guard.admit(connection(authorization=f"Bearer {token}"), "agent")
     clock.advance(129)
     for principal in (owner, holder):

@@ -165,7 +165,7 @@ def _created(
 ) -> SessionCreated:
     wait_s = gateway.settings.sessions.connect_s
     try:
-        token = gateway.guard.issue(principal, ttl_s=wait_s, session_id=session.id, scopes=["agent"])
+        token = gateway.guard.grant(principal, ttl_s=wait_s, session_id=session.id, scopes=["agent"]).token
     except ForbiddenError:
         token = None  # a token cannot issue another one
     base = gateway.settings.listen.public_url or str(request.base_url)
