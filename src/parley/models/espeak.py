@@ -23,7 +23,7 @@ class EspeakSettings(msgspec.Struct, frozen=True):
     buffer_ms: Annotated[int, msgspec.Meta(ge=10)] = 60
     """Audio of one response."""
     max_requests: Positive = 64
-    """Requests that wait before more are refused."""
+    """Requests open at once before more are refused."""
 
 
 class EspeakModel(SpeechModel):

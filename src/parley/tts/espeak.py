@@ -1,31 +1,19 @@
-"""Speech from espeak-ng: requests wait in a bounded queue for the one thread that may synthesize."""
+"""Speech from espeak-ng, in the one thread that may call it."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-import queue
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import (
-    InvalidMessageError,
-    OverloadedError,
-    ParleyError,
-    ShuttingDownError,
-    UnsupportedLanguageError,
-    UnsupportedVoiceError,
-)
+from parley.errors import ParleyError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.languages import find_language, primary_language
-from parley.logs import log_ids
-from parley.runtime.admission import EarlyAborts
-from parley.tts.espeak_library import EspeakLibrary, WordEvent
+from parley.tts.espeak_library import EspeakLibrary, OnAudio, WordEvent
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
-from parley.tts.requests import SpeechSink, check_request, kept_free
+from parley.tts.queue import Send, SpeechQueue
 from parley.tts.text import WordMarker, is_speakable, plain_text, with_minus
 from parley.tts.voice_routing import KnownVoice
 
@@ -58,10 +46,7 @@ KNOWN_VOICES = tuple(
 _PAUSES_MS = {".": 300, "!": 300, "?": 300, "…": 300, ":": 200, ";": 200, ",": 150}
 _CHUNK_MS = 180
 """Audio per chunk after the first, which is one buffer: fewer messages cost less."""
-_AT_LAST = 2
-"""After calls (0) and the background (1)."""
 _CLOSING = "\"')]}»”\u2019"
-_log = logging.getLogger(__name__)
 
 
 def voice_file(voice: str | None, language: str) -> str:
@@ -80,168 +65,111 @@ def voice_file(voice: str | None, language: str) -> str:
     return _FILES[found] + variant
 
 
-@dataclass(frozen=True)
-class _Job:
-    request: SpeakRequest
-    sink: SpeechSink
-    stop: threading.Event = field(default_factory=threading.Event)
-
-
-class EspeakSynthesizer:
+class EspeakSynthesizer(SpeechQueue):
     """Speaks requests one after the other; each takes about a hundredth of its audio's length.
 
-    Requests of calls are before those of the background. ``submit`` and ``abort`` must come from one
-    thread. At most ``max_requests`` wait.
+    The library belongs to it from now on.
     """
 
     def __init__(self, library: EspeakLibrary, *, max_requests: int = 64) -> None:
-        self._library = library
-        self._voice = ""
-        self._max_requests = max_requests
-        self._numbers = itertools.count()
-        # Whether it is of the background, a number that keeps the order, and the request; None: no more.
-        self._waiting: queue.PriorityQueue[tuple[int, int, _Job | None]] = queue.PriorityQueue()
-        self._lock = threading.Lock()
-        self._jobs: dict[str, _Job] = {}  # waiting and running, by id; guarded by the lock
-        self._closed = False
-        self._early_aborts = EarlyAborts()
-        self._thread = threading.Thread(target=self._run, name="espeak", daemon=True)
-        self._thread.start()
-
-    def submit(self, request: SpeakRequest, sink: SpeechSink) -> None:
-        """Queue a request; everything that happens from now on goes to its sink."""
-        try:
-            self._admit(request, sink)
-        except ParleyError as error:
-            sink.fail(error)
-
-    def abort(self, request_id: str) -> None:
-        """Stop a request within one buffer: running, waiting, or still on its way here."""
-        with self._lock:
-            job = self._jobs.get(request_id)
-        if job is None:
-            self._early_aborts.add(request_id)
-        else:
-            job.stop.set()
+        self._library = _Library(library)
+        super().__init__(self._make_utterance, name="espeak", max_requests=max_requests)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Fail the requests that wait or run, and free the library."""
-        with self._lock:
-            self._closed = True
-            jobs = tuple(self._jobs.values())
-        for job in jobs:
-            job.stop.set()
-            job.sink.fail(ShuttingDownError("the model is being unloaded"))
-        self._waiting.put((_AT_LAST, 0, None))
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            _log.error("the synthesis thread did not stop within %g s", timeout_s)
-        else:
+        """Fail all requests, stop the thread, and free the library."""
+        super().close(timeout_s)
+        if self.ended:
             self._library.close()
 
-    def _admit(self, request: SpeakRequest, sink: SpeechSink) -> None:
-        request_id = request.request_id
-        check_request(request)
-        voice_file(request.voice, request.language)
-        if self._early_aborts.take(request_id):
-            sink.finish()
-            return
-        job = _Job(request, sink)
-        with self._lock:
-            if self._closed:
-                raise ShuttingDownError("the model is being unloaded")
-            if request_id in self._jobs:
-                raise InvalidMessageError(f"request id {request_id!r} is in use")
-            waiting = self._waiting.qsize()
-            if waiting + kept_free(request, self._max_requests) >= self._max_requests:
-                raise OverloadedError(f"{waiting} requests are waiting already")
-            self._jobs[request_id] = job
-            self._waiting.put((request.background, next(self._numbers), job))
+    def _make_utterance(self, request: SpeakRequest) -> _Utterance:
+        return _Utterance(request, voice_file(request.voice, request.language), self._library)
 
-    def _run(self) -> None:
-        while (job := self._waiting.get()[2]) is not None:
-            with log_ids(request=job.request.request_id):
-                try:
-                    self._answer(job)
-                except Exception:  # noqa: BLE001 - logged
-                    # The one thread goes on: the requests that wait have nothing to do with this one.
-                    _log.exception("speech request %s could not be ended", job.request.request_id)
-                finally:
-                    with self._lock:
-                        del self._jobs[job.request.request_id]
 
-    def _answer(self, job: _Job) -> None:
-        try:
-            if not job.stop.is_set():
-                job.sink.on_begun()
-                self._speak(job)
-            job.sink.finish()
-        except ParleyError as error:
-            job.sink.fail(error)
-        except Exception as error:  # noqa: BLE001 - answered and logged
-            _log.exception("speech request %s failed", job.request.request_id)
-            job.sink.fail(ParleyError(f"{type(error).__name__}: {error}"))
+class _Library:
+    """espeak-ng with the voice that was chosen last."""
 
-    def _speak(self, job: _Job) -> None:
-        text = plain_text(job.request.text)
-        if not is_speakable(text):
-            return
-        voice = voice_file(job.request.voice, job.request.language)
+    def __init__(self, library: EspeakLibrary) -> None:
+        self._library = library
+        self._voice = ""
+        self.sample_rate = library.sample_rate
+        self.close = library.close
+
+    def speak(self, text: str, voice: str, on_audio: OnAudio) -> None:
+        """Speak a text; ``on_audio`` as in :meth:`parley.tts.espeak_library.EspeakLibrary.speak`."""
         if voice != self._voice:
             if not self._library.set_voice(voice):
                 raise ParleyError(f"espeak-ng has no voice {voice}")
             self._voice = voice
-        spoken, places = with_minus(text, primary_language(job.request.language))
-        utterance = _Utterance(job, text, places, self._library.sample_rate)
-        self._library.speak(spoken, utterance.add)
-        if not job.stop.is_set():
-            utterance.end()
+        self._library.speak(text, on_audio)
 
 
 class _Utterance:
-    """Cuts the audio of one request into chunks.
+    """Cuts the audio of one request into chunks."""
 
-    ``places``: for each character that is spoken, its index in ``text``.
-    """
-
-    def __init__(self, job: _Job, text: str, places: Sequence[int], sample_rate: int) -> None:
-        self._places = places
-        self._job = job
-        self._text = text
-        self._rate = sample_rate
-        self._marker = WordMarker(text)
+    def __init__(self, request: SpeakRequest, voice: str, library: _Library) -> None:
+        self._language = request.language
+        self._voice = voice
+        self._library = library
+        self._text = plain_text(request.text)
+        self._places: Sequence[int] = ()
+        """For each character that is spoken, its index in the text."""
+        self._rate = library.sample_rate
+        self._marker = WordMarker(self._text)
         self._offset = 0
         self._audio: list[NDArray[np.int16]] = []  # of the chunk that is being filled
         self._marks: list[WordMark] = []
         self._wanted = 1  # samples; the first buffer goes out at once
+        self._stop = threading.Event()
 
-    def add(self, audio: NDArray[np.int16], words: list[WordEvent]) -> bool:
+    @property
+    def made_s(self) -> float:
+        """See :class:`parley.tts.queue.Speech`."""
+        return self._offset / self._rate
+
+    @property
+    def stopped(self) -> bool:
+        """See :class:`parley.tts.queue.Speech`."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """See :class:`parley.tts.queue.Speech`."""
+        self._stop.set()
+
+    def advance(self, send: Send) -> bool:
+        """Speak the whole text."""
+        if is_speakable(self._text):
+            spoken, self._places = with_minus(self._text, primary_language(self._language))
+            self._library.speak(spoken, self._voice, partial(self._add, send))
+            if not self.stopped:
+                self._end(send)
+        return True
+
+    def _add(self, send: Send, audio: NDArray[np.int16], words: list[WordEvent]) -> bool:
         """Append a buffer; False: the request was aborted."""
-        if self._job.stop.is_set():
+        if self.stopped:
             return False
         for word in words:
             if word.position < len(self._places):
                 self._marks += self._marker.marks_at(self._places[word.position], word.at_sample)
         self._audio.append(audio)
         if sum(map(len, self._audio)) >= self._wanted:
-            self._send()
+            self._send(send)
             self._wanted = self._rate * _CHUNK_MS // 1000
-        return not self._job.stop.is_set()
+        return not self.stopped
 
-    def end(self) -> None:
+    def _end(self, send: Send) -> None:
         """Append the pause after the text, and the marks that are still due."""
         self._marks += self._marker.remaining_marks()
         self._audio.append(np.zeros(self._rate * pause_after(self._text) // 1000, np.int16))
         if self._marks or any(map(len, self._audio)):
-            self._send()
+            self._send(send)
 
-    def _send(self) -> None:
+    def _send(self, send: Send) -> None:
         audio = np.concatenate(self._audio)
         chunk = SpeechChunk(sample_rate=self._rate, offset=self._offset, words=self._marks)
         self._offset += len(audio)
         self._audio, self._marks = [], []
-        if not self._job.sink.send(chunk, audio):
-            self._job.stop.set()
+        send(chunk, audio)
 
 
 def pause_after(text: str) -> int:

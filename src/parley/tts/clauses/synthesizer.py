@@ -1,35 +1,23 @@
-"""Requests that share one network, and the thread that makes their audio."""
+"""The speech of requests that share one network for clauses."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.audio.pcm import Resampler
-from parley.errors import (
-    InvalidMessageError,
-    OverloadedError,
-    ParleyError,
-    ShuttingDownError,
-    UnsupportedSampleRateError,
-)
-from parley.logs import log_ids
-from parley.runtime.admission import EarlyAborts
+from parley.errors import InvalidMessageError, UnsupportedSampleRateError
 from parley.runtime.onnx import Stop, StoppedError
 from parley.tts.clauses.network import ClauseNetwork, ClauseSound, pause_samples
 from parley.tts.clauses.splitting import split_clauses
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
 from parley.tts.normalization.normalizer import parts_of
-from parley.tts.requests import SpeechSink, check_request, kept_free
+from parley.tts.queue import Send, SpeechQueue
 from parley.tts.text import WordMarker, is_speakable
 
 _CHUNK_S = 1.0
@@ -38,7 +26,6 @@ _NOTHING = np.zeros(0, np.int16)
 
 _SEEDS = 2**31
 _LOWEST_RATE, _HIGHEST_RATE = 8_000, 48_000
-_log = logging.getLogger(__name__)
 
 
 class ClauseUtterance:
@@ -59,6 +46,7 @@ class ClauseUtterance:
         self._sent = 0  # samples at the rate of the chunks
         self._due: list[WordMark] = []  # of samples that have not been sent
         self._under_way: WordMark | None = None
+        self._stop = Stop()
 
     @property
     def complete(self) -> bool:
@@ -70,13 +58,28 @@ class ClauseUtterance:
         """Length of the audio so far."""
         return self._made / self._network.sample_rate
 
-    def make_piece(self, stop: Stop) -> Iterator[tuple[SpeechChunk, NDArray[np.int16]]]:
-        """The audio that follows, in chunks; not to be called when it is complete.
+    @property
+    def stopped(self) -> bool:
+        """See :class:`parley.tts.queue.Speech`."""
+        return self._stop.requested
+
+    def stop(self) -> None:
+        """See :class:`parley.tts.queue.Speech`."""
+        self._stop.request()
+
+    def advance(self, send: Send) -> bool:
+        """Make what follows, and send it in chunks; not to be called when all of the text was spoken.
 
         Raises:
-            StoppedError: the request was stopped.
             InferenceError: the network failed, or its output is not speech.
         """
+        try:
+            return not all(send(*piece) for piece in self._make_piece(self._stop)) or self.complete
+        except StoppedError:
+            return True
+
+    def _make_piece(self, stop: Stop) -> Iterator[tuple[SpeechChunk, NDArray[np.int16]]]:
+        """The audio that follows, in chunks."""
         while not self._clauses and self._unpronounced:
             self._pronounce(self._unpronounced.popleft())
         audio = self._make(self._clauses[0], stop) if self._clauses else _NOTHING
@@ -145,144 +148,18 @@ class ClauseUtterance:
         return first.start_char, marks[-1].end_char
 
 
-@dataclass(eq=False)
-class _Job:
-    request: SpeakRequest
-    sink: SpeechSink
-    utterance: ClauseUtterance
-    due: float
-    """When the audio that was sent has been played (monotonic clock)."""
-    stop: Stop = field(default_factory=Stop)
-    begun: bool = False
-
-
-class ClauseSynthesizer:
-    """Speaks requests concurrently, a piece at a time: first the one whose audio runs out first.
-
-    Requests of calls are before those of the background.
-
-    ``submit`` and ``abort`` must come from one thread. At most ``max_requests`` are open. The network
-    belongs to the thread of this object from now on.
-    """
+class ClauseSynthesizer(SpeechQueue):
+    """Speaks requests concurrently, a piece at a time. The network belongs to its thread from now on."""
 
     def __init__(self, network: ClauseNetwork, *, name: str, max_requests: int = 64) -> None:
         self._network = network
-        self._max_requests = max_requests
-        self._changed = threading.Condition()
-        self._jobs: dict[str, _Job] = {}  # by id; guarded by the condition's lock
-        self._running: _Job | None = None
-        self._closed = False
-        self._early_aborts = EarlyAborts()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        super().__init__(self._make_utterance, name=name, max_requests=max_requests)
 
-    def submit(self, request: SpeakRequest, sink: SpeechSink) -> None:
-        """Begin a request; everything that happens from now on goes to its sink."""
-        try:
-            self._admit(request, sink)
-        except ParleyError as error:
-            sink.fail(error)
-
-    def abort(self, request_id: str) -> None:
-        """Stop a request at once: while a piece is made, waiting, or before it has arrived."""
-        with self._changed:
-            job = self._jobs.get(request_id)
-            is_waiting = job is not None and job is not self._running
-            if is_waiting:
-                del self._jobs[request_id]
-        if job is None:
-            self._early_aborts.add(request_id)
-            return
-        job.stop.request()
-        if is_waiting:
-            job.sink.finish()
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Fail all requests and stop the thread."""
-        with self._changed:
-            self._closed = True
-            jobs = tuple(self._jobs.values())
-            self._changed.notify_all()
-        for job in jobs:
-            job.stop.request()
-            job.sink.fail(ShuttingDownError("the model is being unloaded"))
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            _log.error("the synthesis thread did not stop within %g s", timeout_s)
-
-    def _admit(self, request: SpeakRequest, sink: SpeechSink) -> None:
-        check_request(request)
+    def _make_utterance(self, request: SpeakRequest) -> ClauseUtterance:
         rate = request.sample_rate
         if rate is not None and not _LOWEST_RATE <= rate <= _HIGHEST_RATE:
             raise UnsupportedSampleRateError(f"{rate} Hz; possible are {_LOWEST_RATE} to {_HIGHEST_RATE}")
         if request.seed is not None and not 0 <= request.seed < _SEEDS:
             raise InvalidMessageError(f"seed {request.seed} is not between 0 and {_SEEDS - 1}")
         self._network.check(request.voice, request.language)
-        if self._early_aborts.take(request.request_id):
-            sink.finish()
-            return
-        job = _Job(request, sink, ClauseUtterance(request, self._network), time.monotonic())
-        with self._changed:
-            if self._closed:
-                raise ShuttingDownError("the model is being unloaded")
-            if request.request_id in self._jobs:
-                raise InvalidMessageError(f"request id {request.request_id!r} is in use")
-            if len(self._jobs) + kept_free(request, self._max_requests) >= self._max_requests:
-                raise OverloadedError(f"{len(self._jobs)} requests are open already")
-            self._jobs[request.request_id] = job
-            self._changed.notify_all()
-
-    # --- in the thread ------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while (job := self._next()) is not None:
-            with log_ids(request=job.request.request_id):
-                try:
-                    is_over = self._advance(job)
-                except Exception:  # noqa: BLE001 - logged
-                    # The one thread goes on: the other requests have nothing to do with this one.
-                    _log.exception("speech request %s could not be ended", job.request.request_id)
-                    is_over = True
-            with self._changed:
-                self._running = None
-                if is_over:
-                    del self._jobs[job.request.request_id]
-
-    def _next(self) -> _Job | None:
-        """The request whose audio runs out first, of a call if there is one."""
-        with self._changed:
-            while not self._jobs and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                return None
-            self._running = min(self._jobs.values(), key=lambda job: (job.request.background, job.due))
-            return self._running
-
-    def _advance(self, job: _Job) -> bool:
-        """Make the next piece of a request and send it; returns whether the request is over."""
-        made_s = job.utterance.made_s
-        if not job.sink.wanted:
-            job.stop.request()
-        if not job.begun:
-            job.begun = True
-            job.sink.on_begun()
-        try:
-            for chunk, audio in job.utterance.make_piece(job.stop):
-                if job.stop.requested or not job.sink.send(chunk, audio):
-                    job.stop.request()
-                    break
-        except StoppedError:
-            pass
-        except ParleyError as error:
-            job.sink.fail(error)
-            return True
-        except Exception as error:  # noqa: BLE001 - answered and logged
-            _log.exception("speech request %s failed", job.request.request_id)
-            job.sink.fail(ParleyError(f"{type(error).__name__}: {error}"))
-            return True
-        if job.stop.requested or job.utterance.complete:
-            job.sink.finish()
-            return True
-        # A late piece is played at once.
-        job.due = max(job.due, time.monotonic()) + job.utterance.made_s - made_s
-        return False
+        return ClauseUtterance(request, self._network)
