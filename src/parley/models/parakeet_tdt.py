@@ -31,7 +31,7 @@ class ParakeetSettings(msgspec.Struct, frozen=True):
     reason is known."""
 
 
-class ParakeetRecognizer(RecognitionModel):
+class ParakeetModel(RecognitionModel):
     """What ``model.py`` of ``parakeet_tdt`` runs.
 
     Parameters of the model: :class:`ParakeetSettings`, and those of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +16,8 @@ from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
-from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, TtsRequest
+from parley.tts.messages import AbortSpeech, SpeechChunk, TtsRequest
+from parley.tts.queue import SpeechQueue
 
 _requests: msgspec.json.Decoder[TtsRequest] = msgspec.json.Decoder(TtsRequest)
 
@@ -59,22 +60,6 @@ class TritonSink:
         self._responder.fail(error)
 
 
-class Speaking(Protocol):
-    """The synthesizer behind a model."""
-
-    def submit(self, request: SpeakRequest, sink: TritonSink) -> None:
-        """Speak a text; audio, the end and errors go to the sink."""
-        ...
-
-    def abort(self, request_id: str) -> None:
-        """Stop a request at once."""
-        ...
-
-    def close(self) -> None:
-        """End all requests."""
-        ...
-
-
 class SpeechModel:
     """What ``model.py`` of such a synthesizer runs.
 
@@ -89,7 +74,7 @@ class SpeechModel:
         self,
         pb_utils: Any,
         parameters: Parameters,
-        synthesizer: Speaking,
+        synthesizer: SpeechQueue,
         *,
         check_every: int = 1,
         families: Sequence[Family] = (),

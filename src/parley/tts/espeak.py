@@ -123,16 +123,16 @@ class _Utterance:
 
     @property
     def made_s(self) -> float:
-        """See :class:`parley.tts.queue.Speech`."""
+        """See :class:`parley.tts.queue.PiecewiseSpeech`."""
         return self._offset / self._rate
 
     @property
     def stopped(self) -> bool:
-        """See :class:`parley.tts.queue.Speech`."""
+        """See :class:`parley.tts.queue.PiecewiseSpeech`."""
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """See :class:`parley.tts.queue.Speech`."""
+        """See :class:`parley.tts.queue.PiecewiseSpeech`."""
         self._stop.set()
 
     def advance(self, send: Send) -> bool:

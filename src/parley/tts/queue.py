@@ -23,7 +23,7 @@ Send: TypeAlias = Callable[[SpeechChunk, NDArray[np.int16]], bool]
 _log = logging.getLogger(__name__)
 
 
-class Speech(Protocol):
+class PiecewiseSpeech(Protocol):
     """The audio of one request, made piece by piece in the thread of the queue."""
 
     @property
@@ -53,7 +53,7 @@ class Speech(Protocol):
 class _Job:
     request: SpeakRequest
     sink: SpeechSink
-    speech: Speech
+    speech: PiecewiseSpeech
     due: float
     """When the audio that was sent has been played (monotonic clock)."""
     begun: bool = False
@@ -75,7 +75,9 @@ class SpeechQueue:
         max_requests: open at most.
     """
 
-    def __init__(self, begin: Callable[[SpeakRequest], Speech], *, name: str, max_requests: int) -> None:
+    def __init__(
+        self, begin: Callable[[SpeakRequest], PiecewiseSpeech], *, name: str, max_requests: int
+    ) -> None:
         self._begin = begin
         self._max_requests = max_requests
         self._changed = threading.Condition()

@@ -60,11 +60,11 @@ class ClauseUtterance:
 
     @property
     def stopped(self) -> bool:
-        """See :class:`parley.tts.queue.Speech`."""
+        """See :class:`parley.tts.queue.PiecewiseSpeech`."""
         return self._stop.requested
 
     def stop(self) -> None:
-        """See :class:`parley.tts.queue.Speech`."""
+        """See :class:`parley.tts.queue.PiecewiseSpeech`."""
         self._stop.request()
 
     def advance(self, send: Send) -> bool:
