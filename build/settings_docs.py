@@ -18,6 +18,7 @@ from parley.agent.config import AgentConfig
 from parley.llm.startup import EngineSettings
 from parley.models.espeak import EspeakSettings
 from parley.models.kokoro import KokoroSettings
+from parley.models.nemotron_streaming import StreamingSettings
 from parley.models.parakeet_tdt import ParakeetSettings
 from parley.models.parakeet_transcribe import RecordingSettings, TranscriptionSettings
 from parley.models.piper import PiperSettings
@@ -44,7 +45,7 @@ _STRUCTS: Mapping[str, Sequence[type[msgspec.Struct]]] = {
     "moonshine_transcribe": _RECORDINGS,
     "whisper_transcribe": _RECORDINGS,
     "sherpa_onnx_transcribe": _RECORDINGS,
-    "nemotron_streaming": (RecognitionSettings, OnnxSettings, ClientSettings),
+    "nemotron_streaming": (RecognitionSettings, StreamingSettings, OnnxSettings, ClientSettings),
     "parakeet_tdt": (RecognitionSettings, ParakeetSettings),
     "parakeet_transcribe": (TranscriptionSettings, RecordingSettings),
     "parakeet_features": (RecordingSettings,),

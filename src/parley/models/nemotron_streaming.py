@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +34,7 @@ from parley.models.parakeet_decoder import beam_size
 from parley.models.recognition import RecognitionModel, RecognitionSettings, open_detector, read_languages
 from parley.runtime.extensions import find_extensions
 from parley.runtime.onnx import open_configured
-from parley.runtime.parameters import Parameters
+from parley.runtime.parameters import Natural, NonNegative, Parameters, Positive
 from parley.runtime.weights import resolve_weights
 from parley.triton.model_client import make_model_client
 from parley.triton.request_loop import LoopThread
@@ -167,27 +168,41 @@ def _open_onnx(
 _ENGINES: Mapping[str, EngineOpener] = {"onnx": _open_onnx, **find_extensions("streaming_engines")}
 
 
+class StreamingSettings(msgspec.Struct, frozen=True):
+    """Settings of ``nemotron_streaming``."""
+
+    default_lookahead_ms: Natural | None = None
+    """For clients that do not choose; one of ``lookaheads_ms``. Not set: the shortest."""
+    slots: Positive | None = None
+    """Utterances of one step. Not set: twice ``max_sessions``, because one that ends and the next one of its
+    stream may come together."""
+    preroll_ms: Natural = StreamingLimits.preroll_ms
+    """Audio before the onset that is recognised too."""
+    max_utterance_ms: Annotated[int, msgspec.Meta(ge=1_000)] = StreamingLimits.max_utterance_ms
+    """Speech without a pause is ended after this time."""
+    finals: str = _OWN
+    """``own``, or the model that transcribes every utterance anew at its end."""
+    fallback: str = ""
+    """Model for the utterances that this one fails at; without it such a piece of audio is refused."""
+    finals_early_ms: Natural = StreamingLimits.early_ms
+    """Silence after which the final text is begun; 0: at the end of the utterance."""
+    finals_deadline_ms: Positive = 2_000
+    """After this time the text of another model is no longer awaited."""
+    finals_rest_ms: Natural = 10_000
+    """Time without requests to a model that was late."""
+    finals_wait_ms: NonNegative = StreamingLimits.patience_s * 1000
+    """How long a step waits for the text of another model, which holds up all streams. A later one comes with
+    a later piece of audio."""
+
+
 class StreamingModel:
     """A cache-aware recogniser in this process; other transcripts by other models.
 
-    Parameters of the model, besides those of :class:`parley.models.recognition.RecognitionModel`:
+    Parameters of the model, besides :class:`StreamingSettings` and those of
+    :class:`parley.models.recognition.RecognitionModel`. Of ``languages`` (those that are served) a model with
+    language prompts needs a prompt for each:
         ``lookaheads_ms``: what clients may choose, such as ``80,160``; each is a network in memory.
-        ``default_lookahead_ms``: for clients that do not choose.
         ``decoding``, ``beam_size``: ``greedy``, or ``beam`` with this number of hypotheses.
-        ``slots``: utterances of one step (default: twice ``max_sessions``, because
-            one that ends and the next one of its stream may come together).
-        ``preroll_ms``: audio before the onset that is recognised too.
-        ``max_utterance_ms``: speech without a pause is ended after this time.
-        ``finals_early_ms``: silence after which the final text is begun; 0: at the end of the utterance.
-        ``finals``: ``own``, or the model that transcribes every utterance anew at its end.
-        ``fallback``: model for the utterances that this one fails at; without it such a piece of
-            audio is refused.
-        ``finals_deadline_ms``: after this time the text of another model is no longer awaited.
-        ``finals_rest_ms``: time without requests to a model that was late.
-        ``finals_wait_ms``: how long a step waits for it, which holds up all streams; after that it
-            comes with a later piece of audio.
-        ``languages``: those that are served (:func:`parley.models.recognition.read_languages`); of a model
-            with language prompts each needs one.
         ``engine``: ``onnx``, or ``torch`` with features, caches and greedy decoding on the device.
         ``device``, ``threads``: where the networks run.
         ``precision``: of torch's encoder; see :func:`parley_torch.models.recognizers.device_settings`.
@@ -200,12 +215,12 @@ class StreamingModel:
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         open_engine = _ENGINES[parameters.choice("engine", "onnx", tuple(_ENGINES))]
-        defaults = StreamingLimits()
+        settings = parameters.read(StreamingSettings)
         limits = StreamingLimits(
-            preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
-            max_utterance_ms=parameters.integer("max_utterance_ms", defaults.max_utterance_ms, minimum=1_000),
-            early_ms=parameters.integer("finals_early_ms", defaults.early_ms, minimum=0),
-            patience_s=parameters.number("finals_wait_ms", defaults.patience_s * 1000) / 1000,
+            preroll_ms=settings.preroll_ms,
+            max_utterance_ms=settings.max_utterance_ms,
+            early_ms=settings.finals_early_ms,
+            patience_s=settings.finals_wait_ms / 1000,
         )
         look_aheads = streaming_checkpoint.read_look_aheads(parameters)
         sessions = parameters.read(RecognitionSettings)
@@ -214,17 +229,19 @@ class StreamingModel:
             parameters,
             parameters.device_id,
             look_aheads_ms=look_aheads,
-            slots=parameters.integer("slots", 2 * sessions.max_sessions, minimum=1),
+            slots=settings.slots or 2 * sessions.max_sessions,
             audio=longest_ms * PER_MS,
         )
         chunks = engine.chunks
-        default_ms = parameters.integer("default_lookahead_ms", look_aheads[0])
+        default_ms = settings.default_lookahead_ms
+        if default_ms is None:
+            default_ms = look_aheads[0]
         if default_ms not in chunks:
             raise ModelLoadingError(
                 f"default_lookahead_ms of model {parameters.model} is {default_ms}; "
                 f"lookaheads_ms has {', '.join(map(str, chunks))}"
             )
-        policy = _policy(parameters)
+        policy = _policy(parameters.model, settings)
         self._transcribers = RemoteTranscribers(
             make_model_client(pb_utils, parameters), timeout_s=policy.deadline_s
         )
@@ -274,14 +291,13 @@ def check_languages(parameters: Parameters, checkpoint: Checkpoint) -> None:
             )
 
 
-def _policy(parameters: Parameters) -> FinalTranscriptPolicy:
-    finals = parameters.text("finals", _OWN)
+def _policy(own: str, settings: StreamingSettings) -> FinalTranscriptPolicy:
     return FinalTranscriptPolicy(
-        own=parameters.model,
-        finals="" if finals == _OWN else finals,
-        fallback=parameters.text("fallback", ""),
-        deadline_s=parameters.integer("finals_deadline_ms", 2_000, minimum=1) / 1000,
-        rest_s=parameters.integer("finals_rest_ms", 10_000) / 1000,
+        own=own,
+        finals="" if settings.finals == _OWN else settings.finals,
+        fallback=settings.fallback,
+        deadline_s=settings.finals_deadline_ms / 1000,
+        rest_s=settings.finals_rest_ms / 1000,
     )
 
 
