@@ -213,7 +213,7 @@ def _sources(repository: Path) -> Iterator[str]:
 
 
 def _read_names(source: str) -> Iterator[str]:
-    """Names that code passes to :class:`Parameters`, or together with it."""
+    """Names that code passes to :class:`Parameters`, or together with it, and those of settings structs."""
     if "arameters" not in source:
         return
     try:
@@ -221,6 +221,8 @@ def _read_names(source: str) -> Iterator[str]:
     except SyntaxError:  # the model reports it when it loads
         return
     for call in ast.walk(tree):
+        if isinstance(call, ast.ClassDef):
+            yield from _setting_names(call)
         if not isinstance(call, ast.Call):
             continue
         is_reader = isinstance(call.func, ast.Attribute) and call.func.attr in _READERS
@@ -229,6 +231,18 @@ def _read_names(source: str) -> Iterator[str]:
                 name = value.value if isinstance(value, ast.Constant) else None
                 if isinstance(name, str) and _NAME.fullmatch(name):
                     yield name
+
+
+def _setting_names(owner: ast.ClassDef) -> Iterator[str]:
+    """The settings that are fields of a struct, by their own names and those that ``rename`` gives them."""
+    if not any(isinstance(base, ast.Attribute) and base.attr == "Struct" for base in owner.bases):
+        return
+    for field in owner.body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            yield field.target.id
+    for keyword in owner.keywords:
+        if isinstance(keyword.value, ast.Dict):
+            yield from (str(name.value) for name in keyword.value.values if isinstance(name, ast.Constant))
 
 
 def _is_parameters(value: ast.expr) -> bool:

@@ -167,9 +167,9 @@ async def test_closing_stops_it():
     assert len(call.writer.asked) == 1
 
 
-@pytest.mark.parametrize(("values", "wanted"), [({}, False), ({"history": "summarise"}, True)])
-def test_summaries_are_a_setting(values, wanted):
+@pytest.mark.parametrize(("values", "history"), [({}, "drop"), ({"history": "summarise"}, "summarise")])
+def test_summaries_are_a_setting(values, history):
     parameters = Parameters("voice_agent", values, environment={})
-    assert AgentConfig.from_parameters(parameters).summaries is wanted
+    assert AgentConfig.from_parameters(parameters).history == history
     with pytest.raises(ModelLoadingError):
         AgentConfig.from_parameters(Parameters("voice_agent", {"history": "perhaps"}, environment={}))
