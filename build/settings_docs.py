@@ -64,9 +64,9 @@ _VOICES = ("models/voice_enrollment.py", "tts/voices/store.py")
 _MORE: Mapping[str, Sequence[str]] = {
     "piper": ("tts/english/pronouncer.py",),
     "kokoro": ("tts/english/pronouncer.py",),
-    "nemotron_streaming": ("models/torch_device.py",),
-    "parakeet_encoder": ("models/torch_device.py",),
-    "parakeet_decoder": ("models/torch_device.py",),
+    "nemotron_streaming": ("models/recognizers.py",),
+    "parakeet_encoder": ("models/recognizers.py",),
+    "parakeet_decoder": ("models/recognizers.py",),
     "chatterbox": ("tts/chatterbox/limits.py", "tts/voices/store.py"),
     "voice_enrollment": _VOICES,
     "voice_reference": _VOICES[:1],
