@@ -160,7 +160,7 @@ class AudioDeviceError(ClientError):
 
 
 class TraceFileError(ClientError):
-    """A file with traces or events cannot be read or written."""
+    """A file with traces or events, or a server of traces, cannot be read or written."""
 
     code = "trace_file"
 

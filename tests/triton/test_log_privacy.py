@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 import tritonclient.grpc as triton
+from collector import collecting
 from gateway_caller import TOOLS, ask_for_the_weather, call
 from leftovers import ANY_PORTS
 
 from parley.inference import make_engine_name, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley_client.waterfall.receiver import TraceReceiver
 from parley_client.waterfall.traces import read_trace
 from parley_gateway.logs import log_to_stderr
 from parley_gateway.serving import running
@@ -42,7 +42,6 @@ OPTIONAL = {
     "e2e_ms": float,
     "exception": str,
 }
-TRACED_S = 20.0
 
 
 async def hold_conversation(url):
@@ -116,9 +115,9 @@ def refuse_by_a_model(server, request_id):
 async def logged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("logged")
     traces, of_gateway = folder / "traces.jsonl", io.StringIO()
-    with pytest.MonkeyPatch.context() as environment, TraceReceiver(0, traces) as receiver:
+    with pytest.MonkeyPatch.context() as environment, collecting() as collector:
         environment.setenv("PARLEY_LOG_FORMAT", "json")
-        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
         with EmbeddedServer(ServerOptions(state_dir=folder / "state", **ANY_PORTS)) as server:
             # Libraries print while models load.
@@ -128,12 +127,9 @@ async def logged(tmp_path_factory):
                 async with running(settings) as gateway:
                     await hold_conversation(gateway.url)
             refuse_by_a_model(server, make_engine_name("call-7"))
-            names = set()
-            while not {"call", "gateway call"} <= names:
-                spans = receiver.take(TRACED_S)
-                assert spans, names
-                names |= {span.name for span in spans}
+            await collector.until(lambda: not collector.missing(("call", "gateway call")))
             lines = server.log_path.read_text().splitlines()[before:]
+    collector.write(traces)
     yield Logged(
         [json.loads(line) for line in lines if not OF_TRITON.match(line)],
         # The audit log has a form of its own.

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 import pytest_asyncio
+from collector import collecting
 from gateway_caller import TOOLS, ask_for_the_weather, call, interrupt_a_story
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from parley.launcher.options import ServerOptions
 from parley.launcher.server import EmbeddedServer
@@ -19,7 +14,6 @@ from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-DEADLINE_S = 30
 OF_MODELS = {
     "generate qwen3": "chat qwen3",
     "speak espeak": "tts",
@@ -30,63 +24,10 @@ OF_MODELS = {
 BEFORE_THE_END = ("call", "gateway call", *OF_MODELS)
 
 
-class Collector:
-    """Spans by name, with the service that sent them."""
-
-    def __init__(self, address):
-        self.url = f"http://{address[0]}:{address[1]}"
-        self.spans = []
-        self.changed = threading.Condition()
-
-    def receive(self, body):
-        request = ExportTraceServiceRequest.FromString(body)
-        with self.changed:
-            for resource in request.resource_spans:
-                names = {each.key: each.value.string_value for each in resource.resource.attributes}
-                for scope in resource.scope_spans:
-                    self.spans += [(names["service.name"], span) for span in scope.spans]
-            self.changed.notify_all()
-
-    def named(self, name):
-        return [span for _, span in self.spans if span.name == name]
-
-    def missing(self, names):
-        return [name for name in names if not self.named(name)]
-
-    def orphans(self):
-        """Spans whose parent has not come yet, but for that of the caller."""
-        known = {PARENT.split("-")[2], *(span.span_id.hex() for _, span in self.spans)}
-        return [span for _, span in self.spans if span.parent_span_id.hex() not in known]
-
-    async def until(self, condition):
-        def wait():
-            with self.changed:
-                return self.changed.wait_for(condition, DEADLINE_S)
-
-        assert await asyncio.to_thread(wait), sorted(span.name for _, span in self.spans)
-
-
-@contextmanager
-def collecting():
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            collector.receive(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        collector = Collector(server.server_address)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield collector
-        finally:
-            server.shutdown()
-            thread.join()
+def orphans(collector):
+    """Spans whose parent has not come yet, but for that of the caller."""
+    known = {PARENT.split("-")[2], *(span.span_id.hex() for _, span in collector.spans)}
+    return [span for _, span in collector.spans if span.parent_span_id.hex() not in known]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -113,7 +54,7 @@ async def collector(tmp_path_factory):
                     await caller.send("control", action="hangup")
                     await caller.until("closed")
                 # Every process sends its spans by itself.
-                await one.until(lambda: not (one.missing(BEFORE_THE_END) or one.orphans()))
+                await one.until(lambda: not (one.missing(BEFORE_THE_END) or orphans(one)))
         yield one
 
 
