@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     for name in args.names.split():
         if name not in known:
-            # As parley.runtime.names says it, which is there only when the environment is.
+            # As parley.names says it, which is there only when the environment is.
             close = difflib.get_close_matches(name, known, n=1)
             meant = f" (did you mean {close[0]}?)" if close else ""
             print(f"error: no {name!r} in {args.manifest.name}{meant}", file=sys.stderr)

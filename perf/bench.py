@@ -31,10 +31,10 @@ from tritonclient.grpc import service_pb2_grpc
 
 from parley.asr.messages import AsrReply
 from parley.errors import ParleyError
+from parley.grpc_messages import read_response
 from parley.inference import tensor_struct
 from parley.launcher.options import ROOT
 from parley.launcher.processes import ProcessUsage
-from parley.triton.grpc_client import read_response
 from parley_client import Backoff, Deadlines, ToolTable, connect
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.cli.arguments import handle_signals

@@ -10,8 +10,8 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from parley.errors import InferenceError
+from parley.grpc_messages import to_message
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
-from parley.triton.grpc_client import to_message
 
 T = TypeVar("T")
 

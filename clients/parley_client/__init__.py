@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.call import Call
 from parley_client.connection import DEFAULT_SERVER, connect
 from parley_client.errors import (

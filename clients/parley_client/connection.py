@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from parley import protocol
 from parley.errors import ParleyError
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.call import Call
 from parley_client.errors import ConnectError, ServersRefusedError
 from parley_client.options import Backoff, Bounds, Deadlines, Keepalive, check_start

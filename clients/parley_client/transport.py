@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2_grpc
 
 from parley.errors import InferenceError, ParleyError
+from parley.grpc_messages import read_response, to_message
 from parley.inference import ModelRequest, SequenceFlags, tensor_bytes, text_tensor
-from parley.triton.grpc_client import read_response, to_message
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.channel import connect_channel, error_of, error_of_status, error_of_text, open_channel
 from parley_client.options import Keepalive
 

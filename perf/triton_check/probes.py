@@ -17,8 +17,9 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 from parley.errors import ParleyError
+from parley.grpc_messages import to_message
 from parley.inference import ModelRequest, text_tensor
-from parley.triton.grpc_client import LoopbackClient, to_message
+from parley.triton.grpc_client import LoopbackClient
 from triton_check.lock import index_by_http2, lock_header
 from triton_check.server import LOCK, ProbedServer, StartError
 

@@ -39,7 +39,7 @@ from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Pub
 from fetching.packages import Packages
 from fetching.progress import Progress
 from fetching.status import show, state_of, with_sources
-from parley.runtime.names import suggest_name
+from parley.names import suggest_name
 
 _INTERRUPTED = 130
 _MOST_S = 7 * 86_400.0

@@ -118,7 +118,7 @@ _MEET = """
 import asyncio, json, os, sys
 from pathlib import Path
 from parley.launcher.__main__ import parser, read_options
-from parley.triton.tls import read_tls
+from parley.tls import read_tls
 from parley_gateway.servers.discovery import Endpoint
 from parley_gateway.servers.tls import ServerTls
 from parley_gateway.settings import load_settings

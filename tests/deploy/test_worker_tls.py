@@ -12,7 +12,7 @@ from value_sets import SETS
 _READ = """
 import json, sys
 from parley.launcher.__main__ import parser, read_options
-from parley.triton.tls import read_tls
+from parley.tls import read_tls
 given = json.load(sys.stdin)
 tls, probe = read_options(parser().parse_args(given["args"])).tls, read_tls(given["environment"])
 assert [str(file) for file in (tls.cert_file, tls.key_file, tls.client_ca_file)] == given["files"], tls

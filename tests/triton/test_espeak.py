@@ -14,8 +14,8 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from parley.engines.speech import EspeakSpeaker
 from parley.errors import InvalidMessageError, UnsupportedLanguageError, UnsupportedVoiceError
+from parley.grpc_messages import to_message
 from parley.inference import ModelRequest, struct_tensor, text_tensor
-from parley.triton.grpc_client import to_message
 from parley.tts.messages import SpeakRequest
 
 TEXT = "It's twenty five degrees and sunny in Paris."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.runtime.python import parley_command
+from parley.python import parley_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]

@@ -15,7 +15,7 @@ from parley.errors import (
     UnsupportedVoiceError,
 )
 from parley.languages import find_language
-from parley.runtime.names import suggest_name
+from parley.names import suggest_name
 from parley.timeouts import with_timeout
 from parley.tts.voice_routing import SEPARATOR
 from parley_client.errors import CallLostError, StreamLostError

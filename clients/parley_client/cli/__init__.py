@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from parley.runtime.python import parley_command
+from parley.python import parley_command
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 """The checkout that the client is part of; an unrelated folder if the client is installed."""

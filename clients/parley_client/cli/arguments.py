@@ -21,7 +21,7 @@ from parley.protocol import (
     SilenceOptions,
     TurnOptions,
 )
-from parley.triton.tls import VARIABLES, TlsOptions, read_tls
+from parley.tls import VARIABLES, TlsOptions, read_tls
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.connection import DEFAULT_SERVER, connect

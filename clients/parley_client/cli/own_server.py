@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from parley.runtime.names import suggest_name
+from parley.names import suggest_name
 from parley_client.cli import CHECKOUT
 from parley_client.cli.arguments import handle_signals
 from parley_client.errors import ClientError, OutputClosedError

@@ -15,7 +15,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from parley.errors import ParleyError
-from parley.runtime.names import suggest_name
+from parley.names import suggest_name
 from parley_client.cli import PARLEY
 from parley_client.cli.advice import advice
 from parley_client.cli.arguments import handle_signals, run_to_end

@@ -16,8 +16,8 @@ import msgspec
 
 from parley.errors import InferenceError
 from parley.inference import ModelRequest, Tensor, tensor_struct
+from parley.tls import TlsOptions
 from parley.triton.grpc_client import GrpcModelClient
-from parley.triton.tls import TlsOptions
 from parley_client.channel import connect_channel, open_channel
 from parley_client.options import Keepalive
 

@@ -23,7 +23,7 @@ from parley.engines.registry import ENGLISH
 from parley.errors import ModelUnavailableError
 from parley.inference import struct_tensor
 from parley.languages import primary_language
-from parley.runtime.names import nearest_first
+from parley.names import nearest_first
 from parley.triton.grpc_client import GrpcModelClient
 from parley_client.channel import is_model_ready
 from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply

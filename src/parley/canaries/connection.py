@@ -12,9 +12,9 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError, from_wire
+from parley.grpc_messages import read_response, to_message
 from parley.inference import ModelRequest, ModelResponse
-from parley.triton.grpc_client import read_response, to_message
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),

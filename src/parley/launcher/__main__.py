@@ -27,8 +27,8 @@ from parley.launcher.options import (
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
 from parley.launcher.tls import ServerTls
+from parley.python import parley_command
 from parley.runtime.drain import process_start
-from parley.runtime.python import parley_command
 
 EXAMPLES = """\
 examples:

@@ -16,8 +16,8 @@ from parley.launcher.errors import LauncherSettingsError, ToolsFileError
 from parley.launcher.models import model_folders, model_names
 from parley.launcher.options import ServerOptions
 from parley.logs import read_log_format
+from parley.names import suggest_name
 from parley.runtime.extensions import extension_folders
-from parley.runtime.names import suggest_name
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_config_file, read_parameters
 

@@ -24,8 +24,8 @@ from parley.launcher.models import CONTROL_REPOSITORY, model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions, join_address
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE
+from parley.tls import VARIABLES
 from parley.triton.model_control import CONTROL_MODEL
-from parley.triton.tls import VARIABLES
 
 ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
 """Protocols with which a client could read memory, replace models or change the log."""

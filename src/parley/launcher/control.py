@@ -31,10 +31,10 @@ from tritonclient.grpc import model_config_pb2, service_pb2_grpc
 from tritonclient.utils import triton_to_np_dtype
 
 from parley.canaries import ServerAddress, open_blocking_channel
+from parley.grpc_messages import to_message
 from parley.inference import ModelRequest, SequenceFlags, Tensor
 from parley.protocol import CANARY_PREFIX
 from parley.triton.failures import is_of_dead_process
-from parley.triton.grpc_client import to_message
 from parley.triton.model_control import (
     ControlAnswer,
     ControlRequest,

@@ -18,7 +18,7 @@ from parley.canaries.asking import AGENT
 from parley.engines.weight_files import absence_of_weights
 from parley.launcher.errors import LauncherSettingsError, SetupIncompleteError, StartInterruptedError
 from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE, ServerOptions
-from parley.runtime.names import suggest_name
+from parley.names import suggest_name
 from parley.runtime.repository import config_path, read_config_file, read_parameters
 from parley.runtime.weights import INCOMPLETE, weights_variable
 

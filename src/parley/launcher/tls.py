@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from parley.launcher.errors import LauncherSettingsError
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 
 _STEPS = 8
 """Of a handshake: more than it has flights."""

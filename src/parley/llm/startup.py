@@ -16,9 +16,9 @@ import msgspec
 from parley.llm.engine import Engine, PrioritizedRequest, Translation
 from parley.llm.engine_metrics import EngineMetrics
 from parley.llm.inprocess import InProcessEngine, VllmEngine
+from parley.python import find_python
 from parley.runtime.gpu_loading import ENGINE_START_S, loading_on_gpu
 from parley.runtime.parameters import Natural, NonNegative, Parameters
-from parley.runtime.python import find_python
 from parley.runtime.versions import check_gpus, check_torch, check_vllm
 from parley.runtime.weights import cache_dir
 

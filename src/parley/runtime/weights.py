@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from parley.errors import WeightsNotFoundError
-from parley.runtime.names import suggest_name
+from parley.names import suggest_name
 from parley.runtime.parameters import Parameters
 
 MODELS_DIR_VARIABLE = "PARLEY_MODELS_DIR"

@@ -248,8 +248,8 @@ def make_model_client(
             its models can use.
     """
     # gRPC is imported only where it is used: it is not needed by models that make no such calls.
+    from parley.tls import CA_VARIABLE, read_tls  # noqa: PLC0415
     from parley.triton.grpc_client import LoopbackClient  # noqa: PLC0415
-    from parley.triton.tls import CA_VARIABLE, read_tls  # noqa: PLC0415
 
     settings = parameters.read(ClientSettings)
     calls = InProcessClient(pb_utils, max_calls=settings.bls_max_calls)

@@ -50,8 +50,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley import protocol
 from parley.errors import InferenceError
+from parley.grpc_messages import to_message
 from parley.launcher.options import ROOT
-from parley.triton.grpc_client import to_message
 from parley_client.errors import ClientError
 from parley_client.events import AgentAudio, Reconnecting
 

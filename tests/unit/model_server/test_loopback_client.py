@@ -10,10 +10,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.errors import ModelUnavailableError, OverloadedError, ShuttingDownError
 from parley.inference import ModelRequest
+from parley.tls import TlsOptions
 from parley.triton import grpc_client
 from parley.triton.grpc_client import LoopbackClient
 from parley.triton.model_control import FOLDER_VARIABLE, RELOAD_S, loss_path
-from parley.triton.tls import TlsOptions
 
 REQUEST = ModelRequest("m", {"X": np.array([1], np.int16)}, ("Y",), timeout_s=10)
 STOP = dataclasses.replace(REQUEST, frees=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client import NO_RETRY
 from parley_client.cli.arguments import (
     add_pacing,

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from parley.canaries import CanaryResult, address_of, ask_canaries, profile_models
 from parley.errors import ParleyError
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.cli.arguments import add_server, read_tls_options
 from parley_client.errors import ClientError
 from parley_client.stages.server import open_server

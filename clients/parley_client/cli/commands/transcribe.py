@@ -15,8 +15,8 @@ from parley.asr.decoding.boosting import MAX_WEIGHT
 from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
 from parley.errors import ParleyError
 from parley.languages import DETECT
+from parley.names import suggest_name
 from parley.protocol import Word
-from parley.runtime.names import suggest_name
 from parley_client.audio.files import read_speech
 from parley_client.cli.advice import advice
 from parley_client.cli.arguments import add_server, count, read_tls_options, within

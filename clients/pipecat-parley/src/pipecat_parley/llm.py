@@ -25,7 +25,7 @@ from pipecat.utils.types import assert_given, require_given
 from parley.chat import ToolCall
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.stages.generation import Answer, Generation
 from parley_client.stages.server import LazyServer
 from pipecat_parley.adapter import ParleyInvocation, ParleyLLMAdapter

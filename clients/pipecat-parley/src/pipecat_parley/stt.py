@@ -30,7 +30,7 @@ from pipecat.utils.types import assert_given, require_given
 from parley.asr.messages import AsrOptions, TranscriptEvent
 from parley.errors import OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, VadOptions
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.options import Backoff
 from parley_client.stages import FinalizedEvent, Recognition
 from parley_client.stages.server import LazyServer

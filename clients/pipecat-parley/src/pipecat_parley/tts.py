@@ -16,7 +16,7 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, require_given
 
 from parley.errors import ParleyError
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.stages import Speech, Synthesis
 from parley_client.stages.server import LazyServer
 from pipecat_parley.errors import category_of

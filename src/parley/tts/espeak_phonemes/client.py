@@ -26,8 +26,8 @@ import psutil
 
 from parley.errors import InferenceError, InvalidInputError, ModelUnavailableError
 from parley.metrics import Family
+from parley.python import find_python
 from parley.runtime.attempts import Attempts
-from parley.runtime.python import find_python
 from parley.tts.espeak_phonemes.process import READY
 
 DIED, UNRESPONSIVE = "died", "unresponsive"

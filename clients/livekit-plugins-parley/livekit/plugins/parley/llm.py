@@ -12,7 +12,7 @@ from parley.chat import ChatMessage
 from parley.errors import ParleyError
 from parley.llm.messages import LlmEvent, Sampling, TextDelta, ToolCalled, cut_short
 from parley.protocol import Tool
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.chat_format import read_messages, read_tool
 from parley_client.stages import Generation
 from parley_client.stages.server import LazyServer

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from parley.asr.messages import AsrOptions, TranscribeRequest
 from parley.errors import ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, VadOptions
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.stages import Transcriber
 from parley_client.stages.server import LazyServer
 

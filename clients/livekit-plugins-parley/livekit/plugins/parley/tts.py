@@ -10,7 +10,7 @@ from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions, tts, 
 from livekit.agents.types import TimedString
 
 from parley.errors import ParleyError
-from parley.triton.tls import TlsOptions
+from parley.tls import TlsOptions
 from parley_client.stages import Speech, Synthesis, WordTiming
 from parley_client.stages.server import LazyServer
 
