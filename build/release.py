@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECTS = (".", "clients/pipecat-parley", "clients/livekit-plugins-parley")
+PROJECTS = (".", "clients/parley-client", "clients/pipecat-parley", "clients/livekit-plugins-parley")
 _HEADING = re.compile(r"^## (\S+)(?: \((\d{4}-\d\d-\d\d)\))?$", re.MULTILINE)
 
 

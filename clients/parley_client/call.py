@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import DeadlineExceededError, ParleyError
-from parley.protocol import ToolCancelled, ToolRequest, ToolResponse
+from parley.protocol import INPUT_SAMPLE_RATE, ToolCancelled, ToolRequest, ToolResponse
+from parley_client.audio.files import read_speech
 from parley_client.call_session import CallSession
 from parley_client.call_stats import CallStats
 from parley_client.errors import CallEndedError, CallLostError
@@ -27,6 +29,8 @@ from parley_client.tools import CANCEL_GRACE_S, ToolTable
 from parley_client.transport import CallStream
 
 _MAX_RUNNING = 64
+_PIECE_S = 0.1
+"""Of a recording that is spoken."""
 
 
 class CallTools:
@@ -241,6 +245,19 @@ class Call:
         """
         for chunk in self._chunks(pcm):
             await self._put_audio(chunk)
+
+    async def speak(self, recording: Path | str) -> None:
+        """Send a recording as fast as it is spoken, and a second of silence, which ends the turn.
+
+        Raises:
+            AudioFileError: it cannot be read.
+            ParleyError: as :meth:`send_audio`.
+        """
+        speech = np.append(read_speech(Path(recording)), np.zeros(INPUT_SAMPLE_RATE, np.int16))
+        piece = int(_PIECE_S * INPUT_SAMPLE_RATE)
+        for start in range(0, len(speech), piece):
+            await self.send_audio(speech[start : start + piece])
+            await asyncio.sleep(_PIECE_S)
 
     async def _put_audio(self, chunk: bytes) -> None:
         give_up_s: float | None = None

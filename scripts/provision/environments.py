@@ -23,6 +23,8 @@ from provision.system import (
 )
 from provision.uv import UV_VERSION, Uv, run_quietly
 
+CLIENT = "clients/parley-client"
+"""The client's project, whose wheel the project's own one requires."""
 _CHECK_S = 600.0
 """The first import of everything is slow on a slow disk."""
 
@@ -169,7 +171,8 @@ def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
     paths += [root / "pyproject.toml"] if environment.project else []
     paths += [locks_folder(root) / name for name in (*environment.locks, *environment.apart)]
     named = {path.name: path for path in paths}
-    named |= {folder: root / folder / "pyproject.toml" for folder in environment.plugins}
+    projects = (CLIENT, *environment.plugins) if environment.project else ()
+    named |= {folder: root / folder / "pyproject.toml" for folder in projects}
     if environment.javascript:
         named[environment.javascript] = root / environment.javascript / "package-lock.json"
     found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named.items()}
@@ -238,7 +241,7 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
     if environment.project:
         progress.step("installing parley itself (editable)")
         flags = ("--quiet", "--no-deps", "--no-build-isolation")
-        projects = [root, *(root / folder for folder in environment.plugins)]
+        projects = [root, *(root / folder for folder in (CLIENT, *environment.plugins))]
         editable = [option for project in projects for option in ("--editable", str(project))]
         uv.install(*target, *flags, *editable)
     if environment.removed:

@@ -1,6 +1,6 @@
 """A voice agent on Parley for a LiveKit room.
 
-    pip install '.[client]' ./clients/livekit-plugins-parley     # in a checkout
+    pip install . ./clients/parley-client ./clients/livekit-plugins-parley     # in a checkout
     python -m livekit.agents start agent.py     # with LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET
 
 ``PARLEY_SERVER`` names the server (default: 127.0.0.1:8001).

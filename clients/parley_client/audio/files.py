@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley_client.errors import AudioFileError
+from parley_client.events import AgentAudio
 
 Pcm = NDArray[np.int16]
 
@@ -80,6 +82,15 @@ def speech_span(samples: Pcm) -> tuple[int, int]:
     return (int(loud[0]), int(loud[-1]) + 1) if len(loud) else (0, len(samples))
 
 
+def write_speech(path: Path | str, pieces: Sequence[AgentAudio]) -> None:
+    """Write pieces of the agent's speech, at least one, as one mono WAV.
+
+    Raises:
+        AudioFileError: the file cannot be written.
+    """
+    _write(Path(path), np.concatenate([piece.samples for piece in pieces]), pieces[0].sample_rate)
+
+
 def write_stereo(path: Path, left: Pcm, right: Pcm, rate: int) -> None:
     """Write a stereo WAV; the shorter side is padded with silence.
 
@@ -89,8 +100,12 @@ def write_stereo(path: Path, left: Pcm, right: Pcm, rate: int) -> None:
     stereo = np.zeros((max(len(left), len(right)), 2), np.int16)
     stereo[: len(left), 0] = left
     stereo[: len(right), 1] = right
+    _write(path, stereo, rate)
+
+
+def _write(path: Path, samples: Pcm, rate: int) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(path, stereo, rate, subtype="PCM_16", format="WAV")
+        soundfile.write(path, samples, rate, subtype="PCM_16", format="WAV")
     except (soundfile.LibsndfileError, OSError) as error:
         raise AudioFileError(f"{path}: cannot be written: {error}") from error

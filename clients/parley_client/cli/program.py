@@ -7,48 +7,50 @@ Exit status: 0 all went well, 1 something failed (one line says what), 2 wrong u
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from types import FrameType, ModuleType
 from typing import Any
 
 from parley.errors import ParleyError
 from parley.names import suggest_name
+from parley_client import __version__
 from parley_client.cli import PARLEY
 from parley_client.cli.advice import advice
 from parley_client.cli.arguments import handle_signals, run_to_end
-from parley_client.cli.commands import (
-    capacity,
-    demo,
-    drain,
-    gateway,
-    models,
-    probe,
-    say,
-    talk,
-    trace,
-    transcribe,
-    voices,
-)
 from parley_client.cli.output import print_error, until_closed
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError, UsageError
 
-_COMMANDS: dict[str, ModuleType] = {
-    "demo": demo,
-    "say": say,
-    "talk": talk,
-    "transcribe": transcribe,
-    "voices": voices,
-    "probe": probe,
-    "trace": trace,
-    "capacity": capacity,
-    "drain": drain,
-    "gateway": gateway,
-    "models": models,
-}
+_NAMES = (
+    "demo",
+    "say",
+    "talk",
+    "transcribe",
+    "voices",
+    "probe",
+    "trace",
+    "capacity",
+    "drain",
+    "gateway",
+    "models",
+)
+_SERVER = ("parley", "parley_gateway")
+
+
+def _load(name: str) -> ModuleType | None:
+    """The module of a command; None: it needs the server's package, which is not installed."""
+    try:
+        return importlib.import_module(f"parley_client.cli.commands.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in _SERVER:
+            return None
+        raise
+
+
+_COMMANDS = {name: _load(name) for name in _NAMES}
 _IS = "" if PARLEY == "parley" else f" (parley is {PARLEY})"
 _EXAMPLES = f"""\
 examples{_IS}:
@@ -112,9 +114,12 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"parley {version('parley')}")
+    parser.add_argument("--version", action="version", version=f"parley {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, module in _COMMANDS.items():
+        if module is None:
+            commands.add_parser(name, help="needs the package parley, the server, beside parley-client")
+            continue
         sub = commands.add_parser(
             name,
             help=module.HELP,
@@ -128,8 +133,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; expected failures are one line, not a traceback."""
+    given = sys.argv[1:] if argv is None else argv
+    if given and given[0] in _COMMANDS and _COMMANDS[given[0]] is None:
+        wanted = f"parley {given[0]} needs the package parley, the server, which is not installed here"
+        print_error(wanted, UsageError.code, "")
+        return _WRONG_USAGE
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args = parser.parse_args(given)
     if args.command is None:
         parser.print_help(sys.stderr)
         return _WRONG_USAGE
@@ -138,7 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     console = make_console()
-    run = _COMMANDS[args.command].run
+    module = _COMMANDS[args.command]
+    assert module is not None, "main has refused it"
+    run = module.run
     try:
         with handle_signals(_interrupt):
             if inspect.iscoroutinefunction(run):

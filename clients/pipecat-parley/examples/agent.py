@@ -1,6 +1,6 @@
 """A voice agent on Parley, for Pipecat's development runner.
 
-    pip install '.[client]' ./clients/pipecat-parley "pipecat-ai[runner,webrtc]"        # in a checkout
+    pip install . ./clients/parley-client ./clients/pipecat-parley "pipecat-ai[runner,webrtc]"
     python clients/pipecat-parley/examples/agent.py -t webrtc      # and open the page that it names
 
 ``PARLEY_SERVER`` names the server (default: 127.0.0.1:8001).

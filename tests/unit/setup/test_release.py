@@ -34,6 +34,9 @@ TAG = r"parley/(?:gateway|worker-cpu|worker-gpu|weights):(\d+\.\d+\.\d+)"
         ),
         ("clients/livekit-plugins-parley/livekit/plugins/parley/version.py", r'"([\d.]+)"'),
         ("clients/pipecat-parley/pyproject.toml", r'^version = "([\d.]+)"$'),
+        ("clients/parley-client/pyproject.toml", r'^version = "([\d.]+)"$'),
+        ("clients/parley_client/__init__.py", r'^__version__ = "([\d.]+)"$'),
+        ("pyproject.toml", r'"parley-client==([\d.]+)"'),
         ("CHANGELOG.md", r"\A(?:(?!^## ).)*^## (\S+) \("),
     ],
 )
@@ -75,27 +78,44 @@ def test_main_with_an_unreleased_changelog_builds_nothing(monkeypatch, tmp_path,
     assert "## 9.9.9 (YYYY-MM-DD)" in capsys.readouterr().err
 
 
-def test_wheels_hold_packages_and_page_and_their_sums(tmp_path):
-    wheels = {wheel.name.partition("-")[0]: wheel for wheel in build_wheels(ROOT, tmp_path / "dist")}
-    assert set(wheels) == {"parley", "pipecat_parley", "livekit_plugins_parley"}
-    for line in (tmp_path / "dist" / "SHA256SUMS").read_text().splitlines():
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    built = build_wheels(ROOT, tmp_path_factory.mktemp("release") / "dist")
+    return {wheel.name.partition("-")[0]: wheel for wheel in built}
+
+
+def files_of(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_wheels_are_listed_with_their_sums(wheels):
+    assert set(wheels) == {"parley", "parley_client", "pipecat_parley", "livekit_plugins_parley"}
+    for line in wheels["parley"].with_name("SHA256SUMS").read_text().splitlines():
         digest, name = line.split()
-        assert hashlib.sha256((tmp_path / "dist" / name).read_bytes()).hexdigest() == digest
-    with zipfile.ZipFile(wheels["parley"]) as wheel:
-        names = wheel.namelist()
-        metadata = wheel.read(f"parley-{VERSION}.dist-info/METADATA").decode()
-    for name in (
-        "parley/protocol.py",
-        "parley/launcher/repository/parley_control/config.pbtxt",
-        "parley/runtime/extensions.toml",
-        "parley_torch/canaries.py",
-        "parley_client/__init__.py",
-        "parley_gateway/apis/page/static/index.html",
-    ):
-        assert name in names
-    assert not [name for name in names if "/tests/" in name or name.endswith(".pyc")]
-    assert re.search(
-        r"^Requires-Dist: tritonclient\[grpc\]>=[\d.]+; extra == 'client'$",
-        metadata,
-        re.MULTILINE,
+        assert hashlib.sha256(wheels["parley"].with_name(name).read_bytes()).hexdigest() == digest
+
+
+def test_wheels_of_server_and_client_share_no_file_and_leave_none_out(wheels):
+    server, client = files_of(wheels["parley"]), files_of(wheels["parley_client"])
+    assert not server & client
+    folders = {"src/parley": "parley", "src/parley_torch": "parley_torch"}
+    folders |= {"clients/gateway/parley_gateway": "parley_gateway", "clients/parley_client": "parley_client"}
+    listed = subprocess.run(
+        ["git", "ls-files", *folders], cwd=ROOT, text=True, capture_output=True, check=True
     )
+    packaged = {
+        file.replace(folder, name, 1)
+        for file in listed.stdout.split()
+        for folder, name in folders.items()
+        if file.startswith(f"{folder}/") and (ROOT / file).exists()
+    }
+    assert packaged <= server | client
+    assert "parley_gateway/apis/page/static/index.html" in server
+    assert not [name for name in server | client if "/tests/" in name or name.endswith(".pyc")]
+
+
+def test_wheel_of_the_server_requires_the_client_of_its_version(wheels):
+    with zipfile.ZipFile(wheels["parley"]) as wheel:
+        metadata = wheel.read(f"parley-{VERSION}.dist-info/METADATA").decode()
+    assert f"\nRequires-Dist: parley-client=={VERSION}\n" in metadata

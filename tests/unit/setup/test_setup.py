@@ -221,7 +221,9 @@ def checkout(tmp_path):
         (locks / name).write_text(name)
     (locks / "torch.txt").write_text("# why\ntorch==2.0\n")
     (locks / "torch-cuda.txt").write_text("torch==2.0 --hash\n")
-    (tmp_path / "pyproject.toml").write_text("[project]")
+    for project in (tmp_path, tmp_path / "clients" / "parley-client"):
+        project.mkdir(parents=True, exist_ok=True)
+        (project / "pyproject.toml").write_text("[project]")
     return tmp_path
 
 
@@ -352,7 +354,8 @@ def test_further_projects_of_the_checkout_are_installed_too(checkout, uv):
     (project / "pyproject.toml").write_text("[project]")
     environments.make(checkout, environment, Progress(6))
     (editable,) = [command for command in uv.last.commands if "--editable" in command]
-    assert editable.endswith(f"--editable {checkout} --editable {project}")
+    client = checkout / "clients" / "parley-client"
+    assert editable.endswith(f"--editable {checkout} --editable {client} --editable {project}")
     assert environments.is_ready(checkout, environment)
     (project / "pyproject.toml").write_text("changed")
     assert not environments.is_ready(checkout, environment)

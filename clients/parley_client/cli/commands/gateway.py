@@ -34,7 +34,7 @@ EXAMPLES = """\
 HELP = "let browsers, OpenAI clients and others in, by their own protocols"
 _NEEDS = (
     "parley gateway needs the packages of the extra “gateway”; install them in the checkout with: "
-    "pip install '.[gateway]'"
+    "pip install ./clients/parley-client '.[gateway]'"
 )
 
 
