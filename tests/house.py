@@ -25,6 +25,7 @@ PACKAGES = {
     "parley_torch": ROOT / "src" / "parley_torch",
     "parley_gateway": ROOT / "clients" / "gateway" / "parley_gateway",
     "parley_client": ROOT / "clients" / "parley_client",
+    "parley_stages": ROOT / "clients" / "parley_stages",
 }
 FOLDERS = ("tests", "perf", "build", "scripts")
 SMALL = 80

@@ -18,8 +18,8 @@ from chaos.faults import Fault
 from chaos.requests import BOUND_S, Request, Requests
 from chaos.words import Part
 from parley.errors import ParleyError
-from parley_client.stages.server import open_server
-from parley_client.stages.transcription import Transcriber
+from parley_stages.server import open_server
+from parley_stages.transcription import Transcriber
 
 _BEFORE_S = 180.0
 _AFTER_S = 2 * TURN_S

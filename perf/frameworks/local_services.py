@@ -34,7 +34,7 @@ from parley.runtime.parameters import Parameters
 from parley.tts.espeak import EspeakSynthesizer
 from parley.tts.espeak_library import EspeakLibrary
 from parley.tts.messages import SpeakRequest, SpeechChunk
-from parley_client.stages import Generation, ServerConnection, Synthesis
+from parley_stages import Generation, ServerConnection, Synthesis
 
 ROOT = Path(__file__).resolve().parents[2]
 _MODELS = ROOT / "models"

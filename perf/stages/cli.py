@@ -26,7 +26,7 @@ from parley_client.cli.output import until_closed
 from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
-from parley_client.stages.transcription import TRANSCRIBERS
+from parley_stages.transcription import TRANSCRIBERS
 from stages.drivers.table import DRIVERS, EndpointSpec, parse_endpoint
 from stages.figures import LevelResult
 from stages.html import write_html

@@ -24,7 +24,7 @@ from parley.tts.kokoro.network import SAMPLE_RATE, load_network
 from parley.tts.kokoro.voices import KNOWN_VOICES
 from parley.tts.messages import SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
-from parley_client.stages import Synthesis, open_server
+from parley_stages import Synthesis, open_server
 from parley_torch.tts.voices.enrollment.recordings import loudness_lufs
 
 MODELS = Path(os.environ.get(MODELS_DIR_VARIABLE) or Path(__file__).parents[2] / "models")

@@ -37,7 +37,7 @@ from parley.tts.english.pronouncer import EnglishFrontEnd, load_pronouncer
 from parley.tts.kokoro import network as kokoro
 from parley.tts.normalization.normalizer import TextNormalizer
 from parley.vad.silero import FILE, SileroVad, bundled_folder
-from parley_client.stages import Transcriber, open_server
+from parley_stages import Transcriber, open_server
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
 WEIGHTS = MODELS_DIR / "moonshine-tiny-en"

@@ -28,7 +28,7 @@ from parley.tts.english.sounds import has_vowel
 from parley.tts.messages import SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
 from parley.tts.piper.voices import SETTINGS, VOICE
-from parley_client.stages import Synthesis, open_server
+from parley_stages import Synthesis, open_server
 from parley_torch.tts.voices.enrollment.recordings import loudness_lufs
 
 MODELS = Path(os.environ.get(MODELS_DIR_VARIABLE) or ROOT / "models")

@@ -25,8 +25,8 @@ from parley.tts.kokoro.network import SAMPLE_RATE, load_network
 from parley.tts.kokoro.voices import DEFAULTS
 from parley_client import AgentAudio, connect
 from parley_client.call import Call
-from parley_client.stages import Transcriber, open_server
 from parley_client.transport import TritonTransport
+from parley_stages import Transcriber, open_server
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
 NEEDED = ("whisper-base", "moonshine-tiny-en", "kokoro-82m", "misaki-en", "g2p-en", "qwen2.5-coder-0.5b-w8a8")

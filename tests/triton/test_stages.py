@@ -16,8 +16,8 @@ from parley.errors import InvalidInputError, UnsupportedLanguageError, Unsupport
 from parley.launcher.options import ROOT
 from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
 from parley_client.cli.demo_tools import DEMO_TOOLS
-from parley_client.stages import FinalizedEvent, Generation, Recognition, Synthesis, open_server
 from parley_client.tools import ToolTable
+from parley_stages import FinalizedEvent, Generation, Recognition, Synthesis, open_server
 
 RAILS = ("parakeet_tdt", "nemotron_streaming")
 TEXT = "It's 8 degrees in Paris. Do you want to know more, Dr. Miller? Just ask."

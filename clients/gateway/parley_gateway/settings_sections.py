@@ -13,9 +13,9 @@ from msgspec import Meta
 from parley.errors import InvalidInputError
 from parley.logs import LogFormat
 from parley.runtime.drain import MAX_DEADLINE_S
-from parley_client.stages.synthesis import AUTO, read_names
-from parley_client.stages.transcription import MAX_SECONDS
 from parley_gateway.instances import PATTERN
+from parley_stages.synthesis import AUTO, read_names
+from parley_stages.transcription import MAX_SECONDS
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 """Above 0."""

@@ -37,7 +37,7 @@ _NAMES = (
     "gateway",
     "models",
 )
-_SERVER = ("parley", "parley_gateway")
+_SERVER = ("parley", "parley_gateway", "parley_stages")
 
 
 def _load(name: str) -> ModuleType | None:

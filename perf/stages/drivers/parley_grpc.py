@@ -11,7 +11,7 @@ from parley.chat import ChatMessage
 from parley.errors import ParleyError
 from parley.llm.messages import Completed, TextDelta
 from parley_client import NO_RETRY, AgentAudio, Call, connect
-from parley_client.stages import (
+from parley_stages import (
     Generation,
     Recognition,
     ServerConnection,

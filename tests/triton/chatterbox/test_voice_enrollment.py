@@ -34,7 +34,7 @@ from parley.launcher.options import ROOT
 from parley.tts.messages import SpeakRequest
 from parley.tts.voice_messages import ListVoices, VoicesReply
 from parley_client.cli.program import main
-from parley_client.stages import Voices, open_server
+from parley_stages import Voices, open_server
 
 CLIPS = ROOT / "tests/data/asr_eval"
 RATE = 16_000

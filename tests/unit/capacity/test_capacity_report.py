@@ -130,7 +130,7 @@ class Nvml:
 
 
 def test_gpus_are_read_by_nvml(monkeypatch):
-    monkeypatch.setattr(usage, "open_nvml", Nvml)
+    monkeypatch.setattr(gpu_memory, "open_nvml", Nvml)
     assert gpu_reader()() == [0.25]
-    monkeypatch.setattr(usage, "open_nvml", lambda: None)
+    monkeypatch.setattr(gpu_memory, "open_nvml", lambda: None)
     assert gpu_reader() is None

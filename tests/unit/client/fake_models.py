@@ -23,8 +23,8 @@ from parley.tts.voice_messages import (
     VoicesRequest,
     VoiceSummary,
 )
-from parley_client.stages import open_server
-from parley_client.stages.transcription import TRANSCRIBERS
+from parley_stages import open_server
+from parley_stages.transcription import TRANSCRIBERS
 
 
 def add_text(response, name, value):

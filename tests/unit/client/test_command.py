@@ -54,7 +54,7 @@ from parley_client.errors import (
     UnknownHostError,
     WrongPortError,
 )
-from parley_client.stages.transcription import TRANSCRIBERS
+from parley_stages.transcription import TRANSCRIBERS
 
 NOWHERE = "127.0.0.1:1"
 

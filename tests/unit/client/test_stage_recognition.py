@@ -16,7 +16,7 @@ from parley.errors import (
 )
 from parley_client import CallEndedError, ConnectError, SlowConsumerError
 from parley_client.errors import StreamLostError
-from parley_client.stages import FinalizedEvent, Recognition, RecognitionLimits, open_server, recognition
+from parley_stages import FinalizedEvent, Recognition, RecognitionLimits, open_server, recognition
 
 STOPPED = SpeechStoppedEvent(utterance=1, at_ms=1, detected_at_ms=2)
 FINAL = TranscriptEvent(utterance=1, text="hello", is_final=True)

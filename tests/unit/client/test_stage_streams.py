@@ -24,8 +24,8 @@ from parley.protocol import Tool
 from parley.tts.messages import SpeechChunk, WordMark
 from parley_client import CallEndedError
 from parley_client.errors import ConnectError
-from parley_client.stages import Generation, Synthesis, WordTiming
-from parley_client.stages.server import LazyServer
+from parley_stages import Generation, Synthesis, WordTiming
+from parley_stages.server import LazyServer
 
 
 async def test_those_who_come_first_share_the_connection():

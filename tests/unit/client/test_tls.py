@@ -15,7 +15,7 @@ from parley.errors import InvalidInputError
 from parley_client import NO_RETRY, TlsOptions, connect
 from parley_client.cli.arguments import add_server, add_servers, read_tls_options
 from parley_client.errors import NoGrpcError, TlsError
-from parley_client.stages.server import LazyServer
+from parley_stages.server import LazyServer
 
 NAME = "triton.example"
 

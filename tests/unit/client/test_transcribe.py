@@ -14,7 +14,7 @@ from rich.console import Console
 from parley.errors import InferenceError, ModelUnavailableError, OverloadedError
 from parley_client.cli.commands import transcribe
 from parley_client.cli.program import main
-from parley_client.stages import Transcriber, open_server
+from parley_stages import Transcriber, open_server
 
 AUDIO = np.arange(1_000, dtype=np.int16)
 

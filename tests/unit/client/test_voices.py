@@ -16,8 +16,8 @@ from parley_client.cli.commands import voices as voices_command
 from parley_client.cli.program import build_parser
 from parley_client.cli.program import main as command
 from parley_client.cli.view import make_console
-from parley_client.stages import Voices, open_server
-from parley_client.stages.voices import MAX_FILE_BYTES
+from parley_stages import Voices, open_server
+from parley_stages.voices import MAX_FILE_BYTES
 
 ANNA = VoiceSummary(
     voice_id="anna-1234",

@@ -21,7 +21,6 @@ from parley.errors import (
 )
 from parley.field_errors import describe_field_error
 from parley.tts.voice_messages import VoiceSummary
-from parley_client.stages import Voices
 from parley_gateway.bodies import VOICES, read_form
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter, ModelSlot
@@ -30,6 +29,7 @@ from parley_gateway.security.audit import audit
 from parley_gateway.security.principal import Principal
 from parley_gateway.streaming import StageRoute, while_connected
 from parley_gateway.voice_owners import check_voice, is_own, may_use, prefix_of
+from parley_stages import Voices
 
 _DIGITS = 12
 _JSON = "application/json"

@@ -15,7 +15,7 @@ import numpy as np
 from av.audio.stream import AudioStream
 from numpy.typing import NDArray
 
-from parley_client.stages import SpeechPiece
+from parley_stages import SpeechPiece
 
 SpeechFormat: TypeAlias = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from parley.runtime.gpu_memory import open_nvml
-
 _SAMPLE_S = 1.0
 
 _log = logging.getLogger("parley.client")
@@ -67,6 +65,8 @@ class UsageMeter:
 
 def gpu_reader() -> Callable[[], list[float]] | None:
     """Reads the utilisation of this machine's GPUs; None: NVML is not installed, or there is no GPU."""
+    from parley.runtime.gpu_memory import open_nvml  # noqa: PLC0415 - of the server, which is on this machine
+
     nvml = open_nvml()
     if nvml is None or not nvml.nvmlDeviceGetCount():
         return None

@@ -17,7 +17,7 @@ from parley.errors import ParleyError
 from parley.tls import TlsOptions
 from parley_client.cli.arguments import add_server, read_tls_options
 from parley_client.errors import ClientError
-from parley_client.stages.server import open_server
+from parley_stages.server import open_server
 
 EXAMPLES = """\
   parley probe                     every model of 127.0.0.1:8001

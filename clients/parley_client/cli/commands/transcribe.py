@@ -22,8 +22,8 @@ from parley_client.cli.advice import advice
 from parley_client.cli.arguments import add_server, count, read_tls_options, within
 from parley_client.cli.output import print_error
 from parley_client.errors import AudioFileError, ConnectError
-from parley_client.stages.server import LazyServer
-from parley_client.stages.transcription import MAX_SECONDS, TRANSCRIBERS, Transcriber, check_loaded
+from parley_stages.server import LazyServer
+from parley_stages.transcription import MAX_SECONDS, TRANSCRIBERS, Transcriber, check_loaded
 
 EXAMPLES = """\
   parley transcribe meeting.wav    its text

@@ -17,8 +17,8 @@ from parley.tts.voice_messages import VoiceDetails, VoiceSummary
 from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_server, read_tls_options
 from parley_client.errors import AudioFileError
-from parley_client.stages import ServerConnection, Synthesis, VoiceInfo, open_server
-from parley_client.stages.voices import MAX_FILE_BYTES, NoVoicesError, Voices
+from parley_stages import ServerConnection, Synthesis, VoiceInfo, open_server
+from parley_stages.voices import MAX_FILE_BYTES, NoVoicesError, Voices
 
 EXAMPLES = """\
   parley voices                    all voices that sessions may name

@@ -26,8 +26,8 @@ from parley.chat import ToolCall
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
 from parley.tls import TlsOptions
-from parley_client.stages.generation import Answer, Generation
-from parley_client.stages.server import LazyServer
+from parley_stages.generation import Answer, Generation
+from parley_stages.server import LazyServer
 from pipecat_parley.adapter import ParleyInvocation, ParleyLLMAdapter
 from pipecat_parley.errors import category_of
 

@@ -32,8 +32,8 @@ from parley.errors import OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, VadOptions
 from parley.tls import TlsOptions
 from parley_client.options import Backoff
-from parley_client.stages import FinalizedEvent, Recognition
-from parley_client.stages.server import LazyServer
+from parley_stages import FinalizedEvent, Recognition
+from parley_stages.server import LazyServer
 from pipecat_parley.errors import category_of
 from pipecat_parley.final_texts import FinalTexts, Text
 from pipecat_parley.missed_audio import MissedAudio

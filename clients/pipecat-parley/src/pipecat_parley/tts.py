@@ -17,8 +17,8 @@ from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, require_given
 
 from parley.errors import ParleyError
 from parley.tls import TlsOptions
-from parley_client.stages import Speech, Synthesis
-from parley_client.stages.server import LazyServer
+from parley_stages import Speech, Synthesis
+from parley_stages.server import LazyServer
 from pipecat_parley.errors import category_of
 
 _TIMEOUT_S = 20.0
@@ -29,7 +29,7 @@ class ParleyTTSSettings(TTSSettings):
     """What can be changed while the pipeline runs; it counts from the next answer on.
 
     ``model`` is ``espeak``, ``piper``, ``kokoro`` or ``chatterbox``, several with commas, or ``auto``; see
-    :class:`parley_client.stages.Synthesis`.
+    :class:`parley_stages.Synthesis`.
 
     Parameters:
         exaggeration: of emotion, 0 to 2, where the model can; None: its default.

@@ -11,10 +11,10 @@ from websockets.asyncio.client import connect
 
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import DeadlineExceededError
-from parley_client.stages import FinalizedEvent
 from parley_gateway.apis.realtime import transcription
 from parley_gateway.apis.realtime.transcription import SessionTranscriber, TranscriptionConfig
 from parley_gateway.security.keys import new_key
+from parley_stages import FinalizedEvent
 
 SECOND = base64.b64encode(bytes(48_000)).decode()
 

@@ -12,8 +12,8 @@ from recordings_for_tests import TONE, wav
 from parley.asr.messages import Segment, SpeechStoppedEvent, TranscribeReply, TranscriptEvent
 from parley.errors import DeadlineExceededError
 from parley.protocol import Word
-from parley_client.stages import Recognition
 from parley_gateway.audio.encoding import make_encoder
+from parley_stages import Recognition
 
 PATH = "/v1/audio/transcriptions"
 REPLY = TranscribeReply(

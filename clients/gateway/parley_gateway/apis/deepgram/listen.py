@@ -19,8 +19,6 @@ from parley.asr.messages import (
 )
 from parley.errors import InvalidAudioError, InvalidMessageError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
-from parley_client.stages import FinalizedEvent, Recognition, RecognitionEvent, Transcriber
-from parley_client.stages.transcription import TRANSCRIBERS
 from parley_gateway.apis.deepgram import messages
 from parley_gateway.apis.deepgram.query import ListenOptions, check_stream, read_query
 from parley_gateway.audio.captions import segments_of
@@ -33,6 +31,8 @@ from parley_gateway.spool import SpooledFile
 from parley_gateway.streaming import StageRoute, while_connected
 from parley_gateway.tracing import with_trace
 from parley_gateway.websocket import Close, IdleLimit, WebSocketSession, accept, refuse
+from parley_stages import FinalizedEvent, Recognition, RecognitionEvent, Transcriber
+from parley_stages.transcription import TRANSCRIBERS
 
 _DONE = Close(1000, "")
 # Utterances that wait for their text; older ones have none.

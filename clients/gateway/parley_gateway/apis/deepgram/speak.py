@@ -18,7 +18,6 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from parley.errors import InvalidMessageError, OverloadedError, ParleyError
-from parley_client.stages import Speech, Synthesis
 from parley_gateway.apis.deepgram import messages
 from parley_gateway.apis.deepgram.query import (
     FileFormat,
@@ -38,6 +37,7 @@ from parley_gateway.streaming import StageRoute
 from parley_gateway.tracing import caller_trace
 from parley_gateway.voice_owners import check_voice
 from parley_gateway.websocket import Close, IdleLimit, WebSocketSession, accept, refuse
+from parley_stages import Speech, Synthesis
 
 _DONE = Close(1000, "")
 _MAX_WAITING = 64

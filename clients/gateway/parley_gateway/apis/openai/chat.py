@@ -19,12 +19,12 @@ from parley.chat import ChatMessage, ToolCall
 from parley.errors import ParleyError
 from parley.llm.messages import Completed, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
-from parley_client.stages import Answer, Generation
 from parley_gateway.apis.openai import rest
 from parley_gateway.security.principal import Principal
 from parley_gateway.settings_sections import StageSettings
 from parley_gateway.streaming import StageRoute, while_connected
 from parley_gateway.tracing import caller_trace
+from parley_stages import Answer, Generation
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=1)]
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]

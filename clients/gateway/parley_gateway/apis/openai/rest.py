@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from parley.engines import registry
 from parley.errors import ContextTooLongError, ModelUnavailableError, ParleyError, WeightsNotFoundError
 from parley.field_errors import describe_field_error
-from parley_client.stages.transcription import TRANSCRIBERS
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
+from parley_stages.transcription import TRANSCRIBERS
 
 RECOGNIZERS = (*TRANSCRIBERS, *registry.RECOGNIZERS)
 LANGUAGE_MODELS = tuple(name for name in registry.CHAT_MODELS if name != registry.REMOTE_CHAT)

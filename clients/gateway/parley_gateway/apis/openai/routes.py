@@ -12,7 +12,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.errors import WeightsNotFoundError, from_wire
 from parley_client.channel import error_of
-from parley_client.stages import Synthesis
 from parley_gateway.apis.openai.chat import ChatRequest, ChatRoute
 from parley_gateway.apis.openai.rest import MODELS, answer, no_model
 from parley_gateway.apis.openai.speech import SpeechRequest, SpeechRoute
@@ -24,6 +23,7 @@ from parley_gateway.schemas import body, form
 from parley_gateway.security.principal import Principal
 from parley_gateway.streaming import StageRoute, while_connected
 from parley_gateway.voice_owners import may_use
+from parley_stages import Synthesis
 
 _TIMEOUT_S = 5.0
 

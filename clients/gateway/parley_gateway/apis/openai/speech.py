@@ -12,8 +12,6 @@ from fastapi import Request
 from msgspec import Meta
 from starlette.responses import Response
 
-from parley_client.stages import Synthesis
-from parley_client.stages.synthesis import SpeechOptions
 from parley_gateway.apis.openai import rest
 from parley_gateway.audio.encoding import MEDIA_TYPES, SpeechFormat, encode_all, make_encoder
 from parley_gateway.openai_voices import OPENAI_VOICES
@@ -21,6 +19,8 @@ from parley_gateway.security.principal import Principal
 from parley_gateway.streaming import StageRoute
 from parley_gateway.tracing import caller_trace
 from parley_gateway.voice_owners import check_voice
+from parley_stages import Synthesis
+from parley_stages.synthesis import SpeechOptions
 
 SAMPLE_RATE_HZ = 24_000
 """Sample rate of all formats: OpenAI's clients expect it of ``pcm``."""

@@ -17,8 +17,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.errors import InvalidAudioError
 from parley.languages import DETECT, without_region
-from parley_client.stages import Recognition, Transcriber
-from parley_client.stages.transcription import FOR_RECORDINGS, TRANSCRIBERS
 from parley_gateway.apis.openai import rest
 from parley_gateway.audio.captions import segments_of, to_srt, to_vtt, verbose_segment
 from parley_gateway.audio.recordings import container_of
@@ -27,6 +25,8 @@ from parley_gateway.model_limits import ModelSlot
 from parley_gateway.spool import SpooledFile
 from parley_gateway.streaming import StageRoute, while_connected
 from parley_gateway.tracing import with_trace
+from parley_stages import Recognition, Transcriber
+from parley_stages.transcription import FOR_RECORDINGS, TRANSCRIBERS
 
 # Unsupported options that would change the response.
 _REFUSED = ("known_speaker_names", "known_speaker_references")

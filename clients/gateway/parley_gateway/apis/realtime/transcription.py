@@ -19,7 +19,6 @@ from starlette.websockets import WebSocket
 from parley.asr.messages import AsrEvent, AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import ParleyError, SessionIdleError
 from parley_client.errors import CallEndedError
-from parley_client.stages import FinalizedEvent, Recognition, RecognitionEvent
 from parley_gateway.apis.realtime import client_events as client
 from parley_gateway.apis.realtime.agent_commands import CommandQueue
 from parley_gateway.apis.realtime.items import InputTurn, Items, check_commit, stable_words
@@ -43,6 +42,7 @@ from parley_gateway.model_limits import ModelSlot
 from parley_gateway.security.principal import Principal
 from parley_gateway.tracing import with_trace
 from parley_gateway.websocket import WebSocketSession
+from parley_stages import FinalizedEvent, Recognition, RecognitionEvent
 
 _MAX_PAUSE_MS = 5_000
 """The recogniser's limit."""

@@ -14,8 +14,8 @@ from parley.llm.messages import LlmEvent, Sampling, TextDelta, ToolCalled, cut_s
 from parley.protocol import Tool
 from parley.tls import TlsOptions
 from parley_client.chat_format import read_messages, read_tool
-from parley_client.stages import Generation
-from parley_client.stages.server import LazyServer
+from parley_stages import Generation
+from parley_stages.server import LazyServer
 
 from .errors import api_error
 

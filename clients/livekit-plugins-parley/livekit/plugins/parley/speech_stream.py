@@ -14,7 +14,7 @@ from livekit.agents.types import TimedString
 from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, Word
-from parley_client.stages import Recognition, RecognitionEvent
+from parley_stages import Recognition, RecognitionEvent
 
 from .errors import api_error
 

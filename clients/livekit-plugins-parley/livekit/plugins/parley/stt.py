@@ -23,8 +23,8 @@ from parley.asr.messages import AsrOptions, TranscribeRequest
 from parley.errors import ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, VadOptions
 from parley.tls import TlsOptions
-from parley_client.stages import Transcriber
-from parley_client.stages.server import LazyServer
+from parley_stages import Transcriber
+from parley_stages.server import LazyServer
 
 from .errors import api_error
 from .speech_stream import SpeechStream, speech_data

@@ -11,8 +11,8 @@ from livekit.agents.types import TimedString
 
 from parley.errors import ParleyError
 from parley.tls import TlsOptions
-from parley_client.stages import Speech, Synthesis, WordTiming
-from parley_client.stages.server import LazyServer
+from parley_stages import Speech, Synthesis, WordTiming
+from parley_stages.server import LazyServer
 
 from .errors import api_error
 
@@ -36,7 +36,7 @@ class TTS(tts.TTS[Never]):
         server: ``host:port`` of the gRPC endpoint.
         tls: how the server is spoken to by TLS; None: plain text.
         model: ``espeak``, ``piper``, ``kokoro`` or ``chatterbox``, several with commas, or ``auto``; see
-            :class:`parley_client.stages.Synthesis`.
+            :class:`parley_stages.Synthesis`.
         voice: name of a voice; None: the default.
         language: as in ``en`` or ``en-GB``.
         sample_rate: of the audio, 8,000 to 48,000 Hz.

@@ -15,7 +15,7 @@ from parley.errors import InvalidMessageError, SessionIdleError
 from parley.tts.markdown import MarkdownSegmenter
 from parley.tts.messages import SpeechChunk
 from parley_client.errors import CallEndedError
-from parley_client.stages.streams import ModelStream, Requests
+from parley_stages.streams import ModelStream, Requests
 
 MAX_TEXT = 20_000
 """Characters of one text."""
@@ -207,7 +207,7 @@ class Speech(ModelStream[SpeechPiece]):
     """A text that is being spoken: iterate it for its audio, inside ``async with``.
 
     :meth:`add` and :meth:`finish` are for a text that was begun with
-    :meth:`parley_client.stages.Synthesis.begin`; other tasks may call them, and :meth:`abort`.
+    :meth:`parley_stages.Synthesis.begin`; other tasks may call them, and :meth:`abort`.
 
     Args:
         script: the text.

@@ -13,14 +13,14 @@ Anything with a ``channel`` (``grpc.aio``) may stand for ``server``.
 
 from __future__ import annotations
 
-from parley_client.stages.generation import Answer, Generation
-from parley_client.stages.recognition import Recognition
-from parley_client.stages.recognition_types import FinalizedEvent, RecognitionEvent, RecognitionLimits
-from parley_client.stages.server import ServerConnection, StageServer, open_server
-from parley_client.stages.speech import Speech, SpeechPiece, WordTiming
-from parley_client.stages.synthesis import Synthesis, VoiceInfo
-from parley_client.stages.transcription import Transcriber
-from parley_client.stages.voices import Voices
+from parley_stages.generation import Answer, Generation
+from parley_stages.recognition import Recognition
+from parley_stages.recognition_types import FinalizedEvent, RecognitionEvent, RecognitionLimits
+from parley_stages.server import ServerConnection, StageServer, open_server
+from parley_stages.speech import Speech, SpeechPiece, WordTiming
+from parley_stages.synthesis import Synthesis, VoiceInfo
+from parley_stages.transcription import Transcriber
+from parley_stages.voices import Voices
 
 __all__ = [
     "Answer",

@@ -26,7 +26,7 @@ from parley.tts.voice_messages import (
     VoicesRequest,
     VoiceSummary,
 )
-from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
+from parley_stages.server import ClosedAtTheEnd, StageServer, request_reply
 
 MODEL = "voice_enrollment"
 MAX_FILE_BYTES = 16 << 20

@@ -32,15 +32,15 @@ from parley.timeouts import with_timeout
 from parley.triton.grpc_client import GrpcModelClient
 from parley_client.errors import CallEndedError, ClientError, StreamLostError
 from parley_client.queues import EventQueue
-from parley_client.stages.recognition_types import (
+from parley_stages.recognition_types import (
     FinalizedEvent,
     RecognitionEvent,
     RecognitionLimits,
     read_samples,
 )
-from parley_client.stages.server import StageServer
-from parley_client.stages.synthesis import AUTO
-from parley_client.stages.transcription import find_loaded
+from parley_stages.server import StageServer
+from parley_stages.synthesis import AUTO
+from parley_stages.transcription import find_loaded
 
 
 def stream_lost(error: ParleyError) -> StreamLostError:

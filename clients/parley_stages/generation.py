@@ -20,8 +20,8 @@ from parley.engines.qwen3 import MODEL, Qwen3ChatModel
 from parley.llm.messages import GenerateRequest, LlmEvent, Priority, Sampling, new_cache_salt
 from parley.protocol import Tool
 from parley.triton.grpc_client import GrpcModelClient
-from parley_client.stages.server import ClosedAtTheEnd, StageServer
-from parley_client.stages.streams import ModelStream, Requests
+from parley_stages.server import ClosedAtTheEnd, StageServer
+from parley_stages.streams import ModelStream, Requests
 
 Answer: TypeAlias = ModelStream[LlmEvent]
 """``TextDelta`` and ``ToolCalled``, at last ``Completed`` (:mod:`parley.llm.messages`)."""

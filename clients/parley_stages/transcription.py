@@ -26,7 +26,7 @@ from parley.languages import primary_language
 from parley.names import nearest_first
 from parley.triton.grpc_client import GrpcModelClient
 from parley_client.channel import is_model_ready
-from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
+from parley_stages.server import ClosedAtTheEnd, StageServer, request_reply
 
 FOR_RECORDINGS = {
     "parakeet_tdt": "parakeet_transcribe",
