@@ -8,6 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
+from parley.runtime import gpu_memory
 from parley_client.cli.capacity import usage
 from parley_client.cli.capacity.callers import LevelResult
 from parley_client.cli.capacity.report import Capacity
