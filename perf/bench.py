@@ -24,6 +24,7 @@ from typing import NoReturn, Self
 
 import grpc.aio
 import numpy as np
+from harness.stats import p50_p95, percentile, percentiles, text_of
 from recognizer_client import answered, recognizer_request
 from rich.console import Console
 from rich.table import Table
@@ -43,7 +44,7 @@ from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.cli.output import STAGES, by_stage, print_hanging, until_closed
 from parley_client.cli.own_server import own_server
 from parley_client.cli.script import ScriptTurn, load_script
-from parley_client.cli.turns import TurnReport, percentile
+from parley_client.cli.turns import TurnReport
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 
@@ -157,10 +158,8 @@ class Level:
         ways = [self.values.get("chunk_voice_agent", []), self.values.get("chunk_recogniser", [])]
         if not all(ways):
             return None
-        return {
-            f"p{share:.0%}".rstrip("%"): sum(percentile(way, share) or 0.0 for way in ways)
-            for share in (0.5, 0.95, 0.99)
-        }
+        both = zip(*map(percentiles, ways), strict=True)
+        return {name: sum(values) for name, values in zip(("p50", "p95", "p99"), both, strict=True)}
 
     @property
     def cpu_percent_per_session(self) -> float | None:
@@ -340,7 +339,7 @@ def _print(console: Console, levels: list[Level]) -> None:
     for level in levels:
         table.add_column(f"{level.sessions} session{'s' * (level.sessions > 1)}", justify="right")
     for name in _ROWS:
-        table.add_row(name, *(_cell(_percentiles(level.values.get(name, []))) for level in levels))
+        table.add_row(name, *(_cell(p50_p95(level.values.get(name, []))) for level in levels))
     table.add_row(
         "chunk overhead, at most: p50 / p95 / p99",
         *(
@@ -364,14 +363,9 @@ def _print(console: Console, levels: list[Level]) -> None:
             console.print(f"{level.sessions} sessions: {problem}", style="red", markup=False)
 
 
-def _percentiles(values: list[float]) -> tuple[float, float] | None:
-    low, high = percentile(values, 0.5), percentile(values, 0.95)
-    return None if low is None or high is None else (low, high)
-
-
 def _cell(values: tuple[float, float] | None) -> str:
     digits = 0 if values and values[1] >= 20 else 1
-    return "" if values is None else f"{values[0]:.{digits}f} / {values[1]:.{digits}f}"
+    return text_of(values, digits)
 
 
 def _percent(value: float | None) -> str:

@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from harness.stats import p50_p95, percentile, text_of
 from rich.console import Console
 from rich.table import Table
 
 from parley.errors import ParleyError
 from parley_client.cli.own_server import own_server
-from parley_client.cli.turns import percentile
 
 ROOT = Path(__file__).resolve().parent.parent
 _WORKER = ROOT / "perf" / "frameworks" / "worker.py"
@@ -80,16 +80,10 @@ def _table(title: str, levels: Levels) -> Table:
     for level in levels:
         table.add_column(str(level["sessions"]), justify="right")
     for key, meaning in _ROWS.items():
-        table.add_row(meaning, *(_both(level[key]) for level in levels))
+        table.add_row(meaning, *(text_of(p50_p95(level[key])) or "-" for level in levels))
     table.add_row("busy processors", *(f"{level['cpu']:.0%}" for level in levels))
     table.add_row("turns without a right answer", *(str(level["wrong"]) for level in levels))
     return table
-
-
-def _both(values: list[float]) -> str:
-    if not values:
-        return "-"
-    return " / ".join(f"{percentile(values, share):.0f}" for share in (0.5, 0.95))
 
 
 def _held(levels: Levels) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 import psutil
 from gateway_echo import STAMP_BYTES
+from harness.stats import percentile, percentiles
 from rich.console import Console
 from rich.table import Table
 from websockets.asyncio.client import ClientConnection
@@ -32,7 +33,6 @@ from websockets.asyncio.client import connect as connect_socket
 from parley import protocol
 from parley_client import connect
 from parley_client.call import Call
-from parley_client.cli.turns import percentile
 from parley_client.events import AgentAudio
 
 _SETTLE_S = 1.0
@@ -211,7 +211,7 @@ async def _measure_agent(args: argparse.Namespace, url: str, console: Console) -
 
 def _row(table: Table, name: str, values: list[float]) -> None:
     table.add_row(
-        name, *(f"{percentile(values, share) or 0:.2f}" for share in (0.5, 0.95, 0.99)), f"{len(values)}"
+        name, *(f"{value:.2f}" for value in percentiles(values) or (0.0, 0.0, 0.0)), f"{len(values)}"
     )
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from harness.stats import percentiles
 from rich.console import Console
 from rich.table import Table
 
@@ -32,7 +33,6 @@ from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.protocol import TurnMetrics
 from parley_client import Call, Deadlines, connect
 from parley_client.cli.own_server import own_server
-from parley_client.cli.turns import percentile
 
 AGENT = "voice_agent"
 _MODELS = Path(__file__).resolve().parent / "growth" / "models"
@@ -228,7 +228,7 @@ def _print(console: Console, levels: list[Level]) -> None:
     for heading in (*headings, "p50", "p95", "p99"):
         table.add_column(heading, justify="right", no_wrap=True)
     for level in levels:
-        waits = [percentile(level.round_trips_ms, share) or 0.0 for share in (0.5, 0.95, 0.99)]
+        waits = percentiles(level.round_trips_ms) or (0.0, 0.0, 0.0)
         table.add_row(
             str(level.calls),
             str(level.turns),

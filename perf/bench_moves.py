@@ -30,9 +30,9 @@ from cluster.network import Network
 from cluster.redis import Redis
 from cluster.site import servers_removed
 from cluster.workers import Worker
+from harness.stats import p50_p95, spoken_words, text_of, word_errors
 from rich.console import Console
 from rich.table import Table
-from word_errors import spoken_words, word_errors
 
 from parley.checkpoint import HistoryState
 from parley.errors import ParleyError
@@ -44,7 +44,7 @@ from parley_client.cli.commands.demo import default_script
 from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.cli.own_server import profile_name
 from parley_client.cli.script import ScriptTurn, load_script
-from parley_client.cli.turns import TurnReport, percentile
+from parley_client.cli.turns import TurnReport
 
 _CUT_S = 15.0
 _DRAIN_S = 20
@@ -311,8 +311,8 @@ def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
 
     add("calls; refused; lost", lambda one: f"{one.calls}; {len(one.refused)}; {len(one.lost)}")
     add("moved to another server", lambda one: str(one.moved))
-    add("… without a server, p50 / p95, ms", lambda one: _two(one.no_server_ms))
-    add("… gap that is heard, p50 / p95, ms", lambda one: _two(one.gaps_ms))
+    add("… without a server, p50 / p95, ms", lambda one: text_of(p50_p95(one.no_server_ms)))
+    add("… gap that is heard, p50 / p95, ms", lambda one: text_of(p50_p95(one.gaps_ms)))
     add("turns; without an answer", lambda one: f"{one.turns}; {one.unanswered}")
     add("words not understood near a move", lambda one: _share(one.word_errors, one.words))
     add("… in other turns", lambda one: _share(one.usual_word_errors, one.usual_words))
@@ -325,11 +325,6 @@ def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
             if not check.passed:
                 why = "; ".join(check.problems) or "there was nothing to check"
                 console.print(f"{outcome.fault}: not so: {check.name}: {why}", style="red", markup=False)
-
-
-def _two(values: Sequence[float]) -> str:
-    low, high = percentile(list(values), 0.5), percentile(list(values), 0.95)
-    return "" if low is None or high is None else f"{low:.0f} / {high:.0f}"
 
 
 def _share(part: int, whole: int) -> str:

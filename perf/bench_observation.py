@@ -30,13 +30,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench_growth import AGENT, CHUNK_S, Level, all_answered, cpu_times, measure, null_server
+from harness.stats import percentile
 from observation import probe
 from rich.console import Console
 from rich.table import Table
 
 from parley.errors import ParleyError
 from parley.launcher import EmbeddedServer
-from parley_client.cli.turns import percentile
 from parley_client.errors import ClientError
 
 _SCRAPE_S = 5.0

@@ -26,11 +26,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from harness.stats import p50_p95, text_of
 from numpy.typing import NDArray
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from tts_chain import measure_chain
-from tts_report import percentiles
 
 from parley.errors import ParleyError
 from parley_torch.tts.s3gen import checkpoint
@@ -281,9 +281,13 @@ def _print(together: Level, alone: Level, floor: float) -> None:
     print(
         f"{together.sessions:8} | {together.rate:7.1f} {alone.rate:9.1f} {together.rate / alone.rate:5.2f}x "
         f"{together.rate / floor:13.0%} | {together.real_time_factor:9.3f} "
-        f"| {percentiles(together.first_audio)} {percentiles(alone.first_audio)}",
+        f"| {_first_ms(together.first_audio):>12} {_first_ms(alone.first_audio):>13}",
         flush=True,
     )
+
+
+def _first_ms(seconds: list[float]) -> str:
+    return text_of(p50_p95([1000 * value for value in seconds]))
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from harness.stats import word_errors
 from local_models import LocalModels, Transcriber
 from numpy.typing import NDArray
-from word_errors import word_errors
 
 from parley.asr import checkpoint
 from parley.asr.decoding.words import text_of

@@ -21,9 +21,9 @@ from typing import TypeVar
 
 import numpy as np
 from eval_asr import CHUNK, ROOT, SILENCE, Clip, load_clips
+from harness.stats import word_errors
 from local_models import LocalModels
 from numpy.typing import NDArray
-from word_errors import word_errors
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint

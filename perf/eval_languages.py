@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import soxr
-from word_errors import word_errors
+from harness.stats import word_errors
 
 from parley.asr.families import load_model, new_reader
 from parley.launcher.options import ROOT

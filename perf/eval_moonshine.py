@@ -21,8 +21,8 @@ import numpy as np
 import soundfile
 import soxr
 from eval_asr import CHUNK, SILENCE, Clip, load_clips
+from harness.stats import spoken_words, word_errors
 from numpy.typing import NDArray
-from word_errors import spoken_words, word_errors
 
 from parley.asr.families import load_model, new_reader
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscribeRequest, TranscriptEvent

@@ -23,9 +23,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 from clicks import clicks
+from harness.stats import p50_p95, text_of, word_errors
 from numpy.typing import NDArray
-from tts_report import percentiles
-from word_errors import word_errors
 
 from parley.asr.families import load_model, new_reader
 from parley.asr.segments.reader import ReadOptions
@@ -117,7 +116,7 @@ class Report:
         return (
             f"{100 * self.errors / self.words:6.2f} % | {statistics.mean(self.lufs):6.1f} "
             f"({min(self.lufs):5.1f} to {max(self.lufs):5.1f}) | {self.peak / _FULL_SCALE:5.2f} | "
-            f"{self.clicks:6d} | {percentiles(self.first_s)} | {self.took_s / self.seconds:9.3f} | "
+            f"{self.clicks:6d} | {text_of(p50_p95([1000 * first for first in self.first_s]))} | {self.took_s / self.seconds:9.3f} | "
             f"{', '.join(self.problems()) or 'good'}"
         )
 

@@ -16,12 +16,12 @@ from random import Random
 from typing import Any, Protocol
 
 import numpy as np
+from harness.stats import spoken_words, word_errors
 from numpy.typing import NDArray
 from rich.console import Console
 from soak_callers import FULL, Session, Target, UnexpectedAnswerError, opening_code
 from soak_gateway import RefusedVisitError, visit_socket
 from websockets.exceptions import ConnectionClosed
-from word_errors import spoken_words, word_errors
 
 from parley.errors import AsrFallbackError, ParleyError, TtsFallbackError
 from parley.launcher.options import ROOT

@@ -11,10 +11,10 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tts_report import Spoken, percentiles
+from harness.stats import p50_p95, text_of
 
 from parley.engines.speech import ChatterboxSpeaker
 from parley.launcher import EmbeddedServer, ServerOptions
@@ -29,6 +29,18 @@ from leftovers import ANY_PORTS  # noqa: E402
 
 TEXT = "The train leaves at half past seven, and the ticket costs five pounds."
 _DEADLINE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One utterance; times in seconds from its beginning."""
+
+    first: float
+    """When its first audio came."""
+    seconds: float
+    """When its last audio came."""
+    audio: float
+    """How long it is."""
 
 
 def measure_chain(levels: Sequence[int]) -> None:
@@ -52,7 +64,7 @@ async def _measure(address: str, levels: Sequence[int]) -> None:
         for sessions in levels:
             spoken = await _level(client, sessions)
             rate = sum(one.audio for one in spoken) / max(one.seconds for one in spoken)
-            first = percentiles([one.first for one in spoken])
+            first = text_of(p50_p95([1000 * one.first for one in spoken]))
             print(f"{sessions:8} | {rate:13.1f} | {sessions / rate:.3f} | {first}", flush=True)
     finally:
         await client.close()

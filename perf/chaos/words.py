@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
 
+from harness.stats import spoken_words
 from simulate.voices import ESPEAK, Line, speak_all
-from word_errors import spoken_words
 
 from parley_client import ToolTable, tool
 from parley_client.audio.files import Pcm

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.stats import p50_p95, text_of
 from rich.console import Console
 from rich.table import Table
 
@@ -24,7 +25,6 @@ from parley_client.cli.commands.demo import default_script
 from parley_client.cli.output import until_closed
 from parley_client.cli.own_server import profile_name
 from parley_client.cli.script import ScriptTurn, load_script
-from parley_client.cli.turns import percentile
 from parley_client.cli.view import make_console
 
 _SHOWN = 3
@@ -87,7 +87,7 @@ def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
         ("", lambda one: one.scenario),
         ("calls; refused; lost", lambda one: f"{one.calls}; {len(one.refused)}; {len(one.lost)}"),
         ("moved", lambda one: str(one.moved)),
-        ("gap p50 / p95, ms", lambda one: _two(one.gaps_ms)),
+        ("gap p50 / p95, ms", lambda one: text_of(p50_p95(one.gaps_ms))),
         ("turns; unanswered", lambda one: f"{one.turns}; {one.unanswered}"),
         ("usual wait, ms", lambda one: f"{one.usual_wait_ms:.0f}"),
         ("checks", lambda one: "passed" if one.passed else "FAILED"),
@@ -102,11 +102,6 @@ def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
         promise = SCENARIOS[outcome.scenario].promise
         more = [f"not promised to {promise}"] if promise else []
         console.print(f"{outcome.scenario}: {'; '.join([*figures, *more])}", highlight=False, soft_wrap=True)
-
-
-def _two(values: Sequence[float]) -> str:
-    low, high = percentile(list(values), 0.5), percentile(list(values), 0.95)
-    return "" if low is None or high is None else f"{low:.0f} / {high:.0f}"
 
 
 def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import msgspec
-
-from parley_client.cli.turns import percentile
+from harness.stats import percentile, percentiles
 
 _NS_PER_MS = 1_000_000
 _EMPTY = b'""'
@@ -152,13 +150,14 @@ def measure(
     ]
     began = min(request.timestamp for request in answered)
     ended = max(request.response_timestamps[-1] for request in answered)
+    p50, p95, p99 = percentiles(latencies)
     return Figures(
         requests=len(answered),
         sequences=len(sequences),
         per_second=len(answered) * 1e9 / max(1, ended - began),
-        p50=_percentile(latencies, 0.5),
-        p95=_percentile(latencies, 0.95),
-        p99=_percentile(latencies, 0.99),
+        p50=p50,
+        p95=p95,
+        p99=p99,
         first_p50=percentile(firsts, 0.5),
         first_p95=percentile(firsts, 0.95),
     )
@@ -172,11 +171,6 @@ def _sequences(requests: Iterable[ProfileRequest], steps: int) -> list[list[Prof
             found.setdefault(request.sequence_id, []).append(request)
     whole = [own for own in found.values() if len(own) >= steps]
     return [sorted(own, key=lambda request: request.timestamp) for own in whole]
-
-
-def _percentile(values: list[float], share: float) -> float:
-    found: Any = percentile(values, share)
-    return float(found)
 
 
 def _ms(since: int, until: int) -> float:

@@ -204,20 +204,6 @@ def _joined(tokens: list[_Token]) -> list[_Token]:
     return joined
 
 
-def word_errors(said: str, heard: str) -> tuple[int, int]:
-    """Words that were left out, put in or exchanged, and how many were said."""
-    wanted, given = counted_words(said), counted_words(heard)
-    row = list(range(len(given) + 1))
-    for count, word in enumerate(wanted, 1):
-        diagonal, row[0] = row[0], count
-        for index, other in enumerate(given, 1):
-            diagonal, row[index] = (
-                row[index],
-                min(row[index] + 1, row[index - 1] + 1, diagonal + (word != other)),
-            )
-    return row[-1], len(wanted)
-
-
 def lacking(wanted: tuple[Alternatives, ...], text: str) -> list[str]:
     """Which of the things that have to be in a text are not, whichever of its wordings one has."""
     return [

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from harness.stats import p50_p95, text_of
 from rich.console import Console
 from rich.table import Table
 
 from simulate.caller import Job
 from simulate.scenario import Scenario
-from simulate.scores import Scores, Share, p50_p95
+from simulate.scores import Scores, Share
 
 LADDER_TAG = "ladder"
 """Tag of the scenarios that run by default."""
@@ -227,7 +228,7 @@ def print_ladder(console: Console, rungs: Sequence[Rung], latency_ms: tuple[floa
         table.add_row(
             str(rung.parallel),
             str(scores.exchanges),
-            " / ".join(f"{time:.0f}" for time in p50_p95(scores.latency) or ()),
+            text_of(p50_p95(scores.latency)),
             _of(scores.missed.count, scores.missed.of),
             _of(scores.gaps.count, scores.gaps.of),
             f"{max(scores.microphone_late, default=0.0):.0f}",
@@ -256,7 +257,7 @@ def _cell(row: Row, scores: Scores) -> str:
         text, figures = _of(value.rest if row.rest else value.count, value.of), (value.share,)
     else:
         figures = p50_p95(value) or ()
-        text = " / ".join(f"{figure:.0f}" for figure in figures)
+        text = text_of(figures)
     pairs = zip(figures, row.limits, strict=False)
     bad = any(figure is not None and limit is not None and figure > limit for figure, limit in pairs)
     return f"[red]{text}[/]" if bad else text

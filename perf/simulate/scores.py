@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from harness.stats import word_errors
+
 from parley.protocol import TurnMetrics
-from parley_client.cli.turns import percentile
 from simulate.log import Act, CallLog
-from simulate.matching import call_matches, lacking, word_errors
+from simulate.matching import call_matches, counted_words, lacking
 from simulate.turns import Answer, Commit, Reading, check_history, read_turns
 
 _WORTH_STOPPING_MS = 700.0
@@ -95,12 +96,6 @@ def score(logs: Iterable[CallLog]) -> Scores:
     for log in logs:
         _score_call(scores, read_turns(log))
     return scores
-
-
-def p50_p95(values: list[float]) -> tuple[float, float] | None:
-    """Both percentiles; None: no values."""
-    low, high = percentile(values, 0.5), percentile(values, 0.95)
-    return None if low is None or high is None else (low, high)
 
 
 def _score_call(scores: Scores, reading: Reading) -> None:
@@ -193,7 +188,8 @@ def _score_stages(scores: Scores, metrics: TurnMetrics) -> None:
 def _score_words(scores: Scores, reading: Reading, act: Act) -> None:
     if not act.exchange.words or act.exchange.answered is not True:
         return
-    wrong, count = word_errors(act.exchange.words, _heard_text(reading, act))
+    said, heard = counted_words(act.exchange.words), counted_words(_heard_text(reading, act))
+    wrong, count = word_errors(said, heard), len(said)
     scores.words += count
     scores.words_wrong += wrong
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.stats import SHARES, Estimate, estimate, ratio_estimate
+
 from stages.protocols import Stage
-from stages.statistics import SHARES, Estimate, estimate, ratio_estimate
 from stages.turns import Turn
 
 
@@ -86,7 +87,7 @@ class LevelResult:
         return [turn.figures[figure] for turn in self.turns if figure in turn.figures]
 
     def estimates(self, figure: str) -> dict[float, Estimate | None]:
-        """By :data:`stages.statistics.SHARES`; None: too few turns."""
+        """By :data:`harness.stats.SHARES`; None: too few turns."""
         values = self.values(figure)
         return {share: estimate(values, share) for share in SHARES}
 

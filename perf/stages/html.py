@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+from harness.stats import estimate
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure as Plot
 
 from stages.figures import FIGURES, LevelResult
-from stages.statistics import estimate
 from stages.tables import Table
 
 _FOLDER = Path(__file__).parent

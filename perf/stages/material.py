@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from word_errors import spoken_words
+from harness.stats import spoken_words
 
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley_client.audio.files import read_speech

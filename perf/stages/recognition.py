@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from word_errors import spoken_words, word_errors
+from harness.stats import spoken_words, word_errors
 
 from parley_client.audio.microphone import PacedMicrophone, SpokenClip
 from stages.material import Utterance

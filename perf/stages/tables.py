@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from harness.stats import SHARES, Estimate, estimate, fewest
+
 from stages.figures import FIGURES, LevelResult
 from stages.protocols import Stage
-from stages.statistics import SHARES, Estimate, estimate, fewest
 
 _LATE_MS = 50
 

@@ -15,6 +15,7 @@ import grpc.aio
 import msgspec
 import numpy as np
 import websockets.asyncio.client
+from harness.stats import percentiles
 from numpy.typing import NDArray
 from recognizer_client import answered, recognizer_request
 from rich.console import Console
@@ -31,7 +32,6 @@ from parley.asr.messages import (
 )
 from parley.inference import tensor_bytes
 from parley.protocol import VadOptions
-from parley_client.cli.turns import percentile
 
 RATE = 16_000
 _DEADLINE_S = 20.0
@@ -319,7 +319,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _percentiles(values: Sequence[float]) -> list[float]:
     """p50, p95, p99."""
-    return [round(percentile(list(values), share) or 0.0, 2) for share in (0.5, 0.95, 0.99)]
+    return [round(value, 2) for value in percentiles(values) or (0.0, 0.0, 0.0)]
 
 
 def print_bare(console: Console, rows: Sequence[dict[str, Any]]) -> None:

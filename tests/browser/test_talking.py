@@ -6,8 +6,8 @@ import json
 import re
 
 import soundfile
+from harness.stats import word_errors
 from playwright.sync_api import expect
-from word_errors import word_errors
 
 from parley_client.audio.files import resample
 from parley_client.cli.demo_tools import get_weather

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import soxr
-from word_errors import word_errors
+from harness.stats import word_errors
 
 from parley.asr.families import load_model, new_reader
 from parley.asr.messages import TranscribeRequest

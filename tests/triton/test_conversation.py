@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+from harness.stats import word_errors
 from local_models import Transcriber
-from word_errors import word_errors
 
 from parley.asr import checkpoint
 from parley.launcher.options import ROOT

@@ -1,6 +1,6 @@
 import pytest
 from simulate.devices import Entry
-from simulate.matching import call_matches, word_errors
+from simulate.matching import call_matches
 from simulate.scenario import ExpectedCall
 from simulate.turns import check_history, plain_text_words, read_turns
 from tapes import Tape, said
@@ -92,13 +92,6 @@ def test_what_fills_the_time_of_a_tool_is_not_remembered():
 
 def test_words():
     assert plain_text_words("It's 15:52, isn't it? “Yes”…") == ["it's", "15:52", "isn't", "it", "yes"]
-
-
-def test_word_errors():
-    assert word_errors("set a timer for ten minutes", "Set a timer for ten minutes.") == (0, 6)
-    assert word_errors("set a timer for ten minutes", "set timer far ten") == (3, 6)
-    assert word_errors("hello", "") == (1, 1)
-    assert word_errors("hello", "hello hello there") == (2, 1)
 
 
 def test_calls_match_by_name_and_all_arguments():

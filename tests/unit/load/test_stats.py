@@ -1,10 +1,20 @@
-"""Percentiles with their intervals."""
+"""Percentiles with their intervals, and errors in words."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from stages.statistics import estimate, fewest, ratio_estimate
+from harness.stats import (
+    estimate,
+    fewest,
+    p50_p95,
+    percentile,
+    percentiles,
+    ratio_estimate,
+    spoken_words,
+    text_of,
+    word_errors,
+)
 
 
 @pytest.mark.parametrize(("share", "turns"), [(0.5, 2), (0.95, 20), (0.99, 100)])
@@ -32,3 +42,28 @@ def test_an_error_rate_weighs_turns_by_their_words():
     assert found.value == pytest.approx(0.1)
     assert found.low <= found.value <= found.high
     assert ratio_estimate([]) is None
+
+
+def test_percentiles_of_few_values_are_among_them():
+    assert percentiles([30.0, 10.0, 20.0]) == (20.0, 30.0, 30.0)
+    assert p50_p95([3.0]) == (3.0, 3.0)
+    assert percentile([30.0, 10.0], 0.5) == 10.0
+
+
+def test_percentiles_of_no_values_are_none():
+    assert (percentile([], 0.5), p50_p95([]), percentiles([])) == (None, None, ())
+    assert text_of(p50_p95([])) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "heard", "errors"),
+    [
+        ("set a timer for ten minutes", "Set a timer for 10 minutes.", 0),
+        ("set a timer for ten minutes", "set timer far ten", 3),
+        ("hello", "", 1),
+        ("", "hello", 1),
+        ("hello", "hello hello there", 2),
+    ],
+)
+def test_word_errors_are_the_words_left_out_put_in_and_exchanged(said, heard, errors):
+    assert word_errors(spoken_words(said), spoken_words(heard)) == errors

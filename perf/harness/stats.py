@@ -1,17 +1,23 @@
-"""Percentiles, and how sure they are."""
+"""Statistics of measurements: percentiles, intervals, and errors in words."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jiwer
 import numpy as np
+
+from parley.turns.interruption import as_said
 
 SHARES = (0.5, 0.95, 0.99)
 _RESAMPLES = 2_000
 _SEED = 1
 _CONFIDENCE = 0.95
+_NEAREST_RANK = "inverted_cdf"
+_WORDS = re.compile(r"[a-z0-9']+")
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,31 @@ class Estimate:
     value: float
     low: float
     high: float
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The value below which ``share`` (0-1) of ``values`` lie, by nearest rank; None: no values."""
+    return float(np.quantile(values, share, method=_NEAREST_RANK)) if len(values) else None
+
+
+def percentiles(values: Sequence[float], shares: Sequence[float] = SHARES) -> tuple[float, ...]:
+    """Those of ``shares`` by nearest rank; empty: no values."""
+    return (
+        tuple(float(value) for value in np.quantile(values, shares, method=_NEAREST_RANK))
+        if len(values)
+        else ()
+    )
+
+
+def p50_p95(values: Sequence[float]) -> tuple[float, float] | None:
+    """Both percentiles; None: no values."""
+    found = percentiles(values, SHARES[:2])
+    return (found[0], found[1]) if found else None
+
+
+def text_of(figures: Sequence[float] | None, digits: int = 0) -> str:
+    """Figures of one table cell, as in ``410 / 605``; empty: there are none."""
+    return " / ".join(f"{figure:.{digits}f}" for figure in figures or ())
 
 
 def fewest(share: float) -> int:
@@ -45,10 +76,10 @@ def estimate(values: Sequence[float], share: float) -> Estimate | None:
         return None
     measured = np.asarray(values, np.float64)
     drawn = np.random.default_rng(_SEED).choice(measured, (_RESAMPLES, len(measured)))
-    spread = np.quantile(drawn, share, axis=1, method="inverted_cdf")
+    spread = np.quantile(drawn, share, axis=1, method=_NEAREST_RANK)
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.quantile(spread, [tail, 1 - tail])
-    return Estimate(float(np.quantile(measured, share, method="inverted_cdf")), float(low), float(high))
+    return Estimate(float(np.quantile(measured, share, method=_NEAREST_RANK)), float(low), float(high))
 
 
 def ratio_estimate(parts: Sequence[tuple[float, float]]) -> Estimate | None:
@@ -67,3 +98,14 @@ def ratio_estimate(parts: Sequence[tuple[float, float]]) -> Estimate | None:
     low, high = np.quantile(ratios, [tail, 1 - tail])
     above, below = pairs.sum(axis=0)
     return Estimate(float(above / below), float(low), float(high))
+
+
+def spoken_words(text: str) -> list[str]:
+    """The words that count: without case, punctuation and dashes, and with figures as words."""
+    return as_said(_WORDS.findall(text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")))
+
+
+def word_errors(said: Sequence[str], heard: Sequence[str]) -> int:
+    """Words to replace, remove or add to get from one to the other."""
+    found = jiwer.process_words(" ".join(said), " ".join(heard))
+    return found.substitutions + found.deletions + found.insertions
