@@ -113,10 +113,11 @@ class Report:
 
     def line(self) -> str:
         """For the table."""
+        first_ms = text_of(p50_p95([1000 * first for first in self.first_s]))
         return (
             f"{100 * self.errors / self.words:6.2f} % | {statistics.mean(self.lufs):6.1f} "
             f"({min(self.lufs):5.1f} to {max(self.lufs):5.1f}) | {self.peak / _FULL_SCALE:5.2f} | "
-            f"{self.clicks:6d} | {text_of(p50_p95([1000 * first for first in self.first_s]))} | {self.took_s / self.seconds:9.3f} | "
+            f"{self.clicks:6d} | {first_ms} | {self.took_s / self.seconds:9.3f} | "
             f"{', '.join(self.problems()) or 'good'}"
         )
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import jiwer
 import numpy as np
@@ -16,7 +17,7 @@ SHARES = (0.5, 0.95, 0.99)
 _RESAMPLES = 2_000
 _SEED = 1
 _CONFIDENCE = 0.95
-_NEAREST_RANK = "inverted_cdf"
+_NEAREST_RANK: Literal["inverted_cdf"] = "inverted_cdf"
 _WORDS = re.compile(r"[a-z0-9']+")
 
 
