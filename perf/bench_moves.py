@@ -23,13 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cluster.callers import CallReport, hold_calls
 from cluster.gateways import Gateway, ServersFile, read_history, shared_settings
 from cluster.judging import MOST_UNANSWERED, Check, finite, is_unanswered
 from cluster.network import Network
 from cluster.redis import Redis
 from cluster.site import servers_removed
 from cluster.workers import Worker
+from harness.caller import CallReport, hold_calls
 from harness.stats import p50_p95, spoken_words, text_of, word_errors
 from rich.console import Console
 from rich.table import Table

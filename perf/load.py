@@ -1,8 +1,107 @@
-"""Load from callers by gRPC and by the gateway's WebSocket: ``make load USERS=… MINUTES=…``; docs/load.md."""
+"""Load from callers by gRPC and by the gateway's WebSocket, with locust: ``make load``; docs/load.md."""
 
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
-from load.cli import main  # the package beside this program comes before it
+from rich.console import Console
+from soak_gateway import gateway
+
+from parley.errors import ParleyError
+from parley.launcher.options import ROOT, TINY_PROFILE
+from parley_client.cli.arguments import handle_signals
+from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
+from parley_client.cli.view import make_console
+
+_LOCUST = ROOT / ".venv-frameworks" / "bin" / "locust"
+_DATA = ROOT / "tests" / "data"
+# All callers have one address. What the gateway holds as a whole is not changed.
+_GATEWAY = {"PARLEY_GATEWAY_CALLS_PER_KEY": "100000", "PARLEY_GATEWAY_SESSIONS_WAITING_PER_KEY": "100000"}
+_END_S = 60
+"""A turn is heard out before its caller hangs up."""
+_CLASSES = {"grpc": "GrpcCaller", "websocket": "WebSocketCaller"}
+
+
+def _arguments() -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(
+        prog="load",
+        description="Many callers talk to a server and its gateway.",
+        epilog="Other options are those of locust and of perf/locustfile.py: docs/load.md.",
+    )
+    add = parser.add_argument
+    add("--users", type=int, default=4, help="callers at once, half of each kind (default: %(default)s)")
+    add("--minutes", type=float, default=5.0, help="then all hang up (default: %(default)g)")
+    add("--profile", type=profile_name, metavar="NAME", default=TINY_PROFILE, help="of the server")
+    add("--server", metavar="HOST:PORT", help="a running server (default: starts one)")
+    add("--gateway", metavar="URL", help="a running gateway (default: starts one)")
+    add("--only", choices=list(_CLASSES), help="only callers of this kind")
+    add("--out", type=Path, default=ROOT / "out" / "load", metavar="FOLDER", help="default: out/load")
+    args, rest = parser.parse_known_args()
+    if args.users < 1 or args.minutes <= 0:
+        parser.error("users and minutes are above 0")
+    if args.only == "grpc" and args.gateway:
+        parser.error("--only grpc calls no gateway")
+    return args, rest
+
+
+def _addresses(args: argparse.Namespace, console: Console, stack: ExitStack) -> dict[str, str]:
+    """Of the ways that are taken; starts what is not given."""
+    server = args.server
+    if args.gateway and not server:
+        return {"websocket": args.gateway}  # the server behind it is not known
+    if not server:
+        own = own_server(console, "load", profile=args.profile, environment=UNLIMITED)
+        server = stack.enter_context(own).endpoints.grpc
+    found = {} if args.only == "websocket" else {"grpc": server}
+    if args.only != "grpc":
+        found["websocket"] = args.gateway or stack.enter_context(gateway(server, _GATEWAY))
+    return found
+
+
+def _locust(args: argparse.Namespace, addresses: dict[str, str], rest: list[str]) -> int:
+    """Run locust to its end; its exit status."""
+    recordings = _DATA / ("conversation" if args.profile == TINY_PROFILE else "open_conversation")
+    names = {"grpc": "--server", "websocket": "--gateway"}
+    out = args.out
+    options = {
+        "--locustfile": ROOT / "perf" / "locustfile.py",
+        "--users": args.users,
+        "--spawn-rate": 1,
+        "--run-time": f"{round(60 * args.minutes)}s",
+        "--stop-timeout": _END_S,
+        "--csv": out / "load",
+        "--html": out / "report.html",
+        "--recordings": recordings,
+        **{names[way]: address for way, address in addresses.items()},
+    }
+    command = [str(_LOCUST), "--headless", "--only-summary", "--csv-full-history"]
+    command += [str(part) for pair in options.items() for part in pair]
+    out.mkdir(parents=True, exist_ok=True)
+    return subprocess.run([*command, *rest, *(_CLASSES[way] for way in addresses)], check=False).returncode
+
+
+def main() -> int:
+    """Make the load; the exit status is 1 if a call was lost, and 130 after Ctrl-C."""
+    (args, rest), console = _arguments(), make_console()
+    if not _LOCUST.exists():
+        console.print("load: .venv-frameworks is missing: use `make load`", style="red", markup=False)
+        return 1
+    try:
+        with handle_signals(signal.default_int_handler), ExitStack() as stack:
+            status = _locust(args, _addresses(args, console, stack), rest)
+    except (ParleyError, OSError) as error:
+        console.print(f"load: {error}", style="red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    console.print(f"The report is {args.out / 'report.html'}.", highlight=False)
+    return status
+
 
 if __name__ == "__main__":
     sys.exit(main())

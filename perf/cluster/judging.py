@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from harness.caller import CallReport
+
 import parley_client.errors
 import parley_gateway.errors
-from cluster.callers import CallReport
 from cluster.session_logs import GatewayLogs
 from parley.errors import ParleyError
 from parley.protocol import ToolRequest

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from cluster.callers import Callers
+from harness.caller import Callers
+
 from cluster.gateways import Gateway
 from cluster.judging import MOST_UNANSWERED, Check, Disturbance, Outcome, judge, retryable_codes
 from cluster.node_thread import NodeThread

@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated
 
+from harness.caller import CallReport
+
 from cluster.balancer import Balancer
-from cluster.callers import CallReport
 from cluster.gateways import Gateway, ServersFile, read_history, shared_settings
 from cluster.monitoring import Prometheus
 from cluster.network import Network

@@ -99,15 +99,7 @@ KERNELS = Environment(EXPORT.name, ("kernels.txt",), (), "import numpy, pytest, 
 PEERS = Environment(
     EXPORT.name, ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False
 )
-LOAD = Environment(
-    FRAMEWORKS.name,
-    ("load.txt",),
-    (),
-    "from gevent import monkey\n"
-    "monkey.patch_all()\n"
-    "import grpc.experimental.gevent, locust, parley_client, tritonclient.grpc, websocket",
-    torch=False,
-)
+LOAD = Environment(FRAMEWORKS.name, ("load.txt",), (), "import locust", project=False, torch=False)
 # What is beside the models, a lock for each purpose; the locks agree in their versions.
 _TOOLS = ".venv-tools"
 DEPLOY = Environment(

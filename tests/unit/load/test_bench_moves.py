@@ -14,8 +14,8 @@ import time
 import numpy as np
 import pytest
 from bench_moves import judge
-from cluster.callers import CallReport, Loudspeaker, Move
 from cluster.network import Network, NetworkError
+from harness.caller import CallReport, Loudspeaker, Move
 
 from parley import protocol
 from parley.chat import ChatMessage

@@ -7,9 +7,9 @@ import math
 from datetime import datetime
 
 import pytest
-from cluster.callers import CallReport
 from cluster.judging import Check, Disturbance, Outcome, judge, retryable_codes
 from cluster.session_logs import GatewayLogs, ServerLog, open_sessions
+from harness.caller import CallReport
 
 from parley.chat import ChatMessage
 from parley.checkpoint import HistoryState

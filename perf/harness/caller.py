@@ -1,4 +1,4 @@
-"""Callers who hold conversations while servers are killed, cut off and restarted."""
+"""The caller of all measurements: holds conversations in real time, and notes what becomes of each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ class CallReport:
     """As the gateway, or server, has named it; empty: it was not opened."""
     began_s: float = math.nan
     """When the caller called (seconds of ``perf_counter``)."""
+    opened_s: float = math.nan
+    """When it was accepted; NaN: it was not."""
     ended_s: float = math.nan
+    left_early: bool = False
+    """The caller hung up in the middle of a turn."""
     responses: set[str] = field(default_factory=set)
     """Ids of all responses that it has had events of."""
     turns: list[TurnReport] = field(default_factory=list)
@@ -192,7 +196,7 @@ class Callers:
         self._turns = turns
         self._count = count
         self._turns_per_call = turns_per_call
-        self._read_history = read_history or _history_of
+        self._read_history = read_history
         self._chunk_ms = chunk_ms
         self._stopping = asyncio.Event()
 
@@ -218,63 +222,98 @@ class Callers:
             await asyncio.sleep(_BETWEEN_CALLS_S)
 
     async def _call(self, report: CallReport, turn_numbers: Iterator[int]) -> None:
-        report.began_s = time.perf_counter()
-        is_open = False
-        try:
-            async with self._connect(report.number) as call:
-                is_open = True
-                await self._converse(call, report, turn_numbers)
-                await self._remember(call, report)
-                await call.hang_up()
-        except ParleyError as error:
-            if is_open:
-                report.lost = error.code
-            else:
-                report.refused = error.code
-        finally:
-            report.ended_s = time.perf_counter()
-
-    async def _remember(self, call: Call, report: CallReport) -> None:
-        """Read what the agent remembers, once it has taken notice of the end of the last answer."""
-        if not report.turns:
-            return
-        for _ in range(_SETTLED_TRIES):
-            report.history = await self._read_history(call, report)
-            if not report.history_difference():
-                return
-            await asyncio.sleep(_SETTLED_S)
-
-    async def _converse(self, call: Call, report: CallReport, turn_numbers: Iterator[int]) -> None:
-        loudspeaker = Loudspeaker(report.silences)
-
-        def on_event(event: CallEvent) -> None:
-            now = time.perf_counter()
-            loudspeaker.on_event(event, now)
-            match event:
-                case protocol.Connected():
-                    # The first: a call that goes on at another gateway has another one there.
-                    report.session_id = report.session_id or event.session_id
-                case Reconnecting():
-                    report.moves.append(Move(now, event.reason))
-                case Reconnected() if report.moves:
-                    report.moves[-1].gap_ms = event.gap_ms
-                case AgentAudio() | protocol.ResponseText():
-                    report.responses.add(event.response_id)
-
-        conversation = ScriptedConversation(
-            call, turn_timeout_s=_TURN_S, chunk_ms=self._chunk_ms, record=False, on_event=on_event
+        await hold_call(
+            self._connect(report.number),
+            self._until_hung_up(turn_numbers),
+            report,
+            read_history=self._read_history,
+            chunk_ms=self._chunk_ms,
         )
-        try:
-            await conversation.run(self._until_hung_up(turn_numbers))
-        finally:
-            report.turns = conversation.tracker.reports
-            report.late_ms = 1000 * conversation.microphone.worst_late_s
 
     def _until_hung_up(self, turn_numbers: Iterator[int]) -> Iterator[ScriptTurn]:
         for index in itertools.islice(turn_numbers, self._turns_per_call):
             if self._stopping.is_set():
                 return
             yield self._turns[index % len(self._turns)]
+
+
+async def hold_call(
+    line: AbstractAsyncContextManager[Call],
+    turns: Iterable[ScriptTurn],
+    report: CallReport,
+    *,
+    read_history: ReadHistory | None = None,
+    chunk_ms: int = DEFAULT_CHUNK_MS,
+    leave_after_s: float | None = None,
+) -> None:
+    """Hold one call, and note in ``report`` what becomes of it.
+
+    Args:
+        line: opens the call.
+        turns: taken one after the other; the caller hangs up after the last answer.
+        report: of a call that was not begun.
+        read_history: what the agent remembers, of an open call; None: as the call knows it.
+        chunk_ms: audio in one message of the caller (milliseconds).
+        leave_after_s: the caller hangs up then, in the middle of a turn (seconds after the opening).
+            None: never.
+    """
+    report.began_s = time.perf_counter()
+    try:
+        async with line as call:
+            report.opened_s = time.perf_counter()
+            try:
+                async with asyncio.timeout(leave_after_s):
+                    await _converse(call, report, turns, chunk_ms)
+            except TimeoutError:
+                report.left_early = True
+            else:
+                await _remember(call, report, read_history or _history_of)
+            await call.hang_up()
+    except ParleyError as error:
+        if math.isnan(report.opened_s):
+            report.refused = error.code
+        else:
+            report.lost = error.code
+    finally:
+        report.ended_s = time.perf_counter()
+
+
+async def _remember(call: Call, report: CallReport, read_history: ReadHistory) -> None:
+    """Read what the agent remembers, once it has taken notice of the end of the last answer."""
+    if not report.turns:
+        return
+    for _ in range(_SETTLED_TRIES):
+        report.history = await read_history(call, report)
+        if not report.history_difference():
+            return
+        await asyncio.sleep(_SETTLED_S)
+
+
+async def _converse(call: Call, report: CallReport, turns: Iterable[ScriptTurn], chunk_ms: int) -> None:
+    loudspeaker = Loudspeaker(report.silences)
+
+    def on_event(event: CallEvent) -> None:
+        now = time.perf_counter()
+        loudspeaker.on_event(event, now)
+        match event:
+            case protocol.Connected():
+                # The first: a call that goes on at another gateway has another one there.
+                report.session_id = report.session_id or event.session_id
+            case Reconnecting():
+                report.moves.append(Move(now, event.reason))
+            case Reconnected() if report.moves:
+                report.moves[-1].gap_ms = event.gap_ms
+            case AgentAudio() | protocol.ResponseText():
+                report.responses.add(event.response_id)
+
+    conversation = ScriptedConversation(
+        call, turn_timeout_s=_TURN_S, chunk_ms=chunk_ms, record=False, on_event=on_event
+    )
+    try:
+        await conversation.run(turns)
+    finally:
+        report.turns = conversation.tracker.reports
+        report.late_ms = 1000 * conversation.microphone.worst_late_s
 
 
 async def _history_of(call: Call, _: CallReport) -> HistoryState | None:
