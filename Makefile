@@ -163,46 +163,46 @@ format: setup ## Put the sources into the standard format
 	@.venv/bin/ruff check --fix .
 
 eval: setup ## Measure the tiny models: word error rate, decoding and exact turns
-	@status=0; $(PY) perf/eval_asr.py || status=1; $(PY) perf/eval_decoding.py || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
+	@status=0; $(PY) -m perf eval-asr || status=1; $(PY) -m perf eval-decoding || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
-	@$(PY) perf/bench.py $(ARGS)
+	@$(PY) -m perf bench $(ARGS)
 
 bench-growth: setup ## Measure what a call costs beside the networks, for 1 to 64 calls (ARGS="--help")
-	@$(PY) perf/bench_growth.py $(ARGS)
+	@$(PY) -m perf bench-growth $(ARGS)
 
 bench-observation: setup ## Measure what metrics, traces and logs cost: on against off (ARGS="--help")
-	@$(PY) perf/bench_observation.py $(ARGS)
+	@$(PY) -m perf bench-observation $(ARGS)
 
 soak: setup ## Hours of calls, cancels and kills; does anything grow, or get lost? (HOURS=2 or MINUTES=10; ARGS="--help")
-	@$(PY) perf/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+	@$(PY) -m perf soak $(if $(HOURS),--hours $(HOURS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 cluster: setup ## Scale, deploy and disturb an installation under calls, each part in a node (as root; ARGS="--help")
 	$(call provision,--cluster)
 	$(call provision,--prometheus)
-	@$(PY) perf/cluster.py $(ARGS)
+	@$(PY) -m perf cluster $(ARGS)
 
 bench-moves: setup ## Kill, cut off and restart servers under calls, which go on elsewhere (needs root; ARGS="--help")
 	$(call provision,--cluster)
-	@$(PY) perf/bench_moves.py $(ARGS)
+	@$(PY) -m perf bench-moves $(ARGS)
 
 chaos: setup ## Cause one fault after the other under running calls, which check what it does (root; ARGS="--help")
 	$(call provision,--cluster)
 	$(call provision,--compiler)
-	@$(PY) perf/chaos.py $(ARGS)
+	@$(PY) -m perf chaos $(ARGS)
 
 fleet: setup ## Simulate a day of a fleet on paper: refused calls, cost, the buffer that it needs (ARGS="--help")
-	@$(PY) perf/fleet.py $(ARGS)
+	@$(PY) -m perf fleet $(ARGS)
 
 load: setup setup-load ## Let many callers talk to the server at once, with locust (USERS=8 MINUTES=5; ARGS="--help")
-	@$(PY) perf/load.py $(if $(USERS),--users $(USERS)) $(if $(MINUTES),--minutes $(MINUTES)) $(WITH_PROFILE) $(ARGS)
+	@$(PY) -m perf load $(if $(USERS),--users $(USERS)) $(if $(MINUTES),--minutes $(MINUTES)) $(WITH_PROFILE) $(ARGS)
 
 simulate: setup ## Let simulated callers talk to the server and judge it (PROFILE=NAME; ARGS="--help")
-	@$(PY) perf/simulate.py $(WITH_PROFILE) $(ARGS)
+	@$(PY) -m perf simulate $(WITH_PROFILE) $(ARGS)
 
 observe: setup ## Start Prometheus, and Phoenix for traces, beside the server and the gateway (ARGS="--help")
 	$(call provision,--prometheus)
-	@$(call quiet-if-interrupted,$(PY) perf/observe.py $(ARGS))
+	@$(call quiet-if-interrupted,$(PY) -m perf observe $(ARGS))
 
 fetch: setup ## Download weights (MODEL=NAME or PROFILE=NAME; without: list what there is)
 	@scripts/fetch_models $(MODEL) $(WITH_PROFILE) $(ARGS)
@@ -227,32 +227,32 @@ convert: ## Convert a published Chatterbox checkpoint for the models that speak 
 	@.venv-export/bin/python build/convert_chatterbox.py $(MODEL) $(ARGS)
 
 bench-stages: setup ## Measure stages and calls of Parley, and of any service (PROFILE=NAME; ARGS="--help")
-	@$(PY) perf/bench_stages.py $(WITH_PROFILE) $(ARGS)
+	@$(PY) -m perf bench-stages $(WITH_PROFILE) $(ARGS)
 
 bench-asr: setup setup-peers ## Compare streaming recognition with sherpa-onnx on the same model
-	@$(PY) perf/bench_asr.py $(ARGS)
+	@$(PY) -m perf bench-asr $(ARGS)
 
 bench-frameworks: setup setup-frameworks ## Compare models in a Pipecat process with the server's
-	@$(PY) perf/bench_frameworks.py $(ARGS)
+	@$(PY) -m perf bench-frameworks $(ARGS)
 
 gpu-check: setup ## Check the gpu profile's networks at their real sizes with random weights (ARGS="--help")
-	@PYTHONPATH=clients $(PY) perf/gpu_check.py $(ARGS)
+	@PYTHONPATH=clients $(PY) -m perf gpu-check $(ARGS)
 
 triton-check: setup ## Check another Triton: what Parley relies on, and workarounds (ARGS="--triton /opt/tritonserver")
-	@$(PY) perf/triton_check.py $(ARGS)
+	@$(PY) -m perf triton-check $(ARGS)
 
 bench-tts: setup ## Measure S3Gen batched and unbatched (ARGS="--help" for the real size and the whole chain)
-	@$(PY) perf/bench_tts.py $(ARGS)
+	@$(PY) -m perf bench-tts $(ARGS)
 
 bench-gateway: setup ## Measure what the gateway adds to each frame of audio
-	@$(PY) perf/bench_gateway.py $(ARGS)
+	@$(PY) -m perf bench-gateway $(ARGS)
 
 bench-recovery: setup ## Kill and stop each model's process under 8 calls, and see what is lost (ARGS="--help")
-	@$(PY) perf/bench_recovery.py $(ARGS)
+	@$(PY) -m perf bench-recovery $(ARGS)
 
 perf-analyzer: setup ## Drive the models with Triton's perf_analyzer (MODEL=NAME or all; PROFILE=NAME; ARGS="--help")
 	$(call provision,--perf-analyzer)
-	@$(PY) perf/perf_analyzer.py $(MODEL) $(WITH_PROFILE) $(ARGS)
+	@$(PY) -m perf perf-analyzer $(MODEL) $(WITH_PROFILE) $(ARGS)
 
 release: setup ## Make a release: wheels, checksums and notes in dist/ (ARGS=--images: the images too)
 	@$(PY) build/release.py $(ARGS)

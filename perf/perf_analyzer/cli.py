@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="perf_analyzer.py", description="Drive the models with Triton's perf_analyzer."
+        prog="perf-analyzer", description="Drive the models with Triton's perf_analyzer."
     )
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help=f"of {', '.join(DRIVES)} (default: all that are served)")

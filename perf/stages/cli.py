@@ -162,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _bench(args: argparse.Namespace, console: Console) -> int:
-    run = describe_run(sys.argv)
+    run = describe_run(["-m", "perf", "bench-stages", *sys.argv[1:]])
     try:
         with handle_signals(signal.default_int_handler), ExitStack() as stack:
             targets = stack.enter_context(_targets(args, console))

@@ -68,7 +68,7 @@ async def test_every_stage_is_measured_by_grpc(server, tmp_path):
     endpoints = [part for one in wanted for part in ("--endpoint", one)]
     options = ("--no-own", "--profile", "tiny", "--concurrency", "1", "--turns", "3")
     options += ("--utterances", str(spoken), "--json", str(path))
-    status, printed = await run("perf/bench_stages.py", *options, *endpoints)
+    status, printed = await run("-m", "perf", "bench-stages", *options, *endpoints)
     assert status == 0, printed
     levels = json.loads(path.read_text())["levels"]
     assert [one["turns"] for one in levels] == [3] * len(wanted)

@@ -188,8 +188,8 @@ async def _run(arguments):
 
     from parley.launcher.options import ROOT
 
-    program = str(ROOT / "perf" / "bench_stages.py")
-    process = await asyncio.create_subprocess_exec(sys.executable, program, *arguments)
+    command = [sys.executable, "-m", "perf", "bench-stages", *arguments]
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
     try:
         async with asyncio.timeout(60):
             return await process.wait()

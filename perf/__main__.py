@@ -1,0 +1,56 @@
+"""One command for all measurements: ``python -m perf NAME``; ``make NAME`` calls it with what it needs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+_PROGRAMS = {
+    "bench": "bench",
+    "bench-asr": "bench_asr",
+    "bench-frameworks": "bench_frameworks",
+    "bench-gateway": "bench_gateway",
+    "bench-growth": "bench_growth",
+    "bench-llm": "bench_llm",
+    "bench-moves": "bench_moves",
+    "bench-observation": "bench_observation",
+    "bench-recovery": "bench_recovery",
+    "bench-stages": "stages.cli",
+    "bench-tts": "bench_tts",
+    "chaos": "chaos.cli",
+    "cluster": "cluster.cli",
+    "eval-asr": "eval_asr",
+    "eval-decoding": "eval_decoding",
+    "eval-languages": "eval_languages",
+    "eval-moonshine": "eval_moonshine",
+    "eval-open-llm": "eval_open_llm",
+    "eval-seams": "eval_seams",
+    "eval-turns": "eval_turns",
+    "eval-voices": "eval_voices",
+    "fleet": "fleet.cli",
+    "gpu-check": "gpu_check.cli",
+    "load": "load",
+    "memory-plans": "memory_plans",
+    "observe": "observe",
+    "perf-analyzer": "perf_analyzer.cli",
+    "simulate": "simulate.cli",
+    "soak": "soak",
+    "triton-check": "triton_check.cli",
+}
+
+
+def main() -> int:
+    """Run a program; its exit status, or 2: there is none of this name."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in _PROGRAMS:
+        print(f"usage: python -m perf NAME [--help]\nnames: {', '.join(_PROGRAMS)}", file=sys.stderr)
+        return 2
+    sys.argv[:2] = [name]
+    # The programs name each other by the folder that they are in.
+    sys.path.insert(0, str(Path(__file__).parent))
+    return importlib.import_module(_PROGRAMS[name]).main() or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
