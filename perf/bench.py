@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import signal
 import sys
@@ -24,10 +23,10 @@ from typing import NoReturn, Self
 
 import grpc.aio
 import numpy as np
+from harness.report import make_table, write_json
 from harness.stats import p50_p95, percentile, percentiles, text_of
 from recognizer_client import answered, recognizer_request
 from rich.console import Console
-from rich.table import Table
 from tritonclient.grpc import service_pb2_grpc
 
 from parley.asr.messages import AsrReply
@@ -307,10 +306,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     _print(console, levels)
     if args.json:
         machine = {"cpus": os.cpu_count(), "chunk_ms": args.chunk_ms, "turns_per_session": len(turns)}
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(
-            json.dumps({**machine, "levels": [level.summary() for level in levels]}, indent=1)
-        )
+        write_json(args.json, {**machine, "levels": [level.summary() for level in levels]})
         console.print(f"All figures: {args.json}")
     return 1 if any(level.problems for level in levels) else 0
 
@@ -334,10 +330,8 @@ def _run(
 
 
 def _print(console: Console, levels: list[Level]) -> None:
-    table = Table(title="p50 / p95 in milliseconds", title_justify="left")
-    table.add_column("")
-    for level in levels:
-        table.add_column(f"{level.sessions} session{'s' * (level.sessions > 1)}", justify="right")
+    head = (f"{level.sessions} session{'s' * (level.sessions > 1)}" for level in levels)
+    table = make_table("p50 / p95 in milliseconds", "", *head)
     for name in _ROWS:
         table.add_row(name, *(_cell(p50_p95(level.values.get(name, []))) for level in levels))
     table.add_row(

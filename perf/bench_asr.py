@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -23,9 +22,9 @@ from typing import Any
 
 import numpy as np
 import soundfile
+from harness.report import make_table, write_json
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from streams.paced import (
     Line,
     SherpaLine,
@@ -107,7 +106,7 @@ def main() -> int:
         return 1
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(measured, indent=1))
+        write_json(args.json, measured)
     return 0
 
 
@@ -203,11 +202,11 @@ def _real_size(console: Console) -> list[dict[str, Any]]:
         f"one processor: {machine.operations / 1e9:.0f} billion operations a second in eight bits, "
         f"{machine.bytes / 1e9:.1f} GB a second from memory"
     )
-    table = Table(
-        title="Encoder of 0.6 billion parameters in eight bits, one processor", title_justify="left"
+    table = make_table(
+        "Encoder of 0.6 billion parameters in eight bits, one processor",
+        *("chunk", "streams in a step", "step, ms", "floor, ms", "of real time"),
+        left=0,
     )
-    for name in ("chunk", "streams in a step", "step, ms", "floor, ms", "of real time"):
-        table.add_column(name, justify="right")
     rows = []
     for folder in folders:
         for count in (1, 4, 8):

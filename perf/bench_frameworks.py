@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from harness.report import make_table, write_json
 from harness.stats import p50_p95, percentile, text_of
 from rich.console import Console
 from rich.table import Table
@@ -61,7 +62,7 @@ def main() -> int:
         console.print(_table(title, levels))
         console.print(f"Sessions held: {_held(levels)}.\n")
     if args.json:
-        args.json.write_text(json.dumps(measured))
+        write_json(args.json, measured)
     return 0
 
 
@@ -75,10 +76,8 @@ def _measure(args: argparse.Namespace, *which: str) -> Levels:
 
 
 def _table(title: str, levels: Levels) -> Table:
-    table = Table(title=f"{title}: median / 95th percentile in ms", title_justify="left")
-    table.add_column("sessions")
-    for level in levels:
-        table.add_column(str(level["sessions"]), justify="right")
+    head = ("sessions", *(str(level["sessions"]) for level in levels))
+    table = make_table(f"{title}: median / 95th percentile in ms", *head)
     for key, meaning in _ROWS.items():
         table.add_row(meaning, *(text_of(p50_p95(level[key])) or "-" for level in levels))
     table.add_row("busy processors", *(f"{level['cpu']:.0%}" for level in levels))

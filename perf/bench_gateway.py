@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 import psutil
 from gateway_echo import STAMP_BYTES
+from harness.report import make_table, write_json
 from harness.stats import percentile, percentiles
 from rich.console import Console
 from rich.table import Table
@@ -257,11 +258,8 @@ async def _peak_mb(process: psutil.Process) -> float:
 
 def _report(args: argparse.Namespace, found: dict[str, Any], console: Console) -> bool:
     direct, through, crowded = found["direct"], found["through"], found["crowded"]
-    table = Table(
-        title=f"{args.sessions} sessions, a frame of {args.frame_ms} ms each {args.frame_ms} ms; ms"
-    )
-    for column in ("", "p50", "p95", "p99", "frames"):
-        table.add_column(column, justify="right" if column else "left")
+    title = f"{args.sessions} sessions, a frame of {args.frame_ms} ms each {args.frame_ms} ms; ms"
+    table = make_table(title, "", "p50", "p95", "p99", "frames")
     crowd = f"gateway and {args.idle} idle sessions"
     for name, way in (("gRPC", direct), ("gateway", through), (crowd, crowded)):
         _row(table, f"{name}: to the server", way.there)
@@ -319,7 +317,7 @@ def main() -> int:
             asyncio.run(_measure_agent(args, _start_gateway(stack, args.server)[1], console))
     if args.json:
         ways = {name: vars(found[name]) for name in ("direct", "through", "crowded")}
-        args.json.write_text(json.dumps({**found, **ways}))
+        write_json(args.json, {**found, **ways})
     return 0 if met else 1
 
 

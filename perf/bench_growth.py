@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import sys
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from harness.report import write_json
 from harness.stats import percentiles
 from rich.console import Console
 from rich.table import Table
@@ -292,7 +292,7 @@ def main() -> int:
     _print(console, levels)
     if args.json:
         figures = [{**vars(level), "server_us_per_chunk": level.server_us} for level in levels]
-        args.json.write_text(json.dumps({"cpus": os.cpu_count(), "levels": figures}, indent=1))
+        write_json(args.json, {"cpus": os.cpu_count(), "levels": figures})
     return 0 if all_answered(console, levels) else 1
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import statistics
 import sys
@@ -24,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from cluster.gateways import Gateway, ServersFile, read_history, shared_settings
-from cluster.judging import MOST_UNANSWERED, Check, finite, is_unanswered
+from cluster.judging import MOST_UNANSWERED, Check, is_unanswered
 from cluster.network import Network
 from cluster.redis import Redis
 from cluster.site import servers_removed
 from cluster.workers import Worker
 from harness.caller import CallReport, hold_calls
+from harness.report import finite, make_table, write_json
 from harness.stats import p50_p95, spoken_words, text_of, word_errors
 from rich.console import Console
-from rich.table import Table
 
 from parley.checkpoint import HistoryState
 from parley.errors import ParleyError
@@ -301,10 +300,8 @@ def _turns(profile: str) -> list[ScriptTurn]:
 
 
 def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
-    table = Table(title="calls that lose their server", title_justify="left", box=None)
-    table.add_column("")
-    for outcome in outcomes:
-        table.add_column(outcome.fault, justify="right")
+    faults = (outcome.fault for outcome in outcomes)
+    table = make_table("calls that lose their server", "", *faults, box=None)
 
     def add(name: str, value: Callable[[Outcome], str]) -> None:
         table.add_row(name, *map(value, outcomes))
@@ -370,7 +367,7 @@ def main() -> int:
     _print(console, outcomes)
     if args.json:
         figures = [outcome.to_json() for outcome in outcomes]
-        args.json.write_text(json.dumps(figures, indent=1, allow_nan=False))
+        write_json(args.json, figures)
     return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
 
 

@@ -30,10 +30,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench_growth import AGENT, CHUNK_S, Level, all_answered, cpu_times, measure, null_server
+from harness.report import make_table, write_json
 from harness.stats import percentile
 from observation import probe
 from rich.console import Console
-from rich.table import Table
 
 from parley.errors import ParleyError
 from parley.launcher import EmbeddedServer
@@ -202,9 +202,7 @@ def _read_sums(folder: Path) -> tuple[Counter[str], Counter[str]]:
 
 
 def _print_sums(console: Console, sums: _Sums, off_us: float) -> None:
-    table = Table(title="what it is made of", title_justify="left")
-    for heading in ("", "calls", "µs for a chunk", "of all processors"):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = make_table("what it is made of", "", "calls", "µs for a chunk", "of all processors")
     chunks_in_s = sums.level.chunks / sums.level.wall_s
 
     def add(name: str, calls: str, us: float) -> None:
@@ -256,11 +254,7 @@ def _measure(console: Console, args: argparse.Namespace, settings: Mapping[str, 
 
 
 def _print(console: Console, off: _Side, on: _Side, calls: int) -> None:
-    table = Table(title=f"{calls} calls", title_justify="left")
-    table.add_column("")
-    for side in (off, on):
-        table.add_column(side.name, justify="right")
-    table.add_column("difference", justify="right")
+    table = make_table(f"{calls} calls", "", off.name, on.name, "difference")
     added = on.server_us - off.server_us
     table.add_row(
         "server's processor time for a chunk, µs",
@@ -318,12 +312,8 @@ def main() -> int:
     console.print(f"{_Collector.received} exports of spans")
     if args.json:
         figures = {side.name: [vars(level) for level in side.levels] for side in (off, on)}
-        args.json.write_text(
-            json.dumps(
-                {"cpus": os.cpu_count(), **figures, "sums": {**vars(sums), "level": vars(sums.level)}},
-                indent=1,
-            )
-        )
+        level = {**vars(sums), "level": vars(sums.level)}
+        write_json(args.json, {"cpus": os.cpu_count(), **figures, "sums": level})
     return 0 if all_answered(console, [*off.levels, *on.levels, sums.level]) and _Collector.received else 1
 
 

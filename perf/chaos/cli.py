@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fnmatch
-import json
 import signal
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cluster.network import Network
+from harness.report import write_json
 from rich.console import Console
 from simulate.scenario import ScenarioError
 
@@ -150,4 +150,4 @@ def _write(args: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
         args.markdown.write_text(report.to_markdown(verdicts))
     if args.json:
         figures = [{**asdict(one), "passed": one.passed, "late": one.late()} for one in verdicts]
-        args.json.write_text(json.dumps(figures, indent=1, allow_nan=False))
+        write_json(args.json, figures)

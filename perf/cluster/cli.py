@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.report import write_json
 from harness.stats import p50_p95, text_of
 from rich.console import Console
 from rich.table import Table
@@ -104,12 +104,6 @@ def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
         console.print(f"{outcome.scenario}: {'; '.join([*figures, *more])}", highlight=False, soft_wrap=True)
 
 
-def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write every figure and every check."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([outcome.to_json() for outcome in outcomes], indent=1, allow_nan=False))
-
-
 def main() -> int:
     """Run the scenarios.
 
@@ -132,7 +126,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     if outcomes:
         _print(console, outcomes)
         if args.json:
-            write_json(args.json, outcomes)
+            write_json(args.json, [outcome.to_json() for outcome in outcomes])
     return status
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.caller import CallReport
+from harness.report import finite
 
 import parley_client.errors
 import parley_gateway.errors
@@ -98,17 +99,6 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """For JSON, which has neither infinity nor NaN."""
         return {**finite(asdict(self)), "passed": self.passed}
-
-
-def finite(value: Any) -> Any:
-    """A value for JSON: numbers that are not finite become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
-    return value
 
 
 def retryable_codes() -> set[str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness.report import make_table, write_json
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from fleet.demand import Burst, arrivals
 from fleet.scaling import ScalingRule
@@ -131,12 +131,22 @@ def _case(args: argparse.Namespace, peak: int, *, moves: bool) -> Case:
 def main() -> int:
     """Simulate all sizes; the exit status is 1 if no buffer was enough for one of them."""
     args, console = _arguments(), Console()
-    table = Table(
-        title=f"a day, {args.held} calls a replica, filled to {args.fill:.0%}", title_justify="left"
+    table = make_table(
+        f"a day, {args.held} calls a replica, filled to {args.fill:.0%}",
+        *(
+            "peak",
+            "cells",
+            "calls move",
+            "buffer",
+            "refused",
+            "lost",
+            "moved",
+            "replicas",
+            "fill",
+            "a minute",
+        ),
+        left=0,
     )
-    headings = ("peak", "cells", "calls move", "buffer", "refused", "lost", "moved", "replicas", "fill")
-    for heading in (*headings, "a minute"):
-        table.add_column(heading, justify="right", no_wrap=True)
     found: list[dict[str, Any]] = []
     enough = True
     for peak in args.peak:
@@ -168,5 +178,5 @@ def main() -> int:
             )
     console.print(table)
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
+        write_json(args.json, found)
     return 0 if enough else 1

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from harness.report import make_table
 from rich.console import Console
-from rich.table import Table
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -230,10 +230,8 @@ def _drive(args: argparse.Namespace, console: Console, runner: Runner, report: R
 
 
 def _print(console: Console, report: Report, profile: str) -> None:
-    table = Table(title=f"perf_analyzer, profile {profile}, {machine()}", title_justify="left")
-    table.add_column("model")
-    for name in ("at once", "requests", "per second", "p50", "p95", "p99", "first p50", "first p95"):
-        table.add_column(name, justify="right")
+    head = ("at once", "requests", "per second", "p50", "p95", "p99", "first p50", "first p95")
+    table = make_table(f"perf_analyzer, profile {profile}, {machine()}", "model", *head)
     for model, concurrency, figures in report.rows:
         times: list[Any] = [figures.p50, figures.p95, figures.p99, figures.first_p50, figures.first_p95]
         table.add_row(

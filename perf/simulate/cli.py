@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.report import write_json
 from rich.console import Console
 
 from parley.errors import ParleyError
@@ -249,6 +249,5 @@ class _Bench:
         args = self.args
         if args.json:
             machine = {"cpus": os.cpu_count(), "parallel": args.parallel, "repeat": args.repeat}
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps({**machine, **figures}, indent=1))
+            write_json(args.json, {**machine, **figures})
             self.console.print(f"All figures: {args.json}")

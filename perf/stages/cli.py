@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from harness.report import write_json
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -262,9 +262,8 @@ def _report(
     for line in [*(f"{name}: {value}" for name, value in machine.items()), *remarks]:
         console.print(line, style="dim", markup=False, highlight=False)
     if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
         measured = [one.summary() for one in results]
-        args.json.write_text(json.dumps({"machine": machine, "notes": remarks, "levels": measured}, indent=1))
+        write_json(args.json, {"machine": machine, "notes": remarks, "levels": measured})
         console.print(f"All figures: {args.json}", highlight=False)
     if args.markdown:
         args.markdown.parent.mkdir(parents=True, exist_ok=True)
