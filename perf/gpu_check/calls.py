@@ -75,7 +75,7 @@ class Exchange:
 
 
 EXCHANGE = Exchange(
-    question_s=1.4,  # mean of the questions in tests/data/open_conversation, which perf/load speaks
+    question_s=1.4,  # mean of the questions in tests/data/open_conversation, which make load speaks
     answer_words=8.3,  # mean of the answers of one `make demo`
     pause_s=0.75,  # mean of perf/load_calls.py
     latency_s=0.6,  # median in docs/measurements.md
