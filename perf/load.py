@@ -30,6 +30,7 @@ _CLASSES = {"grpc": "GrpcCaller", "websocket": "WebSocketCaller"}
 def _arguments() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="load",
+        allow_abbrev=False,
         description="Many callers talk to a server and its gateway.",
         epilog="Other options are those of locust and of perf/locustfile.py: docs/load.md.",
     )
