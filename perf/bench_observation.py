@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.client
-import http.server
 import json
 import os
 import sys
@@ -27,9 +26,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from bench_growth import AGENT, CHUNK_S, Level, all_answered, cpu_times, measure, null_server
+from harness.collector import collecting
 from harness.report import make_table, write_json
 from harness.stats import percentile
 from observation import probe
@@ -47,36 +46,6 @@ _WRITTEN = "metrics written"
 _INLINE = ("metrics", "spans", "logs")  # in the thread that serves
 _PROBE = Path(__file__).resolve().parent / "observation"
 _OFF = {"PARLEY_METRICS": "false"}
-
-
-class _Collector(http.server.BaseHTTPRequestHandler):
-    """Takes spans by OTLP over HTTP, and drops them."""
-
-    received = 0
-
-    def do_POST(self) -> None:
-        """Count an export."""
-        self.rfile.read(int(self.headers["Content-Length"]))
-        type(self).received += 1
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def _collector() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Collector)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @contextmanager
@@ -291,9 +260,9 @@ def main() -> int:
     args, console = parser.parse_args(), Console()
     off, on = _Side("off", []), _Side("on", [])
     try:
-        with _collector() as collector:
+        with collecting() as collector:
             settings = {
-                "OTEL_EXPORTER_OTLP_ENDPOINT": collector,
+                "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
                 "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
                 "PARLEY_LOG_FORMAT": "json",
             }
@@ -309,12 +278,12 @@ def main() -> int:
         return 1
     _print(console, off, on, args.calls)
     _print_sums(console, sums, off.server_us)
-    console.print(f"{_Collector.received} exports of spans")
+    console.print(f"{collector.exports} exports of spans")
     if args.json:
         figures = {side.name: [vars(level) for level in side.levels] for side in (off, on)}
         level = {**vars(sums), "level": vars(sums.level)}
         write_json(args.json, {"cpus": os.cpu_count(), **figures, "sums": level})
-    return 0 if all_answered(console, [*off.levels, *on.levels, sums.level]) and _Collector.received else 1
+    return 0 if all_answered(console, [*off.levels, *on.levels, sums.level]) and collector.exports else 1
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import asyncio
 import json
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, suppress
@@ -23,12 +24,13 @@ from cluster.gateways import Gateway, ServersFile
 from cluster.network import Network, Node
 from cluster.programs import Program
 from cluster.redis import Redis
+from harness import collector
 
 from chaos.clocks import Clock
 from chaos.places import Place
 from chaos.words import Part
 from parley.errors import DeadlineExceededError, ParleyError
-from parley.launcher.options import ROOT, TINY_PROFILE
+from parley.launcher.options import TINY_PROFILE
 from parley.protocol import TurnOptions
 from parley_client import NO_RETRY, Backoff, connect
 from parley_client.call import Call
@@ -79,7 +81,7 @@ class Deployment:
         node = network.add(GATEWAY_1)
         # As an agent of the node would be, and because it listens on loopback alone.
         self._collector = Program(node, "collector", folder)
-        self.traces = folder / "traces.jsonl"
+        self.traces = folder / "traces.txt"
         self.certificate, self.key = folder / "certificate.pem", folder / "key.pem"
         self._authority, self._authority_key = folder / "authority.pem", folder / "authority.key"
         _openssl(
@@ -219,13 +221,8 @@ class Deployment:
 
     async def start_collector(self) -> None:
         """Start what takes the traces of ``gateway-1``."""
-        command = [
-            str(ROOT / ".venv/bin/parley"),
-            "trace",
-            "--listen",
-            str(_COLLECTOR_PORT),
-            str(self.traces),
-        ]
+        program = Path(collector.__file__)
+        command = [sys.executable, str(program), str(_COLLECTOR_PORT), str(self.traces)]
         await self._collector.start(
             command,
             lambda: self._collector.has_logged(b"http://"),
@@ -238,7 +235,7 @@ class Deployment:
         await self._collector.stop(_READY_S)
 
     def count_traces(self) -> int:
-        """Bytes that it has written."""
+        """Bytes that it has written: a line for each export."""
         return self.traces.stat().st_size if self.traces.exists() else 0
 
     async def until_healthy(self) -> None:
