@@ -21,7 +21,8 @@ from parley_client.events import CallEvent
 
 TURN_S = 25.0
 """Seconds after which a turn without an answer is given up: more than the agent waits for any model."""
-APOLOGIES = {AgentConfig.apology, AgentConfig.acted_apology, AgentConfig.deaf_apology}
+_DEFAULTS = AgentConfig()
+APOLOGIES = {_DEFAULTS.apology, _DEFAULTS.acted_apology, _DEFAULTS.deaf_apology}
 """What the agent says instead of an answer. In a long call the tiny language model says "Sorry" of itself."""
 _PAUSE_S = 0.5
 _LOOK_S = 0.1

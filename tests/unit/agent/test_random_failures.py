@@ -220,7 +220,7 @@ def check_turns(call: FakeCall) -> None:
             errors = 0
     acted = {event.turn for event in call.outlet.of(ToolRequest)}
     for event in call.outlet.of(ResponseText):
-        assert event.turn not in acted or event.text != AgentConfig.apology, "asked to say it again"
+        assert event.turn not in acted or event.text != AgentConfig().apology, "asked to say it again"
 
 
 def check_words(observer: Observer) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from fake_triton import Triton, event, serving
+from fake_call_server import Triton, event, serving
 
 from parley import protocol
 

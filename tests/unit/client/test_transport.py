@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-from fake_triton import CONNECTED, Triton, serving
+from fake_call_server import CONNECTED, Triton, serving
 from tritonclient.grpc import service_pb2
 
 from parley import protocol
