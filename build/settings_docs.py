@@ -172,10 +172,15 @@ def _bounds(info: Any, annotation: Any) -> str:
         info = info.types[0]
     if isinstance(info, LiteralType):
         return "one of " + ", ".join(f"`{value}`" for value in get_args(annotation))
-    least, most = getattr(info, "ge", None), getattr(info, "le", None)
+    # typing takes Meta(ge=1) and Meta(ge=1.0) for one, whichever was made first.
+    least, most = (_plain(getattr(info, name, None)) for name in ("ge", "le"))
     if most is not None:
         return f"{least} to {most}"
     return f"at least {least}" if least else ""
+
+
+def _plain(bound: float | None) -> float | None:
+    return int(bound) if bound is not None and bound == int(bound) else bound
 
 
 def _documented(model: str) -> Iterator[tuple[str, str]]:
