@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
 from parley.runtime.gpu_plan import GPU_PROFILE
 from parley.runtime.parameters import Parameters
@@ -22,6 +21,9 @@ def config_path(folder: Path, profile: str) -> Path:
 
 def read_config_file(path: Path) -> Any:
     """A configuration (``ModelConfig``); None if there is none, or Triton will refuse it."""
+    # Exporters, which have no client of Triton, import models for the networks' own names.
+    from tritonclient.grpc import model_config_pb2  # noqa: PLC0415
+
     try:
         return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
     except (FileNotFoundError, text_format.ParseError):
