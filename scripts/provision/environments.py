@@ -159,7 +159,7 @@ def locks_folder(root: Path) -> Path:
 
 def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
     """Hashes of an environment's sources: it is made anew when one changes."""
-    paths = [locks_folder(root) / "torch.txt", locks_folder(root) / CUDA_TORCH]
+    paths = [locks_folder(root) / "torch.txt", locks_folder(root) / CUDA_TORCH] if environment.torch else []
     paths += [root / "pyproject.toml"] if environment.project else []
     paths += [locks_folder(root) / name for name in (*environment.locks, *environment.apart)]
     named = {path.name: path for path in paths}

@@ -199,7 +199,10 @@ class RoutedRecognizer:
 
     async def close(self) -> None:
         """See :class:`parley.engines.base.Recognizer`."""
-        await asyncio.gather(self._chosen.close(), *self._endings)
+        ends = await asyncio.gather(self._chosen.close(), *self._endings, return_exceptions=True)
+        for error in ends:  # all have ended
+            if isinstance(error, Exception):
+                raise error
 
 
 def _count_down(recognizers: Sequence[Recognizer]) -> Iterable[tuple[int, Recognizer]]:

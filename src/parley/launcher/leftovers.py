@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import resource
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from parley.launcher.cleanup import GROWTH_BYTES, SHARED_MEMORY
@@ -54,22 +55,52 @@ def bound_by_room(
     return dataclasses.replace(limits, dead_instances=max(1, min(most)))
 
 
-class Drain:
-    """Asks a server to drain until it is replaced, unless it was asked to already."""
+class DeadInstances:
+    """How many the running server holds, and whether it is to be replaced for them.
 
-    def __init__(self) -> None:
-        self._file: Path | None = None
+    Such a server still works: it is asked to drain first, its restarts have a budget of their own, and when
+    that is used up it goes on as it is.
+    """
 
-    def begin(self, file: Path | None, deadline_s: float) -> None:
-        """Ask with the server's file; None: it cannot be drained."""
+    def __init__(self, limits: SupervisorLimits) -> None:
+        self._limits = limits
+        self.restarts = limits.attempts(limits.server_attempts)
+        """The budget."""
+        self.number = 0
+        self._due: float | None = None
+        """When the calls have had time to go on elsewhere."""
+        self._drain: Path | None = None
+        self._written_ns = 0
+
+    def describe(self) -> str:
+        """What the server holds."""
+        return f"tritonserver holds {self.number} dead instances of models"
+
+    def is_due(self, now: float, drain_file: Path | None, report: Callable[[str], None]) -> bool:
+        """Begin to drain a server with too many, or stop that; whether it is to be replaced now."""
+        is_over = self.number >= self._limits.dead_instances
+        if self._due is not None and not is_over:
+            self.end_drain()
+        elif self._due is None and is_over:
+            allowed = self.restarts.next_at(now)
+            if allowed is not None and allowed <= now:
+                self._due = now + self._limits.drain_s
+                self._begin_drain(drain_file)
+                report(f"{self.describe()}: it is started again in {self._limits.drain_s:g} s")
+            return False
+        return self._due is not None and now >= self._due
+
+    def end_drain(self) -> None:
+        """Let the server, or the next one, accept sessions, unless another process asked to drain since."""
+        self._due = None
+        if self._drain is not None:
+            with contextlib.suppress(OSError):
+                if self._drain.stat().st_mtime_ns == self._written_ns:
+                    cancel_drain(self._drain)
+            self._drain = None
+
+    def _begin_drain(self, file: Path | None) -> None:
         if file is not None and not file.exists():
             with contextlib.suppress(OSError):  # no room for it: the calls move when the server ends
-                ask_to_drain(file, deadline_s)
-                self._file = file
-
-    def end(self) -> None:
-        """Let the next server accept sessions."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                cancel_drain(self._file)
-            self._file = None
+                ask_to_drain(file, self._limits.drain_s)
+                self._drain, self._written_ns = file, file.stat().st_mtime_ns

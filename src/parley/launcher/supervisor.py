@@ -26,7 +26,7 @@ from typing import Any
 
 from parley.canaries import CanaryCall, ServerAddress
 from parley.launcher.errors import LauncherError, RestartLimitError, StartInterruptedError
-from parley.launcher.leftovers import Drain
+from parley.launcher.leftovers import DeadInstances
 from parley.launcher.liveness import (
     CanaryOutcome,
     Heartbeats,
@@ -159,10 +159,7 @@ class Supervisor:
         self._stopped_since: float | None = None
         self._next_counts = 0.0
         self._counting = False
-        self._dead_instances = 0
-        self._drain = Drain()
-        self._drained_at: float | None = None
-        """When the calls of a server with too many dead instances have had time to go on elsewhere."""
+        self._dead = DeadInstances(limits)
         self._stopping = threading.Event()
         self._reloader = ModelReloader(server, canaries, limits, load_s, self._stopping)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -266,19 +263,17 @@ class Supervisor:
 
     def _check_dead_instances(self, regions: int, now: float) -> None:
         """Count the regions without a process, and replace a server that holds too many."""
-        if any(model.busy or model.failed for model in self._models.values()):
-            return  # a new process is found after its region
-        dead = max(0, regions - sum(len(model.stubs) for model in self._models.values()))
-        if dead != self._dead_instances:
-            self._dead_instances = dead
-            self._start_thread(self._show_dead_instances, dead)
-        what = f"tritonserver holds {dead} dead instances of models"
-        if self._drained_at is None and dead >= self._limits.dead_instances:
-            self._drained_at = now + self._limits.drain_s
-            self._drain.begin(self._server.drain_file, self._limits.drain_s)
-            self._report(f"{what}: it is started again in {self._limits.drain_s:g} s")
-        elif self._drained_at is not None and now >= self._drained_at:
-            raise _ServerNeededError(DEAD_INSTANCES, what)
+        models = self._models.values()
+        if not any(model.busy or model.failed for model in models):  # a new process is found after its region
+            retired = {pid for model in models for pid in model.retired}
+            living = sum(len(model.stubs) for model in models)
+            living += sum(bool(child_state(pid, self._server.pid)) for pid in retired)
+            number = max(0, regions - living)
+            if number != self._dead.number:
+                self._dead.number = number
+                self._start_thread(self._show_dead_instances, number)
+        if self._dead.is_due(now, self._server.drain_file, self._report):
+            raise _ServerNeededError(DEAD_INSTANCES, self._dead.describe())
 
     def _show_dead_instances(self, _generation: int, number: int) -> None:
         self._reloader.show_dead_instances(number)
@@ -520,7 +515,7 @@ class Supervisor:
         self._counting = False
         self._silences, self._stopped_since, self.wrecks = 0, None, 0
         self._set_back = ""
-        self._dead_instances, self._drained_at = 0, None
+        self._dead.number = 0
         self._heartbeats = Heartbeats(self._limits.silent_s, self._limits.working_s)
         now = time.monotonic()
         self._next_counts = now + self._limits.quiet_s / 4
@@ -547,7 +542,8 @@ class Supervisor:
         """Start the server again until it serves or is given up."""
         self._server_record.on_failure(failure.reason, failure.detail)
         error: LauncherError | OSError | None = None
-        attempts = self._set_backs if failure.reason == SET_BACK else self._attempts
+        own = {SET_BACK: self._set_backs, DEAD_INSTANCES: self._dead.restarts}
+        attempts = own.get(failure.reason, self._attempts)
         while True:
             now = time.monotonic()
             due = attempts.next_at(now)
@@ -562,7 +558,7 @@ class Supervisor:
             if self._stopping.wait(due - now):
                 return
             attempts.add(time.monotonic())
-            self._drain.end()
+            self._dead.end_drain()
             try:
                 self._server.restart()
                 break

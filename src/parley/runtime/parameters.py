@@ -150,7 +150,9 @@ class Parameters:
             if isinstance(info, StructType):
                 values[field.name] = self.read(info.cls)
             elif is_setting(field) and (raw := self._raw(field.encode_name)) is not None:
-                values[field.name] = _decode(*raw, info, field.type)
+                value = _decode(*raw, info, field.type)
+                if value or not isinstance(value, tuple | dict):  # a list of nothing but commas is not set
+                    values[field.name] = value
         return kind(**values)
 
     def text(self, name: str, default: str) -> str:

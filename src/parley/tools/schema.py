@@ -258,13 +258,19 @@ def _check_unique(_validator: Any, wanted: Any, instance: Any, _schema: Any) -> 
 
 
 def _hashable(value: Any) -> Any:
-    """Equal for values that JSON schema takes as equal: 1 and 1.0, but not 1 and true."""
+    """Equal for values that JSON schema takes as equal: 1 and 1.0, but not 1 and true.
+
+    Numbers are texts, whose hashes differ by process: other integers can be chosen to have one hash.
+    """
     if isinstance(value, bool):
         return "boolean", value
     if isinstance(value, list):
         return "array", *map(_hashable, value)
     if isinstance(value, dict):
         return "object", frozenset((key, _hashable(item)) for key, item in value.items())
+    if isinstance(value, int | float):
+        is_whole = isinstance(value, int) or value.is_integer()
+        return "number", hex(int(value)) if is_whole else repr(value)
     return value
 
 

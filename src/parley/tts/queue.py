@@ -172,12 +172,12 @@ class SpeechQueue:
     def _advance(self, job: _Job) -> bool:
         """Make the next piece of a request and send it; returns whether the request is over."""
         made_s = job.speech.made_s
-        if not job.sink.wanted:
-            job.speech.stop()
-        if not job.begun:
-            job.begun = True
-            job.sink.on_begun()
         try:
+            if not job.sink.wanted:
+                job.speech.stop()
+            if not job.begun:
+                job.begun = True
+                job.sink.on_begun()
             is_over = job.speech.stopped or job.speech.advance(job.send)
         except ParleyError as error:
             job.sink.fail(error)

@@ -399,6 +399,39 @@ def test_a_drain_that_was_asked_for_before_outlasts_the_restart_for_dead_instanc
     assert case.server.drain_file.read_text() == '{"deadline_s": 60}'
 
 
+def test_drain_for_dead_instances_ends_where_they_are_gone_in_time(make):
+    case = make(dead_instances=1, drain_s=60.0)
+    case.server.regions = 3
+    case.until(case.server.drain_file.exists)
+    case.server.regions = 2
+    case.until(lambda: not case.server.drain_file.exists())
+    assert case.server.restarted == 0
+
+
+def test_drain_of_an_operator_after_that_for_dead_instances_stays(make):
+    case = make(dead_instances=1, drain_s=60.0)
+    case.server.regions = 3
+    case.until(case.server.drain_file.exists)
+    case.server.drain_file.write_text('{"deadline_s": 60}')
+    case.server.regions = 2
+    case.until(lambda: case.server.shown[-1:] == [0])
+    protected = case.server.protected
+    case.until(lambda: case.server.protected > protected + 3)
+    assert case.server.drain_file.read_text() == '{"deadline_s": 60}'
+
+
+def test_server_with_dead_instances_goes_on_where_its_budget_is_used_up(make):
+    case = make(dead_instances=1, drain_s=0.0, server_attempts=1)
+    case.server.regions = 3
+    case.until(lambda: case.server.restarted == 1)
+    case.until(lambda: case.record()["server"]["state"] == "serving")
+    case.server.regions = 3
+    protected = case.server.protected
+    case.until(lambda: case.server.protected > protected + 5)
+    assert case.server.restarted == 1
+    assert case.record()["server"]["state"] == "serving"
+
+
 def test_regions_of_processes_that_are_being_loaded_are_not_dead(make):
     case = make(dead_instances=1, drain_s=0.0)
     case.server.refusals = [ControlError("no weights", refused=True)]

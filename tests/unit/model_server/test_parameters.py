@@ -120,3 +120,12 @@ def test_struct_is_filled_by_the_names_of_its_settings():
 def test_struct_with_a_value_beyond_its_bounds_is_refused(name, value, reason):
     with pytest.raises(ModelLoadingError, match=reason):
         parameters(**{name: value}).read(Settings)
+
+
+class Listed(msgspec.Struct, frozen=True):
+    engines: tuple[str, ...] = ("piper",)
+
+
+def test_read_of_a_list_of_commas_keeps_the_default():
+    assert parameters(engines=" , ").read(Listed) == Listed()
+    assert parameters(engines="kokoro, espeak").read(Listed).engines == ("kokoro", "espeak")

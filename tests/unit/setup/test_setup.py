@@ -18,7 +18,15 @@ sys.path.insert(0, str(SCRIPTS))
 
 from provision import environments, main, system  # noqa: E402
 from provision import uv as uv_module  # noqa: E402
-from provision.environments import EXPORT, IMAGE_GATEWAY, SERVE, TALK, with_project  # noqa: E402
+from provision.environments import (  # noqa: E402
+    EXPORT,
+    IMAGE_GATEWAY,
+    PEERS,
+    SERVE,
+    TALK,
+    fingerprints,
+    with_project,
+)
 from provision.system import (  # noqa: E402
     MANAGED,
     Library,
@@ -225,6 +233,13 @@ def checkout(tmp_path):
         project.mkdir(parents=True, exist_ok=True)
         (project / "pyproject.toml").write_text("[project]")
     return tmp_path
+
+
+def test_fingerprints_of_an_environment_without_torch_leave_that_lock_to_others(checkout):
+    """Environments share folders: one that installs no torch must not say that the folder has it."""
+    (checkout / "build/requirements/peers.txt").write_text("peers.txt")
+    assert "torch.txt" in fingerprints(checkout, EXPORT)
+    assert fingerprints(checkout, PEERS).keys().isdisjoint({"torch.txt", "torch-cuda.txt"})
 
 
 def test_packages_come_from_the_main_index_first(uv_that, tmp_path):

@@ -7,6 +7,7 @@ import time
 import jsonschema
 import pytest
 
+from parley.tools import schema as schema_module
 from parley.tools.schema import MAX_DEPTH, MAX_NODES, SchemaError, argument_schema
 
 
@@ -188,6 +189,12 @@ def test_unique_items_are_read_a_bounded_number_of_times():
     assert Compared.count <= len(items)
 
 
+def test_unique_items_that_are_chosen_for_one_hash_have_many():
+    numbers = [n * (2**61 - 1) for n in range(1_000)]
+    assert len({hash(number) for number in numbers}) == 1
+    assert len({hash(schema_module._hashable(number)) for number in numbers}) > 990
+
+
 @pytest.mark.parametrize(
     ("items", "unique"),
     [
@@ -197,6 +204,8 @@ def test_unique_items_are_read_a_bounded_number_of_times():
         ([{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}], False),
         ([{"a": 1}, {"a": True}, ["a", 1], "array"], True),
         ([None, None], False),
+        ([0.5, 1e300, 10**30, 2**61 - 1, 0, [-1], [-2]], True),
+        ([0.5, 0.25, 0.5], False),
     ],
 )
 def test_unique_items_are_told_apart_as_json_schema_says(items, unique):

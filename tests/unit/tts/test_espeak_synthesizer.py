@@ -122,6 +122,17 @@ def test_the_first_buffer_goes_out_alone_the_rest_in_larger_chunks(speaker):
     assert (sink.begun, sink.ends) == (1, 1)
 
 
+class Unstartable(Sink):
+    def on_begun(self):
+        raise OSError("no room for metrics")
+
+
+def test_request_whose_begin_cannot_be_reported_ends_with_an_error(speaker):
+    sink = speak(speaker, "one", sink=Unstartable()).wait()
+    assert "no room for metrics" in str(sink.error)
+    assert speak(speaker, "two", request_id="next").wait().error is None
+
+
 def test_marks_come_with_the_chunk_in_which_they_begin(speaker):
     text = "one two three four five six"
     sink = speak(speaker, text).wait()
