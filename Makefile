@@ -43,7 +43,7 @@ setup-talk:
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --talk
 
-setup-export: ## Make the environment .venv-export (training the tiny models, exporting checkpoints)
+setup-export: ## Make the environment .venv-export (training, exports, comparisons, GPU kernels)
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --export
 
@@ -266,7 +266,7 @@ lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest 
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .venv-frameworks .venv-tools .venv-phoenix .cache .server \
+	rm -rf .venv .venv-export .venv-frameworks .venv-tools .venv-phoenix .venv-peers .venv-load .venv-kernels .venv-deploy .venv-images .venv-packing .cache .server \
 	    .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/parity/*/.pytest_cache
 
 # Ctrl-C is no error for make to report.

@@ -97,9 +97,9 @@ _HEAD = """# Settings of models
 
 Written by `build/settings_docs.py`. A model's settings are the `parameters` of its `config.pbtxt` (the
 profile gpu) or `configs/PROFILE.pbtxt`. `PARLEY_<MODEL>_<NAME>` replaces one of them for a server:
-`PARLEY_VOICE_AGENT_MAX_TOOLS=8 make serve` sets `max_tools` of `voice_agent`. A value that a setting cannot
-have ends the start of the model, and the error names it. A number that ends in `_s` is in seconds, in `_ms`
-in milliseconds; lists are written with commas. An empty cell below a profile is the default.
+`PARLEY_VOICE_AGENT_MAX_TOOLS=8 make serve` sets `max_tools` of `voice_agent`. With a value out of its
+bounds a model does not serve, and the error names the setting. Settings whose names end in `_s` are in
+seconds, in `_ms` in milliseconds; lists are written with commas. An empty cell below a profile is the default.
 """
 
 

@@ -1,7 +1,7 @@
 """Measure how fast the language model of profile open is, in this process, as the model `qwen3` runs it.
 
-    python perf/bench_llm.py                 with the threads of the profile
-    python perf/bench_llm.py --threads 2
+    python -m perf bench-llm                 with the threads of the profile
+    python -m perf bench-llm --threads 2
 
 Prints the time until the first token of a prompt of 400 tokens that was never read, and of 30 more when these
 are in the prefix cache (medians); the tokens per second of answers to open questions, one and four at a time,

@@ -49,7 +49,7 @@ _CUT_S = 15.0
 _DRAIN_S = 20
 _BEFORE_S, _AFTER_S = 12.0, 25.0
 _MOST_MISHEARD = 0.02
-"""Of the words that are said near a move, the part that need not be understood."""
+"""Share of the words near a move that may be misheard."""
 _GATEWAY = "gateway"
 _FAULTS = ("kill", "cut", "rolling", _GATEWAY)
 

@@ -1,6 +1,6 @@
 """Have Kokoro's voices of Spanish and French read sentences, and Whisper write what it hears.
 
-    .venv/bin/python perf/eval_languages.py
+    .venv/bin/python -m perf eval-languages
 
 It needs the weights whisper-base and kokoro-82m (`make fetch MODEL=...`). A figure for a word is an error.
 """

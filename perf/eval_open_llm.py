@@ -1,9 +1,9 @@
 """Measure the language model of profile open: tool calls, turns that need none, and open questions.
 
-    python perf/eval_open_llm.py                     the held-out cases and the questions
-    python perf/eval_open_llm.py --set dev           what the prompt and the adapter are tuned on
-    python perf/eval_open_llm.py --weights FOLDER --recipe examples     a model that was not trained for it
-    python perf/eval_open_llm.py --weights FOLDER --recipe template     with its own chat template and tags
+    python -m perf eval-open-llm                     the held-out cases and the questions
+    python -m perf eval-open-llm --set dev           what the prompt and the adapter are tuned on
+    python -m perf eval-open-llm --weights FOLDER --recipe examples     a model that was not trained for it
+    python -m perf eval-open-llm --weights FOLDER --recipe template     with its own chat template and tags
 
 A call counts as right only if tool and arguments are; what the model should say is not judged, but printed.
 The engine, the prompts and the parser are those of the model `qwen3`.

@@ -51,7 +51,7 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
 
 
 def _addresses(args: argparse.Namespace, console: Console, stack: ExitStack) -> dict[str, str]:
-    """Of the ways that are taken; starts what is not given."""
+    """Addresses of server and gateway, as far as they are called; starts those that no option names."""
     server = args.server
     if args.gateway and not server:
         return {"websocket": args.gateway}  # the server behind it is not known

@@ -1,4 +1,4 @@
-"""Adds up what each memory plan of the gpu profile needs: ``python perf/memory_plans.py``.
+"""Adds up what each memory plan of the gpu profile needs: ``python -m perf memory-plans``.
 
 Parameters are those of the networks themselves, built without memory (PyTorch's device ``meta``) at their
 published sizes; caches follow from their shapes and from the settings that a model reads with the plan.

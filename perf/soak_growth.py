@@ -69,7 +69,7 @@ class Growth:
     gain: float | None
     """The most that one process gained from its second minute to its last; None: all were too young."""
     allowed: float
-    """That it may gain while the soak runs: the bound, and what the kills may leave."""
+    """Growth that is allowed while the soak runs: the bound, plus what the kills may leave."""
 
     @property
     def at_most(self) -> float | None:

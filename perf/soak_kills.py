@@ -59,7 +59,7 @@ class Killer:
         self._began = began
         self._order: list[str] = []
         self.until_s = float("inf")
-        """Since the begin of the soak: later nothing is killed."""
+        """Time since the start of the soak after which nothing is killed (seconds)."""
         self.kills: list[Kill] = []
 
     @property

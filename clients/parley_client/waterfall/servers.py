@@ -19,13 +19,13 @@ from parley_client.waterfall.otlp import Span, make_span
 from parley_client.waterfall.traces import CALL, TraceIndex, choose_span
 
 MAX_LISTED = 50
-"""Of the newest calls, among which one is chosen by its session or by the beginning of an id."""
+"""Number of the newest calls among which a session or the beginning of an id is looked up."""
 PROJECT = "default"
-"""Of Phoenix, where spans without a project of their own are."""
+"""Phoenix's project for spans that name none."""
 SERVICE = "parley-voice-agent"
-"""Of Jaeger: the process that writes the span of a call."""
+"""Jaeger's name of the process that writes the span of a call."""
 MAX_SPANS = 50_000
-"""Of all traces that are read at once."""
+"""Spans that may be read at once, over all traces."""
 _PAGE = 1_000
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 64 * 1024 * 1024
@@ -51,7 +51,7 @@ class _PhoenixSpan(msgspec.Struct):
     attributes: dict[str, Any] = {}
 
     def read(self) -> Span:
-        """As it is drawn."""
+        """Return the span in the form that is drawn."""
         ids = (self.context.trace_id, self.context.span_id, self.parent_id or "")
         start, end = (round(time.timestamp() * _NS_PER_S) for time in (self.start_time, self.end_time))
         failed = self.status_code == "ERROR"
@@ -83,7 +83,7 @@ class _JaegerSpan(msgspec.Struct):
     tags: list[_Tag] = []
 
     def read(self) -> Span:
-        """As it is drawn."""
+        """Return the span in the form that is drawn."""
         parents = [reference.span_id for reference in self.references if reference.type == "CHILD_OF"]
         start_ns = self.start_us * _NS_PER_US
         tags = {tag.key: tag.value for tag in self.tags}
@@ -147,7 +147,7 @@ def _bounded(spans: Iterator[Span], url: str) -> list[Span]:
 
 
 def _ask_phoenix(url: str, trace_id: str) -> Iterator[Span]:
-    """Of one trace, or of the newest calls."""
+    """Yield the spans of one trace, or of the newest calls."""
     spans = f"{url}/v1/projects/{PROJECT}/spans"
     ids = {trace_id}
     if not trace_id:
@@ -163,7 +163,7 @@ def _ask_phoenix(url: str, trace_id: str) -> Iterator[Span]:
 
 
 def _ask_jaeger(url: str, trace_id: str) -> Iterator[Span]:
-    """Of one trace, or of the newest calls."""
+    """Yield the spans of one trace, or of the newest calls."""
     asked = urlencode({"service": SERVICE, "operation": CALL, "limit": MAX_LISTED})
     path = f"/api/traces/{quote(trace_id)}" if trace_id else f"/api/traces?{asked}"
     answer = _get(url + path, _JaegerAnswer)

@@ -134,13 +134,13 @@ class AgentConfig(msgspec.Struct, frozen=True):
     llm_weights: Annotated[str, COMPUTED] = ""
     """Name of the weights of ``llm``, or of the model at the remote chat server; empty: unknown."""
     llm_url: str = ""
-    """Of ``openai_chat``: up to the version, such as ``https://api.example.com/v1``."""
+    """Base URL of the remote chat server, up to the version: ``https://api.example.com/v1``."""
     llm_model: str = ""
-    """Of ``openai_chat``: the model's name there."""
+    """Name of the model at the remote chat server."""
     llm_key_file: str = ""
-    """Of ``openai_chat``: a file with its key; ``PARLEY_VOICE_AGENT_LLM_KEY`` wins."""
+    """File with the key of the remote chat server; ``PARLEY_VOICE_AGENT_LLM_KEY`` wins."""
     llm_continuation: Continuation = "none"
-    """Of ``openai_chat``: how its server goes on with a message that has begun."""
+    """How the remote chat server continues a message that has begun."""
     remote_chat: Annotated[RemoteChat, COMPUTED] = msgspec.field(default_factory=RemoteChat)
     """The server of ``openai_chat``."""
     tts: tuple[str, ...] = ("espeak",)

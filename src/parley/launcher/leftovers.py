@@ -22,7 +22,7 @@ from parley.runtime.drain import ask_to_drain, cancel_drain
 from parley.runtime.sessions import CONTROL_GROUPS, OWN_GROUPS, control_groups
 
 THREADS = 40
-"""Of a dead instance, at most: 32 for its calls and responses, and those of Triton's core."""
+"""Most threads of a dead instance: 32 for its calls and responses, and those of Triton's core."""
 
 
 def bound_by_room(

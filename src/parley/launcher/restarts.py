@@ -58,7 +58,9 @@ class SupervisorLimits:
     model_attempts: int = 5
     """One more within the window costs a new server."""
     server_attempts: int = 3
-    """After one more within the window the server is given up."""
+    """After one more within the window the server is given up. Restarts for dead instances have a budget of
+    the same size; after that the server goes on.
+    """
     set_back_attempts: int = 5
     """The same of a server whose clock was set back, which is no failure of it. After one more it goes on as
     it is until the window allows another attempt; 0: it is given up.

@@ -18,7 +18,7 @@ _REPEATS = {1: 8, 2: 5}
 _REPEATS_OF_MORE = 3
 _LONGEST_PHRASE = 16
 _LEAST_END = float(np.log(0.05))
-"""Logarithm of the end's probability from which a loop may have begun there, behind repeated words."""
+"""Least log-probability of the end token at which the text of a loop is cut."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class _Written:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
-    """Of the end, in place of each token."""
+    """For each token: the log-probability of the end token at its position."""
     ended: bool = False
 
     def cut(self, start: int) -> None:
-        """End the text of a loop where the end was likeliest from ``start`` on, at ``start`` if nowhere."""
+        """Cut a loop from ``start`` on where the end token was likeliest, at ``start`` if it never was."""
         end = start + int(np.argmax(self.ends[start : len(self.ids)]))
         end = end if self.ends[end] >= _LEAST_END else start
         del self.ids[end:], self.logprobs[end:]
