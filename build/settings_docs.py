@@ -99,7 +99,8 @@ Written by `build/settings_docs.py`. A model's settings are the `parameters` of 
 profile gpu) or `configs/PROFILE.pbtxt`. `PARLEY_<MODEL>_<NAME>` replaces one of them for a server:
 `PARLEY_VOICE_AGENT_MAX_TOOLS=8 make serve` sets `max_tools` of `voice_agent`. With a value out of its
 bounds a model does not serve, and the error names the setting. Settings whose names end in `_s` are in
-seconds, in `_ms` in milliseconds; lists are written with commas. An empty cell below a profile is the default.
+seconds, in `_ms` in milliseconds; lists are written with commas. An empty cell below a profile is the
+default.
 """
 
 
