@@ -18,7 +18,7 @@ import filelock
 import pooch
 
 from fetching import manifest
-from fetching.hub import PART, Hub, HubUnreachableError, WrongContentError
+from fetching.hub import Hub, HubUnreachableError, WrongContentError, arrived
 from fetching.manifest import (
     ROOT,
     FetchError,
@@ -220,7 +220,7 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
         snapshot = pinned or hub.snapshot(weights)
         _compare(weights.name, snapshot, there)
         absent = [file for file in snapshot.files if not file.matches(folder / file.name)]
-        _check_free(folder, sum(file.size - _arrived(folder / file.name) for file in absent))
+        _check_free(folder, sum(file.size - arrived(folder / file.name) for file in absent))
         try:
             for file in absent:
                 progress.note(f"{file.name}, {size_text(file.size)}")
@@ -242,11 +242,6 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
     if weights.pinned is None or record:
         _record(weights.name, snapshot, progress)
     return folder
-
-
-def _arrived(target: Path) -> int:
-    part = target.with_name(target.name + PART)
-    return part.stat().st_size if part.exists() else 0
 
 
 def _pin(weights: Published, there: Snapshot | None) -> Snapshot | None:

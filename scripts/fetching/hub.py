@@ -106,10 +106,9 @@ class Hub:
         """
         part = target.with_name(target.name + PART)
         part.parent.mkdir(parents=True, exist_ok=True)
-        resumes = part.is_file() and not part.is_symlink() and part.stat().st_size > 0
         address = hf_hub_url(repository, file.name, revision=commit, endpoint=self.address)
         for again in (False, True):
-            if again or not resumes or part.stat().st_size > file.size:
+            if again or part.is_symlink() or arrived(target) > file.size:
                 part.unlink(missing_ok=True)
             try:
                 self._patiently(lambda: self._fill(address, file, part))
@@ -177,6 +176,12 @@ class Hub:
             f"no connection to {self.address} ({type(error).__name__}: {error}); another address of the hub "
             f"can be given in {' or '.join(VARIABLES)}"
         )
+
+
+def arrived(target: Path) -> int:
+    """Bytes of a file's incomplete download."""
+    part = target.with_name(target.name + PART)
+    return part.stat().st_size if part.exists() else 0
 
 
 def _is_reserved(name: str) -> bool:

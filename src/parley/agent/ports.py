@@ -30,7 +30,7 @@ class Engines:
 
     recognizer: Callable[[str, str, str], Recognizer]
     """Makes a recogniser for one stream. The first argument names the stream and is used only once; the
-    second is the model that is asked first, or empty."""
+    others are the models that are asked first and last, or empty."""
     chat: ChatModel
     synthesizer: Synthesizer
     turn: TurnScoring | None = None
