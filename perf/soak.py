@@ -1,9 +1,10 @@
 """Whether server and gateway survive hours of calls, cancels and kills: ``make soak HOURS=2``.
 
 Callers hold conversations with words of their own, directly and through a gateway, drop some at random
-moments, and send sessions that are refused, given up, broken off and never ended. At random intervals the
-process of a model is killed (SIGKILL), which the supervisor replaces. Everything is written to a file while
-it happens, one JSON object a line; ``--judge FILE`` reads it again. docs/reliability.md has the method.
+moments, and send sessions that are refused, given up, broken off and never ended. In the first half of the
+time the process of a model is killed at random intervals (SIGKILL), which the supervisor replaces. What
+happens is written to a file at once, one JSON object a line; ``--judge FILE`` reads it again.
+docs/reliability.md has the method.
 
 The exit status is 1 if a call got what belongs to another one, a request did not end, something failed that
 no kill explains, a process was not replaced, or a resource grew.
@@ -36,7 +37,7 @@ from soak_calls import LostTurnError, learn
 from soak_counts import count_channels
 from soak_gateway import SESSIONS as VISITS
 from soak_gateway import watched_gateway
-from soak_growth import SETTLE_S, WARM_S
+from soak_growth import WARM_S
 from soak_judgement import judge, read
 from soak_kills import Kill, Killer
 from soak_processes import Server, StartError, counts, look, serving, shared_memory
@@ -104,7 +105,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--kill-every-s",
         type=float,
-        help="on average; 0: no kills (default: a tenth of the time, at most 300)",
+        help="mean, in the first half of the time; 0: no kills (default: a tenth of the time, at most 150)",
     )
     parser.add_argument(
         "--cancelling",
@@ -133,7 +134,7 @@ def _arguments() -> argparse.Namespace:
     if args.minutes is not None:
         args.hours = args.minutes / 60
     if args.kill_every_s is None:
-        args.kill_every_s = min(300.0, 3600 * args.hours / 10)
+        args.kill_every_s = min(150.0, 3600 * args.hours / 10)
     if args.sample_s is None:
         args.sample_s = min(15.0, 3600 * args.hours / 120)
     if args.hours <= 0 or not 1 <= args.at_once <= 8 or args.sample_s <= 0 or args.kill_every_s < 0:
@@ -232,8 +233,8 @@ class _Soak:
                 for number in range(args.at_once)
             ]
             watch = asyncio.create_task(self._watch())
-            # So that what the last kill leaves is seen.
-            self._killer.until_s = self._journal.now_s + 3600 * args.hours - SETTLE_S
+            # The second half is undisturbed: growth shows only in a long time without a replaced process.
+            self._killer.until_s = self._journal.now_s + 3600 * args.hours / 2
             end = asyncio.create_task(asyncio.sleep(3600 * args.hours))
             callers = [asyncio.create_task(self._call(target, args.kinds)) for target in targets]
             kills = [asyncio.create_task(self._kill())] if args.kill_every_s else []
