@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from parley.agent.response import SystemPrompt
 from parley.agent.turn import AgentTurn
 from parley.timeouts import loop_time
+from parley.token_bucket import TokenBucket
 
 
 @dataclass
@@ -34,33 +35,24 @@ class PreemptionBudget:
 
     def __init__(self, per_turn: int, wasted_per_minute: int) -> None:
         self._per_turn = per_turn
-        self._most = float(wasted_per_minute)
-        self._tokens = self._most
-        self._at: float | None = None
+        self._tokens = TokenBucket(wasted_per_minute, wasted_per_minute / 60)
         self._begun = 0
 
     def take(self, now: float) -> bool:
         """Count one more answer if it is allowed; returns whether it is."""
-        self._refill(now)
-        if self._begun >= self._per_turn or self._tokens < 1.0:
+        if self._begun >= self._per_turn or self._tokens.left(now) < 1.0:
             return False
         self._begun += 1
         return True
 
     def record_discarded(self, now: float) -> None:
         """A begun answer was discarded."""
-        self._refill(now)
-        self._tokens -= 1.0
+        self._tokens.spend(1.0, now)
 
     def end_turn(self) -> int:
         """The user's turn is over; returns how many answers were begun for it."""
         begun, self._begun = self._begun, 0
         return begun
-
-    def _refill(self, now: float) -> None:
-        if self._at is not None:
-            self._tokens = min(self._most, self._tokens + (now - self._at) * self._most / 60.0)
-        self._at = now
 
 
 class PreemptiveGeneration:

@@ -16,6 +16,7 @@ from parley.agent.validation import check_start, speech_language
 from parley.errors import OverloadedError, ParleyError
 from parley.protocol import Start, Update, encode
 from parley.timeouts import loop_time
+from parley.token_bucket import TokenBucket
 
 _MAX_WAITING = 16
 _BURST_BYTES = 32_768
@@ -50,8 +51,7 @@ class SessionUpdates:
         self._on_checked = on_checked
         self._waiting: deque[tuple[Update, int]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._left_bytes = float(_BURST_BYTES)
-        self._filled_at = loop_time()
+        self._bytes = TokenBucket(_BURST_BYTES, _BYTES_PER_S)
 
     def request(self, update: Update, number: int) -> Start | None:
         """Check an update.
@@ -67,14 +67,15 @@ class SessionUpdates:
             OverloadedError: too many updates are queued.
             InvalidInputError: the update is invalid.
         """
-        if self._task is None and self._wait_s() == 0.0:
+        wait_s = self._bytes.wait_s(loop_time())
+        if self._task is None and not wait_s:
             start = self._checked(update)
             if not self._needs_voice_check(start):
                 self._start = start
                 return start
         if len(self._waiting) >= _MAX_WAITING:
             raise OverloadedError(
-                f"{_MAX_WAITING} updates are queued already", retry_after_s=max(1.0, self._wait_s())
+                f"{_MAX_WAITING} updates are queued already", retry_after_s=max(1.0, wait_s)
             )
         self._waiting.append((update, number))
         if self._task is None:
@@ -97,7 +98,7 @@ class SessionUpdates:
     async def _work(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(self._wait_s())
+                await asyncio.sleep(self._bytes.wait_s(loop_time()))
                 await self._try(*self._waiting.popleft())
         finally:
             self._task = None
@@ -118,15 +119,8 @@ class SessionUpdates:
             outcome = ParleyError("the update failed unexpectedly")
         self._on_checked(number, outcome)
 
-    def _wait_s(self) -> float:
-        """Seconds until an update may be validated."""
-        now = loop_time()
-        gained = (now - self._filled_at) * _BYTES_PER_S
-        self._left_bytes, self._filled_at = min(_BURST_BYTES, self._left_bytes + gained), now
-        return max(0.0, -self._left_bytes / _BYTES_PER_S)
-
     def _checked(self, update: Update) -> Start:
-        self._left_bytes -= max(_LEAST_BYTES, len(encode(update)))
+        self._bytes.spend(max(_LEAST_BYTES, len(encode(update))), loop_time())
         given = {
             name: value
             for name, value in msgspec.structs.asdict(update).items()

@@ -34,12 +34,17 @@ from parley.protocol import (
     Truncated,
 )
 from parley.timeouts import loop_time
+from parley.token_bucket import TokenBucket
 from parley.tracing import NO_TRACE, Trace
 
 InterruptReason: TypeAlias = Literal["words", "speech", "command", "input", "client"]
 ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
 
 MAX_QUEUED = 16
+_INTERRUPTED_AT_ONCE = 8
+_INTERRUPTED_PER_S = 1.0
+"""Of a session. An answer after more interrupted ones begins only when there has been none for a second: each
+that begins costs the language model, which all sessions share, a request and an abort."""
 _MAX_JOINED = 8_000
 """Characters of user text that waits for an answer; the oldest are dropped."""
 _log = logging.getLogger(__name__)
@@ -119,6 +124,7 @@ class AgentTurns:
         config = output.config
         budget = PreemptionBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
         self._preemptive = PreemptiveGeneration(budget, count_prepared)
+        self._interrupted = TokenBucket(_INTERRUPTED_AT_ONCE, _INTERRUPTED_PER_S, debt=1.0)
         self._turns = 0
         self._made = 0
         self._current: AgentTurn | None = None
@@ -366,6 +372,7 @@ class AgentTurns:
             self._queue = deque(
                 queued for queued in self._queue if isinstance(queued, Say) and not queued.interruptible
             )
+        self._interrupted.spend(1.0, loop_time())
         heard = turn.stop()
         self._task.cancel()
         self._remember(turn, heard)
@@ -490,6 +497,8 @@ class AgentTurns:
     async def _perform(self, turn: AgentTurn) -> None:
         complete = False
         try:
+            if wait_s := self._interrupted.wait_s(loop_time()):
+                await asyncio.sleep(wait_s)
             await turn.run()
             complete = True
         except Exception:  # noqa: BLE001 - logged and reported to the client

@@ -434,6 +434,21 @@ async def test_typed_text_and_keys_are_turns_of_the_user():
     ] >= pressed + 2
 
 
+async def test_texts_in_quick_succession_begin_few_answers():
+    call = FakeCall()
+    await call.start()
+    for number in range(200):
+        call.send(Text(text=f"hello {number}"))
+        await asyncio.sleep(0.03)
+    begun = len(call.chat.requests)
+    await call.wait_for(ResponseDone)
+    await call.end()
+    assert begun <= 10
+    assert len(call.chat.requests) == begun + 1
+    assert call.chat.prompt()[-1][1].endswith("hello 199")
+    assert len(call.outlet.of(Interrupted)) == 199
+
+
 @pytest.mark.parametrize(
     "message",
     [
