@@ -60,7 +60,6 @@ _STRUCTS: Mapping[str, Sequence[type[msgspec.Struct]]] = {
     "chatterbox": (ClientSettings,),
 }
 """Settings structs by model. Others are in the docstrings of what its ``model.py`` runs."""
-_VOICES = ("models/voice_enrollment.py", "tts/voices/store.py")
 _MORE: Mapping[str, Sequence[str]] = {
     "piper": ("tts/english/pronouncer.py",),
     "kokoro": ("tts/english/pronouncer.py",),
@@ -68,18 +67,9 @@ _MORE: Mapping[str, Sequence[str]] = {
     "parakeet_encoder": ("models/recognizers.py",),
     "parakeet_decoder": ("models/recognizers.py",),
     "chatterbox": ("tts/chatterbox/limits.py", "tts/voices/store.py"),
-    "voice_enrollment": _VOICES,
-    "voice_reference": _VOICES[:1],
-    "voice_conditionals": _VOICES[:1],
+    "voice_enrollment": ("models/voice_enrollment.py", "tts/voices/store.py"),
 }
 """Other files, in a package, whose docstrings list settings of a model."""
-_ONLY: Mapping[str, frozenset[str]] = {
-    "voice_reference": frozenset(
-        "require_consent min_speech_s max_audio_s max_bytes min_level_db max_clipped min_snr_db".split()
-    ),
-    "voice_conditionals": frozenset("weights variant prompt_s threads max_audio_s".split()),
-}
-"""Settings of those files that a model has, if not all."""
 _HAND: Mapping[str, str] = {
     "weights": "Folder of the weights, in `PARLEY_MODELS_DIR` or absolute; `PARLEY_WEIGHTS_<MODEL>` wins.",
     "optional": "`true`: the launcher leaves the model out where its weights are missing.",
@@ -122,8 +112,7 @@ def settings_of(model: str) -> dict[str, tuple[str, str]]:
         for name, default, text in _fields(kind):
             found.setdefault(name, (_BY_MACHINE.get((model, name), default), text))
     for name, text in _documented(model):
-        if name in _ONLY.get(model, {name}):
-            found.setdefault(name, ("", text))
+        found.setdefault(name, ("", text))
     given = {name for values in read_values(model).values() for name in values}
     for name in sorted(given - found.keys() - _HIDDEN):
         found[name] = ("", _HAND.get(name, ""))

@@ -32,7 +32,7 @@ from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.tts.messages import SpeakRequest
-from parley.tts.voice_messages import EnrollVoice, ListVoices
+from parley.tts.voice_messages import ListVoices
 from parley.vad.silero import SAMPLE_RATE
 from parley_torch.tts.s3gen.flow import SPEAKER_SIZE
 from parley_torch.tts.s3gen.messages import OpenUtterance
@@ -40,7 +40,6 @@ from parley_torch.tts.s3gen.networks import MEL_BANDS
 from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN
 from parley_torch.tts.t3.messages import SpeechTokensRequest
 from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
-from parley_torch.tts.voices.enrollment.service import ReferenceRecording
 
 Step: TypeAlias = Mapping[str, Tensor]
 """The tensors of one request, without a batch dimension."""
@@ -74,7 +73,6 @@ _ANSWER_TOKENS = 32
 _SPEECH_TOKENS = 50
 """Two seconds of sound."""
 _HANG_UP_MS = 1_000
-_REFERENCE_S = 10
 
 
 @dataclass(frozen=True)
@@ -247,29 +245,6 @@ def utterances(_: Source) -> list[Step]:
 def lists_of_voices(_: Source) -> list[Step]:
     """Of ``voice_enrollment``: what changes nothing in the store."""
     return [{"REQUEST": struct_tensor(ListVoices())}]
-
-
-def references(source: Source) -> list[Step]:
-    """Of ``voice_ensemble`` and its first step: a speaker's sentences, as PCM16."""
-    message = EnrollVoice(
-        name="A reader", consent="Of the project's own recordings.", sample_rate=SAMPLE_RATE
-    )
-    return [{"REQUEST": struct_tensor(message), "AUDIO": _reference(source).view(np.uint8)}]
-
-
-def checked_references(source: Source) -> list[Step]:
-    """Of ``voice_conditionals``: the same at the two rates of its networks."""
-    recording = ReferenceRecording.of(_floats(_reference(source)), SAMPLE_RATE)
-    return [{"AUDIO_24K": recording.audio_24k, "AUDIO_16K": recording.audio_16k}]
-
-
-def _reference(source: Source) -> Tensor:
-    """Sentences, one after the other, i16 ``[n]``."""
-    clips = source.clips()
-    spoken = np.concatenate(clips)
-    return np.concatenate([spoken] * -(-_REFERENCE_S * SAMPLE_RATE // len(spoken)))[
-        : 2 * _REFERENCE_S * SAMPLE_RATE
-    ]
 
 
 def conversations(_: Source) -> list[list[Step]]:

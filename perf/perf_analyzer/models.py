@@ -63,9 +63,6 @@ DRIVES: Mapping[str, Drive] = MappingProxyType(
         "piper": _SPEECH,
         "kokoro": _SPEECH,
         "voice_enrollment": Drive(inputs.lists_of_voices, 100, most=8),
-        "voice_reference": Drive(inputs.references, 20),
-        "voice_conditionals": Drive(inputs.checked_references, 8),
-        "voice_ensemble": Drive(inputs.references, 8),
         "voice_agent": Drive(
             inputs.conversations,
             4,

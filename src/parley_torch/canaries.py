@@ -10,10 +10,10 @@ import numpy as np
 
 from parley.canaries.connection import CanaryConnection
 from parley.canaries.models import CanaryError, ask_silently, read_reply, require
-from parley.errors import InvalidInputError, NotPermittedError, ParleyError, ReferenceAudioError
+from parley.errors import NotPermittedError
 from parley.inference import ModelRequest, struct_tensor
 from parley.protocol import CANARY_PREFIX
-from parley.tts.voice_messages import EnrollVoice, ListVoices, VoicesReply
+from parley.tts.voice_messages import ListVoices, VoicesReply
 from parley_torch.tts.s3gen.messages import AudioChunk, OpenUtterance
 from parley_torch.tts.t3.messages import (
     SpeechSampling,
@@ -83,27 +83,4 @@ def ask_voice_enrollment(server: CanaryConnection) -> None:
         return
 
 
-def _ask_for_refusal(model: str, server: CanaryConnection) -> None:
-    """100 ms of silence, which no voice can be made of: its refusal is the answer."""
-    message = EnrollVoice(name="canary", consent="There is no speaker.", sample_rate=16_000)
-    inputs = {"REQUEST": struct_tensor(message), "AUDIO": np.zeros(3_200, np.uint8)}
-    _require_refusal(server, ModelRequest(model, inputs, ()), ReferenceAudioError)
-
-
-def ask_voice_conditionals(server: CanaryConnection) -> None:
-    """A recording of one sample, which is too short: making a voice would take seconds."""
-    inputs = dict.fromkeys(("AUDIO_24K", "AUDIO_16K"), np.zeros(1, np.float32))
-    _require_refusal(server, ModelRequest("voice_conditionals", inputs, ()), InvalidInputError)
-
-
-def _require_refusal(server: CanaryConnection, request: ModelRequest, kind: type[ParleyError]) -> None:
-    try:
-        server.infer(request)
-    except kind:
-        return
-    raise CanaryError("it took what it has to refuse")
-
-
 ask_chatterbox = partial(ask_silently, "chatterbox")
-ask_voice_reference = partial(_ask_for_refusal, "voice_reference")
-ask_voice_ensemble = partial(_ask_for_refusal, "voice_ensemble")

@@ -350,7 +350,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "parakeet_transcribe": ("parakeet_encoder", "parakeet_decoder"),
     "parakeet_ensemble": ("parakeet_features", "parakeet_encoder", "parakeet_decoder", "parakeet_text"),
     "parakeet_tdt": ("parakeet_encoder", "parakeet_decoder"),
-    "voice_ensemble": ("voice_reference", "voice_conditionals"),
     "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx"),
 }
 """By model, those whose answers its own answer to its canary may wait for, whatever its settings are."""

@@ -39,12 +39,9 @@ NEEDED = {
     "t3": {"chatterbox/t3_cfg.safetensors", "chatterbox/tokenizer.json"},
     "s3gen": {"chatterbox/s3gen.safetensors"},
     "voice_enrollment": {"chatterbox/s3gen.safetensors", "chatterbox/ve.safetensors"},
-    "voice_conditionals": {"chatterbox/s3gen.safetensors", "chatterbox/ve.safetensors"},
 }
 COMMAND = {
-    **dict.fromkeys(
-        ("chatterbox", "t3", "s3gen", "voice_enrollment", "voice_conditionals"), "resemble/chatterbox"
-    ),
+    **dict.fromkeys(("chatterbox", "t3", "s3gen", "voice_enrollment"), "resemble/chatterbox"),
     "kokoro": "kokoro-82m",
     "piper": "piper-joe",
     **dict.fromkeys(("moonshine", "moonshine_transcribe"), "moonshine-tiny-en"),

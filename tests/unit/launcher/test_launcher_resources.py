@@ -429,19 +429,16 @@ def test_a_missing_package_names_the_command(monkeypatch):
 
 def test_models_on_request_are_loaded_only_where_they_are_named():
     every = ServerOptions()
-    steps = (
-        *("parakeet_features", "parakeet_text", "parakeet_ensemble"),
-        *("voice_reference", "voice_conditionals", "voice_ensemble"),
-    )
+    steps = ("parakeet_features", "parakeet_text", "parakeet_ensemble")
     assert set(steps) <= set(model_names(every))
     assert not set(steps) & {folder.name for folder in model_folders(every)}
     named = ServerOptions(load_models=steps)
     assert {folder.name for folder in model_folders(named)} == set(steps)
 
 
-@pytest.mark.parametrize("name", ["parakeet_ensemble", "voice_ensemble"])
 @pytest.mark.parametrize("profile", [TINY_PROFILE, GPU_PROFILE])
-def test_an_ensemble_has_no_process(profile, name):
+def test_an_ensemble_has_no_process(profile):
+    name = "parakeet_ensemble"
     folder = ROOT / "model_repository" / name
     assert count_instances(folder, profile) == 0
     config = read_config(folder, profile)
@@ -449,12 +446,11 @@ def test_an_ensemble_has_no_process(profile, name):
     assert steps == set(called_models(name))
 
 
-@pytest.mark.parametrize("name", ["parakeet_ensemble", "voice_ensemble"])
 @pytest.mark.parametrize("profile", [TINY_PROFILE, GPU_PROFILE])
-def test_the_steps_of_an_ensemble_fit_together(profile, name):
+def test_the_steps_of_an_ensemble_fit_together(profile):
     """Triton checks it at the start only."""
     repository = ROOT / "model_repository"
-    config = read_config(repository / name, profile)
+    config = read_config(repository / "parakeet_ensemble", profile)
     known = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.input}
     for step in config.ensemble_scheduling.step:
         model = read_config(repository / step.model_name, profile)

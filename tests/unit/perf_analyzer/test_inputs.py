@@ -45,8 +45,6 @@ MESSAGES = {
     "piper": SpeechRequest,
     "kokoro": SpeechRequest,
     "voice_enrollment": VoicesRequest,
-    "voice_reference": VoicesRequest,
-    "voice_ensemble": VoicesRequest,
 }
 
 
