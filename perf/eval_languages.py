@@ -14,7 +14,7 @@ import numpy as np
 import soxr
 from harness.stats import word_errors
 
-from parley.asr.families import load_model, new_reader
+from parley.asr.families import load_reader
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import Stop, open_session
 from parley.tts.espeak_phonemes.client import PhonemeProcess
@@ -43,7 +43,7 @@ SENTENCES = {
 def main() -> None:
     """Print each sentence that is heard wrongly, and the word error rate of each language."""
     models = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
-    reader = new_reader(load_model(models / "whisper-base", "whisper", open_session))
+    reader = load_reader(models / "whisper-base", "whisper", open_session)
     phonemes = PhonemeProcess()
     front_ends = {language: EspeakFrontEnd(phonemes, language) for language in SENTENCES}
     phonemes.wait_until_tried()

@@ -24,7 +24,7 @@ from eval_asr import CHUNK, SILENCE, Clip, load_clips
 from harness.stats import spoken_words, word_errors
 from numpy.typing import NDArray
 
-from parley.asr.families import load_model, new_reader
+from parley.asr.families import load_reader
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscribeRequest, TranscriptEvent
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
@@ -333,7 +333,7 @@ def main() -> int:
     parser.add_argument("--only", choices=["errors", "gate", "costs"], help="print only this")
     args = parser.parse_args()
 
-    reader = new_reader(load_model(args.weights, "moonshine", open_session))
+    reader = load_reader(args.weights, "moonshine", open_session)
     vad = SileroVad(open_session(bundled_folder() / FILE))
     clips = load_recordings(args.recordings)
     if not clips:
@@ -358,7 +358,7 @@ def main() -> int:
             worst = max(worst, found) if name == "as they are" else worst
     if args.only in (None, "gate"):
         print_gate(
-            new_reader(load_model(args.weights, "moonshine", open_session), least_confidence=0.0),
+            load_reader(args.weights, "moonshine", open_session, least_confidence=0.0),
             vad,
             clips,
             voices,

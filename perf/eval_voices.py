@@ -26,7 +26,7 @@ from clicks import clicks
 from harness.stats import p50_p95, text_of, word_errors
 from numpy.typing import NDArray
 
-from parley.asr.families import load_model, new_reader
+from parley.asr.families import load_reader
 from parley.asr.segments.reader import ReadOptions
 from parley.audio.pcm import Resampler
 from parley.errors import ParleyError
@@ -126,7 +126,7 @@ class Ear:
     """Hears what is said."""
 
     def __init__(self, folder: Path) -> None:
-        self._reader = new_reader(load_model(folder, "moonshine", open_session))
+        self._reader = load_reader(folder, "moonshine", open_session)
         grammars = load_grammars(("en",), cache_dir() / "normalization")
         self._normalizer = TextNormalizer(grammars, tags=False)
 

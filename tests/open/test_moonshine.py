@@ -12,7 +12,7 @@ import soundfile
 import soxr
 from harness.stats import word_errors
 
-from parley.asr.families import load_model, new_reader
+from parley.asr.families import load_reader
 from parley.asr.families.moonshine import FILES
 from parley.asr.messages import (
     AsrOptions,
@@ -73,7 +73,7 @@ def speech():
 
 @pytest.fixture(scope="module")
 def reader():
-    return new_reader(load_model(WEIGHTS, "moonshine", open_session))
+    return load_reader(WEIGHTS, "moonshine", open_session)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest_asyncio
 import soxr
 from harness.stats import word_errors
 
-from parley.asr.families import load_model, new_reader
+from parley.asr.families import load_reader
 from parley.asr.messages import TranscribeRequest
 from parley.languages import DETECT
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
@@ -75,7 +75,7 @@ def errors(said, heard):
 
 @pytest.fixture(scope="module")
 def reader():
-    return new_reader(load_model(MODELS_DIR / "whisper-base", "whisper", open_session))
+    return load_reader(MODELS_DIR / "whisper-base", "whisper", open_session)
 
 
 @pytest.fixture(scope="module")

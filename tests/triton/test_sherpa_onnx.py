@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rails import hear, read_clips
 
-from parley.asr.families import load_model, new_reader
+from parley.asr.families import load_reader
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.asr.pipeline.step import ChunkRequest
 from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
@@ -105,8 +105,7 @@ def server(tmp_path_factory, chat_url):
 @pytest.fixture(scope="module")
 def readers():
     return {
-        model: new_reader(load_model(SMALL / family, "moonshine", open_session))
-        for model, family in FAMILIES.items()
+        model: load_reader(SMALL / family, "moonshine", open_session) for model, family in FAMILIES.items()
     }
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.families import load_model, new_reader
+from parley.asr import families
 from parley.asr.files.service import TranscriptionService
 from parley.asr.messages import TranscribeRequest
 from parley.asr.pipeline.segmentation import PER_MS
@@ -31,7 +31,7 @@ from parley.models.parakeet_transcribe import (
     read_vad,
 )
 from parley.models.recognition import RecognitionModel, RecognitionSettings, open_detector
-from parley.runtime.onnx import open_configured
+from parley.runtime.onnx import OnnxSettings, open_configured
 from parley.runtime.parameters import Natural, NonNegative, Parameters, Positive
 from parley.triton.model_traces import ModelTraces
 
@@ -86,13 +86,14 @@ def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
         ModelLoadingError: the weights are missing, or cannot be used.
     """
     settings = parameters.read(ReaderSettings)
-    model = load_model(
+    reader = families.load_reader(
         find_weights(parameters, DEFAULT, recognizer_files),
         settings.family,
         partial(open_configured, parameters=parameters, device_id=device_id),
+        least_confidence=settings.least_confidence,
+        limits=RunLimits(settings.batch, settings.max_run_ms * PER_MS),
+        onnx=parameters.read(OnnxSettings),
     )
-    limits = RunLimits(settings.batch, settings.max_run_ms * PER_MS)
-    reader = new_reader(model, least_confidence=settings.least_confidence, limits=limits)
     reader.warm_up()
     return reader
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from parley.asr.attention.model import AttentionModel, TextLimits
+from parley.asr.attention.model import AttentionModel
 from parley.asr.pipeline.segmentation import FULL_SCALE, PER_MS
 from parley.asr.segments.reader import Reader, RecognizedText, Stretch
 from parley.errors import InferenceError
@@ -27,41 +28,30 @@ class AttentionReader(Reader):
 
     Args:
         model: reads.
-        limits: which texts are taken for speech; None: the model's own.
+        least_confidence: of a text, 0-1, below which there is none; None: the model's own.
     """
 
-    def __init__(self, model: AttentionModel, limits: TextLimits | None = None) -> None:
-        self._model = model
-        self._spelled = model.vocabulary.spelled
-        self._limits = limits or model.limits
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """See :class:`Reader`."""
-        return tuple(self._model.prompt.languages)
-
-    @property
-    def longest_ms(self) -> int:
-        """See :class:`Reader`."""
-        return self._model.longest // PER_MS
-
-    @property
-    def spelled(self) -> tuple[str, ...]:
-        """See :class:`Reader`."""
-        return self._spelled
+    def __init__(self, model: AttentionModel, *, least_confidence: float | None = None) -> None:
+        self.model = model
+        self.languages = tuple(model.prompt.languages)
+        self.longest_ms = model.longest // PER_MS
+        self.spelled = model.vocabulary.spelled
+        self._limits = model.limits
+        if least_confidence is not None:
+            self._limits = replace(self._limits, least_confidence=least_confidence)
 
     def read_together(self, stretches: Sequence[Stretch], stop: Stop) -> list[RecognizedText]:
         """See :class:`Reader`; it takes one stretch."""
         (stretch,) = stretches
         samples = stretch.audio.astype(np.float32) / FULL_SCALE
-        samples = np.pad(samples, (0, max(self._model.shortest - len(samples), 0)))
-        read = self._model.read(samples, stretch.options, stop)
+        samples = np.pad(samples, (0, max(self.model.shortest - len(samples), 0)))
+        read = self.model.read(samples, stretch.options, stop)
         if not np.isfinite(read.tokens.confidence):
             raise InferenceError("the decoder's scores are not finite")
         problem = self._limits.problem(read)
         encoder_ms, decoder_ms = read.encoder_ms, read.decoder_ms
-        if not read.tokens.ended and len(samples) + _SHIFT <= self._model.longest:
-            again = self._model.read(np.pad(samples, (_SHIFT, 0)), stretch.options, stop)
+        if not read.tokens.ended and len(samples) + _SHIFT <= self.model.longest:
+            again = self.model.read(np.pad(samples, (_SHIFT, 0)), stretch.options, stop)
             encoder_ms, decoder_ms = encoder_ms + again.encoder_ms, decoder_ms + again.decoder_ms
             wanted = problem or again.tokens.ended
             if wanted and again.tokens.confidence >= _SURE and not self._limits.problem(again):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 WORD_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -26,19 +26,10 @@ class Vocabulary:
             for number, piece in enumerate(self.pieces)
         )
 
-    def pieces_of(self, ids: Sequence[int]) -> list[bytes | None]:
-        """What each of a text's tokens stands for; None: it is no part of the text."""
-        return [None if token in self.control else self.pieces[token] for token in ids]
-
     def text(self, ids: Iterable[int]) -> str:
         """What tokens say, with single spaces; bytes that are no character are left out."""
-        return text_of_pieces(self.pieces_of(list(ids)))
-
-
-def text_of_pieces(pieces: Iterable[bytes | None]) -> str:
-    """What pieces say, with single spaces; bytes that are no character are left out."""
-    raw = b"".join(piece for piece in pieces if piece)
-    return " ".join(raw.decode(errors="ignore").replace(WORD_MARK, " ").split())
+        raw = b"".join(self.pieces[token] for token in ids if token not in self.control)
+        return " ".join(raw.decode(errors="ignore").replace(WORD_MARK, " ").split())
 
 
 def _decoded(piece: bytes) -> str | None:

@@ -12,8 +12,6 @@ from parley.asr.decoding.vocabulary import WORD_MARK
 from parley.asr.messages import TranscriptEvent
 from parley.protocol import Alternative, Word
 
-_WORD_MARK_BYTES = WORD_MARK.encode()
-
 
 def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> list[Word]:
     """Join SentencePiece tokens into words.
@@ -31,37 +29,15 @@ def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> l
         offset_ms: time of the encoder frame 0 (milliseconds).
     """
     config = checkpoint.config
-    pieces = [_piece(checkpoint.vocabulary[token]) for token in tokens.ids.tolist()]
-    return join_words(
-        tokens, pieces, frame_ms=config.frame_ms, durations=bool(config.durations), offset_ms=offset_ms
-    )
-
-
-def join_words(
-    tokens: Tokens,
-    pieces: Sequence[bytes | None],
-    *,
-    frame_ms: int,
-    durations: bool = True,
-    offset_ms: int = 0,
-) -> list[Word]:
-    """Join tokens into words: what stands between two spaces.
-
-    Args:
-        tokens: one row's tokens.
-        pieces: what each stands for, with SentencePiece's mark before a word; it may be a part of a
-            character. None: it is left out.
-        frame_ms: length of an encoder frame.
-        durations: whether tokens have durations; see :func:`words_of`.
-        offset_ms: time of the encoder frame 0 (milliseconds).
-    """
+    frame_ms, durations = config.frame_ms, bool(config.durations)
+    pieces = [checkpoint.vocabulary[token] for token in tokens.ids.tolist()]
     words: list[Word] = []
-    spelling: list[bytes] = []
+    spelling: list[str] = []
     certainty: list[float] = []
     start_ms = end_ms = offset_ms
 
     def close() -> None:
-        text = b"".join(spelling).decode(errors="ignore")
+        text = "".join(spelling)
         if text:
             words.append(
                 Word(
@@ -81,19 +57,19 @@ def join_words(
         tokens.confidences.tolist(),
         strict=True,
     ):
-        if piece is None:
+        if _is_control(piece):
             continue
-        if piece.startswith(_WORD_MARK_BYTES):
+        if piece.startswith(WORD_MARK):
             if not durations:
                 end_ms = min(end_ms, offset_ms + frame * frame_ms)
             close()
-        own = piece.removeprefix(_WORD_MARK_BYTES)
+        own = piece.removeprefix(WORD_MARK)
         if not certainty:
             start_ms = offset_ms + frame * frame_ms
             end_ms = start_ms
         spelling.append(own)
         certainty.append(confidence)
-        if not own or _sounds(own):
+        if not own or any(map(str.isalnum, own)):
             end_ms = offset_ms + (frame + (duration if durations else 1)) * frame_ms
     close()
     return words
@@ -102,18 +78,6 @@ def join_words(
 def _is_control(piece: str) -> bool:
     own = piece.removeprefix(WORD_MARK)
     return own.startswith("<") and own.endswith(">")
-
-
-def _piece(token: str) -> bytes | None:
-    return None if _is_control(token) else token.encode()
-
-
-def _sounds(piece: bytes) -> bool:
-    """Whether a piece has a letter or figure, or a part of one."""
-    try:
-        return any(character.isalnum() for character in piece.decode())
-    except UnicodeDecodeError:
-        return True
 
 
 def text_of(words: Sequence[Word]) -> str:

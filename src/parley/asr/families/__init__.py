@@ -4,13 +4,13 @@ A folder of weights says in ``recognizer.json`` which ``family`` it belongs to a
 the family's own, the names of its files: ``{"family": "whisper", "encoder": "onnx/encoder_quantized.onnx"}``.
 Of a family whose files do not say which languages they understand, it may say that too, with commas between
 them: ``"languages": "de,fr"``. ``make fetch`` writes it from the manifest. Another model of a known family is
-another folder; a new family is a module here and a line in :data:`FAMILIES`.
+another folder; a new family is a module here, or a line of :mod:`.sherpa`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,11 +18,11 @@ import msgspec
 
 from parley.asr.attention.model import AttentionModel
 from parley.asr.attention.reader import AttentionReader
-from parley.asr.families import moonshine, nemo_ctc, paraformer, sense_voice, whisper, zipformer
-from parley.asr.frames.model import FrameModel
-from parley.asr.frames.reader import FrameReader
+from parley.asr.families import moonshine, sherpa, whisper
+from parley.asr.families.sherpa import SherpaFamily
 from parley.asr.segments.reader import Reader, RunLimits
 from parley.errors import ModelLoadingError, WeightsNotFoundError
+from parley.runtime.onnx import OnnxSettings
 
 FILE = "recognizer.json"
 OpenNetwork: TypeAlias = Callable[[Path], Any]
@@ -30,8 +30,8 @@ OpenNetwork: TypeAlias = Callable[[Path], Any]
 
 
 @dataclass(frozen=True)
-class Family:
-    """How the models of a family are loaded; the files say which languages they understand."""
+class AttentionFamily:
+    """How the models of a family of attention decoders are loaded; the files list their languages."""
 
     files: Mapping[str, str]
     """Names of their files, by role."""
@@ -39,36 +39,32 @@ class Family:
     """Makes a model of its files, by role."""
 
 
-@dataclass(frozen=True)
-class FrameFamily:
-    """The same of networks that score frames; the files do not say which languages they understand."""
-
-    files: Mapping[str, str]
-    languages: tuple[str, ...]
-    """Those of a folder that does not say it either."""
-    load: Callable[[Mapping[str, Path], OpenNetwork, tuple[str, ...]], FrameModel]
-    """Makes a model of its files and for its languages."""
-
-
-FAMILIES: Mapping[str, Family | FrameFamily] = {
-    "moonshine": Family(moonshine.FILES, moonshine.load),
-    "whisper": Family(whisper.FILES, whisper.load),
-    "nemo_ctc": FrameFamily(nemo_ctc.FILES, nemo_ctc.LANGUAGES, nemo_ctc.load),
-    "zipformer": FrameFamily(zipformer.TRANSDUCER_FILES, zipformer.LANGUAGES, zipformer.load_transducer),
-    "zipformer_ctc": FrameFamily(zipformer.CTC_FILES, zipformer.LANGUAGES, zipformer.load_ctc),
-    "paraformer": FrameFamily(paraformer.FILES, paraformer.LANGUAGES, paraformer.load),
-    "sense_voice": FrameFamily(sense_voice.FILES, sense_voice.LANGUAGES, sense_voice.load),
+FAMILIES: Mapping[str, AttentionFamily | SherpaFamily] = {
+    "moonshine": AttentionFamily(moonshine.FILES, moonshine.load),
+    "whisper": AttentionFamily(whisper.FILES, whisper.load),
+    **sherpa.FAMILIES,
 }
 _LANGUAGES = "languages"
 
 
-def load_model(folder: Path, family: str, open_network: OpenNetwork) -> AttentionModel | FrameModel:
+def load_reader(
+    folder: Path,
+    family: str,
+    open_network: OpenNetwork,
+    *,
+    least_confidence: float | None = None,
+    limits: RunLimits = RunLimits(),  # noqa: B008 - frozen
+    onnx: OnnxSettings = OnnxSettings(),  # noqa: B008
+) -> Reader:
     """Load the model in a folder.
 
     Args:
         folder: has the weights.
         family: of a folder without ``recognizer.json``.
         open_network: makes a session of an ONNX file.
+        least_confidence: of a text, 0-1, below which there is none; None: the family's own.
+        limits: which stretches are read in one run, where the model can read several.
+        onnx: where a model of sherpa-onnx runs; that of others is up to ``open_network``.
 
     Raises:
         WeightsNotFoundError: a file is missing.
@@ -82,9 +78,17 @@ def load_model(folder: Path, family: str, open_network: OpenNetwork) -> Attentio
         )
     try:
         known = FAMILIES[found.family]
-        if isinstance(known, FrameFamily):
-            return known.load(files, open_network, found.languages or known.languages)
-        return known.load(files, open_network)
+        if isinstance(known, SherpaFamily):
+            return sherpa.load(
+                known,
+                files,
+                open_network,
+                found.languages,
+                limits,
+                onnx=onnx,
+                least_confidence=least_confidence or 0.0,
+            )
+        return AttentionReader(known.load(files, open_network), least_confidence=least_confidence)
     except ModelLoadingError as error:
         if (folder / FILE).is_file():
             raise
@@ -95,7 +99,7 @@ def load_model(folder: Path, family: str, open_network: OpenNetwork) -> Attentio
 
 
 def file_names(folder: Path, family: str) -> tuple[str, ...]:
-    """Names of the files that the model in a folder consists of; ``family`` as for :func:`load_model`.
+    """Names of the files that the model in a folder consists of; ``family`` as for :func:`load_reader`.
 
     Raises:
         ModelLoadingError: the family is not known, or ``recognizer.json`` cannot be used.
@@ -111,7 +115,7 @@ class _Description:
     files: Mapping[str, str]
     """Names by role."""
     languages: tuple[str, ...]
-    """Of a :class:`FrameFamily`; none: the family's own."""
+    """Of a :class:`SherpaFamily`; none: the family's own."""
 
 
 def _describe(folder: Path, family: str) -> _Description:
@@ -121,7 +125,7 @@ def _describe(folder: Path, family: str) -> _Description:
         raise ModelLoadingError(f"{folder} is of the family {name!r}; known are {', '.join(FAMILIES)}")
     known = FAMILIES[name]
     languages: tuple[str, ...] = ()
-    if isinstance(known, FrameFamily):
+    if isinstance(known, SherpaFamily):
         languages = tuple(described.pop(_LANGUAGES, "").replace(",", " ").split())
     if unknown := sorted(described.keys() - known.files.keys()):
         raise ModelLoadingError(
@@ -129,27 +133,6 @@ def _describe(folder: Path, family: str) -> _Description:
         )
     files = {role: described.get(role, default) for role, default in known.files.items()}
     return _Description(name, files, languages)
-
-
-def new_reader(
-    model: AttentionModel | FrameModel,
-    *,
-    least_confidence: float | None = None,
-    limits: RunLimits = RunLimits(),  # noqa: B008 - frozen
-) -> Reader:
-    """What reads with a model.
-
-    Args:
-        model: of any family.
-        least_confidence: of a text, 0-1, below which there is none; None: the family's own.
-        limits: which stretches are read in one run, where the model can read several.
-    """
-    if isinstance(model, FrameModel):
-        return FrameReader(model, limits, least_confidence=least_confidence or 0.0)
-    own = model.limits
-    if least_confidence is not None:
-        own = replace(own, least_confidence=least_confidence)
-    return AttentionReader(model, own)
 
 
 def _read_description(file: Path) -> dict[str, str]:

@@ -109,20 +109,12 @@ class Reader(ABC):
     run_limits = RunLimits()
     """Which stretches it reads together."""
 
-    @property
-    @abstractmethod
-    def languages(self) -> tuple[str, ...]:
-        """Of the model; :data:`parley.languages.DETECT` among them if it tells them apart by itself."""
-
-    @property
-    @abstractmethod
-    def longest_ms(self) -> int:
-        """The most audio that can be read at once."""
-
-    @property
-    @abstractmethod
-    def spelled(self) -> tuple[str, ...]:
-        """The tokens as text, in which expected phrases are spelled."""
+    languages: tuple[str, ...]
+    """Of the model; :data:`parley.languages.DETECT` among them if it tells them apart by itself."""
+    longest_ms: int
+    """The most audio that can be read at once."""
+    spelled: tuple[str, ...]
+    """The tokens as text, in which expected phrases are spelled."""
 
     @abstractmethod
     def read_together(self, stretches: Sequence[Stretch], stop: Stop) -> list[RecognizedText]:

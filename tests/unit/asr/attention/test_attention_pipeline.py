@@ -216,13 +216,13 @@ def test_a_turn_that_is_too_long_is_read_from_a_later_piece_on():
 
 def test_a_text_that_could_not_be_read_fails_once_and_is_read_again(text_reader):
     call = Call(new_pipeline(text_reader), partial_interval_ms=0).send(UTTERANCE)
-    text_reader.reader._model.network.failure = broken()
+    text_reader.reader.model.network.failure = broken()
     text_reader.read()
     before = call.stream
     with pytest.raises(InferenceError):
         call.send(NOTHING)
     assert call.stream is before
-    text_reader.reader._model.network.failure = None
+    text_reader.reader.model.network.failure = None
     call.send(NOTHING)
     assert call.finals == []
     assert len(text_reader.read()) == 1
@@ -268,11 +268,11 @@ def test_all_readings_of_an_utterance_and_what_it_is_joined_to_are_of_one(text_r
 
 def test_a_partial_text_that_could_not_be_read_does_not_come_again(text_reader):
     call = Call(new_pipeline(text_reader), partial_interval_ms=240).send(sound((640, False), (640, True)))
-    text_reader.reader._model.network.failure = broken()
+    text_reader.reader.model.network.failure = broken()
     text_reader.read()
     with pytest.raises(InferenceError):
         call.send(NOTHING)
-    text_reader.reader._model.network.failure = None
+    text_reader.reader.model.network.failure = None
     call.send(sound((640, True)))
     text_reader.read()
     assert call.send(NOTHING).partials

@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.asr.attention.greedy import decode, repeated
-from parley.asr.attention.reader import AttentionReader
 from parley.asr.decoding.boosting import build, compile_phrases
 from parley.asr.decoding.vocabulary import Vocabulary
-from parley.asr.families import load_model
+from parley.asr.families import load_reader
 from parley.asr.families.moonshine import (
     END,
     FILES,
@@ -189,7 +188,7 @@ def test_what_lies_in_the_folder_is_loaded(tmp_path):
     }
     for name in sessions:
         (tmp_path / name).touch()
-    reader = AttentionReader(load_model(tmp_path, "moonshine", lambda path: sessions[path.name]))
+    reader = load_reader(tmp_path, "moonshine", lambda path: sessions[path.name])
     assert reader.read(np.ones(16_000, np.int16), NOTHING).text == "Hi."
 
 

@@ -26,7 +26,6 @@ from whisper_fakes import (
 
 from parley.asr.attention.greedy import GeneratedTokens
 from parley.asr.attention.model import ReadText
-from parley.asr.attention.reader import AttentionReader
 from parley.asr.families import FILE
 from parley.asr.families.whisper import FILES, LIMITS
 from parley.asr.segments.reader import ReadOptions
@@ -77,7 +76,7 @@ SECOND = np.full(16_000, 9_000, np.int16)
 
 def test_a_text_is_read_in_the_language_that_is_asked_for(write):
     encoder, decoder = Encoder(), Decoder({HOLA: 9.0}, {QUE: 9.0}, {TAL: 9.0})
-    reader = AttentionReader(load(write(), decoder, encoder))
+    reader = load(write(), decoder, encoder)
     text = reader.read(SECOND, reader.options("es", [], 1.0))
     assert (text.text, text.language) == ("hola que tal", "es")
     assert decoder.fed[0] == [START, ES, IDS["<|transcribe|>"], IDS["<|notimestamps|>"]]
@@ -86,14 +85,14 @@ def test_a_text_is_read_in_the_language_that_is_asked_for(write):
 
 def test_the_language_is_found_out(write):
     decoder = Decoder({HOLA: 9.0}, after_start={ES: 5.0, IDS["<|en|>"]: 3.0, HOLA: 8.0})
-    reader = AttentionReader(load(write(), decoder))
+    reader = load(write(), decoder)
     assert reader.read(SECOND, ReadOptions(DETECT)).language == "es"
     assert decoder.fed[:2] == [[START], [START, ES, IDS["<|transcribe|>"], IDS["<|notimestamps|>"]]]
 
 
 def test_a_model_of_english_has_a_shorter_prompt(write):
     decoder = Decoder({HOLA: 9.0})
-    reader = AttentionReader(load(write(multilingual=False), decoder))
+    reader = load(write(multilingual=False), decoder)
     assert reader.languages == ("en",)
     reader.read(SECOND, ReadOptions())
     assert decoder.fed[0] == [START, IDS["<|notimestamps|>"]]
@@ -104,19 +103,19 @@ def test_a_model_of_english_has_a_shorter_prompt(write):
 def test_no_mark_is_written_and_nothing_that_is_suppressed(write):
     first = {END: 9.5, SPACE: 9.3, CALL: 9.2, IDS["<|0.00|>"]: 9.1, HOLA: 9.0}
     decoder = Decoder(first, {CALL: 9.5, ES: 9.3, QUE: 9.0}, {SPACE: 9.0}, {TAL: 9.0})
-    reader = AttentionReader(load(write(), decoder))
+    reader = load(write(), decoder)
     assert reader.read(SECOND, ReadOptions("es")).text == "hola que tal"
 
 
 def test_characters_of_several_bytes_are_put_together(write):
     decoder = Decoder({HOLA: 9.0}, {IDS["Ã"]: 9.0}, {IDS["©"]: 9.0})
-    reader = AttentionReader(load(write(), decoder))
+    reader = load(write(), decoder)
     assert reader.read(SECOND, ReadOptions("es")).text == "hola\N{LATIN SMALL LETTER E WITH ACUTE}"
 
 
 def test_an_expected_phrase_is_spelled_in_the_models_tokens(write):
     close = ({HOLA: 5.0, TAL: 4.6}, {QUE: 5.0, TAL: 4.6})
-    reader = AttentionReader(load(write(), Decoder(*close)))
+    reader = load(write(), Decoder(*close))
     assert reader.read(SECOND, reader.options("es", ["tal tal"], 1.0)).text == "tal tal"
 
 
@@ -124,8 +123,8 @@ def test_what_the_model_takes_for_silence_is_no_text(write):
     words = ({HOLA: 1.0}, {QUE: 1.0})
     silent = Decoder(*words, after_start={SILENCE: 9.0})
     spoken = Decoder(*words, after_start={ES: 9.0})
-    assert AttentionReader(load(write(), silent)).read(SECOND, ReadOptions("es")).text == ""
-    assert AttentionReader(load(write(), spoken)).read(SECOND, ReadOptions("es")).text == "hola que"
+    assert load(write(), silent).read(SECOND, ReadOptions("es")).text == ""
+    assert load(write(), spoken).read(SECOND, ReadOptions("es")).text == "hola que"
 
 
 def read_text(text, *, logprob=-0.1, silence=0.0, ended=True):
@@ -151,7 +150,7 @@ def test_texts_are_judged(read, problem):
 
 
 def test_tokens_are_bounded_by_the_audio_and_by_the_decoder(write):
-    rules = load(write(), Decoder()).rules
+    rules = load(write(), Decoder()).model.rules
     assert rules.limit(16_000) == 14
     assert rules.limit(160) == 8
     assert rules.limit(16_000 * 3_600) == 448 - 4
@@ -163,7 +162,7 @@ def test_tokens_are_bounded_by_the_audio_and_by_the_decoder(write):
 def test_a_folder_says_its_family_and_files(write):
     files = {**FILES, "encoder": "onnx/my_encoder.onnx", "decoder": "onnx/my_decoder.onnx"}
     folder = write(files=files, family="whisper", encoder=files["encoder"], decoder=files["decoder"])
-    reader = AttentionReader(load(folder, Decoder({HOLA: 9.0}), family="moonshine"))
+    reader = load(folder, Decoder({HOLA: 9.0}), family="moonshine")
     assert reader.languages == ("en", "es", DETECT)
     assert reader.read(SECOND, ReadOptions("es")).text == "hola"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.families import load_model
+from parley.asr.families import load_reader
 
 WORDS = ["Ġhola", "Ġque", "Ġtal", "!", "Ã", "©", "Ġ"]  # the fifth and sixth are the bytes of "é"
 MARKS = [
@@ -104,6 +104,6 @@ def contents(tokenizer=None, *, multilingual=True):
 
 def load(folder, decoder, encoder=None, *, family="whisper"):
     sessions = {"encoder": encoder or Encoder(), "decoder": decoder}
-    return load_model(
+    return load_reader(
         folder, family, lambda path: sessions["decoder" if "decoder" in path.name else "encoder"]
     )

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
-from parley.audio.fbank import FbankOptions, KaldiFbank
 from parley.audio.mel import mel_filters
+from parley_torch.tts.voices.enrollment.fbank import KaldiFbank
 
 RATE = 16_000
 """Hertz of the encoders' and the tokenizer's input."""
@@ -65,7 +65,7 @@ def filter_bank(audio: Tensor, bands: int) -> Tensor:
 
     f32 ``[1 + (n - 400) // 160, bands]`` of f32 ``[n]`` at 16 kHz within ±1, n at least 400.
     """
-    features = torch.from_numpy(KaldiFbank(FbankOptions(bands)).compute(audio.numpy()))
+    features = torch.from_numpy(KaldiFbank(bands).compute(audio.numpy()))
     return features - features.mean(dim=0, keepdim=True)
 
 
