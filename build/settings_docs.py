@@ -1,4 +1,4 @@
-"""Writes docs/settings.md, the settings of every model; run it after changing a setting."""
+"""Writes docs/settings.md, the settings of every model and of the gateway; run it after changing one."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from parley.runtime.onnx import OnnxSettings
 from parley.runtime.parameters import is_setting
 from parley.triton.model_client import ClientSettings
 from parley_gateway.schemas import field_docs
+from parley_gateway.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "settings.md"
@@ -83,7 +84,7 @@ _HIDDEN = frozenset({"profile"})
 _BY_MACHINE = {("voice_agent", "max_sessions"): "by the cores"}
 """Defaults that follow the machine."""
 _LONGEST = 40
-_HEAD = """# Settings of models
+_HEAD = """# Settings
 
 Written by `build/settings_docs.py`. A model's settings are the `parameters` of its `config.pbtxt` (the
 profile gpu) or `configs/PROFILE.pbtxt`. `PARLEY_<MODEL>_<NAME>` replaces one of them for a server:
@@ -91,6 +92,10 @@ profile gpu) or `configs/PROFILE.pbtxt`. `PARLEY_<MODEL>_<NAME>` replaces one of
 bounds a model does not serve, and the error names the setting. Settings whose names end in `_s` are in
 seconds, in `_ms` in milliseconds; lists are written with commas. An empty cell below a profile is the
 default.
+"""
+_GATEWAY = """## The gateway
+
+[gateway.md](gateway.md#settings) says how to set them. Times whose names end in `_s` are in seconds.
 """
 
 
@@ -132,7 +137,32 @@ def page() -> str:
             cells = " | ".join(_shown(own.get(name, "")) for own in values.values())
             rows.append(f"| `{name}` | {_shown(default)} | {cells} | {text} |")
         sections.append("\n".join(rows) + "\n")
-    return "\n".join(sections)
+    return "\n".join([*sections, _GATEWAY, "\n".join(gateway_rows()) + "\n"])
+
+
+def gateway_rows() -> list[str]:
+    """The table of the gateway's settings: its head, and a row for each."""
+    rows = ["| setting | default | |", "|---|---|---|"]
+    for part in msgspec.structs.fields(Settings):
+        docs = field_docs(part.type)
+        for field in msgspec.structs.fields(part.type):
+            default = _gateway_default(field)
+            shown = f"`{default}`" if default else ""
+            rows.append(
+                f"| `{part.name}.{field.name}` | {shown} | {_in_markdown(docs.get(field.name, ''))} |"
+            )
+    return rows
+
+
+def _gateway_default(field: msgspec.structs.FieldInfo) -> str:
+    value: Any = field.default
+    if value is msgspec.NODEFAULT:
+        value = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else ""
+    if value is None or value in ("", (), [], {}):
+        return ""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _fields(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, str]]:

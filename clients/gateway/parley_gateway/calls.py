@@ -47,30 +47,27 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How many calls, and how long each of their waits may take."""
 
     limit: Count = 32
-    """Calls of this process at once, about what one processor core carries
-    ([capacity](gateway.md#how-many-calls)); more are answered with 429."""
+    """Calls of this process at once ([how many](gateway.md#how-many-calls)); more are answered with 429."""
     per_key: Count = 32
-    """Calls of one key at once. Neither a key nor, of callers without one, an address gets more than three
-    times the calls that are still free, so that others always get in; those who telephone only know
-    `calls.limit`."""
+    """Calls of one key at once, beside its [share](gateway.md#shares)."""
     retry_after_s: Seconds = 5.0
     """``Retry-After`` of a refused request (seconds)."""
     open_s: Seconds = 10.0
-    """Opening a call, other servers included (seconds)."""
+    """Limit of opening a call, on all servers."""
     attempt_s: Seconds = 5.0
-    """Opening it on one server (seconds)."""
+    """Limit of opening it on one server."""
     send_s: Seconds = 10.0
-    """Room in the queue of audio for the server (seconds); then the call goes on at another one."""
+    """Longest wait for room in the queue of audio for the server; then the call goes on at another one."""
     acknowledge_s: Seconds = 15.0
-    """A server that acknowledges nothing for so long is lost (seconds)."""
+    """A server that acknowledges nothing for so long is lost."""
     suspect_s: Seconds = 1.0
-    """A call whose server acknowledges nothing for so long goes on at another one that is ready (seconds)."""
+    """A call whose server acknowledges nothing for so long goes on at another one that is ready."""
     resume_s: Seconds = 30.0
-    """A call that has lost its server looks for another one for so long (seconds)."""
+    """How long a call that has lost its server looks for another one."""
     read_s: Seconds = 30.0
-    """An API that reads no events for so long loses the call (seconds)."""
+    """An API that reads no events for so long loses the call."""
     close_s: Seconds = 5.0
-    """The server's farewell (seconds)."""
+    """Limit of closing a call on the server."""
 
     @property
     def deadlines(self) -> Deadlines:

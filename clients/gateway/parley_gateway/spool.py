@@ -42,17 +42,15 @@ class UploadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Recordings that clients send, while they are received, decoded and passed on."""
 
     folder: str = ""
-    """Where they lie meanwhile; it must exist. Empty: the system's folder, `$TMPDIR` or `/tmp`."""
+    """Folder of recordings; it must exist. Empty: `$TMPDIR` or `/tmp`."""
     disk_bytes: Size = 2_147_483_648
-    """All of them, with the samples that they are decoded to; what has no room is answered with 503. A key,
-    or of callers without one an address, gets at most three times what is still free."""
+    """All recordings with their decoded samples; more is answered with 503 ([shares](gateway.md#shares))."""
     memory_bytes: Size = 268_435_456
-    """Memory for those that are being sent to a server, 3 times the size of their samples; others wait. It is
-    shared in the same way."""
+    """Memory for recordings that are sent to a server, 3 times the size of their samples; others wait."""
     wait_s: Seconds = 30.0
-    """How long a recording waits for this memory before it is answered with 503 (seconds)."""
+    """How long a recording waits for this memory before it is answered with 503."""
     retry_after_s: Seconds = 5.0
-    """``Retry-After`` of a recording that has no room (seconds)."""
+    """`Retry-After` of a recording that has no room."""
 
 
 class Spool:

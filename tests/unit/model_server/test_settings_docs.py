@@ -1,4 +1,4 @@
-"""The page of all models' settings."""
+"""The page of all settings."""
 
 import importlib.util
 from pathlib import Path
@@ -27,3 +27,9 @@ def test_every_setting_of_a_model_has_a_meaning(docs, model):
     settings = docs.settings_of(model)
     assert settings
     assert not [name for name, (_, text) in settings.items() if not text]
+
+
+def test_every_setting_of_the_gateway_has_a_meaning(docs):
+    rows = docs.gateway_rows()[2:]
+    assert rows
+    assert not [row for row in rows if row.endswith("|  |")]

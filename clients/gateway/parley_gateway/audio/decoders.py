@@ -38,16 +38,15 @@ class DecoderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Processes in which clients' recordings are decoded."""
 
     processes: Count = 4
-    """Recordings that are decoded at once. A key, or of callers without one an address, gets at most three
-    times the processes that are still free; its other recordings wait."""
+    """Recordings that are decoded at once ([shares](gateway.md#shares))."""
     process_bytes: Size = 268_435_456
     """Memory of each process."""
     cpu_s: Seconds = 20.0
-    """Processor time for one recording; one that takes more is refused (whole seconds)."""
+    """Processor time for one recording, in whole seconds; one that takes more is refused."""
     wall_s: Seconds = 60.0
-    """Time for one recording, before it is answered with 503 (seconds)."""
+    """Time for one recording, before it is answered with 503."""
     waiting: Count = 64
-    """Recordings that wait for a process; more are answered with 503. They are shared in the same way."""
+    """Recordings that wait for a process; more are answered with 503."""
     wait_s: Seconds = 30.0
     """How long they wait, before they are answered with 503 (seconds)."""
     retry_after_s: Seconds = 5.0

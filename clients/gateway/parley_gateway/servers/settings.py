@@ -36,53 +36,49 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Which Triton servers there are, and how they are watched."""
 
     addresses: Annotated[tuple[str, ...], Meta(min_length=1)] = ("127.0.0.1:8001",)
-    """gRPC endpoints, `host:port` each. `dns://name:port` stands for all addresses of the name, such as a
-    headless service of Kubernetes."""
+    """gRPC endpoints: `host:port`, or `dns://name:port` for all addresses of a name."""
     file: str = ""
-    """A file that names the servers instead of `addresses`, `host:port` on each line or as a JSON list; read
-    again when it changes. Empty: none."""
+    """File that names the servers instead of `addresses`: `host:port` on each line, or a JSON list; read
+    again when it changes."""
     resolve_s: Seconds = 5.0
-    """Time between two lookups of a name (seconds)."""
+    """Time between two lookups of a name."""
     resolve_timeout_s: Seconds = 5.0
-    """Limit of one lookup (seconds)."""
+    """Limit of one lookup."""
     max_servers: Annotated[int, Meta(ge=1, le=1_024)] = 256
-    """Servers at once; what a name or the file has beyond it is left out. Every gateway
-    connects to all of them: a fleet of more is divided into cells, each with gateways of its own."""
+    """Servers at once; further ones are ignored. A larger fleet is divided into cells with gateways of
+    their own."""
     tls: TlsSettings | None = None
-    """TLS to the servers, for gRPC and for metrics at `https://`: `ca_file`, `cert_file` and `key_file` where
-    servers ask for a certificate, and `server_name` ([security.md](security.md#between-gateway-and-triton)).
-    None: none."""
+    """TLS to the servers: `ca_file`, `cert_file`, `key_file`, `server_name`
+    ([security.md](security.md#between-gateway-and-triton)). None: no TLS."""
     attempts: Count = 3
     """Servers that are tried for one call."""
     check_s: Seconds = 5.0
-    """Time between two health checks of a server that is ready (seconds)."""
+    """Time between two health checks of a server that is ready."""
     check_timeout_s: Seconds = 2.0
-    """Limit of one health check (seconds)."""
+    """Limit of one health check."""
     retry_s: Seconds = 0.5
-    """Longest wait before a server that is not ready is checked again; it doubles each time (seconds)."""
+    """Longest wait before a server that is not ready is checked again; it doubles each time."""
     retry_max_s: Seconds = 10.0
-    """The longest of these waits (seconds); while no server is ready, 1 s."""
+    """The longest of these waits; while no server is ready, 1 s."""
     canary_s: Seconds = 30.0
-    """Time between two times that every model of a server is asked something real (seconds); `check_s` while
-    one fails."""
+    """Time between two canaries of every model of a server; `check_s` while one fails."""
     canary_timeout_s: Seconds = 5.0
-    """Limit of each of them (seconds)."""
+    """Limit of one canary."""
     sessions: Count | None = None
-    """The most sessions of one server that the gateways fill it to, such as `calls_held` of
-    `parley capacity --json`; calls that have lost their server may exceed it. None: as many as the server
-    says that it takes."""
+    """Most sessions of one server, such as `calls_held` of `parley capacity --json`; calls that have lost
+    their server may exceed it. None: the server's own limit."""
     load_s: Seconds = 2.0
-    """Time between two readings of a server's metrics, which say how full it is (seconds)."""
+    """Time between two readings of a server's metrics."""
     slow_start_s: Annotated[float, Meta(ge=0)] = 30.0
-    """How long a server that has just become ready gets fewer calls than its place would allow (seconds)."""
+    """How long a server that has just become ready gets fewer calls."""
     models: tuple[str, ...] = ()
-    """Models that have to answer for `/ready`, beside all that a server names."""
+    """Models that have to answer for `/ready`, beside those that a server names."""
     metrics: Annotated[tuple[str, ...], POSITIONAL] = ()
-    """URLs of the servers' metrics, in the order of `addresses`; `{host}` in one is the server's host. Where
-    one is empty or missing: `metrics_url`."""
+    """URLs of the servers' metrics, in the order of `addresses`; `{host}` is the server's host. Empty or
+    missing: `metrics_url`."""
     metrics_url: str | None = None
-    """The URL of a server's metrics, where no other is given. None: port 8002 of a server at port 8001, which
-    are Triton's own, and none of others. Empty: they are not read."""
+    """URL of a server's metrics where no other is given. None: port 8002 of a server at port 8001. Empty:
+    they are not read."""
 
     def __post_init__(self) -> None:
         for address in self.addresses:

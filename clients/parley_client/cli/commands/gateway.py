@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Triton's gRPC endpoints; dns://NAME:PORT: all addresses of a name (default: 127.0.0.1:8001)",
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings in TOML (docs/gateway.md lists them)"
+        "--config", type=Path, metavar="FILE", help="settings in TOML (docs/settings.md lists them)"
     )
     parser.add_argument("--certificate", metavar="FILE", help="PEM: serve HTTPS, TLS 1.3 only")
     parser.add_argument("--key", metavar="FILE", help="PEM: the certificate's private key")
