@@ -1,4 +1,4 @@
-"""Writes the tables of docs/metrics.md from the metrics themselves; run it after changing one."""
+"""Writes the tables of docs/observability.md from the metrics themselves; run it after changing one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.tts.espeak_phonemes.client import PHONEME_RESTARTS
 from parley_gateway.metrics import Metrics
 from parley_torch.models.chatterbox import NOT_NORMALIZED
 
-DOCS = Path(__file__).parents[1] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[1] / "docs" / "observability.md"
 Row = tuple[str, str, tuple[str, ...], str]
 """Name, type, labels and description of a metric."""
 
@@ -58,10 +58,10 @@ def with_tables(document: str) -> str:
     for section, rows in sections().items():
         begin, end = f"<!-- {section}: written by build/metrics_docs.py -->\n", f"<!-- end of {section} -->\n"
         before, rest = document.split(begin)
-        lines = ["| metric | type | labels | |", "|---|---|---|---|"]
+        lines = ["| metric, with its labels | type | |", "|---|---|---|"]
         for name, kind, labels, description in rows:
-            shown = ", ".join(f"`{label}`" for label in labels)
-            lines.append(f"| `{name}` | {kind} | {shown} | {description} |")
+            shown = f"{{{','.join(labels)}}}" if labels else ""
+            lines.append(f"| `{name}{shown}` | {kind} | {description} |")
         table = "\n".join(lines)
         document = f"{before}{begin}\n{table}\n\n{end}{rest.split(end)[1]}"
     return document

@@ -1,4 +1,4 @@
-"""Calls that outlive their servers: ``make bench-moves``; docs/reliability.md.
+"""Calls that outlive their servers: ``make bench-moves``; perf/README.md.
 
 Three servers, each in a network namespace of its own, take calls that hold conversations in real time. Then
 one server is killed, one loses its network, all three are restarted one after the other, or a gateway is

@@ -282,9 +282,9 @@ def explain_traces(address: str) -> str:
         address: of Phoenix; empty: it is not wanted.
     """
     if not address:
-        return "traces: none (docs/traces.md)"
+        return "traces: none (docs/observability.md#traces)"
     if not PHOENIX.exists():
-        return "traces: scripts/setup --phoenix gets Arize Phoenix, which shows them (docs/traces.md)"
+        return "traces: scripts/setup --phoenix gets Arize Phoenix, which shows them (docs/observability.md)"
     return (
         f"traces: http://{address}, of a server and a gateway that are started with\n"
         f"  OTEL_EXPORTER_OTLP_ENDPOINT=http://{address}"

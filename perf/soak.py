@@ -4,7 +4,7 @@ Callers hold conversations with words of their own, directly and through a gatew
 moments, and send sessions that are refused, given up, broken off and never ended. In the first half of the
 time the process of a model is killed at random intervals (SIGKILL), which the supervisor replaces. What
 happens is written to a file at once, one JSON object a line; ``--judge FILE`` reads it again.
-docs/reliability.md has the method.
+perf/README.md has the method.
 
 The exit status is 1 if a call got what belongs to another one, a request did not end, something failed that
 no kill explains, a process was not replaced, or a resource grew.

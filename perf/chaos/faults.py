@@ -392,7 +392,7 @@ class CertificateRenewed(Fault):
 class ClockJump(Fault):
     """The wall clock of server ``a`` and ``gateway-1`` jumps, and back.
 
-    So it is set back once in either case, for which the server is started again (docs/recovery.md).
+    So it is set back once in either case, for which the server is started again (docs/reliability.md).
 
     Args:
         seconds: How far; below 0: back first.

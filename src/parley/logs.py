@@ -3,7 +3,7 @@
 The ids are context variables: tasks get a copy of those of the task that begins them, so a line has its ids
 wherever in the code it is written. A thread has none of its own; it sets them for each request.
 
-``docs/logs.md`` has the fields.
+``docs/observability.md`` has the fields.
 """
 
 from __future__ import annotations

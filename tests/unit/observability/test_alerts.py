@@ -78,7 +78,7 @@ def test_dashboards_and_alerts_name_only_metrics_that_exist():
 
 
 def test_the_page_of_metrics_is_up_to_date():
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "observability.md").read_text()
     assert load("metrics_docs").with_tables(page) == page, "run .venv/bin/python build/metrics_docs.py"
 
 
@@ -87,7 +87,7 @@ def test_without_phoenix_it_is_said_how_to_get_it(monkeypatch, tmp_path):
     assert "scripts/setup --phoenix" in observe.explain_traces("127.0.0.1:6006")
     (tmp_path / "phoenix").touch()
     assert "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:6006" in observe.explain_traces("127.0.0.1:6006")
-    assert "docs/traces.md" in observe.explain_traces("")
+    assert "docs/observability.md#traces" in observe.explain_traces("")
 
 
 def test_a_program_that_ends_at_once_is_an_error_with_its_last_words(tmp_path):
