@@ -26,8 +26,8 @@ _HEAD = """\
 
 <!-- Written by build/make_protocol_docs.py from src/parley/protocol.py and errors.py. Do not edit. -->
 
-One conversation is one Triton *sequence* on one `ModelStreamInfer` gRPC stream to the model
-`voice_agent`. A client in Python is in `clients/parley_client`; this page is for writing another.
+One conversation is one Triton *sequence* on one `ModelStreamInfer` gRPC stream to the model `voice_agent`.
+A client in Python is in `clients/parley_client`; this page is for writing another.
 
 ## Requests and responses
 
@@ -49,15 +49,12 @@ inputs; START, END and messages also `triton_enable_empty_final_response = true`
 3. The request with `sequence_end = true` ends the conversation: `closed` follows. Send it also after
    the server has closed the conversation by itself, or refused it; only then is the sequence's slot
    free again.
-4. `closed` is the final response to the first request. Half-close the stream after the last request
-   and read it to its end, rather than cancel it: Triton before 25.04 may reuse the memory of a stream
-   that is cancelled while it is being ended, and then aborts (`GRPC_CALL_ERROR_TOO_MANY_OPERATIONS`)
-   or answers no stream any more. This project's client and gateway do so, also where their own callers
-   break off.
+4. `closed` is the final response to the first request. Half-close the stream after the last request and
+   read it to its end. Do not cancel it: Triton before 25.04 may abort or hang when a stream is cancelled
+   while it is being ended.
 
-A `sequence_id` that begins with `{canary_prefix}` is a health check's: up to 8 such sessions of each
-instance of `voice_agent` have places of their own beside the users' (`max_sessions`), so that a full
-server answers them. The gateway chooses the ids of its sessions itself.
+A `sequence_id` that begins with `{canary_prefix}` is a health check's: each instance of `voice_agent` takes 8
+such sessions beyond `max_sessions`, so that a full server answers them.
 
 Every response with an event has these outputs:
 
@@ -66,12 +63,12 @@ Every response with an event has these outputs:
 | `EVENT` | BYTES | [1, 1] | one server event as JSON |
 | `AUDIO` | INT16 | [1, n] | the samples of an `audio` event; absent with every other event |
 
-Times are integers in milliseconds unless a field says otherwise. Fields ending in `at_ms` count the
-audio that the client has sent since the start, so that a client can find the place in its own
-recording. Unknown fields of a client message are an error; clients must ignore unknown fields of
-events, and events of unknown types. This page describes protocol version {version}.
-
-A message or event is one JSON object whose field `type` is the name that heads its section below.
+A message or event is one JSON object whose field `type` is the name in the heading of its section.
+Times are integers in milliseconds unless a field says otherwise; `at_ms` counts the audio that the client
+has sent since the start. Unknown fields of a client message are an error; clients must ignore unknown
+fields of events, and events of unknown types. A field without a default is required. This page describes
+protocol version {version}. In Python the types are classes of `parley.protocol`: `speech_started` is
+`SpeechStarted`, unless a section names another class.
 
 ## What a turn looks like
 
@@ -90,9 +87,9 @@ audio (the user speaks over it)        paused, speech_started, interrupted, metr
 end                                    closed
 ```
 
-On `paused` the client stops its loudspeaker and keeps what it has not played, on `resumed` it plays on, on
-`interrupted` it drops all audio of that response. `playback` reports to the server what was really heard, so
-that the agent remembers only that.
+On `paused` the client stops playback and keeps what it has not played, on `resumed` it continues, on
+`interrupted` it drops all audio of that response. `playback` reports what was played: the agent
+remembers only that.
 """
 
 
@@ -161,6 +158,7 @@ def _fields(node: ast.ClassDef) -> Iterator[FieldDoc]:
         default = ast.unparse(statement.value) if statement.value is not None else ""
         constant: Any = getattr(protocol, default, default)
         kind = ast.unparse(statement.annotation).replace(" | msgspec.UnsetType", "")
+        kind = re.sub(r"^Annotated\[(\w+), .*\]$", r"\1", kind)
         if get_origin(values := getattr(protocol, kind, None)) is Literal:
             kind = str(values).removeprefix("typing.")
         yield FieldDoc(statement.target.id, _json(kind), _json(str(constant)), text)
@@ -173,15 +171,18 @@ def _json(python: str) -> str:
 
 
 def _section(doc: TypeDoc) -> str:
-    title = f"### `{doc.tag}`\n\nIn Python: `{doc.name}`." if doc.tag else f"### {doc.name}"
+    title = f"### `{doc.tag}`" if doc.tag else f"### {doc.name}"
+    if doc.tag and doc.tag.replace("_", "") != doc.name.lower():
+        title += f"\n\nIn Python: `{doc.name}`."
     lines = [title, "", _markdown(doc.text), ""]
-    if doc.fields:
-        lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
-        lines += [
-            f"| `{field.name}` | {_code(field.kind)} | {_code(field.default) or 'required'} | "
-            f"{_markdown(field.text).replace(chr(10), ' ')} |"
-            for field in doc.fields
-        ]
+    if doc.fields and not any(field.text or not field.default for field in doc.fields):
+        lines += [f"Fields: {', '.join(f'`{field.name}`' for field in doc.fields)}.", ""]
+    elif doc.fields:
+        lines += ["| field | type, default | meaning |", "|---|---|---|"]
+        for field in doc.fields:
+            kind = f"{field.kind} = {field.default}" if field.default else field.kind
+            text = _markdown(field.text).replace("\n", " ")
+            lines.append(f"| `{field.name}` | {_code(kind)} | {text} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -224,7 +225,7 @@ def _markdown(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{text.replace('|', chr(92) + '|')}`" if text else ""
+    return f"`{text.replace('|', chr(92) + '|')}`"
 
 
 def main() -> int:

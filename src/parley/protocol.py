@@ -112,13 +112,13 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     threshold: float = 0.5
     """Speech probability at which speech begins, 0-1."""
     onset_threshold: float | None = None
-    """Speech probability that pauses the agent until speech is confirmed or refuted; at most ``threshold``.
-    Lower values react sooner to words that begin softly, such as "stop". None: 0.15."""
+    """Speech probability that pauses the agent until speech is confirmed or refuted; at most
+    ``threshold``. None: 0.15."""
     min_speech_ms: int = 96
     """Speech shorter than this is ignored (milliseconds)."""
     silence_ms: int | None = None
-    """Silence that ends an utterance (milliseconds). ``turn`` decides whether it also ends the user's turn.
-    None: 160 where pauses are scored, 300 where every pause ends the turn."""
+    """Silence that ends an utterance (milliseconds). None: 160 where pauses are scored, 300 where every
+    pause ends the turn."""
 
 
 class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -213,24 +213,23 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     voice: str | None = None
     """None: the synthesizer's default voice."""
     exaggeration: float | None = None
-    """Intensity of emotion, 0-2; 0.5 is neutral. None: the synthesizer's default. Ignored by synthesizers
-    without this setting."""
+    """Intensity of emotion, 0-2; 0.5 is neutral. None: the synthesizer's default. Not all synthesizers
+    have it."""
     guidance_weight: float | None = None
-    """Weight of classifier-free guidance, 0-1; lower is slower and freer. None: the synthesizer's default.
-    Ignored by synthesizers without this setting."""
+    """Weight of classifier-free guidance, 0-1; lower is slower and freer. None: the synthesizer's
+    default. Not all synthesizers have it."""
     language: Language = "en"
-    """What the user speaks, and the agent: a tag such as ``en`` or ``pt-BR``, of at most 35 characters. The
-    first recogniser and the first synthesizer of the server that have the language serve the session; without
-    the region, if they do not tell regions apart. Refused with ``unsupported_language`` if none has it.
-    Empty: what the first recogniser finds out, if it can, or else its first language, and the first language
-    of the first synthesizer, for health checks."""
+    """What the user and the agent speak: a tag such as ``en`` or ``pt-BR``, of at most 35 characters.
+    The first recogniser and the first synthesizer that have the language serve the session, without the
+    region if they do not tell regions apart; otherwise ``unsupported_language``. Empty: what the first
+    recogniser detects, or its first language, and the first language of the first synthesizer."""
     phrases: list[str] = []
     """Names and words that the recogniser favours (keyterm boosting)."""
     phrase_weight: float = 1.0
     """Strength of the boosting, 0 (none) to 10."""
     alternatives: int = 0
-    """Number of n-best hypotheses of a final transcript, the best included, at most 16. Recognisers that
-    decode greedily have none."""
+    """Number of n-best hypotheses of a final transcript, at most 16. Recognisers that decode greedily
+    have none."""
     input_sample_rate: int = INPUT_SAMPLE_RATE
     """In Hz. Only 16000 is accepted; resample on the client."""
     output: Literal["audio", "text"] = "audio"
@@ -245,11 +244,11 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     greeting: str | None = None
     """Spoken verbatim at the start. Empty: no greeting. None: the server's greeting, if it has one."""
     cache_salt: Annotated[str, msgspec.Meta(max_length=128)] = ""
-    """Sessions with one salt share the language model's prefix cache. Empty: the session shares it with no
-    other. A gateway sets it for each key, whatever its client sends."""
+    """Sessions with one salt (at most 128 characters) share the language model's prefix cache. Empty:
+    the session shares it with no other. The gateway sets it for each key."""
     traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT)] = ""
-    """W3C Trace Context of the caller: spans of the session are below it. Empty: the session is a trace of
-    its own, if the server records any."""
+    """W3C Trace Context of the caller, for the session's spans. Empty: the session is a trace of its
+    own."""
     describe: bool = False
     """Whether :class:`Connected` contains the agent's description."""
     checkpoints: bool = False
@@ -420,27 +419,25 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     recognizer: str
     """Name of the model that recognises this session's speech."""
     recognizers: list[str] = []
-    """Names of all such models, in order of preference: a session gets the first one that understands its
-    language."""
+    """Names of all such models, in order of preference."""
     language_model: str
     """Name of the language model's weights, or of the model at the remote chat server."""
     synthesizers: list[str]
-    """Names of the synthesizers' models, in order of preference; later ones replace those that fail."""
+    """Names of the synthesizers, in order of preference; later ones replace those that fail."""
     languages: list[str]
     """Languages of the synthesizers. The recognisers may support fewer."""
     recognized_languages: list[str] | None = None
-    """Languages of the recognisers. None: they did not say."""
+    """Languages of the recognisers. None: unknown."""
     unavailable_recognizers: list[str] | None = None
-    """Names of recognisers that did not answer: `recognized_languages` lacks what only they understand. None:
-    an older server, which does not say whether all of them answered."""
+    """Recognisers that did not answer: ``recognized_languages`` lacks theirs. None: unknown."""
     voices: list[str] | None = None
-    """Names of all voices, the default first. None: voices are enrolled and deleted at run time."""
+    """Names of all voices, the default first. None: voices are enrolled at run time."""
     tools: list[str] = []
     """Names of the server's own tools. A client's tool must have another name."""
     examples: list[str] = []
     """Examples of requests for this agent."""
     default_prompt: bool = False
-    """Whether the system prompt is one that Parley comes with: then a client's demo tools fit it."""
+    """Whether the system prompt is Parley's own, which a client's demo tools fit."""
 
 
 class Connected(_Event, frozen=True, tag="connected", kw_only=True):
@@ -452,8 +449,8 @@ class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     output_sample_rate: int
     max_chunk_ms: int = MAX_CHUNK_MS
     text_tokens: int = 0
-    """Limit for a text to ``remember`` and the prompt of a ``respond``, in estimated tokens: a third of its
-    bytes of UTF-8, where a digit counts as three. 0: an older server, which does not say."""
+    """Limit for a text to ``remember`` and the prompt of a ``respond``, in estimated tokens: a third of
+    its bytes of UTF-8, where a digit counts as three. 0: unknown."""
     greets: bool = False
     """Whether the agent speaks first: a greeting follows."""
     resumed: bool = False
@@ -479,8 +476,8 @@ class Checkpoint(_Event, frozen=True, tag="checkpoint", kw_only=True, omit_defau
     settled: bool = False
     """Whether neither side has a turn under way: the best moment to move."""
     answers: list[Updated | Truncated | TurnDecision | Interrupted | ErrorEvent] = []
-    """Events that follow at once and belong to what ``state`` contains. A client that loses the stream before
-    they come takes them from here: no other session sends them."""
+    """Events that follow and belong to what ``state`` contains. A client that loses the stream before
+    they come takes them from here."""
 
 
 class GoAway(_Event, frozen=True, tag="go_away", kw_only=True):
@@ -735,16 +732,14 @@ class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
     first_audio_ms: float | None = None
     """From the detection of silence to the first audio sent."""
     e2e_ms: float | None = None
-    """From the end of the user's speech to the first audio sent: ``first_audio_ms`` with the silence before
-    it."""
+    """From the end of the user's speech to the first audio sent."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     interrupted: bool = False
     """Whether the turn was interrupted: its answer is incomplete, and the user's words may get another."""
     speculations: int = 0
-    """Preemptive generations: answers begun before the end of the user's turn was certain. At most one is
-    used."""
+    """Preemptive generations: answers begun before the end of the user's turn was certain."""
     speculated: bool = False
     """Whether this answer is a preemptive generation."""
 
@@ -756,8 +751,7 @@ class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
     message: str
     retryable: bool
     tools_ran: bool = False
-    """Whether a tool was run in the failed turn. Its effects remain and are in the history: do not simply
-    repeat the turn."""
+    """Whether a tool was run in the failed turn. Its effects remain: do not repeat the turn."""
     retry_after_ms: int | None = None
     """When trying again may help; `null`: unknown."""
     stage: Stage = "connection"
