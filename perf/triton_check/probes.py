@@ -290,6 +290,6 @@ PROBES = (
         is_workaround=True,
         least_rounds=VERDICT_ROUNDS,
     ),
-    Probe("dead-models", "canaries and the supervisor (docs/reliability.md)", _dead_model, is_workaround=True),
+    Probe("dead-models", "canaries, the supervisor (docs/reliability.md)", _dead_model, is_workaround=True),
 )
 """In this order: the last ones may end or block the server."""
