@@ -97,7 +97,7 @@ def _describe_recognizer(folder: Path, parameters: Parameters) -> str:
     return (
         f"write {FILE} into it if it is not of the family {parameters.text('family', 'moonshine')}, for "
         f'example {{"family": "zipformer"}} (of {", ".join(FAMILIES)}; '
-        "docs/asr-models.md#a-folder-of-your-own has the names of their files)"
+        "docs/recognition.md#a-folder-of-your-own has the names of their files)"
     )
 
 

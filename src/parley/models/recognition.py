@@ -78,7 +78,7 @@ def read_languages(parameters: Parameters, own: Sequence[str]) -> Sequence[str]:
     if not own:
         _log.warning(
             "the weights of %s do not list the languages that they understand, and count as English: list "
-            "them in %s, or export the weights again (docs/asr-models.md)",
+            "them in %s, or export the weights again (docs/recognition.md)",
             parameters.model,
             parameters.variable("languages"),
         )

@@ -21,12 +21,12 @@ _OWN = "weights"
 _REMEDIES: Mapping[str, str] = {
     **{
         name: f"bring it with `make fetch MODEL=resemble/{name}` and `make convert MODEL={name}` "
-        "(docs/tts-models.md)"
+        "(docs/speech.md)"
         for name in ("chatterbox", "chatterbox-multilingual", "chatterbox-turbo")
     },
     **{
         name: f"make it with `make fetch MODEL=nemo/{name}` and `make export MODEL={name}` "
-        "(docs/asr-models.md)"
+        "(docs/recognition.md)"
         for name in ("parakeet-tdt-0.6b-v2", "parakeet-tdt-0.6b-v3", "nemotron-speech-streaming-en-0.6b")
     },
     **{

@@ -210,9 +210,7 @@ def test_what_callers_say_changes_only_where_figures_are_said(tiny):
         assert write(text) == text
 
 
-@pytest.mark.parametrize(
-    "path", ["LICENSE", "README.md", "docs/client.md", "docs/turns.md", "docs/voices.md"]
-)
+@pytest.mark.parametrize("path", ["LICENSE", "README.md", "docs/client.md", "docs/speech.md", "docs/llm.md"])
 def test_prose_stays_as_it_is(path):
     text = (ROOT / path).read_text()
     # As a recogniser without punctuation would write it, too.

@@ -121,7 +121,7 @@ def test_a_folder_of_another_family_without_its_description_is_answered_with_tha
     said = str(caught.value)
     assert f"{mine} is without recognizer.json, model.onnx; write recognizer.json into it" in said
     assert '{"family": "zipformer"}' in said
-    assert "docs/asr-models.md#a-folder-of-your-own" in said
+    assert "docs/recognition.md#a-folder-of-your-own" in said
     assert said.endswith("or correct PARLEY_WEIGHTS_SHERPA_ONNX, which names it")
     (mine / "recognizer.json").write_text('{"family": "zipformer"}')
     check_weights(settings("sherpa_onnx", tmp_path, **environment))

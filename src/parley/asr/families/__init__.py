@@ -94,7 +94,7 @@ def load_reader(
             raise
         raise ModelLoadingError(
             f"{error}. {folder} has no {FILE}, so it was taken for one of the family {found.family}: if it "
-            "is not, write its family there (docs/asr-models.md#a-folder-of-your-own)"
+            "is not, write its family there (docs/recognition.md#a-folder-of-your-own)"
         ) from error
 
 
