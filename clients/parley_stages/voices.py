@@ -115,7 +115,7 @@ class Voices(ClosedAtTheEnd):
                 raise
             raise NoVoicesError(
                 "this server has no voices of its own: it was started without weights of Chatterbox "
-                "(see docs/voices.md)"
+                "(see docs/speech.md#voices)"
             ) from error
 
 

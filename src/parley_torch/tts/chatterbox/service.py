@@ -75,7 +75,7 @@ class ChatterboxService:
         except ParleyError as error:
             _log.warning(
                 "requests without a voice are refused, because the default voice cannot be used: %s. Enroll "
-                "one with `parley voices enroll --id %s`, or name another in default_voice (docs/voices.md)",
+                "one with `parley voices enroll --id %s`, or name another in default_voice (docs/speech.md)",
                 error,
                 voice,
             )
