@@ -1,4 +1,4 @@
-"""Load from callers by gRPC and by the gateway's WebSocket, with locust: ``make load``; docs/load.md."""
+"""Load from callers by gRPC and by the gateway's WebSocket, with locust: ``make load``; perf/README.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
         prog="load",
         allow_abbrev=False,
         description="Many callers talk to a server and its gateway.",
-        epilog="Other options are those of locust and of perf/locustfile.py: docs/load.md.",
+        epilog="Other options are those of locust and of perf/locustfile.py: perf/README.md.",
     )
     add = parser.add_argument
     add("--users", type=int, default=4, help="callers at once, half of each kind (default: %(default)s)")

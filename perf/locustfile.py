@@ -1,4 +1,4 @@
-"""Callers by gRPC and by the gateway's WebSocket for locust: ``make load``; docs/load.md.
+"""Callers by gRPC and by the gateway's WebSocket for locust: ``make load``; perf/README.md.
 
 locust counts and reports. The calls are held by processes of ``load_calls.py``, on asyncio.
 """

@@ -2,8 +2,8 @@
 
 Parameters are those of the networks themselves, built without memory (PyTorch's device ``meta``) at their
 published sizes; caches follow from their shapes and from the settings that a model reads with the plan.
-Contexts and workspaces are the constants below: that of S3Gen was measured (docs/gpu.md), the others are
-allowances.
+Contexts and workspaces are the constants below: that of S3Gen was measured
+(docs/measurements.md), the others are allowances.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ def _print(console: Console, report: Report, profile: str) -> None:
         )
     if report.rows:
         console.print(table)
-        console.print("Times in ms. What counts as first response: docs/perf-analyzer.md.")
+        console.print("Times in ms. What counts as first response: perf/README.md.")
     for model, concurrency, reason in report.failed:
         console.print(f"failed: {model}, {concurrency} at once: {reason}", style="red", markup=False)
     for model, reason in report.left_out.items():

@@ -43,7 +43,7 @@ from simulate.scenario_file import load_scenarios
 from simulate.scores import Scores, score
 from simulate.voices import Cast, Line, LineCache, Spoken, World, speak_all, world_of
 
-_EPILOG = "Scenarios are TOML files; docs/simulator.md says what they may say and what the figures mean."
+_EPILOG = "Scenarios are TOML files; perf/simulate/README.md describes them and the figures."
 _WORDS_ALONE = {"PARLEY_VOICE_AGENT_TURN": "none"}
 
 

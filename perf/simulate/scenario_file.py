@@ -1,4 +1,4 @@
-"""Scenario files. docs/simulator.md says what may stand in them."""
+"""Scenario files. perf/simulate/README.md says what may stand in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scores of calls. docs/simulator.md defines them."""
+"""The scores of calls. perf/simulate/README.md defines them."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_models_on_a_gpu_have_the_settings_of_its_plan(monkeypatch, gpu, voices)
 
 
 def test_calls_in_the_docs_are_those_of_the_figures_there():
-    text = (ROOT / "docs" / "gpu.md").read_text()
+    text = (ROOT / "docs" / "measurements.md").read_text()
     rows = {name: [float(value.replace(",", "")) for value in values] for name, *values in _ROW.findall(text)}
     assert set(rows) == {"nemotron", "parakeet", "t3", "s3gen"}
     found = count_calls({name: rate for name, (rate, _, _) in rows.items()}, H100)

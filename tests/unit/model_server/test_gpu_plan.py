@@ -225,7 +225,7 @@ def test_parameters_are_those_of_the_published_models():
 
 
 def test_the_sum_for_s3gen_is_about_what_was_measured():
-    """docs/gpu.md: 4 GB besides utterances and voices, with the settings without a plan."""
+    """docs/measurements.md: 4 GB besides utterances and voices, with the settings without a plan."""
     plan = PLANS["H200"]
     one, more = (
         sums._s3gen(replace(plan, settings={"s3gen": {"max_utterances": count, "voices": "1"}}))

@@ -3,7 +3,7 @@
 With small batches most of the flow's time on a GPU goes into starting its kernels. A graph starts them all at
 once, always on the same memory and for the same sizes. All graphs are captured when the model is loaded; a
 batch of another size runs operation by operation. So nothing is ever captured while utterances are served.
-``torch.compile`` took 82 s for one size on an H100 (docs/gpu.md).
+``torch.compile`` took 82 s for one size on an H100 (docs/measurements.md).
 
 The inputs of all graphs share memory, and so do their results: only one graph runs at a time.
 """
