@@ -1,4 +1,4 @@
-"""Measures of the structure: sizes, imports, names; ``make house`` prints them, and ``make check`` too.
+"""Measures of the project: sizes, imports, names, words; ``make house`` prints them, and ``make check`` too.
 
 The exit status is 1 where a measure is above its budget in ``[tool.house]`` of ``pyproject.toml``. Layers
 themselves are contracts of import-linter.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +29,9 @@ PACKAGES = {
     "parley_stages": ROOT / "clients" / "parley_stages",
 }
 FOLDERS = ("tests", "perf", "build", "scripts")
-SMALL = 80
-REASON = "Apart because"
-"""A small module with one importer says so in its docstring, and why; so does a Protocol with one class."""
-# These are what model.py of a folder of the model repository imports: one importer is the rule.
-ROOF = ("parley.models.", "parley_torch.models.")
+PERSONS = re.compile(r"\b(told|nobody|stranger|whoever)\b", re.IGNORECASE)
+"""Words for persons, which names and comments of tests used for code."""
+TORCH = re.compile(r"^\s*(import|from) torch\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -68,18 +67,6 @@ def classes_of(module: Module) -> list[ast.ClassDef]:
     ]
 
 
-def lonely(modules: list[Module], graph: grimp.ImportGraph) -> list[str]:
-    """Small modules with one importer and no reason for being apart."""
-    found = []
-    for module in modules:
-        if module.path.name == "__init__.py" or module.lines > SMALL or module.name.startswith(ROOF):
-            continue
-        importers = graph.find_modules_that_directly_import(module.name)
-        if len(importers) == 1 and REASON not in (ast.get_docstring(module.tree) or ""):
-            found.append(module.name)
-    return found
-
-
 def cycle_of(graph: grimp.ImportGraph) -> list[str]:
     """Modules that import each other in a circle; none if there is no circle."""
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
@@ -88,40 +75,6 @@ def cycle_of(graph: grimp.ImportGraph) -> list[str]:
     except graphlib.CycleError as error:
         return list(error.args[1])
     return []
-
-
-def methods_of(node: ast.ClassDef) -> frozenset[str]:
-    """The public methods that a class defines itself."""
-    return frozenset(
-        item.name
-        for item in node.body
-        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (not item.name.startswith("_") or item.name == "__call__")
-    )
-
-
-def is_protocol(node: ast.ClassDef) -> bool:
-    """Whether a class is a ``typing.Protocol``."""
-    names = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
-    return any(isinstance(name, ast.Name) and name.id == "Protocol" for name in names)
-
-
-def single_protocols(modules: list[Module]) -> list[str]:
-    """Protocols whose methods at most one class of the packages has, and that give no reason."""
-    classes = [(module, node) for module in modules for node in ast.walk(module.tree)]
-    concrete = [
-        methods_of(node) for _, node in classes if isinstance(node, ast.ClassDef) and not is_protocol(node)
-    ]
-    found = []
-    for module, node in classes:
-        if not isinstance(node, ast.ClassDef) or not is_protocol(node):
-            continue
-        wanted = methods_of(node)
-        if "__call__" in wanted or REASON in (ast.get_docstring(node) or ""):
-            continue  # the type of a function
-        if wanted and sum(wanted <= methods for methods in concrete) <= 1:
-            found.append(f"{module.name}.{node.name}")
-    return found
 
 
 def shared_names(modules: list[Module]) -> dict[str, list[str]]:
@@ -133,9 +86,14 @@ def shared_names(modules: list[Module]) -> dict[str, list[str]]:
     return {name: sorted(used) for name, used in sorted(places.items()) if len(used) > 1}
 
 
-def lines_of(folder: Path) -> int:
-    """Lines of all Python files in a folder."""
-    return sum(len(path.read_text("utf-8").splitlines()) for path in folder.rglob("*.py"))
+def texts_of(folder: Path, pattern: str = "*.py") -> list[str]:
+    """The files in a folder, without what tools keep there."""
+    return [path.read_text("utf-8") for path in folder.rglob(pattern) if "__pycache__" not in path.parts]
+
+
+def lines_of(texts: Iterable[str]) -> int:
+    """Lines of several files."""
+    return sum(len(text.splitlines()) for text in texts)
 
 
 def main() -> int:
@@ -146,25 +104,29 @@ def main() -> int:
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     read = {package: list(read_modules(package, folder)) for package, folder in PACKAGES.items()}
     modules = [module for found in read.values() for module in found]
-    single, shared, circle = single_protocols(modules), shared_names(modules), cycle_of(graph)
-    small = lonely(modules, graph)
+    shared, circle = shared_names(modules), cycle_of(graph)
+    texts = {folder: texts_of(ROOT / folder) for folder in FOLDERS}
     measured = {
         **{f"lines-{package}": sum(module.lines for module in found) for package, found in read.items()},
-        **{f"lines-{folder}": lines_of(ROOT / folder) for folder in FOLDERS},
-        "small-modules": len(small),
-        "single-protocols": len(single),
+        **{f"lines-{folder}": lines_of(found) for folder, found in texts.items()},
+        "files-perf": len(texts["perf"]),
+        "files-with-torch": sum(bool(TORCH.search(text)) for text in texts_of(PACKAGES["parley"])),
+        "persons-in-tests": sum(
+            bool(PERSONS.search(line)) for text in texts["tests"] for line in text.splitlines()
+        ),
+        "pages-docs": len(list((ROOT / "docs").glob("*.md"))),
+        "words-docs": sum(len(text.split()) for text in texts_of(ROOT / "docs", "*.md")),
+        "lines-readme": lines_of([(ROOT / "README.md").read_text("utf-8")]),
         "shared-names": len(shared),
         "modules-in-a-circle": len(circle),
     }
-    table = Table("measure", "today", "budget", title="The structure of the project", title_justify="left")
+    table = Table("measure", "today", "budget", title="The size of the project", title_justify="left")
     for name, value in measured.items():
         above = value > budgets[name]
         table.add_row(name, f"{value:,}", f"{budgets[name]:,}", style="bold red" if above else "")
     console = Console()
     console.print(table)
     listed = {
-        "small-modules": small,
-        "single-protocols": single,
         "shared-names": [f"{name}: {', '.join(where)}" for name, where in shared.items()],
         "modules-in-a-circle": circle,
     }
