@@ -28,8 +28,8 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test suites summary test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
-    check check-frameworks format eval bench simulate bench-stages bench-asr bench-tts bench-gateway bench-frameworks gpu-check triton-check \
-    bench-recovery bench-moves cluster bench-growth bench-observation perf-analyzer soak chaos fleet load observe fetch models export convert images release lock clean
+    check check-frameworks format eval bench simulate bench-stages bench-asr bench-gateway gpu-check triton-check \
+    bench-recovery bench-moves cluster bench-growth perf-analyzer soak chaos fleet load observe fetch models export convert images release lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -162,17 +162,14 @@ format: setup ## Put the sources into the standard format
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
-eval: setup ## Measure the tiny models: word error rate, decoding and exact turns
-	@status=0; $(PY) -m perf eval-asr || status=1; $(PY) -m perf eval-decoding || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
+eval: setup ## Measure the tiny models: word error rate and exact turns
+	@status=0; $(PY) -m perf eval-asr || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) -m perf bench $(ARGS)
 
 bench-growth: setup ## Measure what a call costs beside the networks, for 1 to 64 calls (ARGS="--help")
 	@$(PY) -m perf bench-growth $(ARGS)
-
-bench-observation: setup ## Measure what metrics, traces and logs cost: on against off (ARGS="--help")
-	@$(PY) -m perf bench-observation $(ARGS)
 
 soak: setup ## Hours of calls, cancels and kills; does anything grow, or get lost? (HOURS=2 or MINUTES=10; ARGS="--help")
 	@$(PY) -m perf soak $(if $(HOURS),--hours $(HOURS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
@@ -232,17 +229,11 @@ bench-stages: setup ## Measure stages and calls of Parley, and of any service (P
 bench-asr: setup setup-peers ## Compare streaming recognition with sherpa-onnx on the same model
 	@$(PY) -m perf bench-asr $(ARGS)
 
-bench-frameworks: setup setup-frameworks ## Compare models in a Pipecat process with the server's
-	@$(PY) -m perf bench-frameworks $(ARGS)
-
 gpu-check: setup ## Check the gpu profile's networks at their real sizes with random weights (ARGS="--help")
 	@PYTHONPATH=clients $(PY) -m perf gpu-check $(ARGS)
 
 triton-check: setup ## Check another Triton: what Parley relies on, and workarounds (ARGS="--triton /opt/tritonserver")
 	@$(PY) -m perf triton-check $(ARGS)
-
-bench-tts: setup ## Measure S3Gen batched and unbatched (ARGS="--help" for the real size and the whole chain)
-	@$(PY) -m perf bench-tts $(ARGS)
 
 bench-gateway: setup ## Measure what the gateway adds to each frame of audio
 	@$(PY) -m perf bench-gateway $(ARGS)

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_tts import random_networks
 from google.protobuf import text_format
 from gpu_check.sizes import QWEN3_4B, T3_WIDTH, qwen3_sizes, t3_shapes, t3_sizes
+from gpu_check.speech import random_networks
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

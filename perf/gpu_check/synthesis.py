@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench_tts import Level, make_speech, random_networks, speak_at_once
 from numpy.typing import NDArray
 
 from gpu_check.calls import read_planned
 from gpu_check.findings import Findings, Settings
 from gpu_check.roofline import Work, count_flops
+from gpu_check.speech import Level, make_speech, random_networks, speak_at_once
 from gpu_check.timing import memory_used_mib, once, seconds
 from parley.runtime.parameters import Parameters
 from parley_torch.models.s3gen import Loaded, prepare_s3gen

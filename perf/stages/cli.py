@@ -234,7 +234,7 @@ async def _measure(
                 await runner.run(spec.name, stage, endpoint, Level(1, 1))  # what only the first turns pay
                 while waiting:
                     level = Level(waiting[0], args.turns)
-                    results += await runner.run(spec.name, stage, endpoint, level)
+                    results.append(await runner.run(spec.name, stage, endpoint, level))
                     waiting.pop(0)
                     _print_progress(console, results[-1])
         except EndpointError as error:

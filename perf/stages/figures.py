@@ -50,8 +50,8 @@ class LevelResult:
     """The sum of the times for which streams, requests or calls were under way."""
     server_cpu_s: float | None = None
     """Processor time of the server's processes; None: it is none of ours, or others were served too."""
-    driver_cpu_s: float | None = None
-    """Processor time of this process; None: the endpoint was measured in another one."""
+    driver_cpu_s: float = 0.0
+    """Processor time of this process."""
     loop_late_ms: Sequence[float] = field(default_factory=list)
     """How much later than asked for this process's event loop woke up."""
 
@@ -79,8 +79,8 @@ class LevelResult:
 
     @property
     def driver_cpu_percent(self) -> float | None:
-        """Share of one processor that this process took for all of them (percent)."""
-        return None if self.driver_cpu_s is None else 100 * self.driver_cpu_s / self.wall_s
+        """Share of one processor that this process took for all of them (percent); None: nothing ran."""
+        return 100 * self.driver_cpu_s / self.wall_s if self.wall_s else None
 
     def values(self, figure: str) -> list[float]:
         """Of every turn that has the figure."""

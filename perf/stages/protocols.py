@@ -6,11 +6,11 @@ waited and what counts as a failure is decided in one place for all of them, :mo
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,20 +141,11 @@ class Agent(Protocol):
 
 @dataclass(frozen=True)
 class Level:
-    """A load that a benchmark of its own is asked for."""
+    """A load."""
 
     concurrency: int
     turns: int
     """At least, of all sessions together."""
 
 
-@runtime_checkable
-class OwnBenchmark(Protocol):
-    """A stack that holds whole calls in a process of its own, and measures its stages there."""
-
-    async def measure(self, level: Level) -> Mapping[Stage, Sequence[Mapping[str, float]]]:
-        """The figures of every turn by stage; a turn that failed has none. Raises :class:`EndpointError`."""
-        ...
-
-
-Endpoint: TypeAlias = Recognizer | LanguageModel | Voice | Agent | OwnBenchmark
+Endpoint: TypeAlias = Recognizer | LanguageModel | Voice | Agent

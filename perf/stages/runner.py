@@ -15,10 +15,8 @@ from stages.material import Material
 from stages.protocols import (
     Agent,
     Endpoint,
-    EndpointError,
     LanguageModel,
     Level,
-    OwnBenchmark,
     Recognizer,
     Stage,
     Voice,
@@ -50,8 +48,8 @@ class Runner:
         self._patience = patience
         self._server_cpu_s = server_cpu_s
 
-    async def run(self, name: str, stage: Stage, endpoint: Endpoint, level: Level) -> list[LevelResult]:
-        """The turns of a level, of each stage that the endpoint measures.
+    async def run(self, name: str, stage: Stage, endpoint: Endpoint, level: Level) -> LevelResult:
+        """The turns of a level.
 
         Args:
             name: of the endpoint.
@@ -63,26 +61,22 @@ class Runner:
         late_ms: list[float] = []
         probe = asyncio.create_task(_watch_loop(late_ms), name="loop-probe")
         try:
-            if isinstance(endpoint, OwnBenchmark):
-                return await _measured_elsewhere(name, endpoint, level)
             held = await self._hold(stage, endpoint, level)
         finally:
             await stop(probe)
         wall_s = time.perf_counter() - began
         used = self._server_cpu_s()
-        return [
-            LevelResult(
-                name,
-                stage,
-                level.concurrency,
-                held.turns,
-                wall_s,
-                active_s=held.active_s,
-                server_cpu_s=None if used is None or cpu_s is None else used - cpu_s,
-                driver_cpu_s=time.process_time() - driver_s,
-                loop_late_ms=late_ms,
-            )
-        ]
+        return LevelResult(
+            name,
+            stage,
+            level.concurrency,
+            held.turns,
+            wall_s,
+            active_s=held.active_s,
+            server_cpu_s=None if used is None or cpu_s is None else used - cpu_s,
+            driver_cpu_s=time.process_time() - driver_s,
+            loop_late_ms=late_ms,
+        )
 
     async def _hold(self, stage: Stage, endpoint: Endpoint, level: Level) -> _Held:
         said, patience = self._material, self._patience
@@ -173,21 +167,6 @@ async def _all_of(work: Callable[[int], Awaitable[list[Turn]]], workers: int, st
 def _share(level: Level) -> int:
     """Turns of each worker: with too few of them the load would hardly have begun before it ends."""
     return max(_FEWEST_EACH, -(-level.turns // level.concurrency))
-
-
-async def _measured_elsewhere(name: str, endpoint: OwnBenchmark, level: Level) -> list[LevelResult]:
-    began = time.perf_counter()
-    try:
-        measured = await endpoint.measure(level)
-    except EndpointError as error:
-        found = {Stage.CALL: [Turn(failure=str(error))]}
-    else:
-        found = {
-            stage: [Turn(figures) if figures else Turn(failure="no right answer") for figures in turns]
-            for stage, turns in measured.items()
-        }
-    wall_s = time.perf_counter() - began
-    return [LevelResult(name, stage, level.concurrency, turns, wall_s) for stage, turns in found.items()]
 
 
 async def _watch_loop(late_ms: list[float]) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from stages.drivers import deepgram, openai_http, openai_realtime, parley_grpc, pipecat
+from stages.drivers import deepgram, openai_http, openai_realtime, parley_grpc
 from stages.drivers.options import EndpointOptions, read_options
 from stages.protocols import Endpoint, EndpointError, Stage
 
@@ -69,11 +69,6 @@ DRIVERS: Mapping[str, Driver] = {
     ),
     "deepgram-recording": Driver(Stage.RECOGNIZER, "POST /v1/listen", deepgram.open_transcriber),
     "deepgram-speech": Driver(Stage.VOICE, "WS /v1/speak", deepgram.open_voice),
-    "pipecat": Driver(
-        Stage.CALL,
-        "Pipecat's pipelines: with the tiny models in their process, or with those of url=HOST:PORT",
-        pipecat.open_pipelines,
-    ),
 }
 
 

@@ -8,12 +8,10 @@ import pytest
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.decoding.greedy import Tokens
 from parley.asr.decoding.words import (
-    Retractions,
     StablePrefix,
     alternatives_of,
     combine_alternatives,
     confidence_of,
-    count_retractions,
     spell,
     text_of,
     words_of,
@@ -146,24 +144,3 @@ def test_a_copy_goes_its_own_way():
     twin = prefix.fork()
     assert twin.push("a x".split()) == 1
     assert prefix.push("a b c".split()) == 2
-
-
-@pytest.mark.parametrize(
-    ("texts", "shown", "taken_back"),
-    [
-        ([], 0, 0),
-        (["a", "a b", "a b c"], 3, 0),
-        (["a", "x", "x y"], 3, 1),
-        (["a b c", "a x c", "a b c"], 7, 4),
-        (["a b", ""], 2, 2),
-    ],
-)
-def test_words_taken_back_are_counted(texts, shown, taken_back):
-    found = count_retractions([text.split() for text in texts])
-    assert (found.shown, found.taken_back) == (shown, taken_back)
-
-
-def test_retractions_add_up_over_utterances():
-    total = Retractions(10, 1) + Retractions(30, 0)
-    assert total.share == 0.025
-    assert Retractions(0, 0).share == 0.0

@@ -100,7 +100,7 @@ async def test_each_worker_takes_its_share_and_calls_again_after_a_call_that_bro
     script = [(over, ANSWER), (over, DONE), (ended, DONE)]
     agent = Streams(REFUSED, script)
     runner = Runner(MATERIAL, QUICK, lambda: 1.0)
-    (found,) = await runner.run("agent", Stage.CALL, agent, Level(1, 2))
+    found = await runner.run("agent", Stage.CALL, agent, Level(1, 2))
     assert (len(found.turns), found.failures["full"]) == (3, 1)
     assert found.server_cpu_s == 0
     assert found.loop_late_ms
@@ -108,7 +108,7 @@ async def test_each_worker_takes_its_share_and_calls_again_after_a_call_that_bro
 
 async def test_streams_beside_each_other_hear_all_utterances():
     recognizer = Streams([(over, FINAL), (ended, PARTIAL)])
-    (found,) = await Runner(MATERIAL, QUICK, lambda: None).run("r", Stage.RECOGNIZER, recognizer, Level(2, 2))
+    found = await Runner(MATERIAL, QUICK, lambda: None).run("r", Stage.RECOGNIZER, recognizer, Level(2, 2))
     assert len(found.turns) == len(recognizer.opened) == 6  # three of each at least
     assert found.word_error_rate.value == 0
     assert found.server_cpu_percent is None
@@ -156,7 +156,7 @@ async def test_the_program_writes_what_it_measured(tmp_path, capsys):
     service = Service()
     async with serving(service) as url:
         arguments = ["--no-own", "--profile", "tiny", "--concurrency", "1", "--turns", "3"]
-        arguments += ["--endpoint", f"openai-chat,url={url}/v1", "--endpoint", "pipecat,url=nowhere:1"]
+        arguments += ["--endpoint", f"openai-chat,url={url}/v1", "--endpoint", "parley-voice,url=nowhere:1"]
         arguments += ["--only", "language-model", "--html", str(tmp_path / "r.html")]
         arguments += ["--json", str(tmp_path / "r.json")]
         status = await _run(arguments)

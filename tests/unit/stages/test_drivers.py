@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,12 +12,10 @@ from fake_endpoints import QUICK, utterance
 from fake_services import Service, serving
 from stages.calls import call
 from stages.drivers.options import EndpointOptions
-from stages.drivers.pipecat import PipecatBenchmark
 from stages.drivers.table import DRIVERS, parse_endpoint
-from stages.protocols import EndpointError, Level, Prompt, Stage
+from stages.protocols import EndpointError, Prompt, Stage
 from stages.recognition import recognize
 from stages.requests import answer, speak
-from stages.runner import Runner
 
 PROMPT = Prompt("Be short.", "hello")
 PATIENT = replace(QUICK, turn_s=30.0)
@@ -180,29 +177,6 @@ async def test_realtime_asks_for_the_turn_detection_that_is_wanted(service):
     (session,) = service.seen
     assert session["audio"]["input"]["turn_detection"] == {"type": "semantic_vad"}
     assert session["audio"]["output"]["voice"] == "alloy"
-
-
-WORKER = """
-import json, sys
-sessions = int(sys.argv[sys.argv.index("--sessions") + 1])
-if sessions == 3:
-    sys.exit(1)
-waits = {"stt": [200.0], "llm": [20.0], "tts": [30.0], "total": [300.0, 310.0], "wrong": 1}
-print(json.dumps({"sessions": sessions, **waits}))
-"""
-
-
-async def test_pipelines_measure_all_stages_in_their_own_process(tmp_path):
-    worker = tmp_path / "worker.py"
-    worker.write_text(WORKER)
-    benchmark = PipecatBenchmark([sys.executable, str(worker)], "")
-    runner = Runner(None, QUICK, lambda: None)
-    found = {one.stage: one for one in await runner.run("pipecat", Stage.CALL, benchmark, Level(2, 4))}
-    assert set(found) == set(Stage)
-    assert found[Stage.CALL].values("call_first_audible_ms") == [300.0, 310.0]
-    assert found[Stage.CALL].failures == {"no right answer": 1}
-    (broken,) = await runner.run("pipecat", Stage.CALL, benchmark, Level(3, 4))
-    assert broken.failures == {"exit status 1": 1}
 
 
 def test_an_endpoint_is_written_as_driver_and_options(monkeypatch):

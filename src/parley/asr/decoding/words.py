@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.greedy import Tokens
@@ -210,38 +209,3 @@ class StablePrefix:
             return 0
         others = [*self._last, *alternatives]
         return max(min(len(words) - 1, *(agreed(words, other) for other in others)), 0)
-
-
-@dataclass(frozen=True)
-class Retractions:
-    """What became of the words that were shown."""
-
-    shown: int
-    """Words that appeared; one that was taken back and shown again counts twice."""
-    taken_back: int
-    """Words among them that were changed or removed later."""
-
-    @property
-    def share(self) -> float:
-        """0-1."""
-        return self.taken_back / self.shown if self.shown else 0.0
-
-    def __add__(self, other: Retractions) -> Retractions:
-        """The sum of several utterances."""
-        return Retractions(self.shown + other.shown, self.taken_back + other.taken_back)
-
-
-def count_retractions(texts: Sequence[Sequence[str]]) -> Retractions:
-    """Count the words that were shown and taken back.
-
-    Args:
-        texts: the words that were shown one after another for one utterance, the final ones last.
-    """
-    shown = taken_back = 0
-    before: Sequence[str] = ()
-    for words in texts:
-        stay = agreed(before, words)
-        shown += len(words) - stay
-        taken_back += len(before) - stay
-        before = words
-    return Retractions(shown, taken_back)

@@ -163,7 +163,6 @@ def test_state_stays_small(synthesizer, voice):
 
 
 def test_no_seam_of_any_utterance_clicks(synthesizer):
-    """``perf/eval_seams.py`` measures many more utterances."""
     scores = []
     for one in random_streams(synthesizer, random.Random(4), 30):
         assert one.clicks() == []

@@ -1,1 +1,0 @@
-"""Pipecat with the models in its own process, and with Parley's server."""
