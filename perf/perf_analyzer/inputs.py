@@ -1,12 +1,12 @@
-"""What perf_analyzer sends: tensors of the models, as the JSON that it reads.
+"""What perf_analyzer sends to a model, made of the model's configuration and the project's recordings.
 
-Everything is made of the project's own recordings and messages, so that it changes with them.
+Models with the same tensors get the same requests: what ``REQUEST`` holds follows from the tensors beside it.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,48 +15,30 @@ import msgspec
 import numpy as np
 import soundfile
 
-from parley.asr import checkpoint
-from parley.asr.checkpoint import Checkpoint
-from parley.asr.decoding.batch import make_decoder
-from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrRequest, TranscribeRequest
-from parley.asr.offline.networks import TOKEN_OUTPUTS, OnnxEncoder, OnnxJoint
 from parley.chat import ChatMessage
-from parley.errors import ParleyError
 from parley.inference import Tensor, struct_tensor, text_tensor
+from parley.launcher.models import read_config
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.llm.messages import GenerateRequest, Sampling
-from parley.models.parakeet_decoder import DecoderService
 from parley.protocol import SilenceOptions, Start, encode
-from parley.runtime.onnx import open_session
-from parley.runtime.parameters import Parameters
-from parley.runtime.weights import resolve_weights
 from parley.tts.messages import SpeakRequest
-from parley.tts.voice_messages import ListVoices
 from parley.vad.silero import SAMPLE_RATE
-from parley_torch.tts.s3gen.flow import SPEAKER_SIZE
-from parley_torch.tts.s3gen.messages import OpenUtterance
-from parley_torch.tts.s3gen.networks import MEL_BANDS
-from parley_torch.tts.s3gen.state import FRAMES_PER_TOKEN
-from parley_torch.tts.t3.messages import SpeechTokensRequest
-from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
+from perf_analyzer.export import FirstOf
 
 Step: TypeAlias = Mapping[str, Tensor]
 """The tensors of one request, without a batch dimension."""
-Sequences: TypeAlias = Sequence[Sequence[Step]]
-"""The requests of each sequence."""
+Steps: TypeAlias = Sequence[Step] | Sequence[Sequence[Step]]
+"""Requests, or those of each sequence."""
 
+REPOSITORY = ROOT / "model_repository"
 PIECE_MS = 160
 """Audio of one request to a recogniser of streams."""
 _DATA = ROOT / "tests" / "data"
-_CLIPS = {
-    TINY_PROFILE: (_DATA / "asr_eval", ("sentences-02", "sentences-06", "sentences-08", "sentences-10")),
-    "": (_DATA / "open_conversation", ("02-weather", "03-and-in-london", "05-capital", "07-pancakes")),
-}
-"""Recordings that the profile's recognisers understand; the tiny ones only know few sentences."""
-_TURN_END_MS = 200
+_TURN_END = np.zeros(SAMPLE_RATE // 5, np.int16)
 _SILENT = 0.02
 """Of the loudest sample; below it nothing is said."""
+_FRAMES = 200
 _SENTENCES = (
     "In Paris it is eight degrees, and foggy.",
     "I have set the timer.",
@@ -70,34 +52,77 @@ _QUESTIONS = (
     "Tell me a story.",
 )
 _ANSWER_TOKENS = 32
-_SPEECH_TOKENS = 50
-"""Two seconds of sound."""
 _HANG_UP_MS = 1_000
 
 
 @dataclass(frozen=True)
-class Source:
-    """What inputs are made of."""
+class Drive:
+    """How a model is driven."""
 
-    profile: str
-    parameters: Parameters
-    """Of the model."""
+    steps: Steps
+    requests: int
+    """Of a measurement at concurrency 1; of a model with sequences, whole sequences."""
+    sequences: bool
+    decoupled: bool
+    """Whether a request has any number of responses."""
+    first_of: FirstOf
+    first_output: str | None
+    """The tensor that a first response must carry; None: any."""
 
-    def clips(self) -> list[Tensor]:
-        """Sentences, i16 ``[n]``, 16 kHz mono."""
-        folder, names = _CLIPS.get(self.profile, _CLIPS[""])
-        found = [next(folder.glob(f"{name}.*")) for name in names]
-        return [_read(path) for path in found]
-
-
-def _read(path: Path) -> Tensor:
-    audio, rate = soundfile.read(path, dtype="int16")
-    if rate != SAMPLE_RATE:
-        raise ValueError(f"{path} has {rate} samples a second; it must have {SAMPLE_RATE}")
-    return np.asarray(audio)
+    @property
+    def streams(self) -> bool:
+        """Whether requests go over a stream; without one those of a sequence may overtake each other."""
+        return self.sequences or self.decoupled
 
 
-def to_json(steps: Sequence[Step] | Sequences) -> bytes:
+def drive_of(model: str, profile: str) -> Drive | None:
+    """How a model of the repository is driven; None: no requests follow from its configuration."""
+    config = read_config(REPOSITORY / model, profile)
+    sequences = config.HasField("sequence_batching")
+    decoupled = config.model_transaction_policy.decoupled
+    make = _maker(config, sequences=sequences, decoupled=decoupled)
+    if make is None:
+        return None
+    requests, first_of = (32 if decoupled else 64), FirstOf.EVERY
+    if sequences:
+        requests, first_of = (4, FirstOf.BEGIN) if decoupled else (16, FirstOf.LAST)
+    has_audio = decoupled and any(tensor.name == "AUDIO" for tensor in config.output)
+    return Drive(make(profile), requests, sequences, decoupled, first_of, "AUDIO" if has_audio else None)
+
+
+def _maker(config: Any, *, sequences: bool, decoupled: bool) -> Callable[[str], Steps] | None:
+    inputs = {tensor.name: tensor for tensor in config.input}
+    if not decoupled:
+        return _of_one_response(inputs, sequences=sequences)
+    if sequences:
+        return _conversations if "MESSAGE" in inputs else None
+    if set(inputs) != {"REQUEST"}:
+        return None
+    return _sentences if any(tensor.name == "AUDIO" for tensor in config.output) else _questions
+
+
+def _of_one_response(inputs: Mapping[str, Any], *, sequences: bool) -> Callable[[str], Steps] | None:
+    needed = {name for name, tensor in inputs.items() if not tensor.optional}
+    audio = inputs.get("AUDIO")
+    if audio is not None and _type_of(audio) == "TYPE_INT16" and not set(inputs) - {"AUDIO", "REQUEST"}:
+        if sequences:
+            return _streams
+        return _recordings if "REQUEST" in needed else _pauses
+    lengths = [name for name in needed if name.endswith("LENGTH")]
+    frames = [name for name in needed if list(inputs[name].dims) == [-1, -1]]
+    if len(lengths) == len(frames) == 1 and len(needed) == 2:
+        return lambda _: _noise(frames[0], lengths[0])
+    return None
+
+
+def _type_of(tensor: Any) -> str:
+    name: str = (
+        type(tensor).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+    )
+    return name
+
+
+def to_json(steps: Steps) -> bytes:
     """The file for ``--input-data``: requests one after the other, or those of each sequence."""
     nested = [
         [_encode(step) for step in one] if not isinstance(one, Mapping) else _encode(one) for one in steps
@@ -120,135 +145,74 @@ def _tensor(value: Tensor) -> dict[str, Any]:
     return {"content": {"b64": raw}, "shape": shape}
 
 
-# --- recognition --------------------------------------------------------------------------
+def _clips(profile: str) -> list[Tensor]:
+    """Sentences that the profile's recognisers understand, i16 ``[n]``; the tiny ones only know few."""
+    if profile == TINY_PROFILE:
+        return [_read(_DATA / "asr_eval" / f"sentences-{number}.flac") for number in ("02", "06", "08", "10")]
+    return [_read(path) for path in sorted((_DATA / "open_conversation").glob("0[2357]-*"))]
 
 
-def pauses(source: Source) -> list[Step]:
-    """Of ``smart_turn``: a turn and the silence after it."""
-    silence = np.zeros(_TURN_END_MS * SAMPLE_RATE // 1000, np.int16)
-    return [{"AUDIO": np.concatenate([clip, silence])} for clip in source.clips()]
+def _read(path: Path) -> Tensor:
+    audio, rate = soundfile.read(path, dtype="int16")
+    if rate != SAMPLE_RATE:
+        raise ValueError(f"{path} has {rate} samples a second; it must have {SAMPLE_RATE}")
+    return np.asarray(audio)
 
 
-def features(source: Source) -> list[Step]:
-    """Of ``parakeet_encoder``: whole sentences."""
-    return [{"FEATURES": one, "LENGTH": np.array([one.shape[1]], np.int64)} for one in _log_mels(source)]
+def _pauses(profile: str) -> Steps:
+    """A turn and the silence after it."""
+    return [{"AUDIO": np.concatenate([clip, _TURN_END])} for clip in _clips(profile)]
 
 
-def encoded(source: Source) -> list[Step]:
-    """Of ``parakeet_decoder``: the same sentences, encoded here."""
-    encoder = OnnxEncoder(open_session(_checkpoint(source).encoder))
-    steps: list[Step] = []
-    for one in _log_mels(source):
-        outputs, lengths = encoder.encode(one[None], np.array([one.shape[1]], np.int64))
-        steps.append({"ENCODED": outputs[0], "ENCODED_LENGTH": lengths})
-    return steps
+def _noise(frames: str, length: str) -> Steps:
+    """Frames of one band, which stands for all bands of a network."""
+    draw = np.random.default_rng(0)
+    noise = draw.standard_normal((1, _FRAMES)).astype(np.float32)
+    return [{frames: noise, length: np.array([_FRAMES], np.int64)}]
 
 
-def decoded(source: Source) -> list[Step]:
-    """Of ``parakeet_text``: the same sentences, decoded here."""
-    export = _checkpoint(source)
-    decoder = DecoderService(make_decoder(export, OnnxJoint(open_session(export.decoder)), beam_size=None))
-    requests = [{name: value[None] for name, value in step.items()} for step in encoded(source)]
+def _recordings(profile: str) -> Steps:
     message = struct_tensor(TranscribeRequest())
-    steps: list[Step] = []
-    for clip, made in zip(source.clips(), decoder.serve(requests), strict=True):
-        if isinstance(made, ParleyError):
-            raise made
-        length_ms = len(clip) * 1000 // SAMPLE_RATE
-        tokens = {name: made[name][0] for name in TOKEN_OUTPUTS}
-        steps.append({**tokens, "SPAN": np.array([length_ms, 0, length_ms]), "REQUEST": message})
-    return steps
+    return [{"AUDIO": clip, "REQUEST": message} for clip in _clips(profile)]
 
 
-def _log_mels(source: Source) -> list[Tensor]:
-    mel = LogMel(_checkpoint(source).config)
-    return [mel.normalized(mel.offline(_floats(clip))) for clip in source.clips()]
-
-
-def _checkpoint(source: Source) -> Checkpoint:
-    return checkpoint.load(resolve_weights(source.parameters, checkpoint.DEFAULT, checkpoint.FILES))
-
-
-def _floats(audio: Tensor) -> Tensor:
-    return audio.astype(np.float32) / np.float32(32768)
-
-
-def recordings(source: Source) -> list[Step]:
-    """Of a model for whole recordings."""
-    message = struct_tensor(TranscribeRequest())
-    return [{"AUDIO": clip, "REQUEST": message} for clip in source.clips()]
-
-
-def streams(source: Source) -> list[list[Step]]:
-    """Of a recogniser of streams: pieces of audio, the last of which ends the utterance.
+def _streams(profile: str) -> Steps:
+    """Pieces of audio, the last of which ends the utterance.
 
     Without the silence after the speech, in which the utterance would end by itself.
     """
     piece = PIECE_MS * SAMPLE_RATE // 1000
     found: list[list[Step]] = []
-    for whole in source.clips():
+    for whole in _clips(profile):
         clip = whole[: np.flatnonzero(np.abs(whole) > _SILENT * np.abs(whole).max())[-1] + 1]
         pieces = [clip[start : start + piece] for start in range(0, len(clip), piece)]
-        requests = [AsrRequest()] * (len(pieces) - 1) + [AsrRequest(flush=True)]
         found.append(
             [
-                {"AUDIO": audio, "REQUEST": struct_tensor(request)}
-                for audio, request in zip(pieces, requests, strict=True)
+                {"AUDIO": audio, "REQUEST": struct_tensor(AsrRequest(flush=number == len(pieces)))}
+                for number, audio in enumerate(pieces, 1)
             ]
         )
     return found
 
 
-# --- language and speech ------------------------------------------------------------------
-
-
-def questions(_: Source) -> list[Step]:
-    """Of a chat model."""
-    requests = (
-        GenerateRequest(
-            messages=[ChatMessage(role="user", content=question)],
-            sampling=Sampling(max_tokens=_ANSWER_TOKENS),
-        )
-        for question in _QUESTIONS
-    )
-    return [{"REQUEST": struct_tensor(request)} for request in requests]
-
-
-def sentences(_: Source) -> list[Step]:
-    """Of a synthesizer."""
-    return [{"REQUEST": struct_tensor(SpeakRequest(text=text))} for text in _SENTENCES]
-
-
-def texts_for_tokens(_: Source) -> list[Step]:
-    """Of ``t3``."""
-    voice = np.full(SPEAKER_EMBEDDING_SIZE, 1 / 16, np.float32)
-    requests = (SpeechTokensRequest(text=text, max_tokens=_SPEECH_TOKENS) for text in _SENTENCES)
-    return [{"REQUEST": struct_tensor(request), "SPEAKER_EMBEDDING": voice} for request in requests]
-
-
-def utterances(_: Source) -> list[Step]:
-    """Of ``s3gen``: all tokens at once, with a voice of one second."""
-    draw = np.random.default_rng(0)
-    prompt = SPEECH_CODES // 2 * np.ones(25, np.int32)
+def _questions(_: str) -> Steps:
+    sampling = Sampling(max_tokens=_ANSWER_TOKENS)
     return [
         {
-            "REQUEST": struct_tensor(OpenUtterance(seed=seed, final=True)),
-            "TOKENS": draw.integers(0, SPEECH_CODES, _SPEECH_TOKENS, np.int32),
-            "SPEAKER": np.full(SPEAKER_SIZE, 1 / 16, np.float32),
-            "PROMPT_TOKENS": prompt,
-            "PROMPT_MEL": np.zeros((FRAMES_PER_TOKEN * len(prompt), MEL_BANDS), np.float32),
+            "REQUEST": struct_tensor(
+                GenerateRequest(messages=[ChatMessage(role="user", content=question)], sampling=sampling)
+            )
         }
-        for seed in range(4)
+        for question in _QUESTIONS
     ]
 
 
-def lists_of_voices(_: Source) -> list[Step]:
-    """Of ``voice_enrollment``: what changes nothing in the store."""
-    return [{"REQUEST": struct_tensor(ListVoices())}]
+def _sentences(_: str) -> Steps:
+    return [{"REQUEST": struct_tensor(SpeakRequest(text=text))} for text in _SENTENCES]
 
 
-def conversations(_: Source) -> list[list[Step]]:
-    """Of ``voice_agent``: it greets, hears nothing, and hangs up.
+def _conversations(_: str) -> Steps:
+    """A conversation that greets, hears nothing, and hangs up.
 
     More is not possible: the first request of a conversation is answered until its end, and perf_analyzer
     sends the next one of a sequence only then.

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parley.launcher.options import ROOT
 from perf_analyzer.export import ExportError, Figures, measure, read_export
-from perf_analyzer.inputs import Sequences, Step, to_json
-from perf_analyzer.models import Drive
+from perf_analyzer.inputs import Drive, to_json
 
 PROGRAM = ROOT / ".cache" / "perf-analyzer" / "perf_analyzer"
 """Where ``scripts/setup --perf-analyzer`` puts it."""
-_SETUP = ROOT / "scripts" / "setup"
 _WAVES = 4
 """Least number of requests of each caller: the first and the last ones do not have all others beside them."""
 _LINES = 3
@@ -30,7 +27,8 @@ def provide_program() -> None:
     Raises:
         RunFailedError: it cannot be had; the set-up has printed why.
     """
-    if subprocess.run([str(_SETUP), "--perf-analyzer"], check=False).returncode or not PROGRAM.exists():
+    setup = ROOT / "scripts" / "setup"
+    if subprocess.run([str(setup), "--perf-analyzer"], check=False).returncode or not PROGRAM.exists():
         raise RunFailedError("perf_analyzer cannot be had: see above")
 
 
@@ -48,31 +46,22 @@ class Runner:
         self._folder = folder
         self._limit_s = limit_s
 
-    def run(
-        self,
-        model: str,
-        drive: Drive,
-        steps: Sequence[Step] | Sequences,
-        concurrency: int,
-        scale: float = 1.0,
-    ) -> Figures:
-        """Measure one model at one concurrency.
+    def run(self, model: str, drive: Drive, concurrency: int, scale: float = 1.0) -> Figures:
+        """Measure one model with so many requests, or sequences, at once.
 
         Args:
             model: its name.
             drive: how it is driven.
-            steps: what ``drive`` made.
             concurrency: requests under way at once, or sequences.
             scale: of the number of requests.
 
         Raises:
             RunFailedError: the program or the model failed.
         """
-        data = self._folder / f"{model}.json"
-        data.write_bytes(to_json(steps))
-        export = self._folder / f"{model}-{concurrency}.export.json"
+        data, export = self._folder / f"{model}.json", self._folder / f"{model}-{concurrency}.export.json"
+        data.write_bytes(to_json(drive.steps))
         export.unlink(missing_ok=True)
-        lengths = [1 if isinstance(one, Mapping) else len(one) for one in steps]
+        lengths = [1 if isinstance(one, Mapping) else len(one) for one in drive.steps]
         callers = max(_WAVES * concurrency, round(drive.requests * scale))
         command = [
             *self.command(model, concurrency, streaming=drive.streams),
@@ -117,10 +106,3 @@ def explain(output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
     telling = [line for line in lines if "rror" in line or "ailed" in line]
     return " ".join(dict.fromkeys(telling[-_LINES:] or lines[-_LINES:]))
-
-
-def machine() -> str:
-    """The processor's name, as ``lscpu`` prints it, and how many of them there are."""
-    listed = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
-    names = [line.partition(":")[2].strip() for line in listed.splitlines() if line.startswith("Model name:")]
-    return f"{os.cpu_count()} x {names[0] if names else 'unknown processor'}"

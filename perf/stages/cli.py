@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from harness.machine import describe_machine, describe_run
 from harness.report import write_json
 from rich.console import Console
 from rich.markup import escape
@@ -30,7 +31,6 @@ from parley_stages.transcription import TRANSCRIBERS
 from stages.drivers.table import DRIVERS, EndpointSpec, parse_endpoint
 from stages.figures import LevelResult
 from stages.html import write_html
-from stages.machine import describe_machine, describe_run
 from stages.material import Material, load_material
 from stages.protocols import EndpointError, Level, Stage
 from stages.runner import Runner

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 
 import pytest
-from perf_analyzer.inputs import Source
-from perf_analyzer.models import DRIVES
+from perf_analyzer.inputs import REPOSITORY, drive_of
 from perf_analyzer.runner import Runner, provide_program
 
 from parley.canaries import CANARIES
 from parley.launcher.models import read_config
-from parley.launcher.options import ROOT, TINY_PROFILE
-from parley.runtime.repository import read_parameters
+from parley.launcher.options import TINY_PROFILE
 
-REPOSITORY = ROOT / "model_repository"
 LIMIT_S = 60
 
 
@@ -26,13 +22,11 @@ def program():
     provide_program()
 
 
-@pytest.mark.parametrize("model", ["smart_turn", "espeak", "nemotron_streaming"])
+@pytest.mark.parametrize("model", ["smart_turn", "parakeet_decoder", "espeak", "nemotron_streaming"])
 def test_a_model_is_measured(server, tmp_path, model):
-    drive = DRIVES[model]
-    parameters = read_parameters(REPOSITORY / model, TINY_PROFILE, os.environ)
-    steps = drive.make(Source(TINY_PROFILE, parameters))
+    drive = drive_of(model, TINY_PROFILE)
     runner = Runner(server.endpoints.grpc, tmp_path, limit_s=LIMIT_S)
-    figures = runner.run(model, drive, steps, 2, scale=0.1)
+    figures = runner.run(model, drive, 2, scale=0.1)
     assert figures.requests >= 8
     assert bool(figures.sequences) == drive.sequences
     assert figures.per_second > 0
@@ -70,7 +64,7 @@ def shapes(model):
 )
 @pytest.mark.parametrize("model", SERVED)
 def test_generated_data_is_answered_or_refused(server, tmp_path, model, options):
-    streaming = DRIVES[model].streams
+    streaming = drive_of(model, TINY_PROFILE).streams
     command = Runner(server.endpoints.grpc, tmp_path, limit_s=LIMIT_S).command(model, 1, streaming=streaming)
     command += [*options, *shapes(model), "--request-count", "4", "--sequence-length", "2"]
     done = subprocess.run(

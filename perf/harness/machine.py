@@ -23,7 +23,7 @@ def describe_machine() -> dict[str, str]:
     """The machine and the software, by what each line is about."""
     memory_gb = psutil.virtual_memory().total / 1e9
     return {
-        "processor": f"{_processor()}, {os.cpu_count()} processors",
+        "processor": describe_processor(),
         "memory": f"{memory_gb:.0f} GB",
         "system": f"{_distribution()}, Linux {platform.release()}, Python {platform.python_version()}",
         "packages": ", ".join(filter(None, map(_package, _PACKAGES))),
@@ -40,12 +40,13 @@ def describe_run(argv: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _processor() -> str:
+def describe_processor() -> str:
+    """The name of the processor, and how many of them there are."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
-            return value.strip()
-    return platform.machine()
+            return f"{value.strip()}, {os.cpu_count()} processors"
+    return f"{platform.machine()}, {os.cpu_count()} processors"
 
 
 def _distribution() -> str:
