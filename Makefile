@@ -163,7 +163,7 @@ format: setup ## Put the sources into the standard format
 	@.venv/bin/ruff check --fix .
 
 eval: setup ## Measure the tiny models: word error rate and exact turns
-	@status=0; $(PY) -m perf eval-asr || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
+	@status=0; $(PY) -m perf eval-recordings --model parakeet --plain || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) -m perf bench $(ARGS)

@@ -17,30 +17,130 @@ import argparse
 import asyncio
 import collections
 import os
+import re
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-
-from open_llm.cases import Case, Verdict, load, load_questions
+from typing import Any, Literal
 
 from parley.agent.config import AgentConfig
 from parley.chat import ChatMessage, ToolCall
 from parley.errors import InvalidModelOutputError
+from parley.launcher.options import ROOT
 from parley.llm.messages import Completed, GenerateRequest, TextDelta, ToolCalled
 from parley.llm.service import ChatService
 from parley.models.qwen3 import load_chat_service
+from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_parameters
 
-REPOSITORY = Path(__file__).parents[1] / "model_repository"
-PROFILE = "open"
-WANTED = 0.85
-MOST_FALSE = 0.03
-MOST_WORDS = 60
+_CASES = Path(__file__).parent / "open_llm"
+_REPOSITORY = ROOT / "model_repository"
+_PROFILE = "open"
+_WANTED = 0.85
+_MOST_FALSE = 0.03
+_MOST_WORDS = 60
+_RECIPES = {
+    "trained": {},
+    "examples": {"PARLEY_QWEN3_TOOL_EXAMPLES": "true"},
+    "template": {"PARLEY_QWEN3_TOOL_PARSER": "hermes", "PARLEY_QWEN3_GUIDED_TOOLS": "false"},
+}
+
+Verdict = Literal["right", "wrong arguments", "wrong tool", "missed", "false call", "malformed", "cut off"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One turn."""
+
+    tools: list[Tool]
+    messages: list[ChatMessage]
+    tool: str = ""
+    """That must be called; empty: none."""
+    arguments: dict[str, Any] | None = None
+
+    @property
+    def said(self) -> str:
+        """What the caller says last."""
+        return self.messages[-1].content
+
+    def judge(self, call: ToolCall | None) -> Verdict:
+        """Compare a call with the one that is wanted."""
+        if not self.tool:
+            return "right" if call is None else "false call"
+        if call is None:
+            return "missed"
+        if call.name != self.tool:
+            return "wrong tool"
+        return "right" if _fits(self.arguments or {}, call.arguments) else "wrong arguments"
+
+
+def load(name: str) -> list[Case]:
+    """All cases of a set: ``dev``, ``unseen`` or ``held_out``; ``dev.toml`` describes the format."""
+    groups = tomllib.loads((_CASES / f"{name}.toml").read_text(encoding="utf-8"))["group"]
+    return [case for group in groups for case in _group(group)]
+
+
+def load_questions() -> list[Case]:
+    """The open questions, without tools."""
+    questions = (_CASES / "questions.txt").read_text(encoding="utf-8").splitlines()
+    return [Case([], [ChatMessage(role="user", content=question)]) for question in questions]
+
+
+def _group(group: dict[str, Any]) -> list[Case]:
+    tools = [_tool(name, *described) for name, described in group["tools"].items()]
+    cases = group["cases"]
+    turns = [([], *call) for call in cases["calls"]] + cases["after"]
+    wanted = [Case(tools, _messages(before, said), tool, args) for before, said, tool, args in turns]
+    return wanted + [Case(tools, _messages([], said)) for said in cases["talk"]]
+
+
+def _tool(name: str, description: str, properties: dict[str, Any]) -> Tool:
+    schema = {
+        "type": "object",
+        "properties": {key.rstrip("?"): value for key, value in properties.items()},
+        "required": [key for key in properties if not key.endswith("?")],
+    }
+    return Tool(name=name, description=description, parameters=schema)
+
+
+def _messages(before: list[Any], said: str) -> list[ChatMessage]:
+    messages = []
+    for number, message in enumerate(before):
+        if message[0] == "call":
+            _, name, arguments, result = message
+            call = ToolCall(id=f"call-{number}", name=name, arguments=arguments)
+            messages.append(ChatMessage(role="assistant", tool_calls=[call]))
+            messages.append(ChatMessage(role="tool", content=result, tool_call_id=call.id))
+        else:
+            messages.append(ChatMessage(role=message[0], content=message[1]))
+    return [*messages, ChatMessage(role="user", content=said)]
+
+
+def _fits(wanted: dict[str, Any], given: dict[str, Any]) -> bool:
+    known = {name.rstrip("?") for name in wanted}
+    if not {name for name, value in given.items() if value is not None} <= known:
+        return False
+    return all(
+        _same(value, given.get(name.rstrip("?")))
+        or (name.endswith("?") and given.get(name.rstrip("?")) is None)
+        for name, value in wanted.items()
+    )
+
+
+def _same(wanted: Any, given: Any) -> bool:
+    if isinstance(wanted, str):
+        return isinstance(given, str | int) and bool(
+            re.fullmatch(wanted, str(given).strip(" .,!?"), re.IGNORECASE)
+        )
+    return (
+        type(given) in (int, float, bool)
+        and isinstance(wanted, bool) == isinstance(given, bool)
+        and given == wanted
+    )
 
 
 @dataclass(frozen=True)
@@ -61,20 +161,13 @@ class Answer:
         return " ".join(filter(None, (self.text, *(f"{call.name} {call.arguments}" for call in self.calls))))
 
 
-RECIPES = {
-    "trained": {},
-    "examples": {"PARLEY_QWEN3_TOOL_EXAMPLES": "true"},
-    "template": {"PARLEY_QWEN3_TOOL_PARSER": "hermes", "PARLEY_QWEN3_GUIDED_TOOLS": "false"},
-}
-
-
 def settings(weights: Path | None, recipe: str) -> tuple[Parameters, AgentConfig]:
     """Of the model and of the agent, in the profile."""
-    environment = dict(RECIPES[recipe])
+    environment = dict(_RECIPES[recipe])
     if weights:
         environment["PARLEY_QWEN3_WEIGHTS"] = str(weights.resolve())
-    model = read_parameters(REPOSITORY / "qwen3", PROFILE, environment)
-    agent = read_parameters(REPOSITORY / "voice_agent", PROFILE, {})
+    model = read_parameters(_REPOSITORY / "qwen3", _PROFILE, environment)
+    agent = read_parameters(_REPOSITORY / "voice_agent", _PROFILE, {})
     assert model is not None
     assert agent is not None
     return model, AgentConfig.from_parameters(agent)
@@ -117,10 +210,7 @@ async def ask_all(chat: ChatService, config: AgentConfig, cases: Sequence[Case])
 
 def report_tools(cases: Sequence[Case], answers: Sequence[Answer], *, everything: bool) -> bool:
     """Print what went wrong and how often; whether it is good enough."""
-    counts: dict[bool, collections.Counter[Verdict]] = {
-        True: collections.Counter(),
-        False: collections.Counter(),
-    }
+    counts = {needed: collections.Counter[Verdict]() for needed in (True, False)}
     for case, answer in zip(cases, answers, strict=True):
         verdict = answer.judged(case)
         counts[bool(case.tool)][verdict] += 1
@@ -133,7 +223,7 @@ def report_tools(cases: Sequence[Case], answers: Sequence[Answer], *, everything
     broken = wanted["malformed"] + talk["malformed"] + wanted["cut off"] + talk["cut off"]
     right, false = wanted["right"] / wanted.total(), talk["false call"] / talk.total()
     print(f"right calls {right:.0%}, false calls {false:.0%}, malformed or cut off {broken}")
-    return right >= WANTED and false <= MOST_FALSE and not broken
+    return right >= _WANTED and false <= _MOST_FALSE and not broken
 
 
 def report_questions(cases: Sequence[Case], answers: Sequence[Answer]) -> bool:
@@ -141,7 +231,7 @@ def report_questions(cases: Sequence[Case], answers: Sequence[Answer]) -> bool:
     fit = True
     for case, answer in zip(cases, answers, strict=True):
         words = len(answer.text.split())
-        good = 0 < words <= MOST_WORDS
+        good = 0 < words <= _MOST_WORDS
         fit = fit and good
         print(f"{case.said}\n    {answer.text}{'' if good else f'  <- {words} words'}")
     return fit
@@ -172,11 +262,13 @@ def main() -> int:
     parser.add_argument("--set", choices=("dev", "unseen", "held_out"), default="held_out")
     parser.add_argument("--weights", type=Path, help="another folder than the profile's")
     parser.add_argument(
-        "--recipe", choices=RECIPES, default="trained", help="how the model learns of tools and answers"
+        "--recipe", choices=_RECIPES, default="trained", help="how the model learns of tools and answers"
     )
     parser.add_argument("--all", action="store_true", help="print what is right too")
     parser.add_argument("--no-questions", dest="questions", action="store_false")
-    return 0 if asyncio.run(run(parser.parse_args())) else 1
+    arguments = parser.parse_args()
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    return 0 if asyncio.run(run(arguments)) else 1
 
 
 if __name__ == "__main__":

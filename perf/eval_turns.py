@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from eval_asr import ROOT, load_clips
+from harness.recordings import load_recordings
 from local_models import Transcriber
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
+from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session
 from parley.turns.cues import find_cue
 from parley.turns.endpointing import judge
@@ -49,13 +50,13 @@ class Pause:
 def find_pauses(folder: Path, transcriber: Transcriber) -> list[Pause]:
     """The pauses of all recordings of a folder."""
     pauses = []
-    for clip in load_clips(folder):
-        words = transcriber.words(clip.audio)
-        loud = _loud_end(clip.audio)
+    for clip in load_recordings(folder / "manifest.json"):
+        words = transcriber.words(clip.samples)
+        loud = _loud_end(clip.samples)
         for count, word in enumerate(words, 1):
             over = count == len(words)
-            end = loud if over else _quietest(clip.audio, min(word.end_ms, words[count].start_ms) * PER_MS)
-            speech = np.concatenate([BEFORE, clip.audio[:end], AFTER])
+            end = loud if over else _quietest(clip.samples, min(word.end_ms, words[count].start_ms) * PER_MS)
+            speech = np.concatenate([BEFORE, clip.samples[:end], AFTER])
             pauses.append(Pause(" ".join(word.text for word in words[:count]), speech, over))
     return pauses
 

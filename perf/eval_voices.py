@@ -15,9 +15,8 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,27 +42,31 @@ from parley.tts.normalization.normalizer import TextNormalizer
 from parley.tts.piper.voices import KNOWN_VOICES as PIPER_VOICES
 from parley_torch.tts.voices.enrollment.recordings import loudness_lufs
 
-SENTENCES = Path(__file__).parent / "voices_sentences.txt"
-MODELS = {"piper": (PiperModel, PIPER_VOICES), "kokoro": (KokoroModel, KOKORO_VOICES)}
-EAR = "moonshine-tiny-en"
-EAR_RATE = 16_000
-
-MOST_ERRORS = 0.04
+_SENTENCES = Path(__file__).parent / "voices_sentences.txt"
+_MODELS = {"piper": (PiperModel, PIPER_VOICES), "kokoro": (KokoroModel, KOKORO_VOICES)}
+_EAR = "moonshine-tiny-en"
+_EAR_RATE = 16_000
+_MOST_ERRORS = 0.04
 """Of the words."""
-LOUDNESS, LOUDNESS_RANGE = -19.0, 2.0
+_LOUDNESS, _LOUDNESS_RANGE = -19.0, 2.0
 """LUFS, of the mean over all sentences."""
 _FULL_SCALE = 32_767
+_SPOKEN_S = 60.0
+_HEAD = (
+    "voice                | errors   | LUFS                      | peak  | clicks | "
+    "first ms, p50 / p95 | real time |"
+)
 _NO_LETTERS = re.compile(r"[^a-z ]+")
 _WITHIN_WORDS = str.maketrans({"'": "", "\u2019": "", "-": " "})
 
 
 @dataclass
-class Sink:
-    """Keeps what one request is answered."""
+class Spoken:
+    """What one request was answered; the sink of its speech."""
 
     chunks: list[SpeechChunk] = field(default_factory=list)
     audio: list[NDArray[np.int16]] = field(default_factory=list)
-    first_s: float | None = None
+    first_s: float = 0.0
     error: ParleyError | None = None
     began: float = field(default_factory=time.perf_counter)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -71,8 +74,7 @@ class Sink:
 
     def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
         """Keep a piece."""
-        if self.first_s is None and len(audio):
-            self.first_s = time.perf_counter() - self.began
+        self.first_s = self.first_s or time.perf_counter() - self.began
         self.chunks.append(chunk)
         self.audio.append(audio)
         return True
@@ -96,16 +98,27 @@ class Report:
     seconds: float = 0.0
     """Of audio."""
     took_s: float = 0.0
-    first_s: list[float] = field(default_factory=list)
+    first_ms: list[float] = field(default_factory=list)
     lufs: list[float] = field(default_factory=list)
     peak: int = 0
     clicks: int = 0
 
+    def add(self, spoken: Spoken) -> tuple[NDArray[np.int16], int]:
+        """Measure a sentence; its audio and rate."""
+        rate, audio = spoken.chunks[0].sample_rate, np.concatenate(spoken.audio)
+        self.took_s += time.perf_counter() - spoken.began
+        self.seconds += len(audio) / rate
+        self.first_ms.append(1000 * spoken.first_s)
+        self.lufs.append(loudness_lufs(audio.astype(np.float32) / (_FULL_SCALE + 1), rate))
+        self.peak = max(self.peak, int(np.abs(audio.astype(np.int32)).max()))
+        self.clicks += len(clicks(audio, [chunk.offset for chunk in spoken.chunks[1:]], rate))
+        return audio, rate
+
     def problems(self) -> list[str]:
         """The limits that are not kept."""
         kept = {
-            "word errors": self.errors <= MOST_ERRORS * self.words,
-            "loudness": abs(statistics.mean(self.lufs) - LOUDNESS) <= LOUDNESS_RANGE,
+            "word errors": self.errors <= _MOST_ERRORS * self.words,
+            "loudness": abs(statistics.mean(self.lufs) - _LOUDNESS) <= _LOUDNESS_RANGE,
             "clipping": self.peak < _FULL_SCALE,
             "clicks": self.clicks == 0,
         }
@@ -113,11 +126,10 @@ class Report:
 
     def line(self) -> str:
         """For the table."""
-        first_ms = text_of(p50_p95([1000 * first for first in self.first_s]))
         return (
             f"{100 * self.errors / self.words:6.2f} % | {statistics.mean(self.lufs):6.1f} "
             f"({min(self.lufs):5.1f} to {max(self.lufs):5.1f}) | {self.peak / _FULL_SCALE:5.2f} | "
-            f"{self.clicks:6d} | {first_ms} | {self.took_s / self.seconds:9.3f} | "
+            f"{self.clicks:6d} | {text_of(p50_p95(self.first_ms))} | {self.took_s / self.seconds:9.3f} | "
             f"{', '.join(self.problems()) or 'good'}"
         )
 
@@ -127,13 +139,12 @@ class Ear:
 
     def __init__(self, folder: Path) -> None:
         self._reader = load_reader(folder, "moonshine", open_session)
-        grammars = load_grammars(("en",), cache_dir() / "normalization")
-        self._normalizer = TextNormalizer(grammars, tags=False)
+        self._normalizer = TextNormalizer(load_grammars(("en",), cache_dir() / "normalization"), tags=False)
 
     def hear(self, audio: NDArray[np.int16], rate: int) -> str:
         """The text of a sentence."""
-        resampler = Resampler(rate, EAR_RATE)
-        silence = np.zeros(EAR_RATE // 5, np.int16)
+        resampler = Resampler(rate, _EAR_RATE)
+        silence = np.zeros(_EAR_RATE // 5, np.int16)
         heard = np.concatenate([silence, resampler.push(audio), resampler.finish(), silence])
         return self._reader.read(heard, ReadOptions()).text
 
@@ -143,43 +154,27 @@ class Ear:
         return _NO_LETTERS.sub(" ", spoken).split()
 
 
-def evaluate(
-    speak: Callable[[str, int], Sink],
-    ear: Ear,
-    sentences: Sequence[str],
-    seeds: Sequence[int],
-    keep: Callable[[int, NDArray[np.int16], int], None],
-    *,
-    show: bool,
-) -> Report:
-    """Let a voice say everything.
+def evaluate(speak: Callable[[str, int], Spoken], ear: Ear, args: argparse.Namespace, name: str) -> Report:
+    """Let a voice say all sentences, once with each seed.
 
     Args:
         speak: says a text with a seed.
         ear: hears it.
-        sentences: what is said.
-        seeds: each sentence is said once with each of them.
-        keep: is given the audio of each sentence with the first seed, and its rate.
-        show: print what is misheard.
+        args: of the program.
+        name: of the voice, for files.
     """
     report = Report()
-    for seed in seeds:
-        for number, text in enumerate(sentences):
-            sink = speak(text, seed)
-            rate, audio = sink.chunks[0].sample_rate, np.concatenate(sink.audio)
-            report.took_s += time.perf_counter() - sink.began
-            report.seconds += len(audio) / rate
-            report.first_s.append(sink.first_s or 0.0)
-            report.lufs.append(loudness_lufs(audio.astype(np.float32) / (_FULL_SCALE + 1), rate))
-            report.peak = max(report.peak, int(np.abs(audio.astype(np.int32)).max()))
-            report.clicks += len(clicks(audio, [chunk.offset for chunk in sink.chunks[1:]], rate))
+    for seed in args.seeds:
+        for number, text in enumerate(_SENTENCES.read_text().splitlines()[: args.sentences]):
+            audio, rate = report.add(speak(text, seed))
             said, heard = ear.words(text), ear.hear(audio, rate)
             errors = word_errors(said, ear.words(heard))
             report.words, report.errors = report.words + len(said), report.errors + errors
-            if errors and show:
+            if errors and args.show:
                 print(f"    {text} => {heard}")
-            if seed == seeds[0]:
-                keep(number, audio, rate)
+            if args.listen and seed == args.seeds[0]:
+                args.listen.mkdir(parents=True, exist_ok=True)
+                soundfile.write(args.listen / f"{name}-{number:02d}.wav", audio, rate)
     return report
 
 
@@ -188,7 +183,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=_MODELS, default=list(_MODELS))
     parser.add_argument("--voices", nargs="+", help="only these")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--sentences", type=int, help="only so many")
@@ -196,41 +191,29 @@ def main() -> int:
     parser.add_argument("--listen", type=Path, help="folder for the audio")
     parser.add_argument("--show", action="store_true", help="print what is misheard")
     args = parser.parse_args()
-    sentences = SENTENCES.read_text().splitlines()[: args.sentences]
-    ear = Ear(args.models_dir / EAR)
-    print("voice                | errors   | LUFS                      | peak  | clicks | "
-          "first ms, p50 / p95 | real time |")  # fmt: skip
+    ear = Ear(args.models_dir / _EAR)
+    print(_HEAD)
     failed = False
     for name in args.models:
-        make, known = MODELS[name]
-        environment = {"PARLEY_MODELS_DIR": str(args.models_dir)}
-        model = make(None, Parameters(name, {}, environment=environment))
-        for voice in known:
-            if args.voices and voice.name not in args.voices:
-                continue
-            keep = partial(_write, args.listen, f"{name}-{voice.name}")
-            speak = partial(_speak, model, voice.name)
-            report = evaluate(speak, ear, sentences, args.seeds, keep, show=args.show)
-            print(f"{name + ' ' + voice.name:20} | {report.line()}", flush=True)
+        make, known = _MODELS[name]
+        model = make(None, Parameters(name, {}, environment={"PARLEY_MODELS_DIR": str(args.models_dir)}))
+        for voice in (one.name for one in known if not args.voices or one.name in args.voices):
+
+            def speak(text: str, seed: int) -> Spoken:
+                spoken = Spoken()
+                request = SpeakRequest(request_id="eval", text=text, voice=voice, seed=seed)  # noqa: B023
+                model.synthesizer.submit(request, spoken)  # noqa: B023 - called at once
+                if not spoken.ended.wait(_SPOKEN_S):
+                    raise TimeoutError(text)
+                if spoken.error is not None:
+                    raise spoken.error
+                return spoken
+
+            report = evaluate(speak, ear, args, f"{name}-{voice}")
+            print(f"{name + ' ' + voice:20} | {report.line()}", flush=True)
             failed |= bool(report.problems())
         model.close()
     return int(failed)
-
-
-def _speak(model: PiperModel | KokoroModel, voice: str, text: str, seed: int) -> Sink:
-    sink = Sink()
-    model.synthesizer.submit(SpeakRequest(request_id="eval", text=text, voice=voice, seed=seed), sink)
-    if not sink.ended.wait(60):
-        raise TimeoutError(text)
-    if sink.error is not None:
-        raise sink.error
-    return sink
-
-
-def _write(folder: Path | None, name: str, number: int, audio: NDArray[np.int16], rate: int) -> None:
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        soundfile.write(folder / f"{name}-{number:02d}.wav", audio, rate)
 
 
 if __name__ == "__main__":

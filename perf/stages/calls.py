@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 
+from harness.recordings import Recording
+
 from parley_client.audio.microphone import PacedMicrophone, SpokenClip
-from stages.material import Utterance
 from stages.protocols import Agent, AnswerEnded, CallLine, EndpointError
 from stages.requests import Arrival, first_audible_s
 from stages.turns import CHUNK_MS, Patience, Turn, first_to_end, is_set_within, stop
 
 
-async def call(endpoint: Agent, questions: Iterable[Utterance], patience: Patience) -> list[Turn]:
+async def call(endpoint: Agent, questions: Iterable[Recording], patience: Patience) -> list[Turn]:
     """Hold one call, and ask the questions in turn; one that breaks ends with a turn that failed."""
     caller = _Caller(patience)
     try:
@@ -45,7 +46,7 @@ class _Caller:
         """Of the latest chunk of the call so far."""
         return None if self._microphone is None else 1000 * self._microphone.worst_late_s
 
-    async def hold(self, line: CallLine, questions: Iterable[Utterance]) -> None:
+    async def hold(self, line: CallLine, questions: Iterable[Recording]) -> None:
         """Raises EndpointError: the call broke."""
         self._microphone = microphone = PacedMicrophone(line.send, chunk_ms=CHUNK_MS)
         sending = asyncio.create_task(microphone.run())
@@ -58,13 +59,13 @@ class _Caller:
         finally:
             await stop(asking, sending, listening)
 
-    async def _ask_all(self, microphone: PacedMicrophone, questions: Iterable[Utterance]) -> None:
+    async def _ask_all(self, microphone: PacedMicrophone, questions: Iterable[Recording]) -> None:
         for question in questions:
             await asyncio.sleep(self._patience.pause_s)
             microphone.worst_late_s = 0.0
             self.turns.append(await self._ask(microphone, question))
 
-    async def _ask(self, microphone: PacedMicrophone, question: Utterance) -> Turn:
+    async def _ask(self, microphone: PacedMicrophone, question: Recording) -> Turn:
         self._came.clear()
         self._ended.clear()
         self._sounds.clear()

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.machine import describe_machine, describe_run
+from harness.recordings import RecordingError
 from harness.report import write_json
 from rich.console import Console
 from rich.markup import escape
@@ -175,7 +176,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
                 _report(args, console, {**describe_machine(), **run, "spoken": material.about}, results)
     except OutputClosedError:
         raise
-    except (ParleyError, EndpointError, UnexpectedAnswerError, OSError) as error:
+    except (ParleyError, EndpointError, RecordingError, UnexpectedAnswerError, OSError) as error:
         console.print(f"bench-stages: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:

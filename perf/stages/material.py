@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.recordings import SYNTHETIC, Recording, load_recordings
 from harness.stats import spoken_words
 
 from parley.launcher.options import ROOT, TINY_PROFILE
-from parley_client.audio.files import read_speech
 from parley_client.cli.script import ScriptTurn, load_script
-from stages.protocols import RATE, EndpointError, Pcm, Prompt
+from stages.protocols import RATE, Prompt
 
 UTTERANCES = Path(__file__).parent / "utterances.json"
 """Two people who read literature; ``part`` is from the first sound to the last (milliseconds)."""
-_SYNTHETIC = ROOT / "tests" / "data" / "asr_eval" / "manifest.json"
-_RECORDINGS = ROOT / "models" / "test-recordings"
 _SENTENCES = ROOT / "perf" / "voices_sentences.txt"
 _SYSTEM = "You are a friendly voice assistant. Keep answers short."
 _ASKED = (
@@ -34,24 +31,16 @@ _ASKED_TINY = ("hello", "what can you do", "how do i make pancakes", "thank you"
 
 
 @dataclass(frozen=True)
-class Utterance:
-    """A recording of 16 kHz, and what is said in it."""
-
-    text: str
-    samples: Pcm
-
-
-@dataclass(frozen=True)
 class Material:
     """All that is said in a benchmark; every list has at least one entry."""
 
-    utterances: Sequence[Utterance]
+    utterances: Sequence[Recording]
     """For recognisers."""
     prompts: Sequence[Prompt]
     """For language models."""
     texts: Sequence[str]
     """For voices."""
-    questions: Sequence[Utterance]
+    questions: Sequence[Recording]
     """For whole calls."""
     about: str
     """Where it comes from."""
@@ -65,58 +54,29 @@ def load_material(profile: str, manifest: Path | None = None) -> Material:
     Args:
         profile: of the server.
         manifest: other recordings for the recognisers: JSON, a list of ``file``, ``text`` and optionally
-            ``part``, first and last millisecond. Files lie beside it, or in ``models/test-recordings``.
+            ``part`` (:func:`harness.recordings.load_recordings`).
 
     Raises:
-        EndpointError: a recording is missing or the manifest cannot be read.
+        RecordingError: a recording is missing or the manifest cannot be read.
         AudioFileError: a recording cannot be read.
         ScriptError: as above.
     """
     is_tiny = profile == TINY_PROFILE
-    chosen = manifest or (_SYNTHETIC if is_tiny else UTTERANCES)
+    chosen = manifest or (SYNTHETIC if is_tiny else UTTERANCES)
     script = ROOT / "examples" / ("conversation.toml" if is_tiny else "open_conversation.toml")
-    utterances = load_utterances(chosen)
+    utterances = load_recordings(chosen)
     seconds = sum(len(one.samples) for one in utterances) / RATE
     words = sum(len(spoken_words(one.text)) for one in utterances)
-    kind = "synthetic voices" if chosen == _SYNTHETIC else "recordings"
+    kind = "synthetic voices" if chosen == SYNTHETIC else "recordings"
     return Material(
         utterances=utterances,
         prompts=[Prompt(_SYSTEM, asked) for asked in (_ASKED_TINY if is_tiny else _ASKED)],
         texts=_SENTENCES.read_text().splitlines(),
         questions=[
-            Utterance(turn.text, turn.samples) for turn in load_script(script).turns if _is_plain(turn)
+            Recording("", turn.text, turn.samples) for turn in load_script(script).turns if _is_plain(turn)
         ],
         about=f"{len(utterances)} utterances ({kind}, {seconds:.0f} s, {words} words) of {chosen.name}",
     )
-
-
-def load_utterances(manifest: Path) -> list[Utterance]:
-    """The recordings of a manifest that have words.
-
-    Raises:
-        EndpointError: the manifest cannot be read, or one of its files is missing.
-        AudioFileError: a recording cannot be read.
-    """
-    try:
-        entries = json.loads(manifest.read_text())
-        found = [_load(entry, manifest.parent) for entry in entries if entry["text"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EndpointError(f"{manifest}: {error!r}") from error
-    if not found:
-        raise EndpointError(f"{manifest}: has no recording")
-    return found
-
-
-def _load(entry: dict[str, str], folder: Path) -> Utterance:
-    places = [place / entry["file"] for place in (folder, _RECORDINGS)]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        raise EndpointError(f"{entry['file']} is not there: `make fetch MODEL={_RECORDINGS.name}` brings it")
-    samples = read_speech(path)
-    if "part" in entry:
-        begin, end = (int(ms) * RATE // 1000 for ms in entry["part"])
-        samples = samples[begin:end]
-    return Utterance(entry["text"], samples)
 
 
 def _is_plain(turn: ScriptTurn) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
+from harness.recordings import Recording
 from harness.stats import spoken_words, word_errors
 
 from parley_client.audio.microphone import PacedMicrophone, SpokenClip
-from stages.material import Utterance
 from stages.protocols import RATE, EndpointError, Recognizer, SpeechStream
 from stages.turns import CHUNK_MS, Patience, Turn, first_to_end, is_set_within, stop
 
@@ -16,7 +16,7 @@ _LEAD_S = 0.3
 """Of silence before an utterance, as on a telephone."""
 
 
-async def recognize(endpoint: Recognizer, utterance: Utterance, patience: Patience) -> Turn:
+async def recognize(endpoint: Recognizer, utterance: Recording, patience: Patience) -> Turn:
     """Speak an utterance in real time, and read its texts.
 
     Silence goes before and after it, as from a microphone that stays open, so the time to the final text
@@ -39,7 +39,7 @@ async def recognize(endpoint: Recognizer, utterance: Utterance, patience: Patien
 class _Hearing:
     """Speaks one utterance, and collects what is understood of it."""
 
-    def __init__(self, utterance: Utterance, patience: Patience, *, streams: bool) -> None:
+    def __init__(self, utterance: Recording, patience: Patience, *, streams: bool) -> None:
         self._utterance = utterance
         self._patience = patience
         self._streams = streams

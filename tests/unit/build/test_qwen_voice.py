@@ -61,7 +61,7 @@ def test_there_are_many_tools_and_no_name_is_used_twice(tools):
 
 
 def test_none_of_the_tools_is_in_a_set_that_measures_what_was_not_trained(tools, talk):
-    from open_llm.cases import load
+    from eval_open_llm import load
 
     names = {name for kind in tools for name in kind.names}
     for measured in ("unseen", "held_out"):

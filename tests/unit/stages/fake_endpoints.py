@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import numpy as np
-from stages.material import Utterance
+from harness.recordings import Recording
 from stages.protocols import AnswerEnded, EndpointError, Sound, Text
 from stages.turns import Patience
 
@@ -18,7 +18,7 @@ def loud(ms, rate=16_000):
 
 
 def utterance(text="one two", ms=64):
-    return Utterance(text, loud(ms))
+    return Recording("", text, loud(ms))
 
 
 class Script:

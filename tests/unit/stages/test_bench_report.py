@@ -11,11 +11,12 @@ import pytest
 import soundfile
 from fake_endpoints import ANSWER, DONE, FINAL, PARTIAL, QUICK, REFUSED, Streams, ended, over, utterance
 from fake_services import Service, serving
+from harness.recordings import RecordingError, load_recordings
 from stages import cli
 from stages.figures import LevelResult
 from stages.html import write_html
-from stages.material import Material, load_material, load_utterances
-from stages.protocols import RATE, EndpointError, Level, Stage
+from stages.material import Material, load_material
+from stages.protocols import RATE, Level, Stage
 from stages.runner import Runner
 from stages.tables import load_table, notes, stage_tables, to_markdown
 from stages.turns import Turn
@@ -120,7 +121,7 @@ def test_parts_of_recordings_are_cut_out(tmp_path):
     manifest.write_text(
         '[{"file": "a.wav", "text": "one", "part": [250, 750]}, {"file": "a.wav", "text": ""}]'
     )
-    (one,) = load_utterances(manifest)
+    (one,) = load_recordings(manifest)
     assert (one.text, len(one.samples)) == ("one", RATE // 2)
 
 
@@ -135,8 +136,8 @@ def test_parts_of_recordings_are_cut_out(tmp_path):
 def test_recordings_that_cannot_be_read_are_said(tmp_path, written, complaint):
     manifest = tmp_path / "m.json"
     manifest.write_text(written)
-    with pytest.raises(EndpointError, match=complaint):
-        load_utterances(manifest)
+    with pytest.raises(RecordingError, match=complaint):
+        load_recordings(manifest)
 
 
 def test_the_tiny_profile_has_material_without_downloads():
