@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +31,11 @@ from rich.table import Table
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_socket
 
-from parley import protocol
 from parley_client import connect
 from parley_client.call import Call
 from parley_client.events import AgentAudio
 
 _SETTLE_S = 1.0
-_PAUSE_S = 0.05
 
 _GOALS_MS = {0.5: 3.0, 0.99: 10.0}
 _START_S = 30.0
@@ -68,41 +66,41 @@ class Way:
         self.back.append((now - returned) / 1e6)
 
 
-async def _send_in_time(
-    send: Callable[[bytes], Any], args: argparse.Namespace, seconds: float, way: Way, phase: float
+async def _talk(
+    send: Callable[[bytes], Any],
+    heard: AsyncIterator[bytes],
+    args: argparse.Namespace,
+    way: Way,
+    phase: float,
 ) -> None:
-    """A frame every ``frame_ms``; callers do not speak in step."""
+    """Send a frame every ``frame_ms``, and note what comes back; callers do not speak in step."""
+
+    async def hear() -> None:
+        async for stamps in heard:
+            way.note(stamps)
+
+    hearing = asyncio.create_task(hear())
     size = args.frame_ms * 32
     began = time.monotonic() + phase * args.frame_ms / 1000
-    for number in range(int(seconds * 1000 / args.frame_ms)):
+    for number in range(int(args.seconds * 1000 / args.frame_ms)):
         due = began + number * args.frame_ms / 1000
         await asyncio.sleep(max(0.0, due - time.monotonic()))
         way.late.append(1000 * (time.monotonic() - due))
         await send(time.monotonic_ns().to_bytes(STAMP_BYTES, "little") + bytes(size - STAMP_BYTES))
-
-
-async def _direct_caller(call: Call, args: argparse.Namespace, way: Way, phase: float) -> None:
-    async def hear() -> None:
-        async for event in call:
-            if isinstance(event, AgentAudio):
-                way.note(event.samples[: 3 * STAMP_BYTES // 2].tobytes())
-
-    hearing = asyncio.create_task(hear())
-    await _send_in_time(call.send_audio, args, args.seconds, way, phase)
     await asyncio.sleep(_SETTLE_S)
     hearing.cancel()
 
 
-async def _socket_caller(socket: ClientConnection, args: argparse.Namespace, way: Way, phase: float) -> None:
-    async def hear() -> None:
-        async for message in socket:
-            if isinstance(message, bytes):
-                way.note(message[: 3 * STAMP_BYTES])
+async def _stamps_of_call(call: Call) -> AsyncIterator[bytes]:
+    async for event in call:
+        if isinstance(event, AgentAudio):
+            yield event.samples[: 3 * STAMP_BYTES // 2].tobytes()
 
-    hearing = asyncio.create_task(hear())
-    await _send_in_time(socket.send, args, args.seconds, way, phase)
-    await asyncio.sleep(_SETTLE_S)
-    hearing.cancel()
+
+async def _stamps_of_socket(socket: ClientConnection) -> AsyncIterator[bytes]:
+    async for message in socket:
+        if isinstance(message, bytes):
+            yield message
 
 
 async def open_sockets(stack: AsyncExitStack, url: str, count: int) -> list[ClientConnection]:
@@ -122,7 +120,10 @@ async def call_directly(server: str, args: argparse.Namespace, way: Way) -> None
     async with AsyncExitStack() as stack:
         calls = [await stack.enter_async_context(connect(server)) for _ in range(args.sessions)]
         await asyncio.gather(
-            *(_direct_caller(call, args, way, place / len(calls)) for place, call in enumerate(calls))
+            *(
+                _talk(call.send_audio, _stamps_of_call(call), args, way, place / len(calls))
+                for place, call in enumerate(calls)
+            )
         )
 
 
@@ -132,42 +133,11 @@ async def call_through(url: str, args: argparse.Namespace, way: Way, idle: int =
         await open_sockets(stack, url, idle)
         sockets = await open_sockets(stack, url, args.sessions)
         await asyncio.gather(
-            *(_socket_caller(socket, args, way, place / len(sockets)) for place, socket in enumerate(sockets))
+            *(
+                _talk(socket.send, _stamps_of_socket(socket), args, way, place / len(sockets))
+                for place, socket in enumerate(sockets)
+            )
         )
-
-
-async def ask_directly(server: str, args: argparse.Namespace, times: list[float]) -> None:
-    """Questions that the agent answers at once, by gRPC (milliseconds)."""
-    async with AsyncExitStack() as stack:
-        calls = [await stack.enter_async_context(connect(server)) for _ in range(args.sessions)]
-
-        async def ask(call: Call) -> None:
-            for _ in range(args.questions):
-                began = time.monotonic()
-                call.update(protocol.Update())
-                while not isinstance(await anext(call), protocol.Updated):
-                    pass
-                times.append(1000 * (time.monotonic() - began))
-                await asyncio.sleep(_PAUSE_S)
-
-        await asyncio.gather(*(ask(call) for call in calls))
-
-
-async def ask_through(url: str, args: argparse.Namespace, times: list[float]) -> None:
-    """The same through the gateway."""
-    async with AsyncExitStack() as stack:
-        sockets = await open_sockets(stack, url, args.sessions)
-
-        async def ask(socket: ClientConnection) -> None:
-            for _ in range(args.questions):
-                began = time.monotonic()
-                await socket.send('{"type": "update"}')
-                while b'"updated"' not in await socket.recv(decode=False):
-                    pass
-                times.append(1000 * (time.monotonic() - began))
-                await asyncio.sleep(_PAUSE_S)
-
-        await asyncio.gather(*(ask(socket) for socket in sockets))
 
 
 @contextmanager
@@ -190,24 +160,6 @@ def _program(*command: str, **environment: str) -> Iterator[tuple[psutil.Process
     finally:
         process.terminate()
         process.wait(_START_S)
-
-
-async def _measure_agent(args: argparse.Namespace, url: str, console: Console) -> None:
-    """What the gateway adds to a question that the agent answers at once, and its answer."""
-    direct: list[float] = []
-    through: list[float] = []
-    for _ in range(args.rounds):
-        await ask_directly(args.server, args, direct)
-        await ask_through(url, args, through)
-    for share in (0.5, 0.99):
-        ways = [
-            f"{percentile(times, share):.2f} ms {name}"
-            for times, name in ((direct, "by gRPC"), (through, "here"))
-        ]
-        console.print(
-            f"{args.sessions} sessions of voice_agent, an update and its answer at p{share * 100:.0f}: "
-            f"{' and '.join(ways)}, so {_added(through, direct, share):.2f} ms for both ways"
-        )
 
 
 def _row(table: Table, name: str, values: list[float]) -> None:
@@ -282,12 +234,6 @@ def _report(args: argparse.Namespace, found: dict[str, Any], console: Console) -
     return met
 
 
-def _start_gateway(stack: ExitStack, server: str) -> tuple[psutil.Process, str]:
-    command = ("-m", "parley_client", "gateway", "--listen", "0", "--server", server)
-    process, line = stack.enter_context(_program(*command, **_LIMITS))
-    return process, line.split("http=")[1].split()[0]
-
-
 def main() -> int:
     """Measure and print.
 
@@ -302,19 +248,17 @@ def main() -> int:
         "--seconds", type=float, default=8.0, help="of speech per turn (default: %(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=2, help="turns of each way (default: %(default)s)")
-    parser.add_argument("--server", metavar="HOST:PORT", help="ask the agent of this server too")
-    parser.add_argument("--questions", type=int, default=50, help="to it (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all times to FILE")
     args = parser.parse_args()
     console = Console()
     with ExitStack() as stack:
         _, port = stack.enter_context(_program(str(Path(__file__).with_name("gateway_echo.py"))))
         server = f"127.0.0.1:{port}"
-        gateway, url = _start_gateway(stack, server)
+        command = ("-m", "parley_client", "gateway", "--listen", "0", "--server", server)
+        gateway, line = stack.enter_context(_program(*command, **_LIMITS))
+        url = line.split("http=")[1].split()[0]
         found = asyncio.run(_measure(args, server, url, gateway))
         met = _report(args, found, console)
-        if args.server:
-            asyncio.run(_measure_agent(args, _start_gateway(stack, args.server)[1], console))
     if args.json:
         ways = {name: vars(found[name]) for name in ("direct", "through", "crowded")}
         write_json(args.json, {**found, **ways})

@@ -1,22 +1,57 @@
-"""How measurements are written: tables in a terminal, and JSON."""
+"""How measurements are written: tables in a terminal, Markdown, JSON, and one HTML file."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
 
 
-def make_table(title: str, *head: str, left: int = 1, **style: Any) -> Table:
-    """A table without rows; its first ``left`` columns have names, the others figures."""
-    table = Table(title=title, title_justify="left", **style)
+@dataclass(frozen=True)
+class Table:
+    """Cells as texts."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    names: Sequence[int] = (0,)
+    """Columns that hold names; the others hold figures."""
+
+    def print(self, console: Console) -> None:
+        """Draw it in the terminal."""
+        drawn = RichTable(title=self.title, title_justify="left")
+        for number, name in enumerate(self.head):
+            drawn.add_column(name, justify="left" if number in self.names else "right")
+        for row in self.rows:
+            drawn.add_row(*map(escape, row))
+        console.print(drawn)
+
+
+def make_table(title: str, *head: str, left: int = 1, **style: Any) -> RichTable:
+    """A table without rows, for cells with markup; its first ``left`` columns have names, others figures."""
+    table = RichTable(title=title, title_justify="left", **style)
     for number, name in enumerate(head):
         table.add_column(name, justify="left" if number < left else "right")
     return table
+
+
+def to_markdown(tables: Sequence[Table]) -> str:
+    """The tables for a page of documentation."""
+    parts = []
+    for table in tables:
+        lines = [table.head, ["---"] * len(table.head), *table.rows]
+        rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+        parts.append("\n".join([f"{table.title}:", "", *rows, ""]))
+    return "\n".join(parts)
 
 
 def finite(value: Any) -> Any:
@@ -34,3 +69,41 @@ def write_json(path: Path, figures: Any) -> None:
     """Write every figure to a file, whose folder is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(finite(figures), indent=1, allow_nan=False))
+
+
+def write_html(
+    path: Path,
+    title: str,
+    *,
+    about: Mapping[str, str],
+    tables: Sequence[Table],
+    notes: Sequence[str],
+    plots: Sequence[tuple[str, str]] = (),
+    legend: str = "",
+) -> None:
+    """Write a report as one file that needs nothing else: no network, no script, no font.
+
+    Args:
+        path: of the file, whose folder is made if it is not there.
+        title: of the page.
+        about: machine, versions, command and time, by name.
+        tables: in their order.
+        notes: what was not measured, and how to read the figures.
+        plots: title and SVG of each.
+        legend: of the plots.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    folder = Path(__file__).parent
+    environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
+    page = environment.get_template("report.html.jinja").render(
+        title=title,
+        about=about,
+        tables=tables,
+        notes=notes,
+        plots=[(name, Markup(svg)) for name, svg in plots],  # noqa: S704 - drawn by this program
+        legend=legend,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page)

@@ -13,10 +13,8 @@ from pathlib import Path
 
 from harness.machine import describe_machine, describe_run
 from harness.recordings import RecordingError
-from harness.report import write_json
+from harness.report import to_markdown, write_html, write_json
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
 from soak_callers import UnexpectedAnswerError
 from soak_gateway import gateway
 
@@ -31,11 +29,11 @@ from parley_client.errors import OutputClosedError
 from parley_stages.transcription import TRANSCRIBERS
 from stages.drivers.table import DRIVERS, EndpointSpec, parse_endpoint
 from stages.figures import LevelResult
-from stages.html import write_html
 from stages.material import Material, load_material
+from stages.plots import LEGEND, draw_all
 from stages.protocols import EndpointError, Level, Stage
 from stages.runner import Runner
-from stages.tables import Table, load_table, notes, stage_tables, to_markdown
+from stages.tables import load_table, notes, stage_tables
 from stages.turns import Patience, Turn
 
 _STAGES = {stage.value.replace(" ", "-"): stage for stage in Stage}
@@ -259,7 +257,7 @@ def _report(
     tables = [*stage_tables(results), load_table(results)]
     remarks = notes(results)
     for table in tables:
-        console.print(_rich(table))
+        table.print(console)
     for line in [*(f"{name}: {value}" for name, value in machine.items()), *remarks]:
         console.print(line, style="dim", markup=False, highlight=False)
     if args.json:
@@ -271,17 +269,10 @@ def _report(
         args.markdown.write_text(to_markdown(tables))
         console.print(f"The tables: {args.markdown}", highlight=False)
     if args.html:
-        write_html(args.html, machine=machine, tables=tables, notes=remarks, results=results)
+        plots = draw_all(results)
+        title = "Stages and calls, measured"
+        write_html(args.html, title, about=machine, tables=tables, notes=remarks, plots=plots, legend=LEGEND)
         console.print(f"The report: {args.html}", highlight=False)
-
-
-def _rich(table: Table) -> RichTable:
-    drawn = RichTable(title=table.title, title_justify="left")
-    for number, cell in enumerate(table.head):
-        drawn.add_column(cell, justify="left" if number in (0, 2) else "right")
-    for row in table.rows:
-        drawn.add_row(*map(escape, row))
-    return drawn
 
 
 def _endpoint(written: str) -> EndpointSpec:

@@ -58,8 +58,7 @@ def load_material(profile: str, manifest: Path | None = None) -> Material:
 
     Raises:
         RecordingError: a recording is missing or the manifest cannot be read.
-        AudioFileError: a recording cannot be read.
-        ScriptError: as above.
+        ScriptError: the questions cannot be read.
     """
     is_tiny = profile == TINY_PROFILE
     chosen = manifest or (SYNTHETIC if is_tiny else UTTERANCES)

@@ -1,10 +1,10 @@
-"""The tables of a benchmark, for the terminal and for the HTML report alike."""
+"""The tables of a benchmark, for the terminal and for the report alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from harness.report import Table
 from harness.stats import SHARES, Estimate, estimate, fewest
 
 from stages.figures import FIGURES, LevelResult
@@ -13,20 +13,14 @@ from stages.protocols import Stage
 _LATE_MS = 50
 
 
-@dataclass(frozen=True)
-class Table:
-    """Cells as texts; the first two columns name the row."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+_NAMES = (0, 1, 2)
 
 
 def stage_tables(results: Sequence[LevelResult]) -> list[Table]:
     """One table for each stage that was measured."""
     head = ["endpoint", "at once", "figure", "n", *(f"p{round(100 * share)}" for share in SHARES)]
     return [
-        Table(stage.value, head, [row for one in results if one.stage == stage for row in _rows(one)])
+        Table(stage.value, head, [row for one in results if one.stage == stage for row in _rows(one)], _NAMES)
         for stage in Stage
         if any(one.stage == stage for one in results)
     ]
@@ -53,17 +47,8 @@ def load_table(results: Sequence[LevelResult]) -> Table:
             ]
             for one in results
         ],
+        _NAMES,
     )
-
-
-def to_markdown(tables: Sequence[Table]) -> str:
-    """The tables for a page of documentation."""
-    parts = []
-    for table in tables:
-        lines = [table.head, ["---"] * len(table.head), *table.rows]
-        rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-        parts.append("\n".join([f"{table.title}:", "", *rows, ""]))
-    return "\n".join(parts)
 
 
 def notes(results: Sequence[LevelResult]) -> list[str]:

@@ -12,13 +12,14 @@ import soundfile
 from fake_endpoints import ANSWER, DONE, FINAL, PARTIAL, QUICK, REFUSED, Streams, ended, over, utterance
 from fake_services import Service, serving
 from harness.recordings import RecordingError, load_recordings
+from harness.report import to_markdown, write_html
 from stages import cli
 from stages.figures import LevelResult
-from stages.html import write_html
 from stages.material import Material, load_material
+from stages.plots import draw_all
 from stages.protocols import RATE, Level, Stage
 from stages.runner import Runner
-from stages.tables import load_table, notes, stage_tables, to_markdown
+from stages.tables import load_table, notes, stage_tables
 from stages.turns import Turn
 
 MATERIAL = Material(utterances=[utterance()], prompts=(), texts=("hello",), questions=[utterance()], about="")
@@ -87,7 +88,8 @@ def test_the_report_is_one_file_that_needs_no_network(tmp_path):
     results = [level("<b>mine</b>", 1), level("<b>mine</b>", 4), level("other", 4)]
     path = tmp_path / "new" / "report.html"
     tables = [*stage_tables(results), load_table(results)]
-    write_html(path, machine={"command": "a <b>"}, tables=tables, notes=notes(results), results=results)
+    plots = draw_all(results)
+    write_html(path, "A", about={"command": "a <b>"}, tables=tables, notes=notes(results), plots=plots)
     page, links = path.read_text(), _Links()
     links.feed(page)
     assert "svg" in links.tags
