@@ -18,7 +18,6 @@ _PROGRAMS = {
     "cluster": "cluster.cli",
     "eval-open-llm": "eval_open_llm",
     "eval-recordings": "eval_recordings",
-    "eval-turns": "eval_turns",
     "eval-voices": "eval_voices",
     "fleet": "fleet.cli",
     "gpu-check": "gpu_check.cli",

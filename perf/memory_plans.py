@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,9 +20,6 @@ import torch
 from google.protobuf import text_format
 from gpu_check.sizes import QWEN3_4B, T3_WIDTH, qwen3_sizes, t3_shapes, t3_sizes
 from gpu_check.speech import random_networks
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from tritonclient.grpc import model_config_pb2
 
 from parley.runtime.batching import parse_sizes
@@ -45,7 +41,6 @@ from parley_torch.asr.streaming import LEFT
 from parley_torch.models.s3gen import s3gen_sizes
 from parley_torch.runtime.precision import AUTO_PRECISION, PRECISIONS
 from parley_torch.tts.s3gen.checkpoint import Networks
-from parley_torch.tts.s3gen.networks import MEL_BANDS
 from parley_torch.tts.s3gen.state import Past
 from parley_torch.tts.s3gen.vocoder import HOP
 from parley_torch.tts.s3gen.window_graphs import VocoderSizes
@@ -70,6 +65,10 @@ _WORKSPACES = {
 
 Of S3Gen, without the graphs of its vocoder, which were not yet when it was measured.
 """
+_QWEN3_AWQ = 2.666e9
+"""Qwen3-4B: four bits for each weight of a layer, a scale and a zero for 128 of them; two bytes elsewhere."""
+_VOCODER_FRAME = 256_650
+"""Tensors that a run of the vocoder holds at once, for each row and frame; the pitch predictor has less."""
 _VOCODER_GRAPH = 8 * _MB
 """What CUDA keeps of a graph of the vocoder's 600 operations; an allowance."""
 _PITCH_GRAPH = 1 * _MB
@@ -78,7 +77,6 @@ _HALF = 2
 _SINGLE = 4
 _DOUBLE = 8
 _FRAME_MS = 10
-_AWQ_GROUP = 128
 _SESSION_TOKENS = 2_048
 """Of the language model's cache, for one session."""
 _SPEECH_TOKENS = 200
@@ -98,49 +96,6 @@ class Need:
     def total(self) -> float:
         """All of them."""
         return self.contexts + self.weights + self.caches + self.workspace
-
-
-class HeldTensors(TorchDispatchMode):
-    """Counts, while it is entered, what operations allocate and what is freed of it, also on ``meta``.
-
-    What a library takes for itself within an operation is not seen.
-
-    Args:
-        known: tensors that do not count, nor what shares their memory.
-    """
-
-    def __init__(self, known: Iterable[Tensor] = ()) -> None:
-        super().__init__()
-        self.peak = 0
-        """Bytes."""
-        self._held = 0
-        self._seen = {tensor.untyped_storage()._cdata for tensor in known}  # noqa: SLF001 - its only identity
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Run an operation, and count its results."""
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self._count(tensor.untyped_storage())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        identity, size = storage._cdata, storage.nbytes()  # noqa: SLF001
-        if identity not in self._seen:
-            self._seen.add(identity)
-            self._held += size
-            self.peak = max(self.peak, self._held)
-            weakref.finalize(storage, self._free, identity, size)
-
-    def _free(self, identity: int, size: int) -> None:
-        self._seen.discard(identity)
-        self._held -= size
 
 
 def read_settings(model: str, plan: GpuPlan) -> Parameters:
@@ -164,7 +119,7 @@ def needs(plan: GpuPlan, *, has_bfloat16: bool = True) -> dict[str, Need]:
         "nemotron_streaming": _recognizer(_nemotron(plan), "nemotron_streaming"),
         "parakeet_encoder": _recognizer(_parakeet_encoder(plan), "parakeet_encoder"),
         "parakeet_decoder": _recognizer(_parakeet_decoder(plan), "parakeet_decoder"),
-        "qwen3": Need(_CONTEXT, _qwen3_awq(), _cache("qwen3", plan), 0),
+        "qwen3": Need(_CONTEXT, _QWEN3_AWQ, _cache("qwen3", plan), 0),
         "t3": Need(_t3_contexts(plan), _HALF * _t3(), _cache("t3", plan), 0),
         "s3gen": _s3gen(plan, has_bfloat16=has_bfloat16),
     }
@@ -210,16 +165,6 @@ def _on_meta(build: Callable[[], Any]) -> Any:
         return build()
 
 
-def _count(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
-def _build_qwen3() -> nn.Module:
-    from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: PLC0415 - slow
-
-    return Qwen3ForCausalLM(Qwen3Config(**QWEN3_4B))
-
-
 def _recognizer(memory: RecognizerMemory, model: str) -> Need:
     return Need(_CONTEXT, memory.weights, memory.pool, memory.workspace + _WORKSPACES[model])
 
@@ -262,13 +207,6 @@ def _parakeet_decoder(plan: GpuPlan) -> RecognizerMemory:
     return decoder_memory(PARAKEET_DECODER, RunSizes((frames,), rows, rows[-1] * frames))
 
 
-def _qwen3_awq() -> float:
-    """Bytes with four bits for each weight of a layer, a scale and a zero for each group."""
-    network = _on_meta(_build_qwen3)
-    packed = sum(_count(layer) for layer in network.model.layers.modules() if isinstance(layer, nn.Linear))
-    return packed / 2 + packed / _AWQ_GROUP * (_HALF + 0.5) + (_count(network) - packed) * _HALF
-
-
 def _t3() -> int:
     return sum(math.prod(shape) for _, shape in t3_shapes(T3_WIDTH))
 
@@ -296,19 +234,11 @@ def _s3gen(plan: GpuPlan, *, has_bfloat16: bool = True) -> Need:
 def vocoder_graphs(sizes: VocoderSizes) -> float:
     """Bytes of the graphs of vocoder and pitch predictor: they share what the largest batch holds."""
     batches, of_pitch = sizes.waveform.batches(), sizes.pitch.batches()
-    results = sum(rows * frames for rows, frames in batches) * HOP * _SINGLE
-    results += sum(rows * frames for rows, frames in of_pitch) * _DOUBLE
+    largest, frames = batches[0]
+    results = sum(rows * length for rows, length in batches) * HOP * _SINGLE
+    results += sum(rows * length for rows, length in of_pitch) * _DOUBLE
     graphs = len(batches) * _VOCODER_GRAPH + len(of_pitch) * _PITCH_GRAPH
-    return _vocoder_peak(*batches[0]) + results + graphs
-
-
-@cache
-def _vocoder_peak(rows: int, frames: int) -> int:
-    """The most that the tensors of a run take at once, its inputs included; the pitch predictor has less."""
-    vocoder = _on_meta(_build_s3gen).vocoder
-    with torch.device("meta"), torch.inference_mode(), HeldTensors(vocoder.parameters()) as held:
-        vocoder(torch.zeros(rows, MEL_BANDS, frames), torch.zeros(rows, HOP * frames))
-    return held.peak
+    return _VOCODER_FRAME * largest * frames + results + graphs
 
 
 def _build_s3gen_in_float32() -> Networks:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import memory_plans as sums
 import pytest
-import torch
 
 from parley.errors import ModelLoadingError
 from parley.runtime import gpu_memory
@@ -217,11 +216,9 @@ def test_every_session_may_speak_at_once():
 
 
 def test_parameters_are_those_of_the_published_models():
-    """By the cards of the models: 4.0 billion for Qwen3-4B, 0.6 for Parakeet and Nemotron."""
-    assert sums._count(sums._on_meta(sums._build_qwen3)) == pytest.approx(4.02e9, rel=0.01)
+    """By the cards of the models: 0.6 billion for Parakeet and Nemotron."""
     for encoder, decoder in ((NEMOTRON_ENCODER, NEMOTRON_DECODER), (PARAKEET_ENCODER, PARAKEET_DECODER)):
         assert encoder_parameters(encoder) + decoder.parameters == pytest.approx(0.62e9, rel=0.03)
-    assert sums._qwen3_awq() == pytest.approx(2.67e9, rel=0.01)
 
 
 def test_the_sum_for_s3gen_is_about_what_was_measured():
@@ -253,18 +250,6 @@ def test_the_graphs_of_the_pitch_predictor_are_counted():
     graphs = len(both.pitch.batches()) - len(fewer.pitch.batches())
     assert graphs == 15
     assert sums.vocoder_graphs(both) - sums.vocoder_graphs(fewer) >= graphs * sums._PITCH_GRAPH > 0
-
-
-def test_tensors_count_while_they_are_held():
-    weight = torch.ones(256)
-    with sums.HeldTensors([weight]) as held:
-        for _ in range(3):
-            one = weight[:128] * 2  # 512 bytes; the view is of the weight
-            two = torch.cat([one, one])  # 1,024
-            one.add_(1)
-            del one, two
-        weight.view(2, 128)
-    assert held.peak == 1_536
 
 
 @pytest.mark.parametrize("name", PLANS)
