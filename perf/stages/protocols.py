@@ -1,4 +1,4 @@
-"""What an endpoint has to do to be measured: one Protocol for each stage.
+"""What an endpoint has to do to be measured: one type for each stage.
 
 An endpoint sends, receives and translates, and nothing else. Who speaks when, what the time is, how long is
 waited and what counts as a failure is decided in one place for all of them, :mod:`stages.turns`.
@@ -6,7 +6,7 @@ waited and what counts as a failure is decided in one place for all of them, :mo
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,17 +56,14 @@ class SpeechStream(Protocol):
     def __aiter__(self) -> AsyncIterator[Text]: ...
 
 
-class Recognizer(Protocol):
+@dataclass(frozen=True)
+class Recognizer:
     """Speech to text."""
 
-    @property
-    def streams(self) -> bool:
-        """Whether audio is heard as it comes; otherwise all of it, after the end."""
-        ...
-
-    def open(self) -> AbstractAsyncContextManager[SpeechStream]:
-        """A stream. Every method of it, too, may raise :class:`EndpointError`."""
-        ...
+    open: Callable[[], AbstractAsyncContextManager[SpeechStream]]
+    """Opens a stream. Every method of it, too, may raise :class:`EndpointError`."""
+    streams: bool = True
+    """Whether audio is heard as it comes; otherwise all of it, after the end."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +88,8 @@ class Usage:
     tokens: int
 
 
-class LanguageModel(Protocol):
-    """Text to text."""
-
-    def answer(self, prompt: Prompt) -> AsyncGenerator[Delta | Usage, None]:
-        """An answer, as it is written; raises :class:`EndpointError`."""
-        ...
+LanguageModel: TypeAlias = Callable[[Prompt], AsyncGenerator[Delta | Usage, None]]
+"""Text to text, as it is written; raises :class:`EndpointError`."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +101,8 @@ class Sound:
     """Hertz."""
 
 
-class Voice(Protocol):
-    """Text to speech."""
-
-    def speak(self, text: str) -> AsyncGenerator[Sound, None]:
-        """The speech, as it comes; raises :class:`EndpointError`."""
-        ...
+Voice: TypeAlias = Callable[[str], AsyncGenerator[Sound, None]]
+"""Text to speech, as it comes; raises :class:`EndpointError`."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +120,12 @@ class CallLine(Protocol):
     def __aiter__(self) -> AsyncIterator[Sound | AnswerEnded]: ...
 
 
-class Agent(Protocol):
+@dataclass(frozen=True)
+class Agent:
     """Speech to speech."""
 
-    def open(self) -> AbstractAsyncContextManager[CallLine]:
-        """A call. Every method of it, too, may raise :class:`EndpointError`."""
-        ...
+    open: Callable[[], AbstractAsyncContextManager[CallLine]]
+    """Opens a call. Every method of it, too, may raise :class:`EndpointError`."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ async def answer(endpoint: LanguageModel, prompt: Prompt, patience: Patience) ->
     came: list[float] = []
     text, tokens = "", 0
     try:
-        async with asyncio.timeout(patience.turn_s), aclosing(endpoint.answer(prompt)) as events:
+        async with asyncio.timeout(patience.turn_s), aclosing(endpoint(prompt)) as events:
             async for event in events:
                 match event:
                     case Delta():
@@ -50,7 +50,7 @@ async def speak(endpoint: Voice, text: str, patience: Patience) -> Turn:
     began = time.perf_counter()
     came: list[Arrival] = []
     try:
-        async with asyncio.timeout(patience.turn_s), aclosing(endpoint.speak(text)) as sounds:
+        async with asyncio.timeout(patience.turn_s), aclosing(endpoint(text)) as sounds:
             came += [Arrival(time.perf_counter(), sound) async for sound in sounds if len(sound.samples)]
     except TimeoutError:
         return Turn(failure="timeout")

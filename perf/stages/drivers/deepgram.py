@@ -11,11 +11,19 @@ import httpx2
 import numpy as np
 from websockets.asyncio.client import ClientConnection
 
-from stages.drivers.answers import IDENTITY, AnswerSize, BoundedTransport, readable, text_of
-from stages.drivers.options import EndpointOptions
-from stages.drivers.recording import RecordingRecognizer, to_wav
-from stages.drivers.sockets import open_socket, translated
-from stages.protocols import RATE, EndpointError, Pcm, Sound, Text
+from stages.drivers.common import (
+    IDENTITY,
+    AnswerSize,
+    BoundedTransport,
+    EndpointOptions,
+    open_socket,
+    readable,
+    recording_recognizer,
+    socket_errors,
+    text_of,
+    to_wav,
+)
+from stages.protocols import RATE, EndpointError, Pcm, Recognizer, Sound, Text, Voice
 
 ENDPOINTING = "endpointing"
 """Option of a stream: the pause that ends an utterance (milliseconds)."""
@@ -34,13 +42,22 @@ def _address(options: EndpointOptions, path: str, **query: object) -> str:
 
 
 @asynccontextmanager
-async def open_recognizer(options: EndpointOptions) -> AsyncIterator[DeepgramRecognizer]:
+async def open_recognizer(options: EndpointOptions) -> AsyncIterator[Recognizer]:
     """``WS /v1/listen``."""
-    yield DeepgramRecognizer(options)
+    query = {"model": options.model or _LISTEN, "encoding": "linear16", "sample_rate": RATE}
+    pause = {"endpointing": options.extra[ENDPOINTING]} if ENDPOINTING in options.extra else {}
+    url = _address(options, "/v1/listen", **query, interim_results="true", **pause)
+
+    @asynccontextmanager
+    async def open_stream() -> AsyncIterator[_ListenStream]:
+        async with open_socket(url, _headers(options)) as socket:
+            yield _ListenStream(socket)
+
+    yield Recognizer(open_stream)
 
 
 @asynccontextmanager
-async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingRecognizer]:
+async def open_transcriber(options: EndpointOptions) -> AsyncIterator[Recognizer]:
     """``POST /v1/listen``."""
     url = _address(options, "/v1/listen", model=options.model or _LISTEN, smart_format="true")
     headers = {**_headers(options), **IDENTITY}
@@ -61,39 +78,7 @@ async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingR
             with readable():
                 return text_of(answer.json()["results"]["channels"][0]["alternatives"][0]["transcript"])
 
-        yield RecordingRecognizer(transcribe)
-
-
-@asynccontextmanager
-async def open_voice(options: EndpointOptions) -> AsyncIterator[DeepgramVoice]:
-    """``WS /v1/speak``; ``voice`` is Deepgram's ``model``."""
-    async with AsyncExitStack() as stack:
-        yield DeepgramVoice(options, stack)
-
-
-class DeepgramRecognizer:
-    """See :class:`stages.protocols.Recognizer`."""
-
-    streams = True
-
-    def __init__(self, options: EndpointOptions) -> None:
-        pause = options.extra.get(ENDPOINTING)
-        self._url = _address(
-            options,
-            "/v1/listen",
-            model=options.model or _LISTEN,
-            encoding="linear16",
-            sample_rate=RATE,
-            interim_results="true",
-            **({"endpointing": pause} if pause else {}),
-        )
-        self._headers = _headers(options)
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[_ListenStream]:
-        """See :class:`stages.protocols.Recognizer`."""
-        async with open_socket(self._url, self._headers) as socket:
-            yield _ListenStream(socket)
+        yield recording_recognizer(transcribe)
 
 
 class _ListenStream:
@@ -101,89 +86,73 @@ class _ListenStream:
         self._socket = socket
 
     async def send(self, chunk: Pcm) -> None:
-        with translated():
+        with socket_errors():
             await self._socket.send(chunk.astype("<i2").tobytes())
 
     async def end(self) -> None:
-        with translated():
+        with socket_errors():
             await self._socket.send('{"type": "CloseStream"}')
 
     async def __aiter__(self) -> AsyncIterator[Text]:
         size = AnswerSize()
-        with translated():
+        with socket_errors():
             async for raw in self._socket:
                 size.add(raw)
                 with readable():
-                    text = _read_result(raw)
-                if text is not None:
-                    yield text
+                    message = json.loads(raw)
+                    _check(message)
+                    if message.get("type") != "Results":
+                        continue
+                    text = text_of(message["channel"]["alternatives"][0]["transcript"])
+                    found = Text(text, is_final=message["is_final"] is True)
+                yield found
 
 
-def _read_result(raw: str | bytes) -> Text | None:
-    """The text of a message; None: the message has none."""
-    message = json.loads(raw)
-    match message.get("type"):
-        case "Results":
-            text = text_of(message["channel"]["alternatives"][0]["transcript"])
-            return Text(text, is_final=message["is_final"] is True)
-        case "Error":
-            raise EndpointError(str(message.get("code") or message.get("variant")))
-    return None
+def _check(message: dict[str, object]) -> None:
+    """Raises EndpointError: it is an error."""
+    if message.get("type") == "Error":
+        raise EndpointError(str(message.get("code") or message.get("variant")))
 
 
-class DeepgramVoice:
-    """See :class:`stages.protocols.Voice`. A connection is used again, one text after the other.
+@asynccontextmanager
+async def open_voice(options: EndpointOptions) -> AsyncIterator[Voice]:
+    """``WS /v1/speak``; ``voice`` is Deepgram's ``model``. A connection is used again for the next text."""
+    model = options.voice or options.model or _SPEAK
+    url = _address(options, "/v1/speak", model=model, encoding="linear16", sample_rate=_SPEECH_RATE)
+    idle: list[ClientConnection] = []
+    async with AsyncExitStack() as connections:
 
-    Args:
-        options: of the endpoint.
-        stack: owns the connections.
-    """
+        async def speak(text: str) -> AsyncGenerator[Sound, None]:
+            with socket_errors():
+                socket = (
+                    idle.pop()
+                    if idle
+                    else await connections.enter_async_context(open_socket(url, _headers(options)))
+                )
+                is_over = False
+                size = AnswerSize()
+                try:
+                    await socket.send(json.dumps({"type": "Speak", "text": text}))
+                    await socket.send('{"type": "Flush"}')
+                    async for raw in socket:
+                        size.add(raw)
+                        if isinstance(raw, bytes):
+                            with readable():
+                                samples = np.frombuffer(raw, "<i2").astype(np.int16)
+                            yield Sound(samples, _SPEECH_RATE)
+                            continue
+                        with readable():
+                            message = json.loads(raw)
+                            _check(message)
+                            is_over = message.get("type") == "Flushed"
+                        if is_over:
+                            break
+                finally:
+                    if is_over:
+                        idle.append(socket)
+                    else:
+                        await socket.close()
+                if not is_over:
+                    raise EndpointError("closed early")
 
-    def __init__(self, options: EndpointOptions, stack: AsyncExitStack) -> None:
-        model = options.voice or options.model or _SPEAK
-        self._url = _address(options, "/v1/speak", model=model, encoding="linear16", sample_rate=_SPEECH_RATE)
-        self._headers = _headers(options)
-        self._stack = stack
-        self._idle: list[ClientConnection] = []
-
-    async def speak(self, text: str) -> AsyncGenerator[Sound, None]:
-        """See :class:`stages.protocols.Voice`."""
-        with translated():
-            socket = self._idle.pop() if self._idle else await self._connect()
-            is_over = False
-            size = AnswerSize()
-            try:
-                await socket.send(json.dumps({"type": "Speak", "text": text}))
-                await socket.send('{"type": "Flush"}')
-                async for raw in socket:
-                    size.add(raw)
-                    with readable():
-                        sound = _read_sound(raw)
-                    if sound is None:
-                        is_over = True
-                        break
-                    if len(sound.samples):
-                        yield sound
-            finally:
-                if is_over:
-                    self._idle.append(socket)
-                else:
-                    await socket.close()
-            if not is_over:
-                raise EndpointError("closed early")
-
-    async def _connect(self) -> ClientConnection:
-        return await self._stack.enter_async_context(open_socket(self._url, self._headers))
-
-
-def _read_sound(raw: str | bytes) -> Sound | None:
-    """The audio of a message, which may have none; None: no more follows."""
-    if isinstance(raw, bytes):
-        return Sound(np.frombuffer(raw, "<i2").astype(np.int16), _SPEECH_RATE)
-    message = json.loads(raw)
-    match message.get("type"):
-        case "Flushed":
-            return None
-        case "Error":
-            raise EndpointError(str(message.get("code") or message.get("variant")))
-    return Sound(np.zeros(0, np.int16), _SPEECH_RATE)
+        yield speak

@@ -8,10 +8,26 @@ from contextlib import asynccontextmanager, contextmanager
 import numpy as np
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
 
-from stages.drivers.answers import IDENTITY, BoundedTransport, readable, text_of
-from stages.drivers.options import EndpointOptions
-from stages.drivers.recording import RecordingRecognizer, to_wav
-from stages.protocols import Delta, EndpointError, Pcm, Prompt, Sound, Usage
+from stages.drivers.common import (
+    IDENTITY,
+    BoundedTransport,
+    EndpointOptions,
+    readable,
+    recording_recognizer,
+    text_of,
+    to_wav,
+)
+from stages.protocols import (
+    Delta,
+    EndpointError,
+    LanguageModel,
+    Pcm,
+    Prompt,
+    Recognizer,
+    Sound,
+    Usage,
+    Voice,
+)
 
 _SPEECH_RATE = 24_000
 """Of ``pcm``, in OpenAI's documentation and everywhere else."""
@@ -49,21 +65,63 @@ async def _client(options: EndpointOptions) -> AsyncIterator[AsyncOpenAI]:
 
 
 @asynccontextmanager
-async def open_language_model(options: EndpointOptions) -> AsyncIterator[OpenAiLanguageModel]:
+async def open_language_model(options: EndpointOptions) -> AsyncIterator[LanguageModel]:
     """``POST /chat/completions``, streamed."""
     async with _client(options) as client:
-        yield OpenAiLanguageModel(client, options.model or _CHAT)
+
+        async def answer(prompt: Prompt) -> AsyncGenerator[Delta | Usage, None]:
+            with _translated():
+                stream = await client.chat.completions.create(
+                    model=options.model or _CHAT,
+                    messages=[
+                        {"role": "system", "content": prompt.system},
+                        {"role": "user", "content": prompt.user},
+                    ],
+                    stream=True,
+                    stream_options={"include_usage": True},
+                    max_completion_tokens=_LIMIT_TOKENS,
+                )
+                async with stream:
+                    chunks = aiter(stream)
+                    while True:
+                        with readable():
+                            chunk = await anext(chunks, None)
+                            if chunk is None:
+                                break
+                            text = chunk.choices[0].delta.content if chunk.choices else None
+                            delta = Delta(text_of(text)) if text else None
+                            usage = Usage(int(chunk.usage.completion_tokens)) if chunk.usage else None
+                        if delta is not None:
+                            yield delta
+                        if usage is not None:
+                            yield usage
+
+        yield answer
 
 
 @asynccontextmanager
-async def open_voice(options: EndpointOptions) -> AsyncIterator[OpenAiVoice]:
+async def open_voice(options: EndpointOptions) -> AsyncIterator[Voice]:
     """``POST /audio/speech``."""
     async with _client(options) as client:
-        yield OpenAiVoice(client, options.model or _SPEECH, options.voice or _VOICE)
+
+        async def speak(text: str) -> AsyncGenerator[Sound, None]:
+            model, voice = options.model or _SPEECH, options.voice or _VOICE
+            with _translated():
+                async with client.audio.speech.with_streaming_response.create(
+                    model=model, voice=voice, input=text, response_format="pcm"
+                ) as response:
+                    rest = b""
+                    async for part in response.iter_bytes():
+                        whole = rest + part
+                        size = len(whole) // 2 * 2
+                        rest = whole[size:]
+                        yield Sound(np.frombuffer(whole[:size], "<i2").astype(np.int16), _SPEECH_RATE)
+
+        yield speak
 
 
 @asynccontextmanager
-async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingRecognizer]:
+async def open_transcriber(options: EndpointOptions) -> AsyncIterator[Recognizer]:
     """``POST /audio/transcriptions``."""
     async with _client(options) as client:
 
@@ -74,63 +132,4 @@ async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingR
                 )
                 return text_of(written.text)
 
-        yield RecordingRecognizer(transcribe)
-
-
-class OpenAiLanguageModel:
-    """See :class:`stages.protocols.LanguageModel`."""
-
-    def __init__(self, client: AsyncOpenAI, model: str) -> None:
-        self._client = client
-        self._model = model
-
-    async def answer(self, prompt: Prompt) -> AsyncGenerator[Delta | Usage, None]:
-        """See :class:`stages.protocols.LanguageModel`."""
-        with _translated():
-            stream = await self._client.chat.completions.create(
-                model=self._model,
-                messages=[
-                    {"role": "system", "content": prompt.system},
-                    {"role": "user", "content": prompt.user},
-                ],
-                stream=True,
-                stream_options={"include_usage": True},
-                max_completion_tokens=_LIMIT_TOKENS,
-            )
-            async with stream:
-                chunks = aiter(stream)
-                while True:
-                    with readable():
-                        chunk = await anext(chunks, None)
-                        if chunk is None:
-                            break
-                        text = chunk.choices[0].delta.content if chunk.choices else None
-                        delta = Delta(text_of(text)) if text else None
-                        usage = Usage(int(chunk.usage.completion_tokens)) if chunk.usage else None
-                    if delta is not None:
-                        yield delta
-                    if usage is not None:
-                        yield usage
-
-
-class OpenAiVoice:
-    """See :class:`stages.protocols.Voice`."""
-
-    def __init__(self, client: AsyncOpenAI, model: str, voice: str) -> None:
-        self._client = client
-        self._model = model
-        self._voice = voice
-
-    async def speak(self, text: str) -> AsyncGenerator[Sound, None]:
-        """See :class:`stages.protocols.Voice`."""
-        speech = self._client.audio.speech.with_streaming_response
-        with _translated():
-            async with speech.create(
-                model=self._model, voice=self._voice, input=text, response_format="pcm"
-            ) as response:
-                rest = b""
-                async for part in response.iter_bytes():
-                    whole = rest + part
-                    size = len(whole) // 2 * 2
-                    rest = whole[size:]
-                    yield Sound(np.frombuffer(whole[:size], "<i2").astype(np.int16), _SPEECH_RATE)
+        yield recording_recognizer(transcribe)

@@ -13,10 +13,15 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection
 
 from parley.audio.pcm import Resampler
-from stages.drivers.answers import AnswerSize, readable, text_of
-from stages.drivers.options import EndpointOptions
-from stages.drivers.sockets import open_socket, translated
-from stages.protocols import RATE, AnswerEnded, EndpointError, Pcm, Sound, Text
+from stages.drivers.common import (
+    AnswerSize,
+    EndpointOptions,
+    open_socket,
+    readable,
+    socket_errors,
+    text_of,
+)
+from stages.protocols import RATE, Agent, AnswerEnded, EndpointError, Pcm, Recognizer, Sound, Text
 
 DETECTION = "turn_detection"
 """Option: ``server_vad`` or ``semantic_vad``; without it the endpoint's default."""
@@ -29,15 +34,33 @@ _SYSTEM = "You are a friendly voice assistant. Keep answers short."
 
 
 @asynccontextmanager
-async def open_recognizer(options: EndpointOptions) -> AsyncIterator[RealtimeRecognizer]:
+async def open_recognizer(options: EndpointOptions) -> AsyncIterator[Recognizer]:
     """A transcription session."""
-    yield RealtimeRecognizer(options)
+    transcription = {"model": options.model or _TRANSCRIBE, "language": "en"}
+    audio = {"input": {**_input(options), "transcription": transcription}}
+
+    @asynccontextmanager
+    async def open_stream() -> AsyncIterator[_TranscriptStream]:
+        settings = {"type": "transcription", "audio": audio}
+        async with _session(options, {"intent": "transcription"}, settings) as socket:
+            yield _TranscriptStream(socket)
+
+    yield Recognizer(open_stream)
 
 
 @asynccontextmanager
-async def open_agent(options: EndpointOptions) -> AsyncIterator[RealtimeAgent]:
+async def open_agent(options: EndpointOptions) -> AsyncIterator[Agent]:
     """Whole calls."""
-    yield RealtimeAgent(options)
+    voice = {"voice": options.voice} if options.voice else {}
+    audio = {"input": _input(options), "output": {"format": _FORMAT, **voice}}
+
+    @asynccontextmanager
+    async def open_call() -> AsyncIterator[_CallLine]:
+        settings = {"type": "realtime", "instructions": _SYSTEM, "audio": audio}
+        async with _session(options, {"model": options.model or _TALK}, settings) as socket:
+            yield _CallLine(socket)
+
+    yield Agent(open_call)
 
 
 def _input(options: EndpointOptions) -> dict[str, Any]:
@@ -65,7 +88,7 @@ class _Socket:
         self._resampler = Resampler(RATE, _RATE)
 
     async def send_event(self, kind: str, **fields: object) -> None:
-        with translated():
+        with socket_errors():
             await self._connection.send(msgspec.json.encode({"type": kind, **fields}).decode())
 
     async def send(self, chunk: Pcm) -> None:
@@ -77,7 +100,7 @@ class _Socket:
 
     async def close(self) -> None:
         """End the connection, and with it the events."""
-        with translated():
+        with socket_errors():
             await self._connection.close()
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
@@ -87,7 +110,7 @@ class _Socket:
             EndpointError: the server sent an error or too much, or the connection broke.
         """
         size = AnswerSize()
-        with translated():
+        with socket_errors():
             async for raw in self._connection:
                 size.add(raw)
                 with readable():
@@ -97,24 +120,6 @@ class _Socket:
                     if event["type"] in _LAST:
                         size = AnswerSize()
                 yield event
-
-
-class RealtimeRecognizer:
-    """See :class:`stages.protocols.Recognizer`."""
-
-    streams = True
-
-    def __init__(self, options: EndpointOptions) -> None:
-        self._options = options
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[_TranscriptStream]:
-        """See :class:`stages.protocols.Recognizer`."""
-        transcription = {"model": self._options.model or _TRANSCRIBE, "language": "en"}
-        audio = {"input": {**_input(self._options), "transcription": transcription}}
-        settings = {"type": "transcription", "audio": audio}
-        async with _session(self._options, {"intent": "transcription"}, settings) as socket:
-            yield _TranscriptStream(socket)
 
 
 class _TranscriptStream:
@@ -164,23 +169,6 @@ class _TranscriptStream:
             case "conversation.item.input_audio_transcription.failed":
                 raise EndpointError(str(event["error"].get("code") or "failed"))
         return None
-
-
-class RealtimeAgent:
-    """See :class:`stages.protocols.Agent`."""
-
-    def __init__(self, options: EndpointOptions) -> None:
-        self._options = options
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[_CallLine]:
-        """See :class:`stages.protocols.Agent`."""
-        voice = {"voice": self._options.voice} if self._options.voice else {}
-        audio = {"input": _input(self._options), "output": {"format": _FORMAT, **voice}}
-        settings = {"type": "realtime", "instructions": _SYSTEM, "audio": audio}
-        query = {"model": self._options.model or _TALK}
-        async with _session(self._options, query, settings) as socket:
-            yield _CallLine(socket)
 
 
 class _CallLine:

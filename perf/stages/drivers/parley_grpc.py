@@ -11,19 +11,24 @@ from parley.chat import ChatMessage
 from parley.errors import ParleyError
 from parley.llm.messages import Completed, TextDelta
 from parley_client import NO_RETRY, AgentAudio, Call, connect
-from parley_stages import (
-    Generation,
-    Recognition,
-    ServerConnection,
-    Synthesis,
-    Transcriber,
-    open_server,
+from parley_stages import Generation, Recognition, Synthesis, Transcriber, open_server
+from stages.drivers.common import EndpointOptions, recording_recognizer
+from stages.protocols import (
+    Agent,
+    AnswerEnded,
+    Delta,
+    EndpointError,
+    LanguageModel,
+    Pcm,
+    Prompt,
+    Recognizer,
+    Sound,
+    Text,
+    Usage,
+    Voice,
 )
-from stages.drivers.options import EndpointOptions
-from stages.drivers.recording import RecordingRecognizer
-from stages.protocols import AnswerEnded, Delta, EndpointError, Pcm, Prompt, Sound, Text, Usage
 
-AUTO = "auto"
+_AUTO = "auto"
 FINALS_ONLY = "finals"
 """Option of a recogniser: ``yes`` asks for no partial texts."""
 
@@ -37,16 +42,25 @@ def _translated() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def open_recognizer(options: EndpointOptions) -> AsyncIterator[ParleyRecognizer]:
+async def open_recognizer(options: EndpointOptions) -> AsyncIterator[Recognizer]:
     """A recogniser of streams."""
+    asked = AsrOptions(words=False)
+    if options.extra.get(FINALS_ONLY) == "yes":
+        asked = AsrOptions(words=False, partial_interval_ms=0)
     with _translated():
         async with open_server(options.url) as server:
-            finals_only = options.extra.get(FINALS_ONLY) == "yes"
-            yield ParleyRecognizer(server, options.model or AUTO, finals_only=finals_only)
+
+            @asynccontextmanager
+            async def open_stream() -> AsyncIterator[_SpeechStream]:
+                with _translated():
+                    async with Recognition(server, asked, model=options.model or _AUTO) as stream:
+                        yield _SpeechStream(stream)
+
+            yield Recognizer(open_stream)
 
 
 @asynccontextmanager
-async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingRecognizer]:
+async def open_transcriber(options: EndpointOptions) -> AsyncIterator[Recognizer]:
     """The model for recordings."""
     with _translated():
         async with (
@@ -58,52 +72,62 @@ async def open_transcriber(options: EndpointOptions) -> AsyncIterator[RecordingR
                 with _translated():
                     return (await transcriber.transcribe(samples, TranscribeRequest(words=False))).text
 
-            yield RecordingRecognizer(transcribe)
+            yield recording_recognizer(transcribe)
 
 
 @asynccontextmanager
-async def open_language_model(options: EndpointOptions) -> AsyncIterator[ParleyLanguageModel]:
+async def open_language_model(options: EndpointOptions) -> AsyncIterator[LanguageModel]:
     """The language model."""
     with _translated():
         async with open_server(options.url) as server, Generation(server) as chat:
-            yield ParleyLanguageModel(chat)
+
+            async def answer(prompt: Prompt) -> AsyncGenerator[Delta | Usage, None]:
+                messages = [
+                    ChatMessage(role="system", content=prompt.system),
+                    ChatMessage(role="user", content=prompt.user),
+                ]
+                with _translated():
+                    async with chat.answer(messages) as events:
+                        async for event in events:
+                            match event:
+                                case TextDelta():
+                                    yield Delta(event.text)
+                                case Completed():
+                                    yield Usage(event.completion_tokens)
+
+            yield answer
 
 
 @asynccontextmanager
-async def open_voice(options: EndpointOptions) -> AsyncIterator[ParleyVoice]:
+async def open_voice(options: EndpointOptions) -> AsyncIterator[Voice]:
     """A synthesizer; ``model`` is its name."""
     with _translated():
         async with (
             open_server(options.url) as server,
-            Synthesis(server, model=options.model or AUTO) as synthesis,
+            Synthesis(server, model=options.model or _AUTO) as synthesis,
         ):
-            yield ParleyVoice(synthesis, options.voice or None)
+
+            async def speak(text: str) -> AsyncGenerator[Sound, None]:
+                with _translated():
+                    async with synthesis.speak(text, voice=options.voice or None) as speech:
+                        async for piece in speech:
+                            yield Sound(piece.samples, piece.sample_rate)
+
+            yield speak
 
 
 @asynccontextmanager
-async def open_agent(options: EndpointOptions) -> AsyncIterator[ParleyAgent]:
-    """Whole calls."""
-    yield ParleyAgent(options.url, options.voice or None)
-
-
-class ParleyRecognizer:
-    """See :class:`stages.protocols.Recognizer`."""
-
-    streams = True
-
-    def __init__(self, server: ServerConnection, model: str, *, finals_only: bool) -> None:
-        self._server = server
-        self._model = model
-        self._options = (
-            AsrOptions(words=False, partial_interval_ms=0) if finals_only else AsrOptions(words=False)
-        )
+async def open_agent(options: EndpointOptions) -> AsyncIterator[Agent]:
+    """Whole calls, each tried once, so that a refusal counts."""
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[_SpeechStream]:
-        """See :class:`stages.protocols.Recognizer`."""
+    async def open_call() -> AsyncIterator[_CallLine]:
         with _translated():
-            async with Recognition(self._server, self._options, model=self._model) as stream:
-                yield _SpeechStream(stream)
+            async with connect(options.url, voice=options.voice or None, greeting="", retry=NO_RETRY) as call:
+                yield _CallLine(call)
+                await call.hang_up()
+
+    yield Agent(open_call)
 
 
 class _SpeechStream:
@@ -122,59 +146,6 @@ class _SpeechStream:
             async for event in self._stream:
                 if isinstance(event, TranscriptEvent):
                     yield Text(event.text, event.is_final)
-
-
-class ParleyLanguageModel:
-    """See :class:`stages.protocols.LanguageModel`."""
-
-    def __init__(self, chat: Generation) -> None:
-        self._chat = chat
-
-    async def answer(self, prompt: Prompt) -> AsyncGenerator[Delta | Usage, None]:
-        """See :class:`stages.protocols.LanguageModel`."""
-        messages = [
-            ChatMessage(role="system", content=prompt.system),
-            ChatMessage(role="user", content=prompt.user),
-        ]
-        with _translated():
-            async with self._chat.answer(messages) as events:
-                async for event in events:
-                    match event:
-                        case TextDelta():
-                            yield Delta(event.text)
-                        case Completed():
-                            yield Usage(event.completion_tokens)
-
-
-class ParleyVoice:
-    """See :class:`stages.protocols.Voice`."""
-
-    def __init__(self, synthesis: Synthesis, voice: str | None) -> None:
-        self._synthesis = synthesis
-        self._voice = voice
-
-    async def speak(self, text: str) -> AsyncGenerator[Sound, None]:
-        """See :class:`stages.protocols.Voice`."""
-        with _translated():
-            async with self._synthesis.speak(text, voice=self._voice) as speech:
-                async for piece in speech:
-                    yield Sound(piece.samples, piece.sample_rate)
-
-
-class ParleyAgent:
-    """See :class:`stages.protocols.Agent`; a call is tried once, so that a refusal counts."""
-
-    def __init__(self, address: str, voice: str | None) -> None:
-        self._address = address
-        self._voice = voice
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[_CallLine]:
-        """See :class:`stages.protocols.Agent`."""
-        with _translated():
-            async with connect(self._address, voice=self._voice, greeting="", retry=NO_RETRY) as call:
-                yield _CallLine(call)
-                await call.hang_up()
 
 
 class _CallLine:

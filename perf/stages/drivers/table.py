@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from stages.drivers import deepgram, openai_http, openai_realtime, parley_grpc
-from stages.drivers.options import EndpointOptions, read_options
+from stages.drivers.common import EndpointOptions, read_options
 from stages.protocols import Endpoint, EndpointError, Stage
 
 

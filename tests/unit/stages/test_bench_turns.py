@@ -65,34 +65,25 @@ async def test_every_word_of_an_utterance_that_failed_is_an_error(script, reason
     assert (turn.failure, turn.words, turn.figures) == (reason, (2, 2), {})
 
 
-class Writes:
-    def __init__(self, *events):
-        self._events = events
+def writes(*events):
+    """A language model or a voice that sends these, and raises what is an exception."""
 
-    async def answer(self, prompt):
-        del prompt
-        async for event in self._all():
-            yield event
-
-    async def speak(self, text):
-        del text
-        async for event in self._all():
-            yield event
-
-    async def _all(self):
-        for event in self._events:
+    async def send(_asked):
+        for event in events:
             await asyncio.sleep(0.01)
             if isinstance(event, Exception):
                 raise event
             yield event
+
+    return send
 
 
 PROMPT = Prompt("", "hello")
 
 
 async def test_tokens_are_counted_by_the_endpoint():
-    counted = await answer(Writes(Delta("a"), Delta("b"), Usage(41)), PROMPT, QUICK)
-    guessed = await answer(Writes(Delta("a"), Delta("b")), PROMPT, QUICK)
+    counted = await answer(writes(Delta("a"), Delta("b"), Usage(41)), PROMPT, QUICK)
+    guessed = await answer(writes(Delta("a"), Delta("b")), PROMPT, QUICK)
     assert counted.text == "ab"
     assert counted.figures["tokens_per_s"] > 10 * guessed.figures["tokens_per_s"]
     assert counted.figures["first_token_ms"] >= 10
@@ -103,17 +94,17 @@ async def test_tokens_are_counted_by_the_endpoint():
     [((), "no text"), ((Usage(0),), "no text"), ((Delta("a"), REFUSED), "full")],
 )
 async def test_an_answer_that_failed_has_no_figures(events, reason):
-    turn = await answer(Writes(*events), PROMPT, QUICK)
+    turn = await answer(writes(*events), PROMPT, QUICK)
     assert (turn.failure, turn.figures) == (reason, {})
 
 
 async def test_one_token_has_no_rate():
-    assert set((await answer(Writes(Delta("a")), PROMPT, QUICK)).figures) == {"first_token_ms"}
+    assert set((await answer(writes(Delta("a")), PROMPT, QUICK)).figures) == {"first_token_ms"}
 
 
 async def test_silence_before_the_first_word_is_not_audible():
     silence = Sound(np.zeros(1_600, np.int16), 16_000)
-    figures = (await speak(Writes(silence, Sound(loud(100), 16_000)), "hello", QUICK)).figures
+    figures = (await speak(writes(silence, Sound(loud(100), 16_000)), "hello", QUICK)).figures
     assert figures["first_audible_ms"] >= figures["first_audio_ms"] + 99
     assert figures["real_time_factor"] < 1
 
@@ -127,7 +118,7 @@ async def test_silence_before_the_first_word_is_not_audible():
     ],
 )
 async def test_speech_that_failed_has_no_figures(sounds, reason):
-    turn = await speak(Writes(*sounds), "hello", QUICK)
+    turn = await speak(writes(*sounds), "hello", QUICK)
     assert (turn.failure, turn.figures) == (reason, {})
 
 

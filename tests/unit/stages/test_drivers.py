@@ -11,7 +11,7 @@ import soundfile
 from fake_endpoints import QUICK, utterance
 from fake_services import Service, serving
 from stages.calls import call
-from stages.drivers.options import EndpointOptions
+from stages.drivers.common import EndpointOptions
 from stages.drivers.table import DRIVERS, parse_endpoint
 from stages.protocols import EndpointError, Prompt, Stage
 from stages.recognition import recognize
@@ -120,14 +120,14 @@ async def test_an_unreadable_answer_is_a_failure(service, kind, answered):
     ],
 )
 async def test_an_answer_is_bounded(service, kind, answered, monkeypatch):
-    monkeypatch.setattr("stages.drivers.answers.MAX_BYTES", 4_000)
+    monkeypatch.setattr("stages.drivers.common.MAX_BYTES", 4_000)
     service.answer = answered
     turn = await measure(kind, url_of(service, kind), PATIENT, key="secret")
     assert turn.failure == "answer too large"
 
 
 async def test_the_bound_is_that_of_one_answer(service, monkeypatch):
-    monkeypatch.setattr("stages.drivers.answers.MAX_BYTES", 8_000)
+    monkeypatch.setattr("stages.drivers.common.MAX_BYTES", 8_000)
     async with DRIVERS["deepgram-speech"].open(EndpointOptions(url=service.url)) as endpoint:
         for _ in range(3):
             assert not (await speak(endpoint, "one", QUICK)).failure
