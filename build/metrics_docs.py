@@ -9,7 +9,7 @@ from parley.agent.metrics import FAMILIES
 from parley.llm.engine_metrics import ENGINE_FAMILIES
 from parley.metrics import DROPPED, Family
 from parley.models.nemotron_streaming import ASR_FALLBACKS
-from parley.triton.model_control import DEAD_INSTANCES, RESTARTS
+from parley.triton.model_control import DEAD_INSTANCES, MODEL_RESTARTS, SERVER_RESTARTS
 from parley.triton.model_metrics import MODEL_FAMILIES
 from parley.tts.espeak_phonemes.client import PHONEME_RESTARTS
 from parley_gateway.metrics import Metrics
@@ -28,7 +28,8 @@ def sections() -> dict[str, list[Row]]:
         ASR_FALLBACKS,
         NOT_NORMALIZED,
         PHONEME_RESTARTS,
-        *RESTARTS,
+        MODEL_RESTARTS,
+        SERVER_RESTARTS,
         DEAD_INSTANCES,
         DROPPED,
     )

@@ -268,7 +268,7 @@ def main(argv: list[str] | None = None) -> int:
     options = read_options(arguments)
     server = EmbeddedServer(
         options,
-        limits=SupervisorLimits(model_attempts=0, server_attempts=0, set_back_attempts=0)
+        limits=SupervisorLimits(model_attempts=0, server_attempts=0)
         if arguments.no_restart
         else SupervisorLimits(),
         # A pod that is deleted while this program is still being loaded.

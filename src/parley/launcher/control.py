@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,8 @@ from parley.triton.failures import is_of_dead_process
 from parley.triton.model_control import (
     ControlAnswer,
     ControlRequest,
-    CountRestarts,
     Load,
-    ShowDeadInstances,
+    ShowRestarts,
     Unload,
     receive_all,
 )
@@ -95,21 +94,18 @@ class ModelControl:
         """
         self._ask(Unload(model), _SHORT_S)
 
-    def count(self, model: str, reason: str, number: int = 1) -> None:
-        """Add restarts to the counters on the metrics page; an empty model is the server.
+    def show(self, restarts: Mapping[str, Mapping[str, int]], dead_instances: int) -> None:
+        """Write the launcher's numbers on the metrics page.
+
+        Args:
+            restarts: by model, and under an empty name for the server: all restarts by reason.
+            dead_instances: that the server holds.
 
         Raises:
-            ControlError: they were not added.
+            ControlError: they were not written.
         """
-        self._ask(CountRestarts(model, reason, number), _SHORT_S)
-
-    def show_dead_instances(self, number: int) -> None:
-        """Set the gauge on the metrics page.
-
-        Raises:
-            ControlError: it was not set.
-        """
-        self._ask(ShowDeadInstances(number), _SHORT_S)
+        numbers = {model: dict(counts) for model, counts in restarts.items()}
+        self._ask(ShowRestarts(numbers, dead_instances), _SHORT_S)
 
     def _ask(self, request: ControlRequest, timeout_s: float) -> None:
         message = msgspec.json.encode(request)

@@ -19,6 +19,7 @@ from pathlib import Path
 from parley.canaries import CanaryCall, CanaryConnection, CanaryLateError, ServerAddress
 from parley.errors import ParleyError
 from parley.launcher.processes import processor_demand_s
+from parley.launcher.restarts import SupervisorLimits
 from parley.triton.request_loop import heartbeat_path
 
 _COUNTS_S = 3.0
@@ -76,11 +77,25 @@ class Liveness:
         return not self.asking and (self.misses > 0 or now - max(self.alive_at, self.asked_at) >= quiet_s)
 
 
+class ProcessorDemand:
+    """What some processes need of a processor from now on."""
+
+    def __init__(self, processes: Collection[int], now: float) -> None:
+        self._processes = processes
+        self._began = now
+        self._before_s = processor_demand_s(processes)
+
+    def is_working(self, now: float) -> bool:
+        """Whether they have used a processor since then, or waited for one."""
+        return processor_demand_s(self._processes) - self._before_s >= WORKING * (now - self._began)
+
+
 @dataclass(frozen=True)
 class CanaryOutcome:
     """The result of a canary."""
 
-    model: str
+    began: float
+    """Start of the call."""
     error: str = ""
     """Empty: it was answered well."""
     working: bool = False
@@ -88,7 +103,6 @@ class CanaryOutcome:
 
 
 def ask_canary(
-    model: str,
     canary: CanaryCall,
     address: ServerAddress,
     *,
@@ -99,26 +113,23 @@ def ask_canary(
     """Call a model's canary.
 
     Args:
-        model: its name.
-        canary: its canary.
+        canary: of the model.
         address: of gRPC.
         processes: of the model and of those that it calls.
         deadline_s: for the answer.
         wait: sleeps; may end early when the result is not needed.
     """
-    began, used_s = time.monotonic(), processor_demand_s(processes)
+    began = time.monotonic()
+    demand = ProcessorDemand(processes, began)
     try:
         canary(address, deadline_s)
     except CanaryLateError as error:
         # A full queue refuses at once: too soon to see whether anything works on it.
         wait(max(0.0, began + deadline_s - time.monotonic()))
-        passed_s = time.monotonic() - began
-        return CanaryOutcome(
-            model, str(error), working=processor_demand_s(processes) - used_s >= WORKING * passed_s
-        )
+        return CanaryOutcome(began, str(error), working=demand.is_working(time.monotonic()))
     except Exception as error:  # noqa: BLE001 - whatever it is, the model did not answer well
-        return CanaryOutcome(model, str(error) or type(error).__name__)
-    return CanaryOutcome(model)
+        return CanaryOutcome(began, str(error) or type(error).__name__)
+    return CanaryOutcome(began)
 
 
 class WallClock:
@@ -150,51 +161,38 @@ class WallClock:
         return max(0.0, back_s)
 
 
-@dataclass
-class _Beat:
-    """The last heartbeat of one process. Times are the supervisor's."""
-
-    file_ns: int
-    """Modification time of the file; only a change counts, because that clock may be set."""
-    seen_at: float
-    used_s: float = 0.0
-    """Processor time at :attr:`measured_at`."""
-    measured_at: float | None = None
-
-
-class Heartbeats:
-    """Judges the processes with heartbeats (:mod:`parley.triton.request_loop`); others are never silent.
+class HeartbeatWatch:
+    """Judges a process by its heartbeats (:mod:`parley.triton.request_loop`); one without is never silent.
 
     Args:
-        silent_s: longest silence of a process that needs less than 5 % of a processor.
-        working_s: longest silence of one that needs more.
+        folder: of the heartbeats.
+        pid: number of the process.
+        limits: the longest silences.
     """
 
-    def __init__(self, silent_s: float, working_s: float) -> None:
-        self._silent_s = silent_s
-        self._working_s = working_s
-        self._beats: dict[int, _Beat] = {}
+    def __init__(self, folder: Path, pid: int, limits: SupervisorLimits) -> None:
+        self._path = heartbeat_path(folder, pid)
+        self._pid = pid
+        self._limits = limits
+        self._file_ns: int | None = None
+        """Modification time of the file; only a change counts, because that clock may be set."""
+        self._seen_at = 0.0
+        self._demand: ProcessorDemand | None = None
 
-    def is_silent(self, folder: Path, pid: int, now: float) -> bool:
-        """Whether a process has been silent for too long; to be called several times a second."""
+    def is_silent(self, now: float) -> bool:
+        """Whether the process has been silent for too long; to be called several times a second."""
         try:
-            file_ns = heartbeat_path(folder, pid).stat().st_mtime_ns
+            file_ns = self._path.stat().st_mtime_ns
         except FileNotFoundError:
             return False
-        beat = self._beats.get(pid)
-        if beat is None or beat.file_ns != file_ns:
-            self._beats[pid] = _Beat(file_ns, now)
+        if file_ns != self._file_ns:
+            self._file_ns, self._seen_at, self._demand = file_ns, now, None
             return False
-        silent_s = now - beat.seen_at
-        if beat.measured_at is None:
-            if silent_s >= min(_MEASURE_AFTER_S, self._silent_s / 2):
-                beat.measured_at, beat.used_s = now, processor_demand_s([pid])
+        silent_s, limits = now - self._seen_at, self._limits
+        if self._demand is None:
+            if silent_s >= min(_MEASURE_AFTER_S, limits.silent_s / 2):
+                self._demand = ProcessorDemand([self._pid], now)
             return False
-        if silent_s < self._silent_s:
-            return False
-        is_working = processor_demand_s([pid]) - beat.used_s >= WORKING * (now - beat.measured_at)
-        return silent_s >= self._working_s or not is_working
-
-    def forget(self, pid: int) -> None:
-        """The process has ended."""
-        self._beats.pop(pid, None)
+        return silent_s >= limits.working_s or (
+            silent_s >= limits.silent_s and not self._demand.is_working(now)
+        )

@@ -1,10 +1,11 @@
-"""Limits of the supervisor, and the record of restarts."""
+"""Reasons for restarts, limits of the supervisor, and the record of restarts."""
 
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,19 @@ NOT_RESTORED = "model_not_restored"
 """A server was replaced because one of its models could not be."""
 DEAD_INSTANCES = "dead_instances"
 """Replaced models have left so much in the server that it may run out of threads or shared memory."""
+PROCESS_REASONS = (DIED, STOPPED, UNRESPONSIVE)
+SERVER_REASONS = (*PROCESS_REASONS, SET_BACK, NOT_RESTORED, DEAD_INSTANCES)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a process, an instance or the server is replaced."""
+
+    reason: str
+    """One of :data:`SERVER_REASONS`."""
+    detail: str
+    """For the operator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +48,8 @@ class SupervisorLimits:
     stopped_s: float = 2.0
     """Longest time for which tritonserver may be stopped."""
     model_stopped_s: float = 0.5
-    """The same of a model's process. Triton gives up one that shows no sign of life for a second, and frees
-    the memory of its request; where it goes on after that, the server ends.
+    """Longest time for which a model's process may be stopped. Triton gives up one that shows no sign of life
+    for a second, and frees the memory of its request; where it goes on after that, the server ends.
     """
     quiet_s: float = 3.0
     """A model that has completed nothing for this long gets its canary."""
@@ -58,12 +72,8 @@ class SupervisorLimits:
     model_attempts: int = 5
     """One more within the window costs a new server."""
     server_attempts: int = 3
-    """After one more within the window the server is given up. Restarts for dead instances have a budget of
-    the same size; after that the server goes on.
-    """
-    set_back_attempts: int = 5
-    """The same of a server whose clock was set back, which is no failure of it. After one more it goes on as
-    it is until the window allows another attempt; 0: it is given up.
+    """After one more within the window the server is given up. Restarts of a server that still works have a
+    budget of the same size (:mod:`parley.launcher.replacement`).
     """
     dead_instances: int = 100
     """A server that holds this many, each with some 35 threads and a region of shared memory, is replaced."""
@@ -88,7 +98,7 @@ class Restart:
 
 @dataclass
 class RestartRecord:
-    """State and restarts of a model or the server, as :func:`write_record` writes them."""
+    """State and restarts of a model or the server."""
 
     state: str = "serving"
     """``serving`` or ``restarting``; of the server also ``failed`` (given up) and ``stopped``."""
@@ -98,11 +108,12 @@ class RestartRecord:
     _noticed_s: float = 0.0
     """When the last one was noticed, by a clock that is never set; not written."""
 
-    def on_failure(self, reason: str, detail: str) -> None:
+    def on_failure(self, failure: Failure) -> None:
         """A restart begins."""
         self.state = "restarting"
-        self.restarts[reason] = self.restarts.get(reason, 0) + 1
-        self.last, self._noticed_s = Restart(reason, detail, time.time()), time.monotonic()
+        self.restarts[failure.reason] = self.restarts.get(failure.reason, 0) + 1
+        self.last = Restart(failure.reason, failure.detail, time.time())
+        self._noticed_s = time.monotonic()
 
     def on_restored(self) -> float:
         """The restart is complete; returns the seconds since the failure was noticed."""
@@ -112,21 +123,48 @@ class RestartRecord:
         self.last.answered = time.time()
         return time.monotonic() - self._noticed_s
 
-
-def write_record(path: Path, server: RestartRecord, models: Mapping[str, RestartRecord]) -> None:
-    """Write all records as JSON, atomically.
-
-    Raises:
-        OSError: it cannot be written; what was there before still is.
-    """
-    content = {
-        "server": _to_json(server),
-        "models": {name: _to_json(record) for name, record in sorted(models.items())},
-    }
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(content, indent=2) + "\n")
-    draft.replace(path)
+    def to_json(self) -> dict[str, Any]:
+        """What is written of it."""
+        return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
 
 
-def _to_json(record: RestartRecord) -> dict[str, Any]:
-    return {name: value for name, value in asdict(record).items() if not name.startswith("_")}
+class RestartRecords:
+    """The records of the server and its models, in a JSON file that is rewritten at every change."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_missing = False
+        self.server = RestartRecord()
+        self.models: dict[str, RestartRecord] = {}
+
+    def on_served(self, models: Collection[str]) -> None:
+        """A server with these models serves."""
+        self.models |= {name: RestartRecord() for name in models if name not in self.models}
+        for record in self.models.values():
+            record.state = "serving"
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """By model, and under an empty name for the server: restarts by reason."""
+        return {"": dict(self.server.restarts)} | {
+            name: dict(record.restarts) for name, record in self.models.items()
+        }
+
+    def write(self) -> None:
+        """Write the whole file; :meth:`write_missing` repeats it where that fails, as on a full disk."""
+        models = {name: record.to_json() for name, record in sorted(self.models.items())}
+        content = {"server": self.server.to_json(), "models": models}
+        draft = self._path.with_suffix(".new")
+        try:
+            draft.write_text(json.dumps(content, indent=2) + "\n")
+            draft.replace(self._path)
+        except OSError as error:
+            if not self._is_missing:
+                _log.warning("the record of restarts was not written: %s", error)
+            self._is_missing = True
+        else:
+            self._is_missing = False
+
+    def write_missing(self) -> None:
+        """Write the file if the last change is not in it."""
+        if self._is_missing:
+            self.write()

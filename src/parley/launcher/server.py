@@ -49,7 +49,6 @@ from parley.launcher.errors import (
     StartInterruptedError,
 )
 from parley.launcher.gpu import find_foreign_memory, find_server_plan, follow_plan
-from parley.launcher.leftovers import bound_by_room
 from parley.launcher.log import PREVIOUS, LogReader, LogState
 from parley.launcher.models import (
     CONTROL_REPOSITORY,
@@ -62,6 +61,7 @@ from parley.launcher.models import (
 )
 from parley.launcher.options import ROOT, Endpoints, ServerOptions, choose_ports, join_address
 from parley.launcher.processes import ProcessUsage, StateLock, find_stubs, kill_session, usage
+from parley.launcher.replacement import bound_by_room
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE, SERVER_START_VARIABLE, forget_drain
@@ -74,7 +74,7 @@ POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
 REPEAT_S = 30.0
 """Between two lines about a server that is still loading, and two equal ones that it does not answer yet."""
-WRECK_EXIT_S = 5.0
+DEAD_EXIT_S = 5.0
 """Time for models to end when no request is under way and the server cannot end by itself."""
 KILL_S = 5.0
 """Time for the kernel to end a killed process."""
@@ -545,19 +545,20 @@ class EmbeddedServer:
         if process is None:
             return
         try:
+            # The server would wait for dead processes until its exit timeout.
+            holds_dead = grace_s > 0 and self.protect_memory() > len(find_stubs(process.pid))
             process.send_signal(signal.SIGTERM)
-            self._await_exit(process, grace_s)
+            self._await_exit(process, grace_s, holds_dead=holds_dead)
         finally:  # whatever interrupts the wait, for example an unhandled Ctrl-C
             self._clear(process, report=grace_s > 0)
 
-    def _await_exit(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
+    def _await_exit(self, process: subprocess.Popen[bytes], grace_s: float, *, holds_dead: bool) -> None:
         end = time.monotonic() + grace_s
         while process.poll() is None and not self._kill_requested and time.monotonic() < end:
-            if grace_s > 0 and self._supervisor is not None and self._supervisor.wrecks:
+            if holds_dead:
                 self.follow_log()
-                if self._log.unloading:
-                    # Sessions are over. The server would wait for dead processes until its exit timeout.
-                    self._await_stubs(process, min(end, time.monotonic() + WRECK_EXIT_S))
+                if self._log.unloading:  # sessions are over
+                    self._await_stubs(process, min(end, time.monotonic() + DEAD_EXIT_S))
                     return
             time.sleep(POLL_S)
         if process.poll() is None and grace_s > 0 and not self._kill_requested:

@@ -8,7 +8,7 @@ A server that fails too often is given up.
 What Triton 24.10 does of itself: a request to a dead process gets an error after a second, one after the
 other; the responses of a decoupled request that was under way never come, and its caller waits for its own
 deadline. A model that is loaded again replaces the dead one when it is ready; what stays of that is in
-:mod:`parley.launcher.leftovers`.
+:mod:`parley.launcher.replacement`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parley.canaries import CanaryCall, ServerAddress
+from parley.launcher.control import ControlError
 from parley.launcher.errors import LauncherError, RestartLimitError, StartInterruptedError
-from parley.launcher.leftovers import DeadInstances
 from parley.launcher.liveness import (
     CanaryOutcome,
-    Heartbeats,
+    HeartbeatWatch,
     Liveness,
     WallClock,
     ask_canary,
@@ -37,24 +38,30 @@ from parley.launcher.liveness import (
 )
 from parley.launcher.models import renew_instances, renew_model
 from parley.launcher.processes import Stub, child_state, find_stubs, kill_process
-from parley.launcher.reloading import Failure, LoadDone, ModelReloader, SupervisedServer
+from parley.launcher.reloading import LoadOutcome, SupervisedServer, load_again
+from parley.launcher.replacement import Replacement
 from parley.launcher.restarts import (
     DEAD_INSTANCES,
     DIED,
     NOT_RESTORED,
+    PROCESS_REASONS,
+    SERVER_REASONS,
     SET_BACK,
     STOPPED,
     UNRESPONSIVE,
-    RestartRecord,
+    Failure,
+    RestartRecords,
     SupervisorLimits,
-    write_record,
 )
 from parley.runtime.attempts import Attempts
 from parley.triton.model_control import CONTROL_MODEL, loss_path
 
 _STOPPED = "T"  # not "t": a debugger holds that one
 _JOIN_S = 10.0
+_SHOW_AGAIN_S = 30.0
+"""Until numbers that could not be written on the metrics page are written again."""
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class _EndedError(Exception):
@@ -62,9 +69,20 @@ class _EndedError(Exception):
 
 
 class _ServerNeededError(Exception):
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.failure = Failure(reason, detail)
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
+
+
+@dataclass
+class _Process:
+    """A watched process of a model."""
+
+    stub: Stub
+    heartbeat: HeartbeatWatch
+    stopped_since: float | None = None
+    killed: Failure | None = None
+    """Why the supervisor killed it."""
 
 
 @dataclass
@@ -73,39 +91,20 @@ class _Model:
     config: Any
     attempts: Attempts
     liveness: Liveness
-    stubs: dict[int, Stub] = field(default_factory=dict)
+    processes: dict[int, _Process] = field(default_factory=dict)
     """The watched processes by number."""
     retired: set[int] = field(default_factory=set)
     """Processes that Triton ends, because others have replaced them."""
-    killed: dict[int, Failure] = field(default_factory=dict)
-    """Reason by process."""
     failed: dict[str, Failure] = field(default_factory=dict)
     """Instances that are still to be replaced."""
     due: float = 0.0
     busy: bool = False
     """Whether it is being loaded."""
-    restarts: int = 0
-    stopped: dict[int, float] = field(default_factory=dict)
-    """Since when each stopped process is stopped."""
 
-
-@dataclass(frozen=True)
-class _CountsRead:
-    """Result of a thread that read what the models have completed."""
-
-    generation: int
-    counts: Mapping[str, tuple[int, ...]] | None
-    """None: the server did not answer."""
-
-
-@dataclass(frozen=True)
-class _CanaryDone:
-    """Result of a thread that called a model's canary."""
-
-    generation: int
-    outcome: CanaryOutcome
-    began: float
-    """Start of the call."""
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is neither being replaced, nor to be replaced."""
+        return not (self.busy or self.failed)
 
 
 class Supervisor:
@@ -139,32 +138,27 @@ class Supervisor:
         self._server = server
         self._canaries = canaries
         self._limits = limits
-        self._record_path = record
-        self._record_missing = False
         self._report = report
+        self._load_s = load_s
         self._callees = called
         self._attempts = limits.attempts(limits.server_attempts)
-        self._set_backs = limits.attempts(limits.set_back_attempts)
-        self._set_back = ""
-        """What is to be said of a clock that was set back; empty: it was not since the server was started."""
+        self._replacement = Replacement(limits, report)
         self._models: dict[str, _Model] = {}
-        self._server_record = RestartRecord()
-        self._records: dict[str, RestartRecord] = {}
-        self._results: queue.SimpleQueue[LoadDone | _CountsRead | _CanaryDone] = queue.SimpleQueue()
+        self._records = RestartRecords(record)
+        self._results: queue.SimpleQueue[tuple[int, Callable[[float], None]]] = queue.SimpleQueue()
         self._generation = 0
         self._read_server_counts = counts
         self._wall_clock = clock or WallClock()
-        self._heartbeats: Heartbeats
         self._silences = 0
         self._stopped_since: float | None = None
         self._next_counts = 0.0
         self._counting = False
-        self._dead = DeadInstances(limits)
+        self._shown: tuple[Mapping[str, Mapping[str, int]], int] | None = None
+        """What is on the metrics page, or being written; None: what is there is not up to date."""
+        self._showing = False
+        self._next_show = 0.0
         self._stopping = threading.Event()
-        self._reloader = ModelReloader(server, canaries, limits, load_s, self._stopping)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
-        self.wrecks = 0
-        """Dead instances that the running server still holds, and will hold until it is killed."""
         self.ended = False
         """The server has ended with status 0, as on a SIGTERM of its own: nothing is watched any more."""
         self.failure: LauncherError | None = None
@@ -173,7 +167,7 @@ class Supervisor:
     def start(self) -> None:
         """Begin to watch."""
         self._watch_server()
-        self._write_record()
+        self._records.write()
         self._thread.start()
 
     def stop(self) -> None:
@@ -184,14 +178,12 @@ class Supervisor:
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
         if self.failure is None:
-            self._server_record.state = "stopped"
-            self._write_record()
+            self._records.server.state = "stopped"
+            self._records.write()
 
     def restarts(self) -> dict[str, dict[str, int]]:
         """By model, and under an empty name for the server: restarts by reason."""
-        return {"": dict(self._server_record.restarts)} | {
-            name: dict(record.restarts) for name, record in self._records.items()
-        }
+        return self._records.counts()
 
     # --- the thread -------------------------------------------------------------------------
 
@@ -210,8 +202,7 @@ class Supervisor:
 
     def _check(self) -> None:
         now = time.monotonic()
-        if self._record_missing:
-            self._write_record()
+        self._records.write_missing()
         try:
             regions = self._server.protect_memory()
             self._check_server(now)
@@ -220,107 +211,92 @@ class Supervisor:
                 self._check_processes(model, now)
             for model in self._models.values():
                 self._replace_if_due(model, now)
-            self._check_dead_instances(regions, now)
+            self._count_dead_instances(regions)
+            self._replace_working_server(now)
+            self._start_show(now)
             self._start_count(now)
         except _ServerNeededError as error:
             self._restart_server(error.failure)
 
-    def _check_server(self, now: float) -> None:
-        if (status := self._server.poll()) == 0:
-            raise _EndedError
-        if status is not None:
-            raise _ServerNeededError(DIED, f"tritonserver ended with status {status}")
-        if child_state(self._server.pid, os.getpid()) != _STOPPED:
-            self._stopped_since = None
-        else:
-            self._stopped_since = self._stopped_since or now
-            if now - self._stopped_since >= self._limits.stopped_s:
-                raise _ServerNeededError(
-                    STOPPED, f"tritonserver was stopped for {self._limits.stopped_s:g} s"
-                )
-        if self._silences >= self._limits.server_failures:
-            raise _ServerNeededError(UNRESPONSIVE, f"tritonserver did not answer {self._silences} times")
-        if (back_s := self._wall_clock.set_back_s()) > self._limits.set_back_s:
-            self._on_set_back(back_s, now)
-        self._replace_if_set_back(now)
+    def _start(self, work: Callable[[], T], then: Callable[[T, float], None]) -> None:
+        """Do slow work in a thread of its own; the supervisor's gets its result and the time."""
+        generation = self._generation
 
-    def _on_set_back(self, back_s: float, now: float) -> None:
-        is_known = bool(self._set_back)
-        self._set_back = f"the clock was set back by {back_s:.0f} s, for which tritonserver may hang"
-        most = self._limits.set_back_attempts
-        if most and not is_known and self._set_backs.next_at(now) is None:
-            self._report(
-                f"{self._set_back}; the server was started again {most} times for that within "
-                f"{self._limits.window_s:g} s, and is so once more only when the first is that long ago"
-            )
+        def run() -> None:
+            result = work()
+            self._results.put((generation, lambda now: then(result, now)))
 
-    def _replace_if_set_back(self, now: float) -> None:
-        if not self._set_back:
-            return
-        due = self._set_backs.next_at(now)
-        if not self._limits.set_back_attempts or (due is not None and now >= due):
-            raise _ServerNeededError(SET_BACK, self._set_back)
+        threading.Thread(target=run, name="supervisor's work", daemon=True).start()
 
-    def _check_dead_instances(self, regions: int, now: float) -> None:
-        """Count the regions without a process, and replace a server that holds too many."""
-        models = self._models.values()
-        if not any(model.busy or model.failed for model in models):  # a new process is found after its region
-            retired = {pid for model in models for pid in model.retired}
-            living = sum(len(model.stubs) for model in models)
-            living += sum(bool(child_state(pid, self._server.pid)) for pid in retired)
-            number = max(0, regions - living)
-            if number != self._dead.number:
-                self._dead.number = number
-                self._start_thread(self._show_dead_instances, number)
-        if self._dead.is_due(now, self._server.drain_file, self._report):
-            raise _ServerNeededError(DEAD_INSTANCES, self._dead.describe())
+    def _handle_results(self, now: float) -> None:
+        while True:
+            try:
+                generation, handle = self._results.get_nowait()
+            except queue.Empty:
+                return
+            if generation == self._generation:
+                handle(now)
 
-    def _show_dead_instances(self, _generation: int, number: int) -> None:
-        self._reloader.show_dead_instances(number)
+    # --- processes --------------------------------------------------------------------------
 
-    # --- models -----------------------------------------------------------------------------
+    def _watch_processes(self, model: _Model) -> None:
+        for stub in find_stubs(self._server.pid):
+            if stub.model == model.name and stub.pid not in model.retired | model.processes.keys():
+                heartbeat = HeartbeatWatch(self._server.folder, stub.pid, self._limits)
+                model.processes[stub.pid] = _Process(stub, heartbeat)
 
     def _check_processes(self, model: _Model, now: float) -> None:
         if model.busy:  # there are new ones
             self._watch_processes(model)
-        for pid, stub in list(model.stubs.items()):
+        for pid, process in list(model.processes.items()):
+            instance = process.stub.instance
             state = child_state(pid, self._server.pid)
             if not state:
-                self._on_process_ended(model, stub, now)
-            elif state != _STOPPED:
-                model.stopped.pop(pid, None)
-                if pid not in model.killed and self._heartbeats.is_silent(self._server.folder, pid, now):
-                    what = f"the event loop of process {pid} of {stub.instance} stands still"
-                    self._kill(model, stub, Failure(UNRESPONSIVE, what))
-            elif now - model.stopped.setdefault(pid, now) >= self._limits.model_stopped_s:
-                self._kill(model, stub, Failure(STOPPED, f"process {pid} of {stub.instance} was stopped"))
+                self._on_process_ended(model, process, now)
+            elif state == _STOPPED:
+                process.stopped_since = process.stopped_since or now
+                if now - process.stopped_since >= self._limits.model_stopped_s:
+                    self._kill(process, Failure(STOPPED, f"process {pid} of {instance} was stopped"))
+            else:
+                process.stopped_since = None
+                if process.killed is None and process.heartbeat.is_silent(now):
+                    what = f"the event loop of process {pid} of {instance} stands still"
+                    self._kill(process, Failure(UNRESPONSIVE, what))
 
-    def _kill(self, model: _Model, stub: Stub, failure: Failure) -> None:
+    def _kill(self, process: _Process, failure: Failure) -> None:
         """Kill a process; the next check finds it dead."""
-        model.killed.setdefault(stub.pid, failure)
-        kill_process(stub.pid)
+        process.killed = process.killed or failure
+        kill_process(process.stub.pid)
 
-    def _on_process_ended(self, model: _Model, stub: Stub, now: float) -> None:
+    def _on_process_ended(self, model: _Model, process: _Process, now: float) -> None:
         if self._server.poll() is not None:  # which takes its processes with it
             return
-        died = Failure(DIED, f"process {stub.pid} of {stub.instance} died")
-        failure = model.killed.pop(stub.pid, died)
-        model.stopped.pop(stub.pid, None)
-        del model.stubs[stub.pid]
-        self._heartbeats.forget(stub.pid)
-        self.wrecks += 1
-        if not model.stubs:
+        stub = process.stub
+        failure = process.killed or Failure(DIED, f"process {stub.pid} of {stub.instance} died")
+        del model.processes[stub.pid]
+        if not model.processes:
             # Triton ends none of the streams that were under way: their callers look at this file. Without
             # room for it, they wait for their deadlines.
             with contextlib.suppress(OSError):
                 loss_path(self._server.folder, model.name).touch(mode=0o600)
         if model.name == CONTROL_MODEL:
-            left = "one more can" if model.stubs else "none can any more"
+            left = "one more can" if model.processes else "none can any more"
             self._report(f"{failure.detail}; of the processes that load models, {left}")
             return
         model.failed[stub.instance] = failure
         self._schedule(model, now)
         self._report(f"{failure.detail}: {model.name} is loaded again")
+
+    def _count_dead_instances(self, regions: int) -> None:
+        """Count the regions without a process."""
+        models = self._models.values()
+        if any(not model.is_settled for model in models):  # a new process is found after its region
+            return
+        living = sum(len(model.processes) for model in models)
+        living += sum(bool(child_state(pid, self._server.pid)) for model in models for pid in model.retired)
+        self._replacement.dead_instances = max(0, regions - living)
+
+    # --- replacing models -------------------------------------------------------------------
 
     def _schedule(self, model: _Model, now: float) -> None:
         due = model.attempts.next_at(now)
@@ -331,7 +307,7 @@ class Supervisor:
                     f"{model.name} was loaded again {attempts} times in {self._limits.window_s:g} s, "
                     f"and failed again ({detail})"
                 )
-            raise _ServerNeededError(NOT_RESTORED, detail)
+            raise _ServerNeededError(Failure(NOT_RESTORED, detail))
         model.due = due
 
     def _replace_if_due(self, model: _Model, now: float) -> None:
@@ -341,75 +317,50 @@ class Supervisor:
         model.failed.clear()
         model.busy = True
         model.attempts.add(now)
-        model.restarts += 1
+        record = self._records.models[model.name]
+        record.on_failure(next(iter(failed.values())))
+        self._records.write()
         config = type(model.config)()
         config.CopyFrom(model.config)
         alone = renew_instances(config, failed)
         if not alone:
-            renew_model(config, model.restarts)
-        failure = next(iter(failed.values()))
-        self._records[model.name].on_failure(failure.reason, failure.detail)
-        self._write_record()
-        if not alone:
-            model.retired.update(model.stubs)
-            model.stubs.clear()
-        self._start_thread(self._load, model.name, failed, config, alone)
+            renew_model(config, sum(record.restarts.values()))
+            model.retired.update(model.processes)
+            model.processes.clear()
+        work = partial(
+            load_again,
+            self._server,
+            config,
+            self._canaries.get(model.name),
+            dead=len(failed) if alone else 0,
+            load_s=self._load_s,
+            canary_s=self._limits.reload_canary_s,
+            stopping=self._stopping,
+        )
+        self._start(work, partial(self._on_loaded, model, failed, config))
 
-    def _load(
-        self, generation: int, model: str, instances: Mapping[str, Failure], config: Any, alone: bool
+    def _on_loaded(
+        self, model: _Model, failed: Mapping[str, Failure], config: Any, outcome: LoadOutcome, now: float
     ) -> None:
-        result = self._reloader.load(generation, model, instances, config, alone=alone)
-        try:
-            self._reloader.count(model, next(iter(instances.values())).reason)
-        finally:  # until the result comes, the model is taken for one that is being loaded
-            self._results.put(result)
-
-    def _start_thread(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do slow work in a thread of its own, which puts its result into the queue."""
-        name = work.__name__.strip("_")
-        threading.Thread(target=work, args=(self._generation, *arguments), name=name, daemon=True).start()
-
-    def _handle_results(self, now: float) -> None:
-        while True:
-            try:
-                result = self._results.get_nowait()
-            except queue.Empty:
-                return
-            if result.generation != self._generation:
-                continue
-            if isinstance(result, LoadDone):
-                self._on_loaded(result, now)
-            elif isinstance(result, _CountsRead):
-                self._on_counts(result, now)
-            else:
-                self._on_canary_result(result, now)
-
-    def _on_loaded(self, result: LoadDone, now: float) -> None:
-        model = self._models[result.model]
         model.busy = False
-        model.config = result.config
+        model.config = config
         model.liveness.mark_alive(now)
         self._watch_processes(model)
-        record = self._records[model.name]
+        record = self._records.models[model.name]
         # A failure of one that it calls may be why it does not answer; its canary comes again later.
-        if not result.error or (result.loaded and self._may_lack_others(model.name)):
+        if not outcome.error or (outcome.is_loaded and self._may_lack_others(model.name)):
             took_s = record.on_restored()
             number = sum(record.restarts.values())
             self._report(f"{model.name} answers again after {took_s:.1f} s (restart {number})")
-            self._write_record()
+            self._records.write()
             return
-        self._report(result.error)
-        if result.hopeless:
-            raise _ServerNeededError(NOT_RESTORED, result.error)
+        self._report(outcome.error)
+        if outcome.is_hopeless:
+            raise _ServerNeededError(Failure(NOT_RESTORED, outcome.error))
         # Whatever does not answer now is replaced with the next attempt.
-        for instance, failure in result.instances.items():
+        for instance, failure in failed.items():
             model.failed.setdefault(instance, failure)
         self._schedule(model, now)
-
-    def _watch_processes(self, model: _Model) -> None:
-        for stub in find_stubs(self._server.pid):
-            if stub.model == model.name and stub.pid not in model.retired:
-                model.stubs.setdefault(stub.pid, stub)
 
     # --- canaries ---------------------------------------------------------------------------
 
@@ -418,83 +369,77 @@ class Supervisor:
         if not self._counting and now >= self._next_counts:
             self._next_counts = now + self._limits.quiet_s / 4
             self._counting = True
-            self._start_thread(self._read_counts)
+            self._start(self._read_counts, self._on_counts)
 
-    def _read_counts(self, generation: int) -> None:
-        counts = None
+    def _read_counts(self) -> Mapping[str, tuple[int, ...]] | None:
+        """By model, what it has completed; None: the server did not answer."""
         try:
-            counts = self._read_server_counts(self._server.own_address)
-        except ConnectionError as error:
+            return self._read_server_counts(self._server.own_address)
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is no answer
             _log.warning("the counts of completed requests were not read: %s", error)
-        finally:
-            self._results.put(_CountsRead(generation, counts))
+            return None
 
-    def _on_counts(self, result: _CountsRead, now: float) -> None:
+    def _on_counts(self, counts: Mapping[str, tuple[int, ...]] | None, now: float) -> None:
         """Call the canaries of models that have completed nothing for a while."""
         self._counting = False
-        if result.counts is None:
+        if counts is None:
             self._silences += 1
             return
         self._silences = 0
         for name, model in self._models.items():
-            model.liveness.on_counts(result.counts.get(name, ()), now)
+            model.liveness.on_counts(counts.get(name, ()), now)
         quiet = {
             name
             for name, model in self._models.items()
             if name in self._canaries
             and model.liveness.is_quiet(now, self._limits.quiet_s)
-            and self._is_settled(name)
+            and self._is_settled(model)
         }
-        for name in tuple(quiet):
-            # Whether one of them is at fault is to be known when this model is judged.
-            if self._models[name].liveness.misses:
-                quiet |= {
-                    other for other in self._loaded_callees(name) if not self._models[other].liveness.asking
-                }
+        # Whether one that it calls is at fault is to be known when a model is judged.
+        for name in [name for name in quiet if self._models[name].liveness.misses]:
+            quiet |= {other.name for other in self._loaded_callees(name) if not other.liveness.asking}
         for name in quiet:
-            self._models[name].liveness.asking = True
-            processes = [
-                pid for each in (name, *self._loaded_callees(name)) for pid in self._models[each].stubs
-            ]
-            self._start_thread(self._ask, name, processes)
+            self._ask(self._models[name])
 
-    def _loaded_callees(self, name: str) -> list[str]:
-        return [other for other in self._callees(name) if other in self._models and other in self._canaries]
-
-    def _is_settled(self, name: str) -> bool:
-        """Whether neither a model nor one that it calls is being replaced, or to be replaced."""
-        models = [self._models[each] for each in (name, *self._loaded_callees(name))]
-        return not any(model.busy or model.failed for model in models)
-
-    def _may_lack_others(self, name: str) -> bool:
-        """Whether a model may be silent only because one that it calls fails."""
-        models = [self._models[each] for each in self._loaded_callees(name)]
-        return any(
-            model.busy or model.failed or model.liveness.asking or model.liveness.misses for model in models
-        )
-
-    def _ask(self, generation: int, model: str, processes: Collection[int]) -> None:
-        began = time.monotonic()
-        outcome = ask_canary(
-            model,
-            self._canaries[model],
+    def _ask(self, model: _Model) -> None:
+        model.liveness.asking = True
+        asked = (model, *self._loaded_callees(model.name))
+        work = partial(
+            ask_canary,
+            self._canaries[model.name],
             self._server.own_address,
-            processes=processes,
+            processes=[pid for each in asked for pid in each.processes],
             deadline_s=self._limits.canary_s,
             wait=self._stopping.wait,
         )
-        self._results.put(_CanaryDone(generation, outcome, began))
+        self._start(work, partial(self._on_canary_result, model))
 
-    def _on_canary_result(self, answered: _CanaryDone, now: float) -> None:
-        outcome = answered.outcome
-        model = self._models[outcome.model]
+    def _loaded_callees(self, name: str) -> list[_Model]:
+        return [
+            self._models[other]
+            for other in self._callees(name)
+            if other in self._models and other in self._canaries
+        ]
+
+    def _is_settled(self, model: _Model) -> bool:
+        """Whether neither a model nor one that it calls is being replaced, or to be replaced."""
+        return all(each.is_settled for each in (model, *self._loaded_callees(model.name)))
+
+    def _may_lack_others(self, name: str) -> bool:
+        """Whether a model may be silent only because one that it calls fails."""
+        return any(
+            not model.is_settled or model.liveness.asking or model.liveness.misses
+            for model in self._loaded_callees(name)
+        )
+
+    def _on_canary_result(self, model: _Model, outcome: CanaryOutcome, now: float) -> None:
         liveness = model.liveness
         liveness.asking, liveness.asked_at = False, now
         if not outcome.error:
             liveness.mark_alive(now)
-        elif answered.began < liveness.alive_at:
+        elif outcome.began < liveness.alive_at:
             pass  # it works; a process that has been replaced since may not have answered
-        elif not self._is_settled(model.name):
+        elif not self._is_settled(model):
             pass  # one that it calls has failed meanwhile, or it has itself
         elif outcome.working and now - liveness.alive_at < self._limits.working_s:
             liveness.misses = 0
@@ -505,18 +450,68 @@ class Supervisor:
         elif not self._may_lack_others(model.name):
             liveness.misses = 0
             failure = Failure(UNRESPONSIVE, f"{model.name} failed its canary twice ({outcome.error})")
-            for stub in model.stubs.values():
-                self._kill(model, stub, failure)
+            for process in model.processes.values():
+                self._kill(process, failure)
+
+    # --- the metrics page -------------------------------------------------------------------
+
+    def _start_show(self, now: float) -> None:
+        """Write the numbers on the metrics page when they have changed, one after the other.
+
+        Every counter is there from the start: one that first appears with a restart shows no increase.
+        """
+        restarts = {
+            name: dict.fromkeys(PROCESS_REASONS if name else SERVER_REASONS, 0) | counts
+            for name, counts in self._records.counts().items()
+        }
+        numbers = (restarts, self._replacement.dead_instances)
+        if not self._showing and now >= self._next_show and numbers != self._shown:
+            self._showing, self._shown = True, numbers
+            self._start(partial(self._show, *numbers), self._on_shown)
+
+    def _show(self, restarts: Mapping[str, Mapping[str, int]], dead_instances: int) -> bool:
+        try:
+            self._server.control.show(restarts, dead_instances)
+        except ControlError as error:
+            _log.warning("restarts and dead instances are not on the metrics page yet: %s", error)
+            return False
+        return True
+
+    def _on_shown(self, is_shown: bool, now: float) -> None:
+        self._showing = False
+        if not is_shown:
+            self._shown, self._next_show = None, now + _SHOW_AGAIN_S
 
     # --- the server -------------------------------------------------------------------------
 
+    def _check_server(self, now: float) -> None:
+        if (status := self._server.poll()) == 0:
+            raise _EndedError
+        if status is not None:
+            raise _ServerNeededError(Failure(DIED, f"tritonserver ended with status {status}"))
+        if child_state(self._server.pid, os.getpid()) != _STOPPED:
+            self._stopped_since = None
+        else:
+            self._stopped_since = self._stopped_since or now
+            if now - self._stopped_since >= self._limits.stopped_s:
+                detail = f"tritonserver was stopped for {self._limits.stopped_s:g} s"
+                raise _ServerNeededError(Failure(STOPPED, detail))
+        if self._silences >= self._limits.server_failures:
+            detail = f"tritonserver did not answer {self._silences} times"
+            raise _ServerNeededError(Failure(UNRESPONSIVE, detail))
+        if (back_s := self._wall_clock.set_back_s()) > self._limits.set_back_s:
+            self._replacement.on_set_back(back_s)
+
+    def _replace_working_server(self, now: float) -> None:
+        if failure := self._replacement.find(now, self._server.drain_file):
+            raise _ServerNeededError(failure)
+
     def _watch_server(self) -> None:
         self._generation += 1
-        self._counting = False
-        self._silences, self._stopped_since, self.wrecks = 0, None, 0
-        self._set_back = ""
-        self._dead.number = 0
-        self._heartbeats = Heartbeats(self._limits.silent_s, self._limits.working_s)
+        self._counting = self._showing = False
+        self._shown, self._next_show = None, 0.0
+        self._silences, self._stopped_since = 0, None
+        self._replacement.on_started()
         now = time.monotonic()
         self._next_counts = now + self._limits.quiet_s / 4
         self._models = {
@@ -530,35 +525,30 @@ class Supervisor:
         }
         for model in self._models.values():
             self._watch_processes(model)
-        self._records |= {name: RestartRecord() for name in self._server.models if name not in self._records}
-        for record in self._records.values():
-            record.state = "serving"
-        self._start_thread(self._show_counters)
-
-    def _show_counters(self, _generation: int) -> None:
-        self._reloader.show_counters(list(self._server.models))
+        self._records.on_served(self._server.models)
 
     def _restart_server(self, failure: Failure) -> None:
         """Start the server again until it serves or is given up."""
-        self._server_record.on_failure(failure.reason, failure.detail)
+        record = self._records.server
+        record.on_failure(failure)
         error: LauncherError | OSError | None = None
-        own = {SET_BACK: self._set_backs, DEAD_INSTANCES: self._dead.restarts}
-        attempts = own.get(failure.reason, self._attempts)
+        is_planned = failure.reason in (SET_BACK, DEAD_INSTANCES)
+        attempts = self._replacement.attempts if is_planned else self._attempts
         while True:
             now = time.monotonic()
             due = attempts.next_at(now)
             if due is None:
-                self._server_record.state = "failed"
-                self._write_record()
+                record.state = "failed"
+                self._records.write()
                 self.failure = RestartLimitError(self._describe_end(failure, error))
                 return
             if error is None:
                 self._report(f"{failure.detail}: the server is started again")
-            self._write_record()
+            self._records.write()
             if self._stopping.wait(due - now):
                 return
             attempts.add(time.monotonic())
-            self._dead.end_drain()
+            self._replacement.end_drain()
             try:
                 self._server.restart()
                 break
@@ -568,26 +558,11 @@ class Supervisor:
                 error, attempts = again, self._attempts
                 self._report(f"the server was not started: {again}")
         self._watch_server()
-        self._report(f"the server answers again after {self._server_record.on_restored():.1f} s")
-        self._write_record()
-        for name, reasons in self.restarts().items():  # its counters begin at zero
-            for reason, number in reasons.items():
-                self._reloader.count(name, reason, number)
+        self._report(f"the server answers again after {record.on_restored():.1f} s")
+        self._records.write()
 
     def _describe_end(self, failure: Failure, error: LauncherError | OSError | None) -> str:
         attempts = self._limits.server_attempts
         again = f"; it was started again {attempts} times in {self._limits.window_s:g} s" if attempts else ""
         cause = f" {error}" if error else f" The log's last lines:\n{self._server.log_tail()}"
         return f"The server is given up: {failure.detail}{again}.{cause}"
-
-    def _write_record(self) -> None:
-        """Write the record; if that fails, as on a full disk, it is tried again with every look."""
-        was_missing = self._record_missing
-        try:
-            write_record(self._record_path, self._server_record, self._records)
-        except OSError as error:
-            self._record_missing = True
-            if not was_missing:
-                _log.warning("the record of restarts was not written: %s", error)
-        else:
-            self._record_missing = False

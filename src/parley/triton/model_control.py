@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +49,12 @@ class Unload(msgspec.Struct, frozen=True, tag="unload"):
     model: str
 
 
-class CountRestarts(msgspec.Struct, frozen=True, tag="count_restarts"):
-    """Add to the counters on the metrics page."""
+class ShowRestarts(msgspec.Struct, frozen=True, tag="show_restarts"):
+    """Write the launcher's numbers on the metrics page."""
 
-    model: str
-    """Empty: the server itself."""
-    reason: str
-    number: int = 1
-
-
-class ShowDeadInstances(msgspec.Struct, frozen=True, tag="show_dead_instances"):
-    """Set the gauge on the metrics page."""
-
-    number: int
+    restarts: dict[str, dict[str, int]]
+    """By model, and under an empty name for the server: restarts by reason, since the launcher's start."""
+    dead_instances: int
 
 
 class ControlAnswer(msgspec.Struct, frozen=True):
@@ -72,7 +64,7 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     """Triton's words, empty after success."""
 
 
-ControlRequest = Load | Unload | CountRestarts | ShowDeadInstances
+ControlRequest = Load | Unload | ShowRestarts
 
 
 def socket_path(folder: Path, instance: str) -> Path:
@@ -95,42 +87,18 @@ def receive_all(connection: socket.socket) -> bytes:
     return bytes(received)
 
 
-RESTARTS = (
-    Family(
-        "parley_model_restarts_total",
-        "counter",
-        "Model processes that were replaced by the launcher",
-        ("model", "reason"),
-    ),
-    Family(
-        "parley_server_restarts_total", "counter", "Servers that were replaced by the launcher", ("reason",)
-    ),
+MODEL_RESTARTS = Family(
+    "parley_model_restarts_total",
+    "counter",
+    "Model processes that were replaced by the launcher",
+    ("model", "reason"),
+)
+SERVER_RESTARTS = Family(
+    "parley_server_restarts_total", "counter", "Servers that were replaced by the launcher", ("reason",)
 )
 DEAD_INSTANCES = Family(
     "parley_dead_instances", "gauge", "Instances whose process has ended and that tritonserver still holds"
 )
-
-
-class _WrittenMetric:
-    """A metric of Triton's metrics page that is written at once.
-
-    The launcher relies on an answer: what was counted is on the page.
-    """
-
-    def __init__(self, pb_utils: Any, family: Family) -> None:
-        """Register the metric."""
-        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
-        self._family = pb_utils.MetricFamily(
-            name=family.name, description=family.description, kind=kinds[family.kind]
-        )
-        self._metrics: dict[tuple[tuple[str, str], ...], Any] = {}
-
-    def __getitem__(self, labels: Mapping[str, str]) -> Any:
-        """Triton's metric with these labels."""
-        key = tuple(sorted(labels.items()))
-        if key not in self._metrics:
-            self._metrics[key] = self._family.Metric(labels=dict(labels))
-        return self._metrics[key]
 
 
 class ControlService:
@@ -138,8 +106,14 @@ class ControlService:
 
     def __init__(self, pb_utils: Any, path: Path) -> None:
         self._pb = pb_utils
-        self._models, self._servers = (_WrittenMetric(pb_utils, family) for family in RESTARTS)
-        self._dead = _WrittenMetric(pb_utils, DEAD_INSTANCES)
+        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
+        self._families = {
+            family.name: pb_utils.MetricFamily(
+                name=family.name, description=family.description, kind=kinds[family.kind]
+            )
+            for family in (MODEL_RESTARTS, SERVER_RESTARTS, DEAD_INSTANCES)
+        }
+        self._metrics: dict[tuple[str, ...], Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -180,9 +154,20 @@ class ControlService:
                 self._pb.load_model(model_name=model, config=config)
             case Unload(model):
                 self._pb.unload_model(model_name=model)
-            case CountRestarts("", reason, number):
-                self._servers[{"reason": reason}].increment(number)
-            case CountRestarts(model, reason, number):
-                self._models[{"model": model, "reason": reason}].increment(number)
-            case ShowDeadInstances(number):
-                self._dead[{}].set(number)
+            case ShowRestarts(restarts, dead_instances):
+                for model, counts in restarts.items():
+                    for reason, number in counts.items():
+                        if model:
+                            metric = self._metric(MODEL_RESTARTS, model=model, reason=reason)
+                        else:
+                            metric = self._metric(SERVER_RESTARTS, reason=reason)
+                        # The other process of this model may have counted some of them.
+                        metric.increment(max(0, number - metric.value()))
+                self._metric(DEAD_INSTANCES).set(dead_instances)
+
+    def _metric(self, family: Family, **labels: str) -> Any:
+        """Triton's metric with these labels."""
+        key = (family.name, *labels.values())
+        if key not in self._metrics:
+            self._metrics[key] = self._families[family.name].Metric(labels=labels)
+        return self._metrics[key]

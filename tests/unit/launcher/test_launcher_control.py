@@ -33,6 +33,7 @@ class MetricFamily:
         return SimpleNamespace(
             increment=lambda number: self.values.__setitem__(key, self.values.get(key, 0) + number),
             set=lambda number: self.values.__setitem__(key, number),
+            value=lambda: self.values.get(key, 0),
         )
 
 
@@ -94,25 +95,17 @@ def test_the_error_is_tritons_own(make, control):
     control.load("echo", "{}", 5)
 
 
-def test_restarts_are_counted_on_the_metrics_page(make, control):
+def test_restarts_and_dead_instances_are_shown_on_the_metrics_page(make, control):
     triton = make()
-    control.count("echo", "died")
-    control.count("echo", "died", 2)
-    control.count("", "unresponsive")
-    control.count("other", "died", 0)
+    control.show({"echo": {"died": 1}}, 2)
+    control.show({"": {"unresponsive": 1}, "echo": {"died": 3}, "other": {"died": 0}}, 1)
     made = triton.MetricFamily.made
     assert made["parley_model_restarts_total"].values == {
         (("model", "echo"), ("reason", "died")): 3,
         (("model", "other"), ("reason", "died")): 0,
     }
     assert made["parley_server_restarts_total"].values == {(("reason", "unresponsive"),): 1}
-
-
-def test_the_number_of_dead_instances_is_on_the_metrics_page(make, control):
-    triton = make()
-    for number in (2, 1):
-        control.show_dead_instances(number)
-    assert triton.MetricFamily.made["parley_dead_instances"].values == {(): 1}
+    assert made["parley_dead_instances"].values == {(): 1}
 
 
 def test_a_load_that_takes_too_long_is_given_up(make, control):
@@ -152,7 +145,7 @@ def test_a_folder_that_is_removed_while_it_is_read_holds_no_control_model(contro
 
     monkeypatch.setattr(Path, "glob", glob)
     with pytest.raises(ControlError, match="no process of the control model lives"):
-        control.count("echo", "died")
+        control.show({}, 0)
 
 
 def test_without_a_control_model_nothing_is_loaded(control):

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from parley.launcher import liveness
-from parley.launcher.liveness import Heartbeats, WallClock
+from parley.launcher.liveness import HeartbeatWatch, WallClock
+from parley.launcher.restarts import SupervisorLimits
 from parley.triton.request_loop import heartbeat_path
 
 PID = 7
@@ -18,10 +19,9 @@ class Process:
 
     def __init__(self, folder, monkeypatch):
         self._path = heartbeat_path(folder, PID)
-        self._folder = folder
         self._beats = 0
         self.used_s = 0.0
-        self.heartbeats = Heartbeats(silent_s=8.0, working_s=60.0)
+        self._watch = HeartbeatWatch(folder, PID, SupervisorLimits(silent_s=8.0, working_s=60.0))
         monkeypatch.setattr(liveness, "processor_demand_s", lambda processes: self.used_s)
 
     def beat(self):
@@ -32,7 +32,7 @@ class Process:
     def silent_from(self, since, until):
         """The first second in which it is silent for too long; None: none."""
         looks = (since + tenth / 10 for tenth in range(round(10 * (until - since))))
-        return next((now for now in looks if self.heartbeats.is_silent(self._folder, PID, now)), None)
+        return next((now for now in looks if self._watch.is_silent(now)), None)
 
 
 @pytest.fixture
@@ -60,13 +60,6 @@ def test_one_that_works_is_silent_after_a_minute(process):
     assert process.silent_from(0, 2.5) is None
     process.used_s = 100.0
     assert process.silent_from(2.5, 100) == pytest.approx(60.0)
-
-
-def test_a_new_process_with_the_number_of_an_old_one_begins_anew(process):
-    process.beat()
-    assert process.silent_from(0, 7) is None
-    process.heartbeats.forget(PID)
-    assert process.silent_from(7, 14) is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from parley.launcher.errors import (
     SetupIncompleteError,
     SharedMemoryTooSmallError,
 )
-from parley.launcher.leftovers import bound_by_room
 from parley.launcher.models import (
     check_models,
     count_instances,
@@ -36,6 +35,7 @@ from parley.launcher.models import (
 )
 from parley.launcher.options import GPU_PROFILE, ROOT, TINY_PROFILE, ServerOptions, choose_ports
 from parley.launcher.processes import StateLock, session_members
+from parley.launcher.replacement import bound_by_room
 from parley.launcher.restarts import SupervisorLimits
 from parley.runtime.repository import read_parameters
 

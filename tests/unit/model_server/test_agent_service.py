@@ -24,7 +24,8 @@ from parley.errors import (
     UnsupportedVersionError,
 )
 from parley.launcher import liveness
-from parley.launcher.liveness import Heartbeats
+from parley.launcher.liveness import HeartbeatWatch
+from parley.launcher.restarts import SupervisorLimits
 from parley.llm.messages import GenerateRequest
 from parley.metrics import MetricsRecorder
 from parley.models.voice_agent import AgentService, check_version, make_engines
@@ -296,13 +297,13 @@ class WatchedHost:
         self.over = threading.Event()
         self._folder = folder
         self._left = requests
-        self._heartbeats = Heartbeats(silent_s=8.0, working_s=60.0)
+        self._watch = HeartbeatWatch(folder, os.getpid(), SupervisorLimits(silent_s=8.0, working_s=60.0))
 
     def demand_s(self, _processes):
         return self.now
 
     def look(self):
-        return self._heartbeats.is_silent(self._folder, os.getpid(), self.now)
+        return self._watch.is_silent(self.now)
 
     def handle(self, _incoming, outlet):
         self.silent.append(self.look())

@@ -1,4 +1,4 @@
-"""Dead instances of models that tritonserver holds until it ends, and how many it may hold.
+"""Replacing a server that still works: it holds too many dead instances, or its clock was set back.
 
 Triton 24.10 deletes a model when no request refers to it any more. Its Python backend makes a response
 factory for every request, and forgets it where the model's process ends before it has answered
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from parley.launcher.cleanup import GROWTH_BYTES, SHARED_MEMORY
-from parley.launcher.restarts import SupervisorLimits
+from parley.launcher.restarts import DEAD_INSTANCES, SET_BACK, Failure, SupervisorLimits
 from parley.runtime.drain import ask_to_drain, cancel_drain
 from parley.runtime.sessions import CONTROL_GROUPS, OWN_GROUPS, control_groups
 
@@ -55,40 +55,70 @@ def bound_by_room(
     return dataclasses.replace(limits, dead_instances=max(1, min(most)))
 
 
-class DeadInstances:
-    """How many the running server holds, and whether it is to be replaced for them.
+class Replacement:
+    """Whether a server that still works is to be replaced.
 
-    Such a server still works: it is asked to drain first, its restarts have a budget of their own, and when
-    that is used up it goes on as it is.
+    That is no failure of it, so these restarts have a budget of their own. When it is used up, the server
+    goes on as it is until the budget allows another one.
+
+    Args:
+        limits: how many dead instances it may hold, and the budget.
+        report: receives one line for people at every event.
     """
 
-    def __init__(self, limits: SupervisorLimits) -> None:
+    def __init__(self, limits: SupervisorLimits, report: Callable[[str], None]) -> None:
         self._limits = limits
-        self.restarts = limits.attempts(limits.server_attempts)
+        self._report = report
+        self.attempts = limits.attempts(limits.server_attempts)
         """The budget."""
-        self.number = 0
+        self.dead_instances = 0
+        """How many the running server holds."""
+        self._set_back: Failure | None = None
+        self._is_postponed = False
         self._due: float | None = None
         """When the calls have had time to go on elsewhere."""
         self._drain: Path | None = None
         self._written_ns = 0
 
-    def describe(self) -> str:
-        """What the server holds."""
-        return f"tritonserver holds {self.number} dead instances of models"
+    def on_started(self) -> None:
+        """There is a new server."""
+        self.dead_instances, self._set_back, self._is_postponed = 0, None, False
 
-    def is_due(self, now: float, drain_file: Path | None, report: Callable[[str], None]) -> bool:
-        """Begin to drain a server with too many, or stop that; whether it is to be replaced now."""
-        is_over = self.number >= self._limits.dead_instances
-        if self._due is not None and not is_over:
+    def on_set_back(self, back_s: float) -> None:
+        """The wall clock was set back by so many seconds."""
+        detail = f"the clock was set back by {back_s:.0f} s, for which tritonserver may hang"
+        self._set_back = Failure(SET_BACK, detail)
+
+    def find(self, now: float, drain_file: Path | None) -> Failure | None:
+        """Why the server is to be replaced now; of one with dead instances the calls are drained before."""
+        failure = self._set_back
+        if failure is None and self.dead_instances >= self._limits.dead_instances:
+            detail = f"tritonserver holds {self.dead_instances} dead instances of models"
+            failure = Failure(DEAD_INSTANCES, detail)
+        if failure is None:
             self.end_drain()
-        elif self._due is None and is_over:
-            allowed = self.restarts.next_at(now)
-            if allowed is not None and allowed <= now:
-                self._due = now + self._limits.drain_s
+            return None
+        if self._due is None:
+            allowed = self.attempts.next_at(now)
+            if allowed is None and self._limits.server_attempts:
+                self._postpone(failure)
+                return None
+            if allowed is not None and now < allowed:
+                return None
+            self._due = now
+            if failure is not self._set_back:
+                self._due += self._limits.drain_s
                 self._begin_drain(drain_file)
-                report(f"{self.describe()}: it is started again in {self._limits.drain_s:g} s")
-            return False
-        return self._due is not None and now >= self._due
+                self._report(f"{failure.detail}: it is started again in {self._limits.drain_s:g} s")
+        return failure if failure is self._set_back or now >= self._due else None
+
+    def _postpone(self, failure: Failure) -> None:
+        if not self._is_postponed:
+            self._is_postponed = True
+            self._report(
+                f"{failure.detail}; the server was started again {self._limits.server_attempts} times within "
+                f"{self._limits.window_s:g} s, and is so once more only when the first is that long ago"
+            )
 
     def end_drain(self) -> None:
         """Let the server, or the next one, accept sessions, unless another process asked to drain since."""
