@@ -160,13 +160,16 @@ class SpeechQueue:
                     del self._jobs[job.request.request_id]
 
     def _next(self) -> _Job | None:
-        """The request whose audio runs out first, of a call if there is one."""
+        """One that was stopped; else the one whose audio runs out first, of a call if there is one."""
         with self._changed:
             while not self._jobs and not self._closed:
                 self._changed.wait()
             if self._closed:
                 return None
-            self._running = min(self._jobs.values(), key=lambda job: (job.request.background, job.due))
+            self._running = min(
+                self._jobs.values(),
+                key=lambda job: (not job.speech.stopped, job.request.background, job.due),
+            )
             return self._running
 
     def _advance(self, job: _Job) -> bool:
