@@ -111,6 +111,7 @@ class AudioRecognition:
         self._backoff = ReconnectBackoff(config.deadlines.asr_outage_s)
         self._failing = False  # since the last reply
         self._failures: Counter[str] = Counter()  # of streams, by model, since it has understood the user
+        self._avoided = ""  # the last model that failed twice: asked where no other opens a stream
         self._taken = 0  # samples, by the stream that is open
         self._unavailable = False
         self._dropped = 0
@@ -118,20 +119,17 @@ class AudioRecognition:
 
     # --- what the session calls -------------------------------------------------------------
 
-    async def open(self, *, avoid: str = "") -> None:
+    async def open(self) -> None:
         """Open a stream, at another model where the chosen one accepts the options and then fails.
 
         All models together have the time that one reply may take: a client waits not much longer.
-
-        Args:
-            avoid: name of a model that is chosen only where no other opens a stream; empty: none.
 
         Raises:
             ParleyError: the recogniser refuses the options, or does not answer.
         """
         self._streams += 1
-        first = "" if avoid == self._answered_by else self._answered_by
-        self._recognizer = self._make_recognizer(f"{self._name}-{self._streams}", first, avoid)
+        first = "" if self._avoided == self._answered_by else self._answered_by
+        self._recognizer = self._make_recognizer(f"{self._name}-{self._streams}", first, self._avoided)
         await self._with_timeout(self._open(self._recognizer))
 
     async def _open(self, recognizer: Recognizer) -> None:
@@ -304,6 +302,8 @@ class AudioRecognition:
         understood = any(isinstance(event, TranscriptEvent) and event.is_final for event in reply.events)
         if understood and self._taken >= HEALTHY_S * INPUT_SAMPLE_RATE:
             del self._failures[self.model]
+            if self._avoided == self.model:
+                self._avoided = ""
 
     async def _end_utterance(self, end: _UtteranceEnd) -> None:
         if end.on_reached is not None:
@@ -333,10 +333,10 @@ class AudioRecognition:
             raise error.at("asr")
         self._handler.on_error(error.at("asr"))
         self._handler.on_onset_cancelled()
-        avoid = ""
         if not isinstance(error, InvalidInputError):
             self._failures[self.model] += 1
-            avoid = self.model if self._failures[self.model] > 1 else ""
+            if self._failures[self.model] > 1:
+                self._avoided = self.model
         if self._failing:  # the replacement has not answered either
             self._report_unavailable()
         self._failing = True
@@ -345,7 +345,7 @@ class AudioRecognition:
             self._speech_events.lose_stream(self._feed.buffer.position)
             await asyncio.sleep(self._backoff.wait_s())
             try:
-                await self.open(avoid=avoid)
+                await self.open()
             except ParleyError as failure:
                 if not self._backoff.failed(loop_time()):
                     raise failure.at("asr") from None

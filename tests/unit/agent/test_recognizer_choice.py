@@ -313,6 +313,21 @@ async def test_call_that_changes_its_language_has_the_first_model_that_understan
             assert (recognition.model, models.streams) == (model, [model])
 
 
+async def test_call_that_left_a_failing_model_and_changes_its_language_does_not_go_back():
+    models, handler = Models(), Handler()
+    models.ready.add("moonshine")
+    takes_no_audio(models)
+    async with listening(models, handler=handler) as recognition:
+        await hear_for(recognition, models, 3)
+        recognition.change(AsrOptions(language="es"))
+        await hear_for(recognition, models, 3)
+        assert (recognition.model, models.open) == (
+            "whisper",
+            ["moonshine", "moonshine", "whisper", "whisper"],
+        )
+        assert [error.code for error in handler.errors] == ["inference_failed"] * 2
+
+
 @pytest.mark.parametrize("fails", [start_fails, start_hangs])
 async def test_model_that_opens_no_stream_is_left_out_when_a_call_begins(fails):
     models, handler = Models(), Handler()
