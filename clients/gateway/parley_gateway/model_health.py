@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeAlias
 
-from parley.canaries import CanaryResult, ServerAddress, ask_canaries, profile_models
+from parley.canaries import CanaryResult
 from parley.errors import ParleyError
 from parley.timeouts import loop_time
 from parley_client.transport import MODEL
@@ -49,14 +49,14 @@ class ModelHealth:
         interval_s: float,
         retry_s: float,
         deadline_s: float,
-        ask: AskModels | None = None,
+        ask: AskModels,
     ) -> None:
         self._address = address
         self._required = required
         self._interval_s = interval_s
         self._retry_s = min(retry_s, interval_s)
         self._deadline_s = deadline_s
-        self._ask = ask or ask_models
+        self._ask = ask
         self._reachable, self._lost = asyncio.Event(), asyncio.Event()
         self._results: dict[str, CanaryResult] = {}
         self._seen: set[str] = set()
@@ -149,12 +149,3 @@ class ModelHealth:
     def _is_stale(self) -> bool:
         age_s = loop_time() - self._asked_at
         return age_s > 2 * self._interval_s + 3 * self._deadline_s
-
-
-def ask_models(address: ServerAddress, deadline_s: float) -> Sequence[CanaryResult]:
-    """Ask every model of a server.
-
-    Raises:
-        ParleyError: the server does not answer.
-    """
-    return ask_canaries(address, profile_models(address, deadline_s), deadline_s)

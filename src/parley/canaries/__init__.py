@@ -12,6 +12,7 @@ even then.
 from parley.canaries.asking import (
     CanaryResult,
     ask_canaries,
+    ask_models,
     call_canaries,
     profile_models,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "TlsAddress",
     "address_of",
     "ask_canaries",
+    "ask_models",
     "call_canaries",
     "called_models",
     "open_blocking_channel",

@@ -34,13 +34,19 @@ class CanaryResult:
     """What was seen, or why the model failed; does not begin with its name."""
 
 
-def call_canaries(address: ServerAddress, models: Collection[str], deadline_s: float) -> list[str]:
+def call_canaries(
+    address: ServerAddress,
+    models: Collection[str],
+    deadline_s: float,
+    canaries: Mapping[str, CanaryCall] = CANARIES,
+) -> list[str]:
     """Call every loaded model that has a canary, one after the other, those that others need first.
 
     Args:
         address: of gRPC, with or without TLS.
         models: names of the loaded models.
         deadline_s: for each call (seconds).
+        canaries: by model, in the order of the calls.
 
     Returns:
         What each call saw; empty if no loaded model has a canary.
@@ -50,7 +56,7 @@ def call_canaries(address: ServerAddress, models: Collection[str], deadline_s: f
         CanaryError: a model answered wrongly or with an error.
     """
     seen: list[str] = []
-    for model, call in CANARIES.items():
+    for model, call in canaries.items():
         if model not in models:
             continue
         try:
@@ -105,6 +111,15 @@ def ask_canaries(
     if AGENT not in models:
         return results
     return [one for one in results if one.model == AGENT or one.ok or not one.detail.startswith(NOT_SERVED)]
+
+
+def ask_models(address: ServerAddress, deadline_s: float) -> list[CanaryResult]:
+    """Ask every model that the server is to serve; see :func:`ask_canaries`.
+
+    Raises:
+        ParleyError: the server does not answer.
+    """
+    return ask_canaries(address, profile_models(address, deadline_s), deadline_s)
 
 
 def profile_models(address: ServerAddress, deadline_s: float) -> dict[str, str]:

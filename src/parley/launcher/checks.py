@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import difflib
 import re
@@ -21,8 +20,7 @@ from parley.runtime.extensions import extension_folders
 from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_config_file, read_parameters
 
-_READERS = ("text", "choice", "boolean", "names", "integer", "number", "variable")
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = re.compile(r'"([a-z][a-z0-9_]*)"|^    ([a-z][a-z0-9_]*): ', re.MULTILINE)
 _CLOSE = 0.7
 """Likeness of a setting that may be meant."""
 _CLOSE_MODEL = 0.8
@@ -133,8 +131,8 @@ def find_unknown_settings(repository: Path, environment: Mapping[str, str]) -> l
 
     So does one for a name that is nearly that of a model, before what is nearly a setting of it.
 
-    A name counts as a setting if any configuration of the model has it, or any code reads a setting of this
-    name: every reported variable has no effect, but not every variable without effect is reported.
+    A name counts as a setting if any configuration of the model has it, or any code may read a setting of
+    this name: every reported variable has no effect, but not every variable without effect is reported.
     """
     folders = {_prefix(path.name): path for path in repository.glob("*") if path.is_dir()}
     candidates = {
@@ -213,38 +211,6 @@ def _sources(repository: Path) -> Iterator[str]:
 
 
 def _read_names(source: str) -> Iterator[str]:
-    """Names that code passes to :class:`Parameters`, or together with it, and those of settings structs."""
-    if "arameters" not in source:
-        return
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:  # the model reports it when it loads
-        return
-    for call in ast.walk(tree):
-        if isinstance(call, ast.ClassDef):
-            yield from _setting_names(call)
-        if not isinstance(call, ast.Call):
-            continue
-        is_reader = isinstance(call.func, ast.Attribute) and call.func.attr in _READERS
-        if is_reader or any(map(_is_parameters, call.args)):
-            for value in (*call.args, *(keyword.value for keyword in call.keywords)):
-                name = value.value if isinstance(value, ast.Constant) else None
-                if isinstance(name, str) and _NAME.fullmatch(name):
-                    yield name
-
-
-def _setting_names(owner: ast.ClassDef) -> Iterator[str]:
-    """The settings that are fields of a struct, by their own names and those that ``rename`` gives them."""
-    if not any(isinstance(base, ast.Attribute) and base.attr == "Struct" for base in owner.bases):
-        return
-    for field in owner.body:
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            yield field.target.id
-    for keyword in owner.keywords:
-        if isinstance(keyword.value, ast.Dict):
-            yield from (str(name.value) for name in keyword.value.values if isinstance(name, ast.Constant))
-
-
-def _is_parameters(value: ast.expr) -> bool:
-    name = value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
-    return name.endswith("parameters")
+    """Texts and annotated fields that may be settings, where code reads parameters or has structs."""
+    if "arameters" in source or "msgspec.Struct" in source:
+        yield from (text or field for text, field in _NAME.findall(source))

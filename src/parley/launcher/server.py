@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -69,7 +69,6 @@ from parley.runtime.features import describe_missing
 from parley.runtime.gpu_plan import GpuPlan
 from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
-Canary = Callable[[ServerAddress, Collection[str], float], list[str]]
 POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
 REPEAT_S = 30.0
@@ -100,7 +99,6 @@ class EmbeddedServer:
         options: ServerOptions,
         *,
         installation: Installation | None = None,
-        canary: Canary = call_canaries,
         canaries: Mapping[str, CanaryCall] = CANARIES,
         limits: SupervisorLimits | None = SupervisorLimits(),  # noqa: B008 - it never changes
         launched_at: float | None = None,
@@ -112,8 +110,7 @@ class EmbeddedServer:
         Args:
             options: of the server.
             installation: the Triton that is run; None: the one that the options name.
-            canary: sends requests to all loaded models; the start waits for it.
-            canaries: the same for each model by itself, for the supervisor.
+            canaries: by model; the start waits for their answers, and the supervisor calls them again.
             limits: when the supervisor acts; None: there is no supervisor.
             launched_at: from when on the server may be asked to drain (seconds since 1970), before it runs;
                 None: from :meth:`start` on.
@@ -123,7 +120,6 @@ class EmbeddedServer:
         """
         self._options = options
         self._installation = installation
-        self._canary = canary
         self._canaries = canaries
         self._limits = limits
         self._on_progress = on_progress
@@ -402,7 +398,7 @@ class EmbeddedServer:
         while True:
             self._check_start(end)
             try:
-                seen = self._canary(self._own_address, self.models, CANARY_DEADLINE_S)
+                seen = call_canaries(self._own_address, self.models, CANARY_DEADLINE_S, self._canaries)
                 break
             except CanaryError as error:
                 if UnsupportedVersionError.code in str(error):  # which waiting does not change

@@ -43,7 +43,7 @@ def make(tmp_path, installation, repository):
     def build(
         scene,
         *,
-        canary=lambda *_: ["echo answered"],
+        canary=lambda *_: "echo answered",
         ready_timeout_s=20.0,
         limits=LIMITS,
         grace_s=1,
@@ -67,7 +67,7 @@ def make(tmp_path, installation, repository):
             EmbeddedServer(
                 options,
                 installation=installation,
-                canary=canary,
+                canaries={"echo": canary},
                 limits=limits,
                 launched_at=launched_at,
                 on_progress=said,
@@ -84,14 +84,14 @@ def make(tmp_path, installation, repository):
 def test_a_start_reports_its_steps_and_calls_the_canary(make):
     said, asked = [], []
 
-    def canary(address, models, deadline_s):
-        asked.append((address, list(models)))
-        return ["echo answered"]
+    def canary(address, deadline_s):
+        asked.append(address)
+        return "echo answered"
 
     server = make("serves", canary=canary, on_progress=said.append)
     endpoints = server.start()
     assert said == ["starting tritonserver", "loaded echo (1 of 1)", "echo answered"]
-    assert asked == [(endpoints.grpc, ["echo"])]
+    assert asked == [endpoints.grpc]
     assert server.models == ["echo"]
     assert server.poll() is None
 
@@ -197,7 +197,7 @@ def test_temporary_files_of_killed_processes_are_removed(make, tmp_path, monkeyp
 
 
 def test_a_canary_that_fails_is_asked_again(make):
-    answers = [CanaryError("no"), CanaryError("not yet"), ["yes"]]
+    answers = [CanaryError("no"), CanaryError("not yet"), "yes"]
 
     def canary(*_):
         answer = answers.pop(0)
@@ -211,7 +211,7 @@ def test_a_canary_that_fails_is_asked_again(make):
 
 def test_a_canary_that_never_answers_ends_the_start(make):
     def canary(*_):
-        raise CanaryError("echo: no answer.")
+        raise CanaryError("no answer.")
 
     said = []
     with pytest.raises(NotReadyError, match=r"not ready after 4 s: echo: no answer\. The log: "):
@@ -227,7 +227,7 @@ def test_a_misspelt_setting_of_a_model_is_reported_at_the_start(make):
 
 def test_a_server_that_answers_too_late_may_need_more_time(make):
     def canary(*_):
-        raise CanaryLateError("echo: no answer")
+        raise CanaryLateError("no answer")
 
     with pytest.raises(NotReadyError, match=r"echo: no answer\. On a slow machine .*--ready-timeout"):
         make("serves", canary=canary, ready_timeout_s=4.0).start()
@@ -448,7 +448,7 @@ def test_nothing_is_launched_any_more_after_a_stop(make):
 
 def test_a_stop_ends_a_restart_that_gets_nowhere(make, tmp_path):
     said = []
-    answers = [["echo answered"]]
+    answers = ["echo answered"]
 
     def canary(*_):
         if answers:
@@ -458,7 +458,7 @@ def test_a_stop_ends_a_restart_that_gets_nowhere(make, tmp_path):
     server = make("serves", canary=canary, on_progress=said.append)
     server.start()
     os.kill(server.pid, 9)
-    until(lambda: "not answering yet: not yet" in said)
+    until(lambda: "not answering yet: echo: not yet" in said)
     session = server.pid
     server.stop()
     assert session_members(session) == []

@@ -14,12 +14,12 @@ from typing import Self
 import grpc
 import grpc.aio
 
-from parley.canaries import ServerAddress
+from parley.canaries import ServerAddress, ask_models
 from parley.errors import TooManySessionsError
 from parley_client.options import Keepalive
 from parley_client.transport import open_triton_channel
 from parley_gateway.errors import NoServerReadyError
-from parley_gateway.model_health import AskModels, ModelHealth, ask_models
+from parley_gateway.model_health import AskModels, ModelHealth
 from parley_gateway.servers.discovery import Discovery, Endpoint, Resolve, resolve_name
 from parley_gateway.servers.load import MetricsReader, ReadMetrics, ServerLoad
 from parley_gateway.servers.server import Lease, Probe, TritonServer, check_readiness

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from parley.canaries import CanaryResult, address_of, ask_canaries, profile_models
+from parley.canaries import CanaryResult, address_of, ask_models
 from parley.errors import ParleyError
 from parley.tls import TlsOptions
 from parley_client.cli.arguments import add_server, read_tls_options
@@ -68,11 +68,10 @@ async def _ask(server: str, tls: TlsOptions | None, timeout_s: float) -> list[Ca
     # Connecting has the clearest errors for a wrong address.
     async with open_server(server, tls=tls, timeout_s=timeout_s):
         pass
-    address = address_of(server, tls)
-    models = await asyncio.to_thread(profile_models, address, timeout_s)
-    if not models:
+    results = await asyncio.to_thread(ask_models, address_of(server, tls), timeout_s)
+    if not results:
         raise ClientError(f"{server} has no model")
-    return await asyncio.to_thread(ask_canaries, address, models, timeout_s)
+    return results
 
 
 def _print(results: Sequence[CanaryResult], console: Console) -> None:
