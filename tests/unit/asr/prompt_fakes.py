@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import struct
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from parley.asr.prompt_graph import PROMPT, prompt_nodes, prompt_tensors
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CHANNEL, LENGTH, TIME
 from parley.launcher.options import ROOT
-from parley.runtime import onnx_file
 from parley.runtime.onnx_file import OnnxModel, PartInput, make_node
 
 EXPORT = streaming_checkpoint.load(ROOT / "models" / streaming_checkpoint.DEFAULT)
@@ -46,26 +44,10 @@ def with_prompt(file, kernel):
     nodes = [node.writing({"outputs": "own"}).reading({"outputs": "own"}) for node in model.nodes]
     model.nodes = [*nodes, *(make_node(*node) for node in prompt_nodes("own", "outputs"))]
     for name, values in prompt_tensors(kernel).items():
-        if values.dtype == np.int64:
-            model.add_vector(name, values.tolist())
-        else:
-            add_weights(model, name, values)
+        model.add_constant(name, values)
     outputs = ["outputs", "encoded_lengths", *(f"{name}_next" for name in (CHANNEL, TIME))]
     inputs = ["audio_signal", "length", CHANNEL, TIME, LENGTH, PartInput(PROMPT, 1, "i64")]
     return model.part(inputs, [*outputs, "cache_last_channel_next_len"])
-
-
-def add_weights(model, name, values):
-    """Add a constant: f32."""
-    fields = [onnx_file._number(onnx_file._TENSOR_DIMS, size) for size in values.shape]
-    fields += [
-        onnx_file._number(onnx_file._TENSOR_TYPE, onnx_file._ELEMENTS["f32"]),
-        onnx_file._delimited(onnx_file._TENSOR_NAME, name.encode()),
-        onnx_file._delimited(
-            onnx_file._TENSOR_RAW, struct.pack(f"<{values.size}f", *np.ravel(values).tolist())
-        ),
-    ]
-    model._initializers[name] = onnx_file._delimited(onnx_file._INITIALIZER, b"".join(fields))
 
 
 def make_prompted_export(folder, kernel=None, prompts=PROMPTS):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from parley.errors import ModelLoadingError
 from parley.runtime.onnx_file import Node, OnnxModel, PartInput, make_node
 
@@ -67,7 +69,7 @@ def keep_keys(
         (_TIME, [1]),
         (_EACH, [1] * layers),
     ):
-        model.add_vector(constant, values)
+        model.add_constant(constant, np.array(values, np.int64))
     caches = [PartInput(name, 4) for name in _PROJECTIONS]
     return model.part([*inputs, *caches], [*outputs, *(f"{name}_next" for name in _PROJECTIONS)])
 
