@@ -1,21 +1,12 @@
-"""The program in which recordings of strangers are decoded: ``python -m`` this module.
+"""The program in which a recording is decoded: ``python -m`` this module, for one recording.
 
-::
+It is started with an environment of its own and inherits no descriptor but those of its input, its output and
+its result, so it has no secrets of the gateway in its memory. Before it reads a byte of the recording it is
+bounded by the kernel: address space, CPU time, wall time and size of its output; it can open no file and no
+socket and start no process, because its limit of descriptors is 0. It ends with the gateway.
 
-    gateway ── control socket ── template ── fork ──> decoder (one recording, then it ends)
-
-The template imports FFmpeg's libraries once and forks one decoder per recording, so that a decoder starts
-within milliseconds. It has one thread, reads nothing that a stranger sent, and ends when the control socket
-closes; its decoders are then killed. It is started with an environment of its own and inherits no descriptor
-but the control socket: neither it nor a decoder has the gateway's secrets in its memory.
-
-A decoder is bounded by the kernel before it reads a byte: address space, CPU time, wall time and size of its
-output; it can open no file and no socket and start no process, because its limit of descriptors is 0.
-
-Messages on the control socket are JSON, one a packet. To the template: ``{"decode": id, ...}`` with the three
-descriptors of input, output and result, and ``{"kill": id}``. From it: ``{"ready": true}`` or ``{"failed":
-reason}`` once, then ``{"ended": id, "status": wait status}`` for each decoder. The decoder itself writes only
-samples to the output, and one JSON object to the result: ``{"samples": n}`` or ``{"refused": message}``.
+It writes samples to the standard output, and one JSON object to the result: ``{"samples": n}``, ``{"refused":
+message}`` or ``{"failed": message}``.
 
 Nothing of Parley is imported here: every import is part of what a decoder that was taken over could use.
 """
@@ -24,18 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
-import gc
 import io
 import json
 import os
 import resource
-import select
 import signal
-import socket
 import struct
 import sys
-import time
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -76,8 +62,6 @@ CODECS = (
     "pcm_u8",
 )
 """FFmpeg's decoders that may run; no other one is even opened, so covers and video stay bytes."""
-MAX_PACKET = 65_536
-"""Longest message on the control socket (bytes)."""
 
 _NICENESS = 5  # speech that is live comes first
 _STREAMS = 32  # of a file; those that are not decoded cost memory too
@@ -90,9 +74,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _prctl = ctypes.CDLL(None).prctl
 _MESSAGE = 300  # characters of FFmpeg's messages that are passed on
-_THREADS_END_S = 1.0  # for the kernel to list a joined thread no more
-_NOT_FORKED = 1 << 8  # the wait status of a process that ends with 1
-_INPUT, _OUTPUT, _RESULT = 3, 4, 5  # a decoder's descriptors
+_INPUT, _OUTPUT = 0, 1  # a decoder's descriptors
 
 
 class RefusedError(Exception):
@@ -247,7 +229,10 @@ class _Samples:
 def run_decoder(job: dict[str, Any]) -> dict[str, Any]:
     """Decode what lies at the decoder's descriptors; gives the result."""
     try:
-        with open(_INPUT, "rb", buffering=0) as source, open(_OUTPUT, "wb", buffering=65_536) as output:
+        with (
+            open(_INPUT, "rb", buffering=0, closefd=False) as source,
+            open(_OUTPUT, "wb", buffering=65_536, closefd=False) as output,
+        ):
             return {"samples": decode(source, output, job["form"], job["options"], job["max_s"])}
     except RefusedError as error:
         return {"refused": str(error)}
@@ -286,91 +271,6 @@ def _address_space() -> int:
     return int(pages) * resource.getpagesize()
 
 
-class Template:
-    """Forks decoders.
-
-    Args:
-        control: to the gateway.
-    """
-
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        self._decoders: dict[int, int] = {}
-        """Process by id of its job."""
-
-    def serve(self) -> None:
-        """Until the gateway closes the control socket."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        wake, woken = socket.socketpair()
-        for end in (wake, woken):
-            end.setblocking(False)
-        signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(wake, select.POLLIN)
-        try:
-            while True:
-                for descriptor, _ in poll.poll():
-                    if descriptor == wake.fileno():
-                        wake.recv(4_096)
-                    elif not self._handle_command():
-                        return
-                self._reap()
-        finally:
-            for process in self._decoders.values():
-                os.kill(process, signal.SIGKILL)
-
-    def _handle_command(self) -> bool:
-        message, descriptors, _, _ = socket.recv_fds(self._control, MAX_PACKET, 3)
-        if not message:
-            return False
-        order = json.loads(message)
-        if "kill" in order:
-            if (process := self._decoders.get(order["kill"])) is not None:
-                os.kill(process, signal.SIGKILL)
-            return True
-        template = os.getpid()
-        try:
-            process = os.fork()
-        except OSError:  # no memory, or too many processes
-            _reply(self._control, {"ended": order["decode"], "status": _NOT_FORKED})
-        else:
-            if process == 0:
-                self._become_decoder(order, descriptors, template)
-            self._decoders[order["decode"]] = process
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return True
-
-    def _become_decoder(self, order: dict[str, Any], descriptors: list[int], template: int) -> NoReturn:
-        status = 1
-        try:
-            die_with_parent(template)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _take_descriptors(descriptors)
-            try:
-                limit_process(order)
-                if order["probe"]:
-                    probe_limits(order["memory_bytes"])
-                result = run_decoder(order)
-            except Exception as error:  # noqa: BLE001 - sent to the gateway, which logs it
-                result = {"failed": f"{type(error).__name__}: {error}"[:_MESSAGE]}
-            os.write(_RESULT, json.dumps(result).encode())
-            status = 0
-        finally:
-            os._exit(status)  # this copy of the template must not go on as another one
-
-    def _reap(self) -> None:
-        while self._decoders:
-            process, status = os.waitpid(-1, os.WNOHANG)
-            if not process:
-                return
-            job = next(job for job, one in self._decoders.items() if one == process)
-            del self._decoders[job]
-            _reply(self._control, {"ended": job, "status": status})
-
-
 def probe_limits(memory_bytes: int) -> None:
     """Check that the kernel keeps the limits of this process.
 
@@ -402,26 +302,6 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def _take_descriptors(descriptors: list[int]) -> None:
-    """Put input, output and result where a decoder expects them, and close everything else."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    # First out of the way: one of them may lie where another one belongs.
-    kept = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 64) for one in descriptors]
-    for target, one in zip((_INPUT, _OUTPUT, _RESULT), kept, strict=True):
-        os.dup2(one, target, inheritable=False)
-    for standard in range(3):
-        os.dup2(nothing, standard, inheritable=False)
-    # Not a range up to the limit: it may have been higher before, and may be a billion.
-    for number in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
-        if number > _RESULT:
-            with contextlib.suppress(OSError):  # the one of the listing is closed already
-                os.close(number)
-
-
-def _reply(control: socket.socket, message: dict[str, Any]) -> None:
-    control.send(json.dumps(message).encode())
-
-
 def _warm() -> None:
     """Run once through what a decoder needs: nothing can be imported when no file can be opened."""
     header = struct.pack("<HHIIHH", 1, 1, 8_000, 16_000, 2, 16)
@@ -434,36 +314,20 @@ def _warm() -> None:
         json.dumps({"refused": str(error)})
 
 
-def _check_threads() -> None:
-    """A process with more than one thread cannot be forked safely.
-
-    Raises:
-        RuntimeError: this one has more.
-    """
-    # A thread of FFmpeg's that was joined a moment ago may still be listed.
-    end = time.monotonic() + _THREADS_END_S
-    while (threads := len(list(Path("/proc/self/task").iterdir()))) != 1 and time.monotonic() < end:
-        time.sleep(0.001)
-    if threads != 1:
-        raise RuntimeError(f"the template has {threads} threads and cannot be forked safely")
-
-
 def main() -> None:
-    """Serve at the control socket, whose descriptor is the only argument."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    # Ctrl-C in a terminal is for the gateway, which ends this process by closing the socket.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Decode one recording; the arguments are the descriptor of the result, and the order as JSON."""
+    result, order = int(sys.argv[1]), json.loads(sys.argv[2])
+    die_with_parent(order["gateway"])
     try:
         av.logging.set_level(None)
         _warm()
-        _check_threads()
-    except Exception as error:
-        _reply(control, {"failed": f"{type(error).__name__}: {error}"[:_MESSAGE]})
-        raise
-    gc.collect()
-    gc.freeze()
-    _reply(control, {"ready": True})
-    Template(control).serve()
+        limit_process(order)
+        if order["probe"]:
+            probe_limits(order["memory_bytes"])
+        said = run_decoder(order)
+    except Exception as error:  # noqa: BLE001 - sent to the gateway, which logs it
+        said = {"failed": f"{type(error).__name__}: {error}"[:_MESSAGE]}
+    os.write(result, json.dumps(said).encode())
 
 
 if __name__ == "__main__":

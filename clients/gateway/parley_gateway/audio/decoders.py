@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import os
 import signal
-import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 
 import msgspec
 from prometheus_client import Counter
@@ -26,10 +23,9 @@ from parley_gateway.shares import ShareLimiter, Shares
 from parley_gateway.spool import Spool, SpooledFile
 
 _log = logging.getLogger("parley.gateway")
-# Starting the template: a Python and FFmpeg's libraries (seconds).
-_START_S = 30.0
-# After its wall time the kernel has ended a decoder; later than that, its template does not work (seconds).
-_GRACE_S = 5.0
+# For a decoder to start and set its wall time, after which the kernel ends it; and for a killed one to end
+# (seconds).
+_GRACE_S = 10.0
 _MAX_RESULT = 4_096
 _SAMPLE_BYTES = 2
 
@@ -61,30 +57,8 @@ class _Result(msgspec.Struct, frozen=True):
     failed: str | None = None
 
 
-class _Message(msgspec.Struct, frozen=True):
-    """What the template says."""
-
-    ready: bool = False
-    failed: str | None = None
-    ended: int | None = None
-    status: int = 0
-
-
-@dataclass(eq=False)
-class _Template:
-    """A running template."""
-
-    process: asyncio.subprocess.Process
-    control: socket.socket
-    ready: asyncio.Future[None]
-    jobs: dict[int, asyncio.Future[int | None]] = field(default_factory=dict)
-    """The wait status of each decoder that runs; None: it was lost with its template."""
-
-
 class Decoders:
     """Decodes recordings, a bounded number at once; an ``async with`` ends every process.
-
-    The template process starts with :meth:`start`, or with the first recording, and anew when it was lost.
 
     Args:
         settings: how many, and their limits.
@@ -98,25 +72,20 @@ class Decoders:
         self._counter = counter
         self._processes = ShareLimiter(settings.processes)
         self._waiting = Shares(settings.waiting)
-        self._numbers = itertools.count()
-        self._template: _Template | None = None
-        self._starting: asyncio.Task[_Template] | None = None
-        self._stopping: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._running: set[asyncio.Task[tuple[_Result | None, int | None]]] = set()
 
     async def start(self) -> None:
-        """Start the template, and check that the system keeps the limits that decoders are given.
+        """Check that decoders run, and that the system keeps the limits that they are given.
 
         Raises:
             GatewaySettingsError: recordings cannot be decoded here; the message says why.
         """
         await asyncio.to_thread(self._spool.prepare)
         try:
-            template = await self._ready_template()
             with self._spool.open() as nothing, self._spool.open() as output:
                 await nothing.finish()
                 await output.finish()
-                result, status = await self._run(template, nothing, output, Container("wav"), 1.0, probe=True)
+                result, status = await self._run(nothing, output, Container("wav"), 1.0, probe=True)
         except (DecodersBusyError, OSError) as error:
             raise GatewaySettingsError(f"recordings cannot be decoded: {error}") from error
         # An empty file is refused by the decoder, behind its limits.
@@ -126,13 +95,10 @@ class Decoders:
 
     async def aclose(self) -> None:
         """Kill every process."""
-        self._closed = True
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.wait([self._starting])
-        if self._template is not None:
-            await self._stop(self._template)
-        await asyncio.gather(*self._stopping)
+        running = tuple(self._running)
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def decode(
         self, recording: SpooledFile, container: Container, output: SpooledFile, max_s: float
@@ -157,9 +123,11 @@ class Decoders:
                 return
             await output.finish()
             async with self._process(recording.owner):
-                template = await self._ready_template()
                 output.reserve(_output_bytes(max_s))
-                result, status = await self._run(template, recording, output, container, max_s)
+                run = asyncio.create_task(self._run(recording, output, container, max_s))
+                self._running.add(run)
+                run.add_done_callback(self._running.discard)
+                result, status = await run
             written = os.fstat(output.descriptor).st_size
             self._check(result, status, written)
             output.reserve(written)
@@ -210,7 +178,6 @@ class Decoders:
 
     async def _run(
         self,
-        template: _Template,
         recording: SpooledFile,
         output: SpooledFile,
         container: Container,
@@ -218,11 +185,10 @@ class Decoders:
         *,
         probe: bool = False,
     ) -> tuple[_Result | None, int | None]:
-        """What a decoder said, if anything, and its wait status."""
+        """What a decoder said, if anything, and its exit status; below 0 the signal that ended it."""
         settings = self._settings
-        number = next(self._numbers)
         order = {
-            "decode": number,
+            "gateway": os.getpid(),
             "form": container.name,
             "options": dict(container.options),
             "max_s": max_s,
@@ -234,48 +200,24 @@ class Decoders:
         }
         said, says = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            ended = self._begin(template, order, (recording.descriptor, output.descriptor, says))
-        except OSError as error:
+            try:
+                process = await _start(order, recording.descriptor, output.descriptor, says)
+            finally:
+                os.close(says)
+            ended = asyncio.ensure_future(process.wait())
+            for file in (recording, output):
+                file.hold_until(ended)
+            try:
+                await asyncio.wait([ended], timeout=settings.wall_s + _GRACE_S)
+            finally:
+                if not ended.done():
+                    # Its place stays taken as long as it lives.
+                    with suppress(ProcessLookupError):
+                        process.kill()
+                    await asyncio.wait([ended], timeout=_GRACE_S)
+            return _read_result(said), process.returncode
+        finally:
             os.close(said)
-            raise self._busy(f"a decoder could not be started: {error}") from error
-        finally:
-            os.close(says)
-        for file in (recording, output):
-            file.hold_until(ended)
-        try:
-            status = await self._until_ended(template, number, ended)
-            return _read_result(said), status
-        finally:
-            os.close(said)
-
-    def _begin(
-        self, template: _Template, order: dict[str, object], descriptors: tuple[int, int, int]
-    ) -> asyncio.Future[int | None]:
-        socket.send_fds(template.control, [json.dumps(order).encode()], list(descriptors))
-        ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        number = order["decode"]
-        assert isinstance(number, int)
-        template.jobs[number] = ended
-        return ended
-
-    async def _until_ended(
-        self, template: _Template, number: int, ended: asyncio.Future[int | None]
-    ) -> int | None:
-        try:
-            await asyncio.wait([ended], timeout=self._settings.wall_s + _GRACE_S)
-        finally:
-            if not ended.done():
-                await self._kill(template, number, ended)
-        return ended.result()
-
-    async def _kill(self, template: _Template, number: int, ended: asyncio.Future[int | None]) -> None:
-        """End a decoder; its place stays taken as long as it lives."""
-        with suppress(OSError):
-            template.control.send(json.dumps({"kill": number}).encode())
-        await asyncio.wait([ended], timeout=_GRACE_S)
-        if not ended.done():
-            _log.error("the template of the decoders does not answer and is killed")
-            await self._stop(template)
 
     def _check(self, result: _Result | None, status: int | None, written: int) -> None:
         """Raise what a decoder's end means, unless it wrote all that it says."""
@@ -283,7 +225,7 @@ class Decoders:
             raise InvalidAudioError(result.refused)
         if result is not None and result.samples and result.samples * _SAMPLE_BYTES == written:
             return
-        number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
+        number = -status if status is not None and status < 0 else None
         if number == signal.SIGXCPU:
             raise InvalidAudioError("decoding the recording takes more processor time than is given to it")
         if number == signal.SIGALRM:  # the machine was busy: the limit of processor time comes first
@@ -294,112 +236,30 @@ class Decoders:
         why = result.failed if result is not None and result.failed else f"status {status}"
         raise self._busy(f"a decoder was lost ({why})")
 
-    async def _ready_template(self) -> _Template:
-        if self._template is not None:
-            return self._template
-        if self._closed:
-            raise self._busy("the gateway ends")
-        if self._starting is None:
-            self._starting = asyncio.get_running_loop().create_task(self._start_template())
-            self._starting.add_done_callback(self._started)
-        # The others wait for it too, whether or not this request is cancelled.
-        return await asyncio.shield(self._starting)
-
-    def _started(self, starting: asyncio.Task[_Template]) -> None:
-        self._starting = None
-        if not starting.cancelled() and starting.exception() is None:
-            template = starting.result()
-            if template.control.fileno() >= 0:  # it lives
-                self._template = template
-
-    async def _start_template(self) -> _Template:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            ours.setblocking(False)
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-sP",
-                    "-m",
-                    decoder_process.__name__,
-                    str(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    cwd="/",
-                    # Nothing of the gateway's: its environment holds secrets.
-                    env={"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "LC_ALL": "C.UTF-8"},
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except OSError as error:
-                ours.close()
-                raise self._busy(f"the decoders' template cannot be started: {error}") from error
-            except asyncio.CancelledError:
-                ours.close()
-                raise
-        loop = asyncio.get_running_loop()
-        template = _Template(process, ours, loop.create_future())
-        loop.add_reader(ours, self._read, template)
-        try:
-            async with asyncio.timeout(_START_S):
-                await template.ready
-        except (TimeoutError, OSError) as error:
-            await self._stop(template)
-            raise self._busy(f"the decoders' template did not start: {error or 'too slow'}") from error
-        except asyncio.CancelledError:
-            await self._stop(template)
-            raise
-        return template
-
-    def _read(self, template: _Template) -> None:
-        """A message of the template's, or its end."""
-        try:
-            raw = template.control.recv(decoder_process.MAX_PACKET)
-        except BlockingIOError:
-            return
-        except OSError:
-            raw = b""
-        if not raw:
-            self._lose(template)
-            stopping = asyncio.get_running_loop().create_task(self._stop(template))
-            self._stopping.add(stopping)
-            stopping.add_done_callback(self._stopping.discard)
-            return
-        message = msgspec.json.decode(raw, type=_Message)
-        if message.ended is not None:
-            ended = template.jobs.pop(message.ended)
-            if not ended.done():
-                ended.set_result(message.status)
-        elif not template.ready.done():
-            if message.ready:
-                template.ready.set_result(None)
-            else:
-                template.ready.set_exception(OSError(message.failed or "it failed"))
-
-    def _lose(self, template: _Template) -> None:
-        """The control socket is closed: the template ends or has ended, and its decoders with it."""
-        asyncio.get_running_loop().remove_reader(template.control)
-        template.control.close()
-        if self._template is template:
-            self._template = None
-            if not self._closed:
-                _log.error("the template of the decoders has ended; the next recording starts another one")
-        if not template.ready.done():
-            template.ready.set_exception(OSError("it ended while it started"))
-        for ended in template.jobs.values():
-            if not ended.done():
-                ended.set_result(None)
-        template.jobs.clear()
-
-    async def _stop(self, template: _Template) -> None:
-        if template.control.fileno() >= 0:
-            self._lose(template)
-        with suppress(ProcessLookupError):
-            template.process.kill()
-        await template.process.wait()
-
     def _busy(self, why: str) -> DecodersBusyError:
         return DecodersBusyError(f"{why}; try again later", retry_after_s=self._settings.retry_after_s)
+
+
+async def _start(
+    order: Mapping[str, object], source: int, output: int, result: int
+) -> asyncio.subprocess.Process:
+    """Start a decoder; its descriptors are those of the input, the output and the result."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-sP",
+        "-m",
+        decoder_process.__name__,
+        str(result),
+        json.dumps(order),
+        stdin=source,
+        stdout=output,
+        stderr=asyncio.subprocess.DEVNULL,
+        cwd="/",
+        # Nothing of the gateway's: its environment holds secrets.
+        env={"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "LC_ALL": "C.UTF-8"},
+        pass_fds=[result],
+        start_new_session=True,
+    )
 
 
 def _output_bytes(max_s: float) -> int:

@@ -124,14 +124,13 @@ async def test_a_client_that_leaves_leaves_nothing(gateway, path):
     await until(lambda: spool.reserved == 0)
 
 
-def decoders_of(gateway):
-    template = gateway.gateway.decoders._template
-    if template is None:
-        return []
-    with suppress(FileNotFoundError):
-        pid = template.process.pid
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return []
+def decoders():
+    """Command lines of the decoders that run."""
+    found = []
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return [command for command in found if b"decoder_process" in command]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -141,10 +140,10 @@ async def test_a_client_that_leaves_ends_its_decoder(gateway, path):
     body = form(MODEL, part("file", slow, filename="a.wav")) if path == PATHS[0] else slow
     async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
         sending = asyncio.create_task(http.post(path, content=body, headers=TYPE))
-        await until(lambda: decoders_of(gateway))
+        await until(decoders)
         sending.cancel()
         await asyncio.wait([sending])
-    await until(lambda: not decoders_of(gateway))
+    await until(lambda: not decoders())
     await until(lambda: gateway.gateway.spool.reserved == 0)
 
 
