@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from provision.system import SetupError
-from provision.uv import Uv, read_pip_config, run_quietly
+from provision.system import SetupError, run_quietly
+from provision.uv import Uv, read_pip_config
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "images"

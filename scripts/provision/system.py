@@ -1,4 +1,4 @@
-"""The machine: its libraries and Python interpreters, and the output of the set-up.
+"""The machine: its libraries, its Python interpreters, and running its programs.
 
 Triton's stub embeds Python: it loads ``libpython3.X.so.1.0`` of the very interpreter whose
 packages the models import. Debian's ``python3`` has that library in a package of its own; the
@@ -9,59 +9,34 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 MINIMUM_GLIBC = (2, 35)
 """The embedded Triton's wheel is built for it (Debian 12, Ubuntu 22.04)."""
-SUPPORTED = ((3, 11), (3, 12))
+SUPPORTED = ("3.11", "3.12")
 MANAGED = "3.11"
 """The version that uv downloads when the machine has no suitable interpreter."""
 _PROBE = """
-import json, os, sys, sysconfig
-name = "libpython%d.%d.so.1.0" % sys.version_info[:2]
-folders = [sysconfig.get_config_var("LIBDIR") or "", os.path.join(sys.base_prefix, "lib")]
-print(json.dumps({
-    "version": sys.version_info[:3],
-    "cpython": sys.implementation.name == "cpython",
-    "virtual": sys.prefix != sys.base_prefix,
-    "base": getattr(sys, "_base_executable", sys.executable),
-    "library": any(os.path.isfile(os.path.join(folder, name)) for folder in folders),
-}))
+import os, sys, sysconfig
+version = "%d.%d" % sys.version_info[:2]
+folders = (sysconfig.get_config_var("LIBDIR") or "", os.path.join(sys.base_prefix, "lib"))
+found = [os.path.isfile(os.path.join(folder, "libpython%s.so.1.0" % version)) for folder in folders]
+print(getattr(sys, "_base_executable", "") or sys.executable)
+print(version if sys.implementation.name == "cpython" else "another implementation")
+print("library" if any(found) else "")
 """
+_QUICK_S = 30.0
 
 
 class SetupError(Exception):
     """The set-up failed; the message names the remedy."""
-
-
-class Progress:
-    """Numbered steps with the elapsed time."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._step = 0
-        self._begin = time.monotonic()
-
-    def step(self, text: str) -> None:
-        """Announce the next step."""
-        self._step += 1
-        print(f"[{self._step}/{self._total}] {text}", file=sys.stderr, flush=True)
-
-    def note(self, text: str) -> None:
-        """Print a line about the present step."""
-        print(f"      {text}", file=sys.stderr, flush=True)
-
-    def done(self, text: str) -> None:
-        """Print the last line, with the time."""
-        print(f"{text} ({time.monotonic() - self._begin:.0f} s)", file=sys.stderr, flush=True)
 
 
 class Library(NamedTuple):
@@ -73,12 +48,42 @@ class Library(NamedTuple):
     needed_by: str
 
 
-SERVING = [Library("libnuma.so.1", "libnuma1", "vLLM")]
-BROWSING = Library("libatomic.so.1", "libatomic1", "playwright, which drives the browser of the tests")
-TALKING = [Library("libportaudio.so.2", "libportaudio2", "the microphone (make talk)")]
+SERVING = Library("libnuma.so.1", "libnuma1", "vLLM")
+TALKING = Library("libportaudio.so.2", "libportaudio2", "the microphone (make talk)")
 
 
-def check_system(libraries: list[Library]) -> None:
+def say(text: str) -> None:
+    """Report what is being done."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_quietly(
+    command: list[str], limit_s: float, more: Mapping[str, str] | None = None, *, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program and capture its output.
+
+    ``more``: additional environment variables; ``folder``: where it runs, if not here.
+
+    Raises:
+        SetupError: it did not end within ``limit_s`` seconds.
+    """
+    try:
+        environment = {**os.environ, **(more or {})}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=limit_s, env=environment, cwd=folder
+        )
+    except subprocess.TimeoutExpired as error:
+        name = " ".join(command[:4])
+        raise SetupError(f"{name} did not end within {limit_s:.0f} s. Is the network reachable?") from error
+
+
+def last_lines(finished: subprocess.CompletedProcess[str]) -> str:
+    """The end of a program's output, for the message of an error."""
+    lines = (finished.stdout + finished.stderr).strip().splitlines()
+    return "\n".join(f"    {line}" for line in lines[-5:])
+
+
+def check_system(libraries: tuple[Library, ...]) -> None:
     """Check the platform, the shared libraries and the Python that runs this.
 
     Raises:
@@ -117,36 +122,31 @@ def loads(soname: str) -> bool:
 
 
 class Interpreter(NamedTuple):
-    """A probed interpreter."""
+    """A supported Python."""
 
     path: str
-    version: tuple[int, ...]
+    """Of the one that a virtual environment is based on, if it belongs to one."""
+    version: str
     has_library: bool
     """Whether its shared library is installed."""
 
 
 def probe(path: str) -> Interpreter | None:
-    """Run an interpreter to examine it; None if it is not a CPython that starts."""
+    """Run an interpreter to examine it; None if it is not a supported one that starts."""
     try:
-        answer = subprocess.run([path, "-I", "-c", _PROBE], capture_output=True, check=True, timeout=30)
-        found: dict[str, Any] = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
+        base, version, library = run_quietly([path, "-I", "-c", _PROBE], _QUICK_S).stdout.split("\n")[:3]
+    except (OSError, SetupError, ValueError):
         return None
-    if not found["cpython"]:
-        return None
-    return Interpreter(found["base"] or path, tuple(found["version"]), found["library"])
+    return Interpreter(base, version, bool(library)) if version in SUPPORTED else None
 
 
 def candidates() -> list[str]:
     """Paths of interpreters: the system's own first, then those on PATH."""
-    names = [f"python{major}.{minor}" for major, minor in SUPPORTED] + ["python3"]
+    names = [*(f"python{version}" for version in SUPPORTED), "python3"]
     paths = [f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin") for name in names]
     paths += [found for found in map(shutil.which, names) if found] + [sys.executable]
-    unique: dict[str, str] = {}
-    for path in paths:
-        if Path(path).exists():
-            unique.setdefault(os.path.realpath(path), path)
-    return list(unique.values())
+    unique = {os.path.realpath(path): path for path in reversed(paths) if Path(path).exists()}
+    return sorted(unique.values(), key=paths.index)
 
 
 def choose(wanted: str, paths: list[str]) -> tuple[str, str]:
@@ -161,27 +161,17 @@ def choose(wanted: str, paths: list[str]) -> tuple[str, str]:
     """
     if wanted == "managed":
         return MANAGED, f"Python {MANAGED}, downloaded (PARLEY_PYTHON=managed)"
+    found = [one for one in map(probe, [shutil.which(wanted) or wanted] if wanted else paths) if one]
+    for one in found:
+        if one.has_library:
+            return one.path, f"Python {one.version} ({one.path})"
+    reason = "this machine has no Python 3.11 or 3.12."
+    if found:
+        path, version, _ = found[0]
+        reason = (
+            f"{path} has no libpython{version}.so.1.0 (to use it: sudo apt-get install libpython{version})."
+        )
     if wanted:
-        found = probe(shutil.which(wanted) or wanted)
-        if found is None or found.version[:2] not in SUPPORTED:
-            raise SetupError(f"PARLEY_PYTHON={wanted} is not a working CPython 3.11 or 3.12.")
-        if not found.has_library:
-            raise SetupError(_without_library(found) + " Or unset PARLEY_PYTHON.")
-        return found.path, _describe(found)
-    suitable = [found for found in map(probe, paths) if found and found.version[:2] in SUPPORTED]
-    for found in suitable:
-        if found.has_library:
-            return found.path, _describe(found)
-    reason = _without_library(suitable[0]) if suitable else "this machine has no Python 3.11 or 3.12."
+        what = reason if found else f"PARLEY_PYTHON={wanted} is not a working CPython 3.11 or 3.12."
+        raise SetupError(f"{what} Or unset PARLEY_PYTHON.")
     return MANAGED, f"Python {MANAGED}, downloaded: {reason}"
-
-
-def _describe(found: Interpreter) -> str:
-    return f"Python {'.'.join(map(str, found.version))} ({found.path})"
-
-
-def _without_library(found: Interpreter) -> str:
-    version = ".".join(map(str, found.version[:2]))
-    return (
-        f"{found.path} has no libpython{version}.so.1.0 (to use it: sudo apt-get install libpython{version})."
-    )

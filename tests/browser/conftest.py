@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "scripts")]
 @pytest.fixture(scope="session")
 def browser():
     """The program."""
-    from provision.main import find_browser
+    from provision.programs import find_browser
 
     found = find_browser()
     assert found, "no Chromium; make test-browser installs it, or says how"

@@ -111,4 +111,4 @@ def test_every_package_of_the_gpu_image_has_a_wheel_for_its_platform(tmp_path):
     platform = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_39")
     lock = ROOT / "build/requirements/serve-gpu.txt"
     command = ("install", "--dry-run", "--target", str(tmp_path), "--no-deps", "--require-hashes")
-    uv.run("pip", *command, *platform, "--only-binary=:all:", "-r", str(lock), sources="main")
+    uv.run("pip", *command, *platform, "--only-binary=:all:", "-r", str(lock))

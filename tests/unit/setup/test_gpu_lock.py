@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 
-from provision.environments import resolve_lock
+from provision.locks import resolve_lock
 from provision.system import SetupError
 from provision.uv import Uv
 
