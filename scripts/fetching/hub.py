@@ -15,7 +15,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # by its __getattr__
 
-from fetching.manifest import FetchError, Published, RemoteFile, Snapshot, check_name
+from fetching.manifest import FetchError, Published, RemoteFile, Snapshot
 
 VARIABLES = ("PARLEY_MODEL_HUB", "HF_ENDPOINT")
 TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105 - the name of a variable
@@ -69,7 +69,7 @@ class Hub:
             )
             files = [
                 RemoteFile(
-                    check_name(one.rfilename),
+                    one.rfilename,
                     int(one.size or 0),
                     sha256=one.lfs.sha256 if one.lfs else None,
                     git_blob=None if one.lfs else one.blob_id,
@@ -81,7 +81,8 @@ class Hub:
             raise self._error(error, weights.repository) from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FetchError(
-                f"the hub's answer about {weights.repository} cannot be understood; is {VARIABLES[0]} right?"
+                f"the hub's answer about {weights.repository} cannot be understood ({error}); is "
+                f"{VARIABLES[0]} right?"
             ) from error
         found = {glob: fnmatch.filter([file.name for file in files], glob) for glob in weights.include}
         if missing := [glob for glob, names in found.items() if not names]:

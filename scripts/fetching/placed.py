@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import secrets
-from dataclasses import asdict
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from fetching.manifest import (
-    ROOT,
-    FetchError,
-    Made,
-    Pinned,
-    PinnedFile,
-    Snapshot,
-    Weights,
-    digest_of,
-    read_snapshot,
-)
+import msgspec
+
+from fetching.manifest import ROOT, Made, Pinned, RemoteFile, Snapshot, Weights, digest_of
 
 RECORD = ".weights.json"
 """In an entry's folder: the checksum of each file, and its size and time when it was checked."""
@@ -38,7 +30,7 @@ DESCRIPTION = "recognizer.json"
 def describe(models: Path, entry: Weights) -> None:
     """Write what the entry says about its files beside them, unless it is there."""
     file = models / entry.name / DESCRIPTION
-    text = json.dumps(dict(entry.recognizer)) + "\n"
+    text = json.dumps(entry.recognizer) + "\n"
     if entry.recognizer and (not file.is_file() or file.read_text(encoding="utf-8") != text):
         write_whole(file, text)
 
@@ -49,90 +41,54 @@ def write_whole(file: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; then the file is as it was.
     """
-    # Of a name of its own: another process may write the file too, and others may write to the folder.
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as output:  # noqa: PTH123 - a descriptor
-            output.write(text)
+    # In a folder of its own: another process may write the file too, and others may write to this folder.
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".new-") as folder:
+        draft = Path(folder, file.name)
+        draft.write_text(text, encoding="utf-8")
         draft.replace(file)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
-class Placed:
-    """The folder of a pinned entry. A checked file is not read again until it changes."""
+def missing_files(folder: Path, files: Sequence[RemoteFile], *, anew: bool = False) -> list[RemoteFile]:
+    """Files of a folder that are absent or wrong. A checked file is not read again until it changes.
 
-    def __init__(self, models: Path, entry: Pinned) -> None:
-        self.folder = models / entry.name
-        self.entry = entry
-        self._record = self._read()
-
-    def target(self, file: PinnedFile) -> Path:
-        """Path of a file."""
-        return self.folder / file.name
-
-    def missing(self, *, anew: bool = False) -> list[PinnedFile]:
-        """Files that are absent or wrong; ``anew``: all files are read, whatever the record contains."""
-        missing = [file for file in self.entry.files if not self._is_right(file, anew=anew)]
-        self._write()
-        return missing
-
-    def _is_right(self, file: PinnedFile, *, anew: bool) -> bool:
-        target = self.target(file)
-        if not target.is_file():
-            self._record.pop(file.name, None)  # another file that comes there may have the same time
-            return False
-        stat = target.stat()
-        seen = [file.sha256, stat.st_size, stat.st_mtime_ns]
-        if self._record.get(file.name) == seen and not anew:
-            return True
-        if file.remote.matches(target):
-            self._record[file.name] = seen
-            return True
-        self._record.pop(file.name, None)
-        return False
-
-    def _read(self) -> dict[str, list[object]]:
-        try:
-            found = json.loads((self.folder / RECORD).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    def _write(self) -> None:
-        """Write the record where possible: a folder may be shared and read-only."""
-        if self.folder.is_dir() and self._record != self._read():
-            try:
-                write_whole(self.folder / RECORD, json.dumps(self._record, indent=1) + "\n")
-            except OSError:
-                return
+    ``anew``: all files are read, whatever was recorded.
+    """
+    try:
+        before = msgspec.json.decode((folder / RECORD).read_bytes(), type=dict[str, list[str | int | None]])
+    except (OSError, ValueError):
+        before = {}
+    record = {}
+    for file in files:
+        path = folder / file.name
+        if path.is_file():
+            status = path.stat()
+            seen = [file.sha256 or file.git_blob, status.st_size, status.st_mtime_ns]
+            if (before.get(file.name) == seen and not anew) or file.matches(path):
+                record[file.name] = seen
+    if folder.is_dir() and record != before:
+        with contextlib.suppress(OSError):  # a folder may be shared and read-only
+            write_whole(folder / RECORD, json.dumps(record, indent=1) + "\n")
+    return [file for file in files if file.name not in record]
 
 
 def write_origin(folder: Path, snapshot: Snapshot) -> None:
     """Note what has come into the folder of a published entry."""
-    write_whole(folder / NOTE, json.dumps(asdict(snapshot), indent=1) + "\n")
+    write_whole(folder / NOTE, json.dumps(msgspec.to_builtins(snapshot), indent=1) + "\n")
 
 
 def read_origin(folder: Path) -> Snapshot | None:
-    """What has come into the folder of a published entry; no files in a note without checksums."""
+    """What has come into the folder of a published entry; None: nothing, or nothing that is noted."""
     try:
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        return read_snapshot({"files": (), **note}, note["repository"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, FetchError):
+        return msgspec.json.decode((folder / NOTE).read_bytes(), type=Snapshot)
+    except (OSError, ValueError):
         return None
 
 
-def wrong_files(folder: Path, snapshot: Snapshot, *, anew: bool) -> list[str]:
-    """Names of the files that are absent or have another size; ``anew``: or another content."""
-    return [
-        file.name
-        for file in snapshot.files
-        if not (folder / file.name).is_file()
-        or (folder / file.name).stat().st_size != file.size
-        or (anew and not file.matches(folder / file.name))
-    ]
+class _MadeNote(msgspec.Struct):
+    sha256: str
+    converter: int
+    adapter: dict[str, str]
+    files: dict[str, str]
 
 
 def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) -> bool:
@@ -142,17 +98,15 @@ def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) ->
     """
     folder = models / entry.name
     try:
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        files: dict[str, str] = note["files"]
-        if note["sha256"] != source.files[0].sha256 or note["converter"] != entry.version or not files:
-            return False
-        adapter: dict[str, str] = note["adapter"]
-        if bool(adapter) != bool(entry.adapter) or not _are(INCLUDED / entry.adapter, adapter):
-            return False
-        if not anew:
-            return all((folder / name).is_file() for name in files)
-        return _are(folder, files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        note = msgspec.json.decode((folder / NOTE).read_bytes(), type=_MadeNote)
+        return (
+            (note.sha256, note.converter) == (source.files[0].sha256, entry.version)
+            and bool(note.files)
+            and bool(note.adapter) == bool(entry.adapter)
+            and _are(INCLUDED / entry.adapter, note.adapter)
+            and (_are(folder, note.files) if anew else all((folder / name).is_file() for name in note.files))
+        )
+    except (OSError, ValueError):
         return False
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fetching.fetch import missing_of, source_of
 from fetching.hub import PART
 from fetching.manifest import ROOT, Included, Installed, Made, Pinned, Published, Weights
-from fetching.placed import INCLUDED, Placed, is_made, read_origin, wrong_files
+from fetching.placed import INCLUDED, is_made, missing_files, read_origin
 from fetching.progress import size_text
 
 
@@ -41,34 +39,47 @@ class State:
 
 def state_of(entry: Weights, entries: dict[str, Weights], models: Path, *, anew: bool) -> State:
     """Examine an entry; ``anew``: every file is read, whatever was recorded before."""
-    folder = models / entry.name
+    where: Path | None = models / entry.name
+    short = ""
+    size = 0
     match entry:
         case Pinned():
-            missing = {file.name for file in Placed(models, entry).missing(anew=anew)}
-            found = [name for name in missing if (folder / name).exists()]
-            words = f"wrong: {', '.join(sorted(found))}" if found else "incomplete"
-            absent = "absent" if len(missing) == len(entry.files) and not found else words
-            return _state(entry, entry.size, folder, "verified" if not missing else "", absent)
+            there, words = _pinned(entry, models, anew=anew)
+            size = entry.size
         case Made():
-            source = entries[entry.source]
-            assert isinstance(source, Pinned)  # as a test of the manifest sees to
-            made = is_made(models, entry, source, anew=anew)
-            good = f"{'verified, ' if anew else ''}made of {entry.source}"
-            size = _size(folder) if made else entry.size
-            return _state(entry, size, folder, good if made else "", f"to be made of {entry.source}")
-        case Installed():
-            file = _installed(entry)
-            return _state(
-                entry, _size(file) if file else 0, file, _verdict(entry, file), "absent: make setup"
-            )
-        case Included():
-            folder = INCLUDED / entry.name
-            good = "part of the project" if folder.is_dir() else ""
-            return _state(entry, _size(folder), folder, good, f"absent: git checkout -- models/{entry.name}")
+            there = is_made(models, entry, source_of(entry, entries), anew=anew)
+            made = f"{'verified, ' if anew else ''}made of"
+            words = f"{made if there else 'to be made of'} {entry.source}"
+            size = 0 if there else entry.size
         case Published():
-            good, otherwise = _published(entry, folder, anew=anew)
-            return _state(entry, _size(folder), folder, good, otherwise)
-    raise TypeError(type(entry))
+            there, words = _published(entry, models / entry.name, anew=anew)
+        case Installed():
+            where = _installed(entry)
+            there = where is not None
+            words = "installed" if there else "absent: make setup"
+            short = f"package {entry.package}"
+        case Included():
+            where = INCLUDED / entry.name
+            there = where.is_dir()
+            words = "part of the project" if there else f"absent: git checkout -- models/{entry.name}"
+        case _:
+            raise TypeError(type(entry))
+    found = where if where is not None and where.exists() else None
+    on_disk = 0 if found is None else _size(found)
+    if found is not None and not short:
+        short = str(found.relative_to(ROOT) if found.is_relative_to(ROOT) else found)
+    return State(
+        name=entry.name,
+        about=entry.about,
+        publisher=entry.publisher,
+        licence=entry.licence,
+        size=size or on_disk,
+        on_disk=on_disk,
+        where=str(found or ""),
+        where_short=short if found else "",
+        there=there,
+        state=words,
+    )
 
 
 def with_sources(chosen: Sequence[Weights], entries: dict[str, Weights], models: Path) -> list[Weights]:
@@ -76,8 +87,7 @@ def with_sources(chosen: Sequence[Weights], entries: dict[str, Weights], models:
     found: list[Weights] = []
     for entry in chosen:
         if isinstance(entry, Made):
-            source = entries[entry.source]
-            assert isinstance(source, Pinned)  # as a test of the manifest sees to
+            source = source_of(entry, entries)
             there = any((models / source.name / file.name).exists() for file in source.files)
             if source not in chosen and (there or not is_made(models, entry, source)):
                 found.append(source)
@@ -104,45 +114,30 @@ def show(states: Sequence[State], *, as_json: bool) -> None:
     )
 
 
-def _published(entry: Published, folder: Path, *, anew: bool) -> tuple[str, str]:
-    """The state of a published entry in words, and where that is empty what is wrong."""
+def _pinned(entry: Pinned, models: Path, *, anew: bool) -> tuple[bool, str]:
+    """Whether a pinned entry is there, and its state in words."""
+    missing = missing_of(models, entry, anew=anew)
+    if wrong := sorted(file.name for file in missing if (models / entry.name / file.name).exists()):
+        return False, f"wrong: {', '.join(wrong)}"
+    if missing:
+        return False, "absent" if len(missing) == len(entry.files) else "incomplete"
+    return True, "verified"
+
+
+def _published(entry: Published, folder: Path, *, anew: bool) -> tuple[bool, str]:
+    """Whether a published entry is there, and its state in words."""
     names = [path.name for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
-    if not names:
-        return "", f"absent: make fetch MODEL={entry.name}"
-    if any(name.endswith(PART) for name in names):
-        return "", f"incomplete: make fetch MODEL={entry.name}"
     there = read_origin(folder)
-    if entry.pinned is not None:
-        if there is not None and there.commit != entry.pinned.commit:
-            return "", f"of commit {there.commit}, not {entry.pinned.commit} as in the lock"
-        there = entry.pinned
-    if there is None or not there.files:
-        return "there, not verified", ""
-    if wrong := wrong_files(folder, there, anew=anew):
-        return "", f"wrong: {', '.join(wrong)}"
-    return ("verified" if anew else "there") + ("" if entry.pinned is None else ", as in the lock"), ""
-
-
-def _state(entry: Weights, size: int, where: Path | None, good: str, otherwise: str) -> State:
-    exists = where is not None and where.exists()
-    return State(
-        name=entry.name,
-        about=entry.about,
-        publisher=entry.publisher,
-        licence=entry.licence,
-        size=size,
-        on_disk=_size(where) if where is not None else 0,
-        where=str(where) if exists else "",
-        where_short=_short(entry, where) if exists and where is not None else "",
-        there=bool(good),
-        state=good or otherwise,
-    )
-
-
-def _short(entry: Weights, where: Path) -> str:
-    if isinstance(entry, Installed):
-        return f"package {entry.package}"
-    return str(where.relative_to(ROOT)) if where.is_relative_to(ROOT) else str(where)
+    if not names or any(name.endswith(PART) for name in names):
+        return False, f"{'incomplete' if names else 'absent'}: make fetch MODEL={entry.name}"
+    if entry.pinned is not None and there is not None and there.commit != entry.pinned.commit:
+        return False, f"of commit {there.commit}, not {entry.pinned.commit} as in the lock"
+    expected = entry.pinned or there
+    if expected is None:
+        return True, "there, not verified"
+    if wrong := missing_files(folder, expected.files, anew=anew):
+        return False, f"wrong: {', '.join(file.name for file in wrong)}"
+    return True, "verified" + ("" if entry.pinned is None else ", as in the lock")
 
 
 def _size(path: Path) -> int:
@@ -158,23 +153,3 @@ def _installed(entry: Installed) -> Path | None:
         return None
     found = Path(package.submodule_search_locations[0]) / entry.file
     return found if found.exists() else None
-
-
-def _verdict(entry: Installed, file: Path | None) -> str:
-    """The state of an installed file by its package's record; empty: wrong or absent."""
-    if file is None:
-        return ""
-    if file.is_dir():
-        return "installed"
-    for name in importlib.metadata.packages_distributions().get(entry.package, []):
-        for known in importlib.metadata.files(name) or []:
-            if Path(known.locate()).resolve() == file.resolve() and known.hash is not None:
-                return "verified" if known.hash.value == _record_digest(file, known.hash.mode) else ""
-    return "installed"
-
-
-def _record_digest(path: Path, algorithm: str) -> str:
-    """As the records of installed packages give it."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, algorithm).digest()
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -34,6 +34,7 @@ _OPTIONS = {
     "deploy": f"{_NO_TORCH} {_WHEELS}",
     "phoenix": f"{_NO_TORCH} {_WHEELS}",
     "perf-analyzer": f"--no-deps {_WHEELS}",
+    "node": f"--no-deps {_WHEELS}",
     "packing": _WHEELS,
     "images": "",
 }

@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,7 +24,7 @@ import fake_hub
 from archive_makers import make_tgz, make_wheel
 from fake_hub import COMMIT, REPOSITORY, FakeHub, status
 from fetching import fetch, hub, placed
-from fetching.fetch import Sources, cache_folder, fetch_pinned, make, prerequisites
+from fetching.fetch import Sources, cache_folder, fetch_pinned, make, missing_of, prerequisites
 from fetching.hub import Hub
 from fetching.manifest import FetchError, HubPlace, Made, Piece, Pinned, PinnedFile, RemoteFile
 from fetching.packages import Packages
@@ -301,9 +301,9 @@ def test_a_file_is_read_once_and_then_when_it_has_changed(machine, monkeypatch):
     machine.fetch(BIG)
     read = []
     monkeypatch.setattr(RemoteFile, "matches", lambda _, path: read.append(path.name) or True)
-    assert placed.Placed(machine.models, BIG).missing() == []
+    assert missing_of(machine.models, BIG) == []
     assert read == []
-    assert placed.Placed(machine.models, BIG).missing(anew=True) == []
+    assert missing_of(machine.models, BIG, anew=True) == []
     assert read == ["big.gguf"]
 
 
@@ -312,7 +312,7 @@ def test_a_record_that_cannot_be_read_is_made_anew(machine, text):
     machine.fetch(BIG)
     record = machine.models / "big" / placed.RECORD
     record.write_text(text)
-    assert placed.Placed(machine.models, BIG).missing() == []
+    assert missing_of(machine.models, BIG) == []
     assert json.loads(record.read_text())["big.gguf"][0] == JOINED_FILE.sha256
 
 

