@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import configparser
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -119,23 +118,13 @@ def find_tool(wanted: str) -> str:
     raise SetupError(f"{wanted} does not work here" if wanted else _NO_TOOL)
 
 
-def _version() -> str:
-    """The version in pyproject.toml, which a Python without tomllib can read too."""
-    found = re.search(
-        r'^version = "([^"]+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    if found is None:
-        raise SetupError("pyproject.toml has no version")
-    return found[1]
-
-
 def _arguments(image: str, options: argparse.Namespace, tool: str) -> dict[str, str]:
     if image == "weights":
         # Programs other than docker take a name without a registry for one of Docker's.
         place = "" if tool == "docker" else "localhost/"
         return {"WORKER_IMAGE": f"{place}{PREFIX}worker-cpu:{options.tag}"}
     revision = run_quietly(["git", "-C", str(ROOT), "rev-parse", "HEAD"], _QUICK_S).stdout.strip()
-    found = {"REVISION": revision or "unknown", "VERSION": _version()}
+    found = {"REVISION": revision or "unknown"}
     if image == "worker-gpu":
         return {**found, "TRITON_IMAGE": options.triton_image}
     return {**found, **({"BASE_IMAGE": options.base} if options.base else {})}

@@ -12,14 +12,7 @@ from pathlib import Path
 from provision import environments as made
 from provision.environments import IN_IMAGES, SERVE, Environment, is_ready, make, with_project
 from provision.locks import write_locks
-from provision.programs import (
-    PACKAGES,
-    PERF_ANALYZER,
-    provide_browser,
-    provide_packages,
-    provide_perf_analyzer,
-    provide_prometheus,
-)
+from provision.programs import PROGRAMS
 from provision.system import SetupError, say
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,15 +30,6 @@ _ENVIRONMENTS = {
         made.PHOENIX,
         "install Arize Phoenix, in which `make observe` shows traces, in .venv-phoenix",
     ),
-}
-_PROGRAMS = {
-    "browser": "only provide the Chromium that the gateway's page is tested with",
-    "redis": "only install the redis-server that rate limits are tested with, as root on Debian",
-    "containers": "only install what images are built, run and tested with, as root on Debian",
-    "cluster": "only install what `make cluster` needs, as root on Debian",
-    "compiler": "only install a C compiler, with which `make chaos` builds a clock that can be set",
-    "prometheus": "only download Prometheus, which `make observe` and tests use",
-    PERF_ANALYZER: "only provide Triton's perf_analyzer, in .cache/perf-analyzer",
 }
 EPILOG = """\
 environment variables:
@@ -72,7 +56,8 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_mutually_exclusive_group()
-    texts = {**{name: text for name, (_, text) in _ENVIRONMENTS.items()}, **_PROGRAMS}
+    texts = {name: text for name, (_, text) in _ENVIRONMENTS.items()}
+    texts |= {name: f"only provide {text}" for name, (text, _) in PROGRAMS.items()}
     for name, text in texts.items():
         what.add_argument(f"--{name}", dest="what", action="store_const", const=name, help=text)
     what.add_argument(
@@ -87,9 +72,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.lock:
             write_locks(ROOT, upgrade=arguments.upgrade)
-        elif arguments.what in _PROGRAMS:
+        elif arguments.what in PROGRAMS:
+            _, provide = PROGRAMS[arguments.what]
             with _only_one():  # apt-get does not wait for another one
-                _provide(arguments.what)
+                provide(ROOT)
         else:
             environment, _ = _ENVIRONMENTS.get(arguments.what, (SERVE, ""))
             if arguments.image:
@@ -103,17 +89,6 @@ def main(argv: list[str] | None = None) -> int:
         print("interrupted; run it again to go on", file=sys.stderr)
         return 130
     return 0
-
-
-def _provide(name: str) -> None:
-    if name in PACKAGES:
-        provide_packages(PACKAGES[name])
-    elif name == "browser":
-        provide_browser()
-    elif name == "prometheus":
-        provide_prometheus(ROOT)
-    else:
-        provide_perf_analyzer(ROOT)
 
 
 def _make(environment: Environment) -> None:

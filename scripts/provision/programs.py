@@ -6,6 +6,8 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from provision.environments import locks_folder
@@ -16,24 +18,6 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chr
 _ATOMIC = "libatomic1"
 """What playwright loads, which drives the browser."""
 _LIMIT_S = 1200.0
-# Debian's packages with a program of each. Without them tests are skipped, or say what they need.
-PACKAGES = {
-    "redis": {"redis-server": "redis-server"},
-    "compiler": {"gcc": "cc", "libc6-dev": "cc"},
-    "cluster": {"iproute2": "ip", "nftables": "nft", "nginx-light": "nginx", "redis-server": "redis-server"},
-    "containers": {
-        "buildah": "buildah",
-        "catatonit": "catatonit",
-        "crun": "crun",
-        "debootstrap": "debootstrap",
-        "nginx-light": "nginx",
-        "openssl": "openssl",
-        "podman": "podman",
-        "redis-server": "redis-server",
-        "runc": "runc",
-    },
-}
-PERF_ANALYZER = "perf-analyzer"
 _START = """\
 #!/bin/sh
 # perf_analyzer with its libraries: no other program gets them.
@@ -55,7 +39,7 @@ def _missing_for_the_page() -> list[str]:
     return [*chromium, *([] if loads("libatomic.so.1") else [_ATOMIC])]
 
 
-def provide_browser() -> None:
+def provide_browser(_root: Path) -> None:
     """Provide the browser that the gateway's page is tested with, and what drives it.
 
     Raises:
@@ -71,10 +55,14 @@ def provide_browser() -> None:
         _install(missing)
 
 
-def provide_packages(programs: dict[str, str]) -> None:
+def install_missing(programs: Mapping[str, str], _root: Path) -> None:
     """Install Debian's packages whose programs are missing, where this user can.
 
-    A Debian that has an init system also starts a package's service.
+    Elsewhere tests are skipped, or say what they need. A Debian that has an init system also starts a
+    package's service.
+
+    Args:
+        programs: a program by its package.
 
     Raises:
         SetupError: the installation failed.
@@ -106,9 +94,9 @@ def provide_perf_analyzer(root: Path) -> None:
     Raises:
         SetupError: something cannot be had; the message names the remedy.
     """
-    folder = root / ".cache" / PERF_ANALYZER
+    folder = root / ".cache" / "perf-analyzer"
     program, stamp = folder / "perf_analyzer", folder / "stamp"
-    lock = locks_folder(root) / f"{PERF_ANALYZER}.txt"
+    lock = locks_folder(root) / "perf-analyzer.txt"
     wanted = lock.read_text() + _START
     if stamp.exists() and stamp.read_text() == wanted:
         return
@@ -168,3 +156,30 @@ def _install(packages: list[str]) -> None:
         done = run_quietly(command, _LIMIT_S, quiet)
     if done.returncode:
         raise SetupError(f"{' '.join(command)} failed:\n{last_lines(done)}")
+
+
+_CLUSTER = {"iproute2": "ip", "nftables": "nft", "nginx-light": "nginx", "redis-server": "redis-server"}
+_CONTAINERS = {
+    **{name: name for name in ("buildah", "catatonit", "crun", "debootstrap", "openssl", "podman", "runc")},
+    "nginx-light": "nginx",
+    "redis-server": "redis-server",
+}
+PROGRAMS: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "browser": ("the Chromium that the gateway's page is tested with", provide_browser),
+    "redis": (
+        "the redis-server that rate limits are tested with, as root on Debian",
+        partial(install_missing, {"redis-server": "redis-server"}),
+    ),
+    "containers": (
+        "what images are built, run and tested with, as root on Debian",
+        partial(install_missing, _CONTAINERS),
+    ),
+    "cluster": ("what `make cluster` needs, as root on Debian", partial(install_missing, _CLUSTER)),
+    "compiler": (
+        "a C compiler, with which `make chaos` builds a clock that can be set, as root on Debian",
+        partial(install_missing, {"gcc": "cc", "libc6-dev": "cc"}),
+    ),
+    "prometheus": ("Prometheus, which `make observe` and tests use, in .cache", provide_prometheus),
+    "perf-analyzer": ("Triton's perf_analyzer, in .cache/perf-analyzer", provide_perf_analyzer),
+}
+"""What each is, and what provides it for a checkout."""

@@ -37,7 +37,7 @@ INSTALLING = "echo '#!/bin/sh' > {0}/chromium; /bin/chmod +x {0}/chromium"
 
 def test_a_browser_that_is_there_is_found(machine):
     folder = machine(google_chrome="exit 0")
-    programs.provide_browser()
+    programs.provide_browser(Path())
     assert programs.find_browser() == str(folder / "google-chrome")
 
 
@@ -49,7 +49,7 @@ def test_a_named_browser_comes_first(machine, monkeypatch):
 
 def test_root_gets_the_browser_installed(machine, tmp_path):
     machine(apt_get=INSTALLING.format(tmp_path))
-    programs.provide_browser()
+    programs.provide_browser(Path())
     assert programs.find_browser() == str(tmp_path / "chromium")
 
 
@@ -57,7 +57,7 @@ def test_lists_of_packages_are_fetched_where_they_are_missing(machine, tmp_path)
     updated = tmp_path / "updated"
     lines = f'test "$1" = update && exec /usr/bin/touch {updated}\ntest -e {updated} || exit 100\n'
     machine(apt_get=lines + INSTALLING.format(tmp_path))
-    programs.provide_browser()
+    programs.provide_browser(Path())
     assert updated.exists()
 
 
@@ -69,7 +69,7 @@ def test_without_root_the_command_that_installs_the_browser_is_named(machine, ca
 
 def test_what_drives_the_browser_is_installed_too(machine, tmp_path):
     machine(library=False, chromium="exit 0", apt_get=f'echo "$@" > {tmp_path}/libatomic.so.1')
-    programs.provide_browser()
+    programs.provide_browser(Path())
     assert (tmp_path / "libatomic.so.1").read_text().split()[-1] == "libatomic1"
 
 
