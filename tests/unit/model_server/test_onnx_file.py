@@ -98,6 +98,6 @@ def test_long_numbers_keep_all_their_bits():
 )
 def test_weights_that_are_cut_off_are_an_error(initializer):
     with pytest.raises(
-        ModelLoadingError, match="a weight of the ONNX model cannot be read|not an ONNX model"
+        ModelLoadingError, match=r"a weight of the ONNX model cannot be read|not an ONNX model"
     ):
         read(a_model(initializer))
