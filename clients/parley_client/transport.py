@@ -110,10 +110,7 @@ class CallStream(Protocol):
 
 
 class Transport(Protocol):
-    """Opens streams to one server.
-
-    Apart because applications may bring their own to :class:`parley_client.connect`.
-    """
+    """Opens streams to one server."""
 
     async def open(self, call_id: str, timeout_s: float) -> CallStream:
         """A stream for the call ``call_id``.

@@ -42,10 +42,7 @@ class ClosedAtTheEnd(ABC):
 
 
 class StageServer(Protocol):
-    """What a stage uses of a Triton.
-
-    Apart because gateways pass their own servers, whose channel lives longer than a stage.
-    """
+    """What a stage uses of a Triton."""
 
     @property
     def channel(self) -> grpc.aio.Channel:

@@ -1,7 +1,4 @@
-"""Sections of the settings that no single module owns, and the kinds of numbers in all sections.
-
-Apart because the sections of the APIs use these kinds, and the settings import those sections.
-"""
+"""Sections of the settings that no single module owns, and the kinds of numbers in all sections."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The trace of a caller: the header ``traceparent`` of a request, or of the one that opens a WebSocket.
-
-Apart because the middleware, calls and the interfaces to single models all need it.
-"""
+"""The trace of a caller: the header ``traceparent`` of a request, or of the one that opens a WebSocket."""
 
 from __future__ import annotations
 

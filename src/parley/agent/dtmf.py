@@ -1,7 +1,4 @@
-"""Keys (DTMF) that the user presses, collected into one turn.
-
-Apart because it is a timer that depends on nothing of a conversation.
-"""
+"""Keys (DTMF) that the user presses, collected into one turn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""When another stream of the recogniser is opened after one has failed.
-
-Apart because it has a clock and a limit of its own, and tests.
-"""
+"""When another stream of the recogniser is opened after one has failed."""
 
 from __future__ import annotations
 

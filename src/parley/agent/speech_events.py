@@ -84,7 +84,7 @@ _PER_MS = INPUT_SAMPLE_RATE // 1000
 
 
 class SpeechHandler(Protocol):
-    """Receives speech events. Apart because the implementation, the conversation, imports this package."""
+    """Receives speech events."""
 
     def on_onset(self, at_ms: int) -> None:
         """Speech may begin; either :meth:`on_speech_started` or :meth:`on_onset_cancelled` follows."""

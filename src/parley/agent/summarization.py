@@ -1,7 +1,4 @@
-"""Summaries of a session's history, made in the background.
-
-Apart because a summary outlives the turns during which it is made.
-"""
+"""Summaries of a session's history, made in the background."""
 
 from __future__ import annotations
 

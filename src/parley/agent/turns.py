@@ -59,7 +59,7 @@ class MakeResponse(Protocol):
 
 
 class AgentTurnHandler(Protocol):
-    """Receives the events of the agent's turns. Apart because the implementation owns :class:`AgentTurns`."""
+    """Receives the events of the agent's turns."""
 
     def on_turn_started(self) -> None:
         """The agent is about to answer."""

@@ -15,7 +15,7 @@ from parley.tts.messages import SpeakRequest, SpeechChunk
 
 
 class Recognizer(Protocol):
-    """One stream of audio; its calls must not overlap. Apart because engines are chosen by name."""
+    """One stream of audio; its calls must not overlap."""
 
     @property
     def model(self) -> str:

@@ -1,7 +1,4 @@
-"""``smart_turn`` as a :class:`parley.engines.base.TurnModel`.
-
-Apart because every engine has a file, and a line in the registry.
-"""
+"""``smart_turn`` as a :class:`parley.engines.base.TurnModel`."""
 
 from __future__ import annotations
 

@@ -10,10 +10,7 @@ from parley.tracing import Trace
 
 
 class PrioritizedRequest(Protocol):
-    """Any request to an engine.
-
-    Apart because the packages that define requests (text here, T3's in :mod:`parley.tts`) share no base.
-    """
+    """Any request to an engine."""
 
     @property
     def request_id(self) -> str:

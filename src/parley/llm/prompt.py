@@ -24,10 +24,7 @@ _TAG = re.compile(r"<[^<>\s{}'\"\\]+>")
 
 
 class ChatTokenizer(Protocol):
-    """The used part of a Hugging Face tokenizer.
-
-    Apart because ``transformers`` is imported only where an engine starts.
-    """
+    """The used part of a Hugging Face tokenizer."""
 
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any:
         """Render a conversation."""

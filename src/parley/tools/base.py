@@ -34,10 +34,7 @@ def read_value(text: str) -> Any:
 
 
 class ServerTools(Protocol):
-    """Tools that all sessions of an instance have besides their client's.
-
-    Apart because the agent must not import an HTTP client; :class:`parley.tools.toolbox.Toolbox` has one.
-    """
+    """Tools that all sessions of an instance have besides their client's."""
 
     @property
     def names(self) -> Collection[str]:

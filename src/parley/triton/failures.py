@@ -1,7 +1,4 @@
-"""Errors as texts of Triton, and back.
-
-Apart because the launcher reads such texts, without numpy and gRPC.
-"""
+"""Errors as texts of Triton, and back; imported by the launcher, which has neither numpy nor gRPC."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What synthesizers of complete texts have in common: admission of a request, and where its audio goes.
-
-Apart because espeak-ng and the networks for clauses share it, and neither imports the other.
-"""
+"""What synthesizers of complete texts have in common: admission of a request, and where its audio goes."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ def kept_free(request: SpeakRequest, max_requests: int) -> int:
 
 
 class SpeechSink(Protocol):
-    """Receives the audio of one request, in the thread of the synthesizer.
-
-    Apart because the sink of Triton's requests is in a layer above.
-    """
+    """Receives the audio of one request, in the thread of the synthesizer."""
 
     @property
     def wanted(self) -> bool:

@@ -35,10 +35,7 @@ class KnownVoice:
 
 
 class Speaks(Protocol):
-    """The part of :class:`parley.engines.base.Synthesizer` that the choice depends on.
-
-    Apart because the engines import this package.
-    """
+    """The part of :class:`parley.engines.base.Synthesizer` that the choice depends on."""
 
     @property
     def voices(self) -> Sequence[str] | None:

@@ -2,8 +2,6 @@
 
 A program reads its row once and keeps it in registers: no log-softmax is written to memory, which
 for a vocabulary of 1,024 tokens and a beam of 4 would be 256 times the answer.
-
-Apart because importing it needs the packages ``torch`` and ``triton``; see https://triton-lang.org.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 With small batches most of a network's time on a GPU goes into starting its kernels. A graph starts them all
 at once, always on the same memory and for the same sizes. The thread that serves captures its graphs when
 the model is loaded, and never while it serves.
-
-Apart because importing it needs ``torch``.
 """
 
 from __future__ import annotations

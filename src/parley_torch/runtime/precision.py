@@ -1,7 +1,4 @@
-"""Number formats of networks on torch, and which of them a device has.
-
-Apart because importing it needs ``torch``.
-"""
+"""Number formats of networks on torch, and which of them a device has."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Settings of the APIs.
-
-Apart because the settings of the process import it, and all other modules of the APIs import those.
-"""
+"""Settings of the APIs."""
 
 from __future__ import annotations
 

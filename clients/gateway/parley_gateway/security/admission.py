@@ -23,7 +23,7 @@ CHECK_EVERY_S = 5.0
 
 
 class _RootCheck(Protocol):
-    """The guard. Apart because it imports this module."""
+    """The guard."""
 
     def check_root(self, principal: Principal, scope: Scope) -> None: ...
 

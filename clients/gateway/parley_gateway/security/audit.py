@@ -133,7 +133,7 @@ Fact: TypeAlias = str | int | float | bool | None
 
 
 class AuditSubject(Protocol):
-    """A principal or a key. Apart because their modules write audit lines."""
+    """A principal or a key."""
 
     @property
     def id(self) -> str:

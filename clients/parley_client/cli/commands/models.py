@@ -1,7 +1,4 @@
-"""``parley models``: what a profile's models are, and whether their weights are here.
-
-Apart because each command is a module.
-"""
+"""``parley models``: what a profile's models are, and whether their weights are here."""
 
 from __future__ import annotations
 

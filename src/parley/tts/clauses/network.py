@@ -33,10 +33,7 @@ _NO_MARK = 0.02
 
 
 class FrontEnd(Protocol):
-    """Pronounces a text.
-
-    Apart because the front end imports the grammars of ``nemo_text_processing``.
-    """
+    """Pronounces a text."""
 
     def pronounce(self, text: str) -> Sequence[PronouncedWord]:
         """The words of a text."""
@@ -44,10 +41,7 @@ class FrontEnd(Protocol):
 
 
 class ClauseSound(Protocol):
-    """The sound of a clause, made piece by piece in the thread of the network.
-
-    Apart because each network has its own: :class:`WholeSound` and Piper's ``StreamedSound``.
-    """
+    """The sound of a clause, made piece by piece in the thread of the network."""
 
     @property
     def begins(self) -> Sequence[int]:

@@ -1,7 +1,7 @@
 """The voices of Kokoro: those of speakers of English, Spanish and French.
 
 The checkpoint has 22 more, of speakers of Hindi, Italian, Japanese, Portuguese and Chinese, whose languages
-are not pronounced here. Apart because the engines import it without onnxruntime.
+are not pronounced here. Imported where there is no onnxruntime.
 """
 
 from __future__ import annotations

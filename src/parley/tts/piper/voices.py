@@ -1,7 +1,4 @@
-"""The voices of Piper with a licence for any use.
-
-Apart because the engines import it without onnxruntime.
-"""
+"""The voices of Piper with a licence for any use; imported where there is no onnxruntime."""
 
 from __future__ import annotations
 

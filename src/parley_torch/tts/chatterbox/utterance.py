@@ -40,7 +40,7 @@ Send: TypeAlias = Callable[[SpeechChunk, NDArray[np.int16]], bool]
 
 
 class Normalizer(Protocol):
-    """Writes text out as it is spoken. Apart because its implementation belongs to the model."""
+    """Writes text out as it is spoken."""
 
     async def normalize(self, text: str, language: str) -> SpokenText:
         """The text to say; never fails."""

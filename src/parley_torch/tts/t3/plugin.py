@@ -1,7 +1,4 @@
-"""Registers T3 with vLLM.
-
-Apart because every process of vLLM calls it (see ``pyproject.toml``), before the models can be imported.
-"""
+"""Registers T3 with vLLM, whose every process imports this module (see ``pyproject.toml``)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _DEFAULTS: dict[Variant, TokenSampling] = {  # of the published code
 
 
 class PromptSource(Protocol):
-    """See :class:`parley_torch.tts.t3.prompt.PromptEncoder`. Apart because that one imports PyTorch."""
+    """See :class:`parley_torch.tts.t3.prompt.PromptEncoder`."""
 
     def encode(
         self, voice: TokenVoice, text: Sequence[int], *, exaggeration: float, guidance_weight: float

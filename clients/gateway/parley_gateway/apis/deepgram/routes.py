@@ -1,7 +1,4 @@
-"""Routes of Deepgram's API.
-
-Apart because every API has its routes in a module of this name.
-"""
+"""Routes of Deepgram's API."""
 
 from __future__ import annotations
 

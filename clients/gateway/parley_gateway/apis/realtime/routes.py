@@ -1,7 +1,4 @@
-"""Routes of the Realtime API.
-
-Apart because every API has its routes in a module of this name.
-"""
+"""Routes of the Realtime API."""
 
 from __future__ import annotations
 

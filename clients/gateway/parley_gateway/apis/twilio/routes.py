@@ -1,7 +1,4 @@
-"""Routes of the API for telephone calls.
-
-Apart because every API has its routes in a module of this name.
-"""
+"""Routes of the API for telephone calls."""
 
 from __future__ import annotations
 
