@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -16,12 +17,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.agent.config import AgentConfig
 from parley.llm.startup import EngineSettings
-from parley.models.espeak import EspeakSettings
-from parley.models.kokoro import KokoroSettings
 from parley.models.nemotron_streaming import StreamingSettings
 from parley.models.parakeet_tdt import ParakeetSettings
 from parley.models.parakeet_transcribe import RecordingSettings, TranscriptionSettings
-from parley.models.piper import PiperSettings
 from parley.models.qwen3 import ChatSettings
 from parley.models.recognition import RecognitionSettings
 from parley.models.segments import ReaderSettings, SegmentSettings, WindowSettings
@@ -52,15 +50,12 @@ _STRUCTS: Mapping[str, Sequence[type[msgspec.Struct]]] = {
     "parakeet_features": (RecordingSettings,),
     "parakeet_encoder": (OnnxSettings,),
     "parakeet_decoder": (OnnxSettings,),
-    "espeak": (EspeakSettings,),
-    "piper": (PiperSettings,),
-    "kokoro": (KokoroSettings,),
     "smart_turn": (SmartTurnSettings, OnnxSettings),
     "qwen3": (ChatSettings, EngineSettings),
     "t3": (EngineSettings,),
     "chatterbox": (ClientSettings,),
 }
-"""Settings structs by model. Others are in the docstrings of what its ``model.py`` runs."""
+"""Settings structs of models that have others than those of the module that their ``model.py`` runs."""
 _MORE: Mapping[str, Sequence[str]] = {
     "piper": ("tts/english/pronouncer.py",),
     "kokoro": ("tts/english/pronouncer.py",),
@@ -113,7 +108,7 @@ def read_values(model: str) -> dict[str, dict[str, str]]:
 def settings_of(model: str) -> dict[str, tuple[str, str]]:
     """Default and meaning of each setting of a model."""
     found: dict[str, tuple[str, str]] = {}
-    for kind in _STRUCTS.get(model, ()):
+    for kind in _STRUCTS.get(model) or _own_structs(model):
         for name, default, text in _fields(kind):
             found.setdefault(name, (_BY_MACHINE.get((model, name), default), text))
     for name, text in _documented(model):
@@ -203,11 +198,26 @@ def _plain(bound: float | None) -> float | None:
     return int(bound) if bound is not None and bound == int(bound) else bound
 
 
+def _modules(model: str) -> list[str]:
+    """What the ``model.py`` of a model runs."""
+    code = REPOSITORY / model / "1" / "model.py"
+    return re.findall(r"\"([\w.]+):\w+\"", code.read_text(encoding="utf-8")) if code.is_file() else []
+
+
+def _own_structs(model: str) -> list[type[msgspec.Struct]]:
+    """The settings structs that these modules define; none of a module that needs PyTorch."""
+    modules = [importlib.import_module(name) for name in _modules(model) if name.startswith("parley.")]
+    return [
+        kind
+        for module in modules
+        for name, kind in vars(module).items()
+        if name.endswith("Settings") and isinstance(kind, type) and kind.__module__ == module.__name__
+    ]
+
+
 def _documented(model: str) -> Iterator[tuple[str, str]]:
     """Settings that docstrings list below ``Parameters of the model``."""
-    code = REPOSITORY / model / "1" / "model.py"
-    loaded = re.findall(r"\"([\w.]+):\w+\"", code.read_text(encoding="utf-8")) if code.is_file() else []
-    files = [ROOT / "src" / (module.replace(".", "/") + ".py") for module in loaded]
+    files = [ROOT / "src" / (module.replace(".", "/") + ".py") for module in _modules(model)]
     for file in [*files, *(path for name in _MORE.get(model, ()) for path in ROOT.glob(f"src/*/{name}"))]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

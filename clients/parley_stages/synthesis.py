@@ -28,12 +28,13 @@ import msgspec
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.engines.registry import ENGLISH, SYNTHESIZERS
-from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker, ModelSpeaker
+from parley.engines.speech import ChatterboxSpeaker, ModelSpeaker
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley.inference import struct_tensor
 from parley.timeouts import best_effort
 from parley.triton.grpc_client import GrpcModelClient
 from parley.tts.messages import MoreText, SpeakRequest
+from parley.tts.synthesizers import ESPEAK
 from parley.tts.voice_messages import ListVoices, VoicesReply
 from parley.tts.voice_routing import find_route, qualify, speaks, spoken_languages
 from parley_client.channel import error_of, is_model_ready
@@ -107,11 +108,9 @@ async def _names_of_agent(channel: grpc.aio.Channel) -> tuple[str, ...]:
     except grpc.aio.AioRpcError as error:
         if error.code() != grpc.StatusCode.NOT_FOUND:
             raise error_of(error) from error
-        return (EspeakSpeaker.model,)  # a server of stages alone
+        return (ESPEAK,)  # a server of stages alone
     configured = reply.config.parameters["tts"].string_value.split(",")
-    return tuple(name.strip() for name in configured if name.strip() in SYNTHESIZERS) or (
-        EspeakSpeaker.model,
-    )
+    return tuple(name.strip() for name in configured if name.strip() in SYNTHESIZERS) or (ESPEAK,)
 
 
 Lineup: TypeAlias = Sequence[tuple[str, ModelSpeaker]]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from parley.engines.speech import EspeakSpeaker
+from parley.engines.speech import KnownSpeaker
 from parley.errors import InvalidMessageError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.grpc_messages import to_message
 from parley.inference import ModelRequest, struct_tensor, text_tensor
@@ -24,7 +24,7 @@ LONG = "word " * 700  # about four minutes of speech
 
 @pytest.fixture
 def speaker(port):
-    return EspeakSpeaker(port)
+    return KnownSpeaker(port, model="espeak")
 
 
 def request(text=TEXT, **fields):

@@ -33,6 +33,7 @@ from parley.llm.messages import Completed, GenerateRequest, LlmEvent, Sampling
 from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, Start, decode_event, encode
 from parley.runtime.extensions import find_extensions
 from parley.tts.messages import SpeakRequest, SpeechChunk
+from parley.tts.synthesizers import ESPEAK, KNOWN
 
 CanaryCall: TypeAlias = Callable[[ServerAddress, float], str]
 """Takes an address and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
@@ -338,8 +339,7 @@ CANARIES: dict[str, CanaryCall] = {
         "sherpa_onnx_transcribe", partial(_ask_transcriber, "sherpa_onnx_transcribe")
     ),
     "espeak": _canary("espeak", _ask_espeak),
-    "piper": _canary("piper", partial(ask_silently, "piper")),
-    "kokoro": _canary("kokoro", partial(ask_silently, "kokoro")),
+    **{model: _canary(model, partial(ask_silently, model)) for model in KNOWN if model != ESPEAK},
     "qwen3": _canary("qwen3", partial(_ask_chat_model, "qwen3")),
     **{model: _canary(model, ask) for model, ask in find_extensions("canaries").items()},
     "voice_agent": _canary("voice_agent", _ask_voice_agent, "voice_agent opened and closed a session"),

@@ -13,10 +13,11 @@ from parley.engines.base import ChatModel, Recognizer, RemoteChat, TurnModel
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.smart_turn import SmartTurnModel
-from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker, KokoroSpeaker, ModelSpeaker, PiperSpeaker
+from parley.engines.speech import ChatterboxSpeaker, KnownSpeaker, ModelSpeaker
 from parley.errors import ModelLoadingError
 from parley.inference import ModelClient
 from parley.languages import primary_language
+from parley.tts.synthesizers import KNOWN
 
 
 class MakeRecognizer(Protocol):
@@ -82,9 +83,7 @@ CHAT_MODELS: Mapping[str, MakeChatModel] = {
     REMOTE_CHAT: _openai_chat,
 }
 SYNTHESIZERS: Mapping[str, MakeSynthesizer] = {
-    "espeak": EspeakSpeaker,
-    "piper": PiperSpeaker,
-    "kokoro": KokoroSpeaker,
+    **{model: partial(KnownSpeaker, model=model) for model in KNOWN},
     "chatterbox": ChatterboxSpeaker,
 }
 TURN_MODELS: Mapping[str, MakeTurnModel] = {

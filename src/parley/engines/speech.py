@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.inference import DecoupledModel, ModelClient
-from parley.tts import espeak
-from parley.tts.kokoro import voices as kokoro_voices
 from parley.tts.messages import AbortSpeech, MoreText, SpeakRequest, SpeechChunk
-from parley.tts.piper import voices as piper_voices
+from parley.tts.synthesizers import KNOWN
 from parley.tts.voice_messages import MULTILINGUAL
 from parley.tts.voice_routing import KnownVoice, check_language, find_route
 
@@ -93,28 +91,18 @@ class ModelSpeaker:
         await self._model.send(AbortSpeech(request_id=request_id), timeout_s=_ABORT_TIMEOUT_S, frees=True)
 
 
-class EspeakSpeaker(ModelSpeaker):
-    """Speech from the model ``espeak``: mono, 22050 Hz. See :class:`parley.engines.speech.ModelSpeaker`."""
+class KnownSpeaker(ModelSpeaker):
+    """Speech from a model of :data:`parley.tts.synthesizers.KNOWN`: mono. See :class:`ModelSpeaker`.
 
-    model = "espeak"
-    known_voices: Sequence[KnownVoice] | None = espeak.KNOWN_VOICES
-    languages: Sequence[str] = espeak.LANGUAGES
+    Args:
+        client: sends requests to the model.
+        model: its name.
+        timeout_s: for the first chunk, and between chunks; None: 10 s.
+    """
 
-
-class PiperSpeaker(ModelSpeaker):
-    """Speech from the model ``piper``: mono, 22050 Hz. See :class:`parley.engines.speech.ModelSpeaker`."""
-
-    model = "piper"
-    known_voices: Sequence[KnownVoice] | None = piper_voices.KNOWN_VOICES
-    languages: Sequence[str] = piper_voices.LANGUAGES
-
-
-class KokoroSpeaker(ModelSpeaker):
-    """Speech from the model ``kokoro``: mono, 24 kHz. See :class:`parley.engines.speech.ModelSpeaker`."""
-
-    model = "kokoro"
-    known_voices: Sequence[KnownVoice] | None = kokoro_voices.KNOWN_VOICES
-    languages: Sequence[str] = kokoro_voices.LANGUAGES
+    def __init__(self, client: ModelClient, *, model: str, timeout_s: float | None = None) -> None:
+        super().__init__(client, model=model, timeout_s=timeout_s)
+        self.known_voices, self.languages = KNOWN[model].voices, KNOWN[model].languages
 
 
 class ChatterboxSpeaker(ModelSpeaker):

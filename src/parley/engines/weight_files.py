@@ -18,8 +18,7 @@ from parley.runtime.parameters import Parameters
 from parley.runtime.repository import read_parameters
 from parley.runtime.weights import resolve_weights
 from parley.tts.english import dictionary, network
-from parley.tts.kokoro import voices as kokoro
-from parley.tts.piper import voices as piper
+from parley.tts.synthesizers import KNOWN
 
 Files: TypeAlias = Callable[[Path, Parameters], Sequence[str]]
 """Names of the files that a model needs in a folder; of what may have several names, all, with "or"."""
@@ -124,9 +123,8 @@ def _always(*names: str) -> Files:
 
 _any = _always()
 _FILES: Mapping[str, Files] = {
-    "kokoro": _always(*kokoro.FILES),
     "nemotron_streaming": streaming_files,
-    "piper": _always(*piper.FILES),
+    **{model: _always(*known.files) for model, known in KNOWN.items()},
     **find_extensions("weight_files"),
 }
 _SHARED: Mapping[str, Sequence[str]] = {"dictionary": dictionary.FILES, "letters": (network.FILE,)}

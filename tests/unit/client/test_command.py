@@ -23,7 +23,7 @@ from test_transport import web_server
 from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.validation import check_start
-from parley.engines.speech import EspeakSpeaker
+from parley.engines.speech import KnownSpeaker
 from parley.errors import (
     InvalidMessageError,
     ModelUnavailableError,
@@ -288,7 +288,7 @@ def test_a_tool_that_the_server_has_too_can_be_left_out():
 
     start = protocol.Start(tools=start_of().tools)
     with pytest.raises(InvalidMessageError) as caught:
-        check_start(start, EspeakSpeaker(None), AgentConfig(), Server())
+        check_start(start, KnownSpeaker(None, model="espeak"), AgentConfig(), Server())
     assert "--no-demo-tools" in advice(caught.value, NOBODY)
     assert advice(InvalidMessageError("something else"), NOBODY) == ""
     assert not start_of("--no-demo-tools").tools

@@ -14,7 +14,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.tools import ToolExecutor
 from parley.agent.validation import check_start
 from parley.chat import ToolCall
-from parley.engines.speech import EspeakSpeaker
+from parley.engines.speech import KnownSpeaker
 from parley.protocol import ErrorEvent, Start, ToolRun, encode
 from parley.tools.settings import HttpToolSettings, ToolSettings
 from parley.tools.toolbox import Toolbox
@@ -235,7 +235,7 @@ async def test_tools_without_room_in_a_prompt_are_left_out(caplog):
     assert box.names == {"a", "b", "c"}
     assert caplog.text.count("left out: b:") == 1
     # However many there are, no client is refused for them.
-    check_start(Start(), EspeakSpeaker(None), AgentConfig(context_tokens=1_500), box)
+    check_start(Start(), KnownSpeaker(None, model="espeak"), AgentConfig(context_tokens=1_500), box)
     await box.close()
 
 

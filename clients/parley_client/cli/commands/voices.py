@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker
+from parley.engines.speech import ChatterboxSpeaker
+from parley.tts.synthesizers import ESPEAK
 from parley.tts.voice_messages import VoiceDetails, VoiceSummary
 from parley_client.cli.advice import command_for
 from parley_client.cli.arguments import add_server, read_tls_options
@@ -104,7 +105,7 @@ async def _list(args: argparse.Namespace, console: Console, server: ServerConnec
         recorded = None
     async with Synthesis(server, timeout_s=args.timeout) as synthesis:
         fixed = [voice for voice in await synthesis.voices() if voice.synthesizer != ChatterboxSpeaker.model]
-    if recorded is not None and {voice.synthesizer for voice in fixed} == {EspeakSpeaker.model}:
+    if recorded is not None and {voice.synthesizer for voice in fixed} == {ESPEAK}:
         # Where voices are made, espeak alone is configured until a variable names who speaks with them.
         fixed = []
     _show(args, console, [*(recorded or ()), *map(_summary, fixed)])

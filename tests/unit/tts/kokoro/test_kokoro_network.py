@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from kokoro_weights import FRAME, write_graph, write_weights
 
-from parley.engines.speech import KokoroSpeaker
+from parley.engines.speech import KnownSpeaker
 from parley.errors import (
     InferenceError,
     ModelLoadingError,
@@ -115,7 +115,7 @@ def test_what_it_cannot_speak_is_refused(network):
 def test_voices_that_are_offered():
     names = [voice.name for voice in KNOWN_VOICES]
     assert (names[0], len(names), len(set(names))) == ("af_heart", 32, 32)
-    assert KokoroSpeaker(None).voices == names
+    assert KnownSpeaker(None, model="kokoro").voices == names
     for voice in KNOWN_VOICES:
         assert voice.gender == {"f": "female", "m": "male"}[voice.name[1]]
         assert {"a": "en-us", "b": "en-gb", "e": "es", "f": "fr"}[voice.name[0]] in voice.languages
@@ -152,8 +152,8 @@ def test_a_voice_speaks_its_own_language_only(network):
     with pytest.raises(UnsupportedLanguageError, match=r"'af_heart' does not speak 'es'; only en, en-us"):
         network.check("af_heart", "es")
     with pytest.raises(UnsupportedLanguageError, match="'ef_dora' does not speak 'en'"):
-        KokoroSpeaker(None).check_known("ef_dora", "en")
-    assert KokoroSpeaker(None).check_known("ef_dora", "es")
+        KnownSpeaker(None, model="kokoro").check_known("ef_dora", "en")
+    assert KnownSpeaker(None, model="kokoro").check_known("ef_dora", "es")
 
 
 def test_symbols_are_those_of_the_checkpoint():
