@@ -44,6 +44,7 @@ _DOWNLOADS = (
     *("whisper-base", "parakeet-ctc-110m", "zipformer-en", "paraformer-zh"),
     *("moonshine-tiny-en", "qwen2.5-coder-0.5b-w8a8", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en"),
 )
+"""Which operators may name, and misspell."""
 _PRECISION = re.compile(r"-(int8|fp16|bf16)$")
 
 
@@ -87,7 +88,7 @@ def resolve_weights(
     missing = [file for file in required if not (folder / file).is_file()]
     if folder.is_dir() and not missing:
         return folder
-    remedies = _remedies(name)
+    remedies = _remedies(name, is_configured=not given)
     if folder.is_dir():
         found = f"{INCOMPLETE}{', '.join(missing)}"
         remedies += [remedy] if remedy else []
@@ -107,11 +108,12 @@ def cache_dir() -> Path:
     return Path(home or tempfile.gettempdir()) / "parley"
 
 
-def _remedies(name: str) -> list[str]:
-    """How weights that are not there can be had."""
-    remedies = [f"download it with `make fetch MODEL={name}`"] if name in _DOWNLOADS else []
-    if made := _REMEDIES.get(_PRECISION.sub("", name)):
-        remedies.append(made)
+def _remedies(name: str, *, is_configured: bool) -> list[str]:
+    """How weights that are not there can be had; ``is_configured``: the repository names them."""
+    made = _REMEDIES.get(_PRECISION.sub("", name))
+    remedies = [made] if made else []
+    if name in _DOWNLOADS or (is_configured and not made):
+        remedies.insert(0, f"download it with `make fetch MODEL={name}`")
     return remedies
 
 
