@@ -26,10 +26,10 @@ IMAGE ?=
 PROFILE ?=
 WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
-.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels setup-load setup-deploy \
+.PHONY: help setup setup-talk setup-export setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test suites summary test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
-    check check-frameworks format eval bench simulate bench-stages bench-asr bench-gateway gpu-check triton-check \
-    bench-recovery bench-moves cluster bench-growth perf-analyzer soak chaos fleet load observe fetch models export convert images release lock clean
+    check check-frameworks format eval bench simulate bench-stages bench-gateway gpu-check triton-check \
+    bench-recovery bench-moves cluster perf-analyzer soak chaos load observe fetch models export convert images release lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -46,10 +46,6 @@ setup-talk:
 setup-export: ## Make the environment .venv-export (training, exports, comparisons, GPU kernels)
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --export
-
-setup-peers:
-	$(call need-python)
-	@$(PYTHON3) scripts/setup --peers
 
 setup-frameworks: ## Make the environment .venv-frameworks (SDKs and frameworks that talk to Parley)
 	$(call need-python)
@@ -168,9 +164,6 @@ eval: setup ## Measure the tiny models: word error rate and exact turns
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) -m perf bench $(ARGS)
 
-bench-growth: setup ## Measure what a call costs beside the networks, for 1 to 64 calls (ARGS="--help")
-	@$(PY) -m perf bench-growth $(ARGS)
-
 soak: setup ## Hours of calls, cancels and kills; does anything grow, or get lost? (HOURS=2 or MINUTES=10; ARGS="--help")
 	@$(PY) -m perf soak $(if $(HOURS),--hours $(HOURS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
@@ -187,9 +180,6 @@ chaos: setup ## Cause one fault after the other under running calls, which check
 	$(call provision,--cluster)
 	$(call provision,--compiler)
 	@$(PY) -m perf chaos $(ARGS)
-
-fleet: setup ## Simulate a day of a fleet on paper: refused calls, cost, the buffer that it needs (ARGS="--help")
-	@$(PY) -m perf fleet $(ARGS)
 
 load: setup setup-load ## Let many callers talk to the server at once, with locust (USERS=8 MINUTES=5; ARGS="--help")
 	@$(PY) -m perf load $(if $(USERS),--users $(USERS)) $(if $(MINUTES),--minutes $(MINUTES)) $(WITH_PROFILE) $(ARGS)
@@ -225,9 +215,6 @@ convert: ## Convert a published Chatterbox checkpoint for the models that speak 
 
 bench-stages: setup ## Measure stages and calls of Parley, and of any service (PROFILE=NAME; ARGS="--help")
 	@$(PY) -m perf bench-stages $(WITH_PROFILE) $(ARGS)
-
-bench-asr: setup setup-peers ## Compare streaming recognition with sherpa-onnx on the same model
-	@$(PY) -m perf bench-asr $(ARGS)
 
 gpu-check: setup ## Check the gpu profile's networks at their real sizes with random weights (ARGS="--help")
 	@PYTHONPATH=clients $(PY) -m perf gpu-check $(ARGS)

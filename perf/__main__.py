@@ -8,9 +8,7 @@ from pathlib import Path
 
 _PROGRAMS = {
     "bench": "bench",
-    "bench-asr": "bench_asr",
     "bench-gateway": "bench_gateway",
-    "bench-growth": "bench_growth",
     "bench-moves": "bench_moves",
     "bench-recovery": "bench_recovery",
     "bench-stages": "stages.cli",
@@ -19,7 +17,6 @@ _PROGRAMS = {
     "eval-open-llm": "eval_open_llm",
     "eval-recordings": "eval_recordings",
     "eval-voices": "eval_voices",
-    "fleet": "fleet.cli",
     "gpu-check": "gpu_check.cli",
     "load": "load",
     "memory-plans": "memory_plans",

@@ -26,7 +26,6 @@ _OPTIONS = {
     "export": _NO_TORCH,  # one package of NeMo's exists as source only
     "chatterbox": "--no-deps",
     "networks": f"--no-deps {_WHEELS}",
-    "peers": f"{_NO_TORCH} {_WHEELS}",
     "kernels": _WHEELS,
     "torch-cuda": f"--excludes=torch-excludes.txt {_WHEELS}",
     "frameworks": _NO_TORCH,

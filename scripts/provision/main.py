@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 _ENVIRONMENTS = {
     "talk": (made.TALK, "with the packages for the microphone"),
     "export": (made.EXPORT, "make .venv-export (training, export) instead"),
-    "peers": (made.PEERS, "install what `make bench-asr` compares with, in .venv-export"),
     "kernels": (made.KERNELS, "install the Triton compiler, which tests GPU kernels, in .venv-export"),
     "frameworks": (made.FRAMEWORKS, "make .venv-frameworks (other makers' SDKs and frameworks) instead"),
     "load": (made.LOAD, "install locust, for `make load`, in .venv-frameworks"),

@@ -73,32 +73,19 @@ def test_series_that_are_gone_are_no_result_and_keep_the_pods(promtool, tmp_path
     }
 
 
-_RULE = """
-import json, sys
-sys.path.insert(0, json.load(sys.stdin)["perf"])
-from fleet.scaling import DOWN_PERIOD_S, PERIOD_S, ScalingRule
+_CAPACITY = """
+import json
 from parley_client.cli.capacity.report import TARGET_UTILIZATION
 from parley_client.cli.program import build_parser
-rule = ScalingRule(target=1.0, buffer=0.0, least=1)
-up = [("Percent", rule.up_percent), ("Pods", rule.up_pods)]
-down = [("Percent", rule.down_percent), ("Pods", rule.down_pods)]
 print(json.dumps({
-    "scaleUp": [0, "Max", [[*one, PERIOD_S] for one in up]],
-    "scaleDown": [rule.down_window_s, "Max", [[*one, DOWN_PERIOD_S] for one in down]],
     "target": TARGET_UTILIZATION,
     "fill": build_parser().parse_args(["capacity"]).fill,
 }))
 """
 
 
-def test_the_fleet_on_paper_is_scaled_by_the_same_rules():
-    wanted = json.loads(run_in_project(_RULE, {"perf": str(ROOT / "perf")}))
-    scaled = render(SETS["eks-production"]).get("ScaledObject", "-worker")
-    behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-    for way in ("scaleUp", "scaleDown"):
-        found = behavior[way]
-        policies = [[one["type"], one["value"], one["periodSeconds"]] for one in found["policies"]]
-        assert [found["stabilizationWindowSeconds"], found["selectPolicy"], policies] == wanted[way]
+def test_target_utilization_of_the_chart_is_that_of_parley_capacity():
+    wanted = json.loads(run_in_project(_CAPACITY, None))
     full = merge(SETS["eks-production"], {"worker": {"sessions": 40, "capacity": 30}})
     assert float(trigger(full)["threshold"]) == pytest.approx(30 * wanted["target"])
     assert wanted["fill"] == wanted["target"], "parley capacity counts with another share"

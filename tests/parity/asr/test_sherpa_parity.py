@@ -10,9 +10,14 @@ import pytest
 import sherpa_onnx
 import soundfile
 from conftest import CLIPS, ROOT
-from streams import parley_runtime
 
 import export_sherpa
+from parley.asr.decoding.boosting import compile_phrases
+from parley.asr.decoding.words import text_of, words_of
+from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.utterance import StreamingUtterance
+from parley.models.nemotron_streaming import load_recognizer
+from parley.runtime.onnx import open_session
 
 MODEL = ROOT / "models/tiny-nemotron-streaming"
 RATE = 16_000
@@ -29,11 +34,28 @@ def recordings():
     return [np.concatenate([clip, SILENCE]) for clip in clips]
 
 
-def parleys_text(runtime, clip):
-    stream = runtime.open()
-    for start in range(0, len(clip), runtime.chunk):
-        runtime.feed([stream], [clip[start : start + runtime.chunk]])
-    return runtime.close(stream)
+def parleys_texts(look_ahead, clips):
+    """The texts of ``nemotron_streaming``, one recording after the other, and the samples of a chunk."""
+    export = streaming_checkpoint.load(MODEL)
+    wanted = export.look_ahead_ms(look_ahead)
+    recognizer, chunks = load_recognizer(export, [wanted], open_session, slots=2, audio=2 * 16 * wanted)
+    chunk = chunks[wanted] * export.checkpoint.config.hop_length
+    phrases = compile_phrases([], 0.0, export.checkpoint.vocabulary)
+    texts = []
+    for clip in clips:
+        utterance = StreamingUtterance(1, 0, chunk=chunks[wanted], boosting=phrases, keep_audio=False)
+        utterance.slot = recognizer.acquire()
+        for start in range(0, len(clip), chunk):
+            piece = clip[start : start + chunk]
+            recognizer.write(utterance, piece)
+            utterance.push(piece)
+            recognizer.recognize([utterance]).keep([utterance.slot])
+        utterance.ended = True
+        recognizer.recognize([utterance]).keep([utterance.slot])
+        assert utterance.failure is None
+        texts.append(text_of(words_of(utterance.tokens(), export.checkpoint)))
+        recognizer.release(utterance.slot)
+    return texts, chunk
 
 
 def sherpas_text(recognizer: Any, clip, chunk: int):
@@ -59,8 +81,7 @@ def test_sherpa_onnx_writes_the_same_texts(recordings, tmp_path, look_ahead):
         tokens=str(tmp_path / "tokens.txt"),
         num_threads=1,
     )
-    runtime = parley_runtime.load(MODEL, look_ahead)
-    ours = [parleys_text(runtime, clip) for clip in recordings]
-    theirs = [sherpas_text(recognizer, clip, runtime.chunk) for clip in recordings]
+    ours, chunk = parleys_texts(look_ahead, recordings)
+    theirs = [sherpas_text(recognizer, clip, chunk) for clip in recordings]
     assert ours == theirs
     assert len(set(ours)) > 40

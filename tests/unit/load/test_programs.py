@@ -35,12 +35,12 @@ def test_make_calls_programs_by_names_that_exist():
 
 
 def test_a_program_gets_its_options_under_its_name():
-    done = run("fleet", "--help")
+    done = run("chaos", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: fleet ")
+    assert done.stdout.startswith("usage: chaos ")
 
 
-@pytest.mark.parametrize("arguments", [(), ("flet",)])
+@pytest.mark.parametrize("arguments", [(), ("choas",)])
 def test_an_unknown_name_is_refused_with_the_names(arguments):
     done = run(*arguments)
     assert done.returncode == 2

@@ -21,7 +21,7 @@ from provision import uv as uv_module  # noqa: E402
 from provision.environments import (  # noqa: E402
     EXPORT,
     IN_IMAGES,
-    PEERS,
+    LOAD,
     SERVE,
     TALK,
     fingerprints,
@@ -230,9 +230,9 @@ def checkout(tmp_path):
 
 def test_fingerprints_of_an_environment_without_torch_leave_that_lock_to_others(checkout):
     """Environments share folders: one that installs no torch must not say that the folder has it."""
-    (checkout / "build/requirements/peers.txt").write_text("peers.txt")
+    (checkout / "build/requirements/load.txt").write_text("load.txt")
     assert "torch.txt" in fingerprints(checkout, EXPORT)
-    assert fingerprints(checkout, PEERS).keys().isdisjoint({"torch.txt", "torch-cuda.txt"})
+    assert fingerprints(checkout, LOAD).keys().isdisjoint({"torch.txt", "torch-cuda.txt"})
 
 
 def test_packages_come_from_the_main_index_first(uv_that, tmp_path):
@@ -487,7 +487,7 @@ def test_locks_name_no_host_and_no_folder():
 
 @pytest.mark.parametrize(
     "lock",
-    "serve networks dev talk export chatterbox peers kernels torch-cuda frameworks perf-analyzer "
+    "serve networks dev talk export chatterbox kernels torch-cuda frameworks perf-analyzer "
     "gateway project packing images node serve-gpu".split(),
 )
 def test_every_locked_package_has_one_version_and_a_hash(lock):

@@ -1,1 +1,0 @@
-"""A fleet of servers on paper: what no machine of a developer holds."""
