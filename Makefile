@@ -93,7 +93,6 @@ test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --redis
 	@$(PYTHON3) scripts/setup --cluster
 	@$(PYTHON3) scripts/setup --prometheus
-	@$(PYTHON3) scripts/setup --compiler
 	@# One process more than processors: some tests wait for programs of their own.
 	@$(PY) -m pytest tests/unit tests/torch $(if $(REPEAT),,-n $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)) --dist worksteal) \
 	    $(REPORTING) $(ARGS)
@@ -178,7 +177,6 @@ bench-moves: setup ## Kill, cut off and restart servers under calls, which go on
 
 chaos: setup ## Cause one fault after the other under running calls, which check what it does (root; ARGS="--help")
 	$(call provision,--cluster)
-	$(call provision,--compiler)
 	@$(PY) -m perf chaos $(ARGS)
 
 load: setup setup-load ## Let many callers talk to the server at once, with locust (USERS=8 MINUTES=5; ARGS="--help")

@@ -19,7 +19,6 @@ from rich.console import Console
 from simulate.scenario import ScenarioError
 
 from chaos import report
-from chaos.clocks import Clock
 from chaos.deployment import PARTS, Deployment
 from chaos.faults import Fault, make_faults
 from chaos.runner import Verdict, run_fault
@@ -107,32 +106,27 @@ async def _run_all(
     console: Console,
     verdicts: list[Verdict],
 ) -> None:
-    """Those that need a clock come last, in a deployment of their own."""
     end = time.monotonic() + args.total
-    for needs_clock in (False, True):
-        group = [fault for fault in faults if fault.needs_clock == needs_clock]
-        if not group:
-            continue
-        with Network() as network, tempfile.TemporaryDirectory(prefix="parley-chaos-") as temporary:
-            folder = args.logs or Path(temporary)
-            folder.mkdir(parents=True, exist_ok=True)
-            deployment = Deployment(network, folder, Clock(folder) if needs_clock else None)
-            console.print("starting two servers and two gateways …")
-            await deployment.start()
-            for fault in group:
-                began = time.monotonic()
-                if began > end:
-                    console.print(f"no time is left for {fault.name}", style="red", markup=False)
-                    continue
-                verdict = await _run(deployment, fault, parts, args.calls)
-                verdicts.append(verdict)
-                _write(args, verdicts)  # a run of all faults is long
-                console.print(
-                    f"{fault.name} ({time.monotonic() - began:.0f} s): {'; '.join(report.row(verdict)[1:])}",
-                    markup=False,
-                )
-                for text in report.complaints(verdict):
-                    console.print(text, style="red", markup=False)
+    with Network() as network, tempfile.TemporaryDirectory(prefix="parley-chaos-") as temporary:
+        folder = args.logs or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        deployment = Deployment(network, folder)
+        console.print("starting two servers and two gateways …")
+        await deployment.start()
+        for fault in faults:
+            began = time.monotonic()
+            if began > end:
+                console.print(f"no time is left for {fault.name}", style="red", markup=False)
+                continue
+            verdict = await _run(deployment, fault, parts, args.calls)
+            verdicts.append(verdict)
+            _write(args, verdicts)  # a run of all faults is long
+            console.print(
+                f"{fault.name} ({time.monotonic() - began:.0f} s): {'; '.join(report.row(verdict)[1:])}",
+                markup=False,
+            )
+            for text in report.complaints(verdict):
+                console.print(text, style="red", markup=False)
 
 
 async def _run(deployment: Deployment, fault: Fault, parts: Sequence[Part], calls: int) -> Verdict:

@@ -13,20 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, suppress
-from email.utils import parsedate_to_datetime
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 from cluster.gateways import Gateway, ServersFile
-from cluster.network import Network, Node
+from cluster.network import Network
 from cluster.programs import Program
 from cluster.redis import Redis
 from harness import collector
 
-from chaos.clocks import Clock
 from chaos.places import Place
 from chaos.words import Part
 from parley.errors import DeadlineExceededError, ParleyError
@@ -50,7 +47,6 @@ ANY = "any"
 _TRANSCRIPT_S = 20.0
 """The longest wait of a gateway for a transcript; its own default is that of long recordings."""
 _COLLECTOR_PORT = 4318
-_DECODER = "parley_gateway.audio.decoder_process"
 _READY_S, _HEALTHY_S = 30.0, 240.0
 _LOOK_S, _ASK_S = 0.25, 5.0
 _RATES = {
@@ -66,18 +62,12 @@ class Deployment:
     Args:
         network: Where it runs.
         folder: For logs, certificates and traces.
-        clock: That of server ``a``, and of ``gateway-1`` with its collector; None: the machine's.
     """
 
-    def __init__(self, network: Network, folder: Path, clock: Clock | None = None) -> None:
-        self.clock = clock
-        clocked = clock.environment if clock else {}
-        self._clocked = clocked
-        self.a = Place(network.add(A), TINY_PROFILE, folder, clocked)
+    def __init__(self, network: Network, folder: Path) -> None:
+        self.a = Place(network.add(A), TINY_PROFILE, folder)
         self.b = Place(network.add(B), TINY_PROFILE, folder)
         self.redis = Redis(network.add("redis"), folder)
-        self.stranger: Node = network.add("stranger")
-        """Has no server: from here come those who do not call."""
         node = network.add(GATEWAY_1)
         # As an agent of the node would be, and because it listens on loopback alone.
         self._collector = Program(node, "collector", folder)
@@ -98,7 +88,6 @@ class Deployment:
             folder,
             {
                 **common,
-                **clocked,
                 "PARLEY_GATEWAY_LISTEN_CERTIFICATE": str(self.certificate),
                 "PARLEY_GATEWAY_LISTEN_KEY": str(self.key),
                 "PARLEY_GATEWAY_RATES_STORE": self.redis.url,
@@ -171,40 +160,6 @@ class Deployment:
         order[ANY] = [self.a, self.b]
         return connect([place.address for place in order[where]], resume=not once, **options)
 
-    def find_unclocked(self) -> list[str]:
-        """The processes of server ``a`` and ``gateway-1`` that do not have their clock, as command lines.
-
-        Decoders of uploads count as having it: they get nothing of the gateway's environment, and read no
-        wall clock.
-        """
-        assert self.clock is not None
-        found = []
-        for root in (self.a.worker.launcher, self.gateway_1.pid, self._collector.pid):
-            with suppress(psutil.NoSuchProcess):
-                for process in (psutil.Process(root), *psutil.Process(root).children(recursive=True)):
-                    with suppress(psutil.NoSuchProcess, OSError):  # it has ended meanwhile
-                        command = process.cmdline()
-                        if not self.clock.rules(process.pid) and _DECODER not in command:
-                            found.append(" ".join(command))
-        return found
-
-    async def read_clocks(self) -> Mapping[str, float]:
-        """The clocks of server ``a`` and ``gateway-1`` (seconds; of the server's, only differences count).
-
-        A gateway writes the time that it has noted once a second.
-
-        Raises:
-            ParleyError: the gateway does not answer.
-        """
-        answer = await self._get(GATEWAY_1, "/healthz")
-        with suppress(ParleyError):  # Triton also logs what it refuses, and other calls
-            async with connect(self.a.address, greeting="", retry=NO_RETRY):
-                pass  # Triton logs that it was opened
-        return {
-            A: self.a.last_logged(),
-            GATEWAY_1: parsedate_to_datetime(answer.headers["date"]).timestamp(),
-        }
-
     async def start(self) -> None:
         """Start everything, one after the other, because they share the processors.
 
@@ -227,7 +182,6 @@ class Deployment:
             command,
             lambda: self._collector.has_logged(b"http://"),
             ready_s=_READY_S,
-            environment=self._clocked,
         )
 
     async def stop_collector(self) -> None:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import signal
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from chaos.deployment import ANY, GATEWAY_1, PARTS, A, Deployment
 from chaos.effects import Effect
-from chaos.flood import Flood, run_flood
-from chaos.large_requests import send_large
-from chaos.requests import BOUND_S
 from parley.errors import ParleyError
 from parley.launcher.models import leave_out_absent, model_folders
 from parley.launcher.options import TINY_PROFILE, ServerOptions
@@ -35,8 +30,6 @@ USED = (
 )
 """Models that a call of the profile tiny needs, directly or through others."""
 _LASTING_S = 15.0
-_CLOCK_S, _SEEN_S, _LOOK_S = 60.0, 10.0, 0.25
-_SHORT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory", "can't start new thread")
 _RESTART = "the server starts again, with all of its models"
 _ENGINE = "qwen3"
 _ENGINE_STARTS = "vLLM starts again, which takes 20 to 30 s beside calls on two cores (make bench-recovery)"
@@ -63,9 +56,6 @@ class Fault(ABC):
         because: Why that is more than :data:`RECOVERY_S`.
         lasts_s: Until it is ended (seconds). 0: it has passed as soon as it is there.
     """
-
-    needs_clock = False
-    """Whether it needs a deployment whose clock can be set."""
 
     def __init__(
         self,
@@ -259,58 +249,6 @@ class SharedMemoryFull(Fault):
             deployment.a.free_shared_memory()
 
 
-class OutOfMemory(Fault):
-    """A process of a model of server ``a`` gets no more memory (``RLIMIT_DATA``), and needs some.
-
-    Not ``RLIMIT_AS``: allocators reserve address space long before they use it. Calls alone may need nothing
-    that the process does not have, so that a stranger sends large messages as well.
-    """
-
-    def __init__(self, model: str) -> None:
-        super().__init__(
-            f"memory-{model}",
-            f"a process of {model} gets no more memory, and large messages",
-            touches={A: Effect.MOVE if model == AGENT else Effect.TURN},
-            recovery_s=_AFTER_ENGINE if model == _ENGINE else _HERE,
-            because=_ENGINE_STARTS if model == _ENGINE else "",
-            lasts_s=_LASTING_S,
-        )
-        self._model = model
-        self._limited: dict[int, tuple[int, int]] = {}
-        self._logged = 0
-        self._sending: list[asyncio.Task[str]] = []
-
-    async def inject(self, deployment: Deployment) -> None:
-        """Set the limit to what it uses already."""
-        stubs = deployment.a.stubs(self._model)
-        if not stubs:
-            raise FaultError(f"{self._model} has no process")
-        self._logged = len(deployment.a.triton_log())
-        pid = stubs[0].pid
-        self._limited[pid] = resource.prlimit(pid, resource.RLIMIT_DATA)
-        # Less than it has: that takes nothing away, but nothing is left that it could still get.
-        resource.prlimit(pid, resource.RLIMIT_DATA, (1, self._limited[pid][1]))
-        # One for each process: which of them gets a message is Triton's choice.
-        self._sending = [
-            asyncio.create_task(asyncio.to_thread(send_large, deployment.a.address, self._model, BOUND_S))
-            for _ in stubs
-        ]
-
-    async def end(self, deployment: Deployment) -> None:
-        """Take the limit away, if the process still lives."""
-        for stub in deployment.a.stubs(self._model):
-            if stub.pid in self._limited:
-                resource.prlimit(stub.pid, resource.RLIMIT_DATA, self._limited[stub.pid])
-
-    async def check(self, deployment: Deployment) -> list[str]:
-        """It needed memory: it has ended, or said so."""
-        said = "".join([deployment.a.triton_log()[self._logged :], *await asyncio.gather(*self._sending)])
-        living = {stub.pid for stub in deployment.a.stubs(self._model)}
-        if living.isdisjoint(self._limited) or any(text in said for text in _SHORT_OF_MEMORY):
-            return []
-        return [f"{self._model} was never short of memory"]
-
-
 class RedisAway(Fault):
     """The Redis that ``gateway-1`` counts requests in is killed, and comes back empty."""
 
@@ -389,94 +327,6 @@ class CertificateRenewed(Fault):
         return [] if renewed else ["the old certificate is still shown"]
 
 
-class ClockJump(Fault):
-    """The wall clock of server ``a`` and ``gateway-1`` jumps, and back.
-
-    So it is set back once in either case, for which the server is started again (docs/reliability.md).
-
-    Args:
-        seconds: How far; below 0: back first.
-    """
-
-    needs_clock = True
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(
-            f"clock{seconds:+d}",
-            f"the clock of a server and a gateway jumps by {seconds:+d} s, and back",
-            touches={A: Effect.MOVE},
-            recovery_s=_ELSEWHERE,
-            because=_RESTART,
-            lasts_s=_LASTING_S,
-        )
-        self._seconds = seconds
-        self._jumps: dict[str, float] = {}
-        self._pid = 0
-        self._problems: list[str] = []
-
-    async def inject(self, deployment: Deployment) -> None:
-        """Set it."""
-        if deployment.clock is None:
-            raise FaultError("there is no clock that can be set")
-        if unclocked := deployment.find_unclocked():
-            raise FaultError(f"these have the machine's clock: {'; '.join(unclocked)}")
-        before, self._pid = await deployment.read_clocks(), deployment.a.pid
-        deployment.clock.set(self._seconds)
-        end = time.monotonic() + _SEEN_S
-        while True:
-            after = await deployment.read_clocks()
-            self._jumps = {where: after[where] - before[where] for where in before}
-            if not self._find_other_jumps() or time.monotonic() > end:
-                break
-            await asyncio.sleep(_LOOK_S)
-
-    async def end(self, deployment: Deployment) -> None:
-        """Set it back."""
-        if self._seconds > 0 and deployment.a.pid != self._pid:
-            self._problems.append("the server was replaced although its clock was only set forward")
-        if deployment.clock is not None:
-            deployment.clock.set(0)
-
-    async def check(self, deployment: Deployment) -> list[str]:
-        """It has jumped, and only to be set back has cost a new server."""
-        if deployment.a.pid == self._pid:
-            self._problems.append("the server was not replaced although its clock was set back")
-        return self._problems + self._find_other_jumps()
-
-    def _find_other_jumps(self) -> list[str]:
-        return [
-            f"the clock of {where} jumped by {jump:.0f} s"
-            for where, jump in self._jumps.items()
-            if abs(jump - self._seconds) > _CLOCK_S
-        ]
-
-
-class Connects(Fault):
-    """A stranger opens 10,000 connections to ``gateway-1`` within a minute.
-
-    A quarter each is closed at once, closed after the handshake of TLS, asks for the health, and stays open.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            "connects",
-            "10,000 connections to a gateway within a minute",
-            touches={},
-            recovery_s={GATEWAY_1: RECOVERY_S},
-        )
-        self._flood: Flood | None = None
-
-    async def inject(self, deployment: Deployment) -> None:
-        """Open them."""
-        self._flood = await run_flood(deployment.stranger, deployment.gateway_1.address)
-
-    async def check(self, deployment: Deployment) -> list[str]:
-        """They were opened, and the gateway has noticed them."""
-        del deployment
-        assert self._flood is not None
-        return self._flood.find_problems()
-
-
 def list_models() -> list[str]:
     """The models of the profile tiny whose weights are there."""
     options, _ = leave_out_absent(ServerOptions(profile=TINY_PROFILE), os.environ)
@@ -496,12 +346,8 @@ def make_faults() -> dict[str, Fault]:
         DiskFull(),
         DiskFull(kills="espeak"),
         SharedMemoryFull(),
-        *map(OutOfMemory, ("espeak", "nemotron_streaming", "qwen3", AGENT)),
         RedisAway(),
         CollectorAway(),
         CertificateRenewed(),
-        Connects(),
-        ClockJump(3_600),
-        ClockJump(-3_600),
     ]
     return {fault.name: fault for fault in faults}

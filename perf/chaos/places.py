@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -22,7 +19,6 @@ _TEMPORARY = _DISK / "temporary"
 _SHARED = Path("/dev/shm")  # noqa: S108 - the kernel's own name for it
 _BALLAST = "ballast"
 _SMALLEST = 4096
-_WRITTEN = re.compile(r"^[IWE](\d{4} \d\d:\d\d:\d\d\.\d{6}) ", re.MULTILINE)
 _READY_S = 400.0
 """vLLM inspects its models where it has no cache, and both servers share the processors with the callers."""
 
@@ -49,12 +45,9 @@ class Place:
         node: Where it runs.
         profile: Of its models.
         folder: For what it says when it is ready.
-        environment: Beside the own one.
     """
 
-    def __init__(
-        self, node: Node, profile: str, folder: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, node: Node, profile: str, folder: Path) -> None:
         state = ROOT / ".server" / f"cluster-{node.name}"
         state.mkdir(parents=True, exist_ok=True)
         self._state = state
@@ -67,7 +60,6 @@ class Place:
                 "TMPDIR": str(_TEMPORARY),
                 "VLLM_CACHE_ROOT": f"{_DISK}/cache/vllm",
                 "TORCHINDUCTOR_CACHE_DIR": f"{_DISK}/cache/torchinductor",
-                **(environment or {}),
             },
             ready_s=_READY_S,
         )
@@ -102,32 +94,6 @@ class Place:
     def free_shared_memory(self) -> None:
         """Take away what :meth:`fill_shared_memory` has put there."""
         (self._inside(_SHARED) / _BALLAST).unlink(missing_ok=True)
-
-    def said(self) -> str:
-        """What the launcher has said."""
-        try:
-            return (self._inside(_DISK) / "launcher.log").read_text(errors="replace")
-        except OSError:
-            return ""
-
-    def triton_log(self) -> str:
-        """Of the running server, or the last one; empty: it cannot be read."""
-        try:
-            return (self._inside(self._state) / "triton.log").read_text(errors="replace")
-        except OSError:
-            return ""
-
-    def last_logged(self) -> float:
-        """When the last line of Triton's log was written, by the clock of its own process.
-
-        Returns:
-            Seconds since 1970, of a clock of UTC; only differences mean anything elsewhere. 0: there is none.
-        """
-        written = _WRITTEN.findall(self.triton_log())
-        if not written:
-            return 0.0
-        year = datetime.now(UTC).year  # which the log leaves out
-        return datetime.strptime(f"{year}{written[-1]}+0000", "%Y%m%d %H:%M:%S.%f%z").timestamp()
 
     def _children(self) -> list[psutil.Process]:
         try:

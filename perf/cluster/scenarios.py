@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from harness.caller import Callers
@@ -16,8 +16,7 @@ from cluster.judging import MOST_UNANSWERED, Check, Disturbance, Outcome, judge,
 from cluster.node_thread import NodeThread
 from cluster.session_logs import GatewayLogs, ServerLog, open_sessions
 from cluster.site import DRAIN_S, Site, degrees_of
-from cluster.slow_link import SlowLink
-from cluster.workers import GRPC_PORT, Worker
+from cluster.workers import Worker
 from parley.errors import DeadlineExceededError
 from parley_client.cli.script import ScriptTurn
 from parley_gateway.servers import ServerSettings
@@ -29,7 +28,6 @@ _PARTITION_S = 15.0
 _LOSS_S = 25.0
 _UNANSWERED_30 = 0.25
 """With 30 % each way half of all packets have no answer: TCP's waits exceed those of the callers."""
-_SLOW_S = 25.0
 _REDIS_S = 15.0
 _SILENT_CALLERS = 2
 _RESET_S = 0.3
@@ -351,34 +349,6 @@ def loss(percent: float, most_unanswered: float = MOST_UNANSWERED) -> Callable[[
     return lose
 
 
-async def slow_link(scene: Scene) -> None:
-    """The way to a server becomes slow: 150 to 250 ms each way, 256 kB/s for each connection."""
-    site = scene.site
-    async with AsyncExitStack() as stack:
-        # Each has one before its first call; only that of the busiest server becomes slow.
-        links = {
-            worker: await stack.enter_async_context(
-                SlowLink(site.network.address, worker.node.address, GRPC_PORT)
-            )
-            for worker in site.workers
-        }
-        site.list_servers(site.workers, {worker.address: link.address for worker, link in links.items()})
-        try:
-            async with scene.calls():
-                worker = scene.busiest()
-                link, log = links[worker], ServerLog(worker.session_log)
-                before = link.passed_bytes
-                link.quality.delay_s, link.quality.jitter_s = 0.15, 0.1
-                link.quality.bytes_per_s = 256_000
-                await asyncio.sleep(_SLOW_S)
-                link.quality.delay_s = link.quality.jitter_s = link.quality.bytes_per_s = 0.0
-                scene.figures["kB through the link"] = (link.passed_bytes - before) / 1000
-                scene.check("calls went through the link", scene.figures["kB through the link"])
-                scene.check("the server had calls", scene.affect(log))
-        finally:
-            site.list_servers(site.workers)
-
-
 async def reset(scene: Scene) -> None:
     """Every TCP connection of a server is reset."""
     async with scene.calls():
@@ -454,7 +424,6 @@ SCENARIOS: dict[str, Scenario] = {
     "loss-5": Scenario(loss(5)),
     "loss-15": Scenario(loss(15)),
     "loss-30": Scenario(loss(30, _UNANSWERED_30), "turns in which a caller gives up after 5 s"),
-    "slow-link": Scenario(slow_link),
     "half-open": Scenario(half_open, "calls whose clients have vanished"),
     "redis-loss": Scenario(redis_loss),
     "gateway-loss": Scenario(gateway_loss),

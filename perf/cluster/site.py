@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -101,20 +101,9 @@ class Site:
         await self.balancer.start(self.gateway_addresses)
         await self.prometheus.start()
 
-    def list_servers(self, workers: Sequence[Worker], instead: Mapping[str, str] | None = None) -> None:
-        """Tell the gateways their servers.
-
-        Args:
-            workers: The servers.
-            instead: Addresses by which some are to be reached, by their own.
-        """
-        instead = instead or {}
-        self.servers.write(
-            {
-                instead.get(worker.address, worker.address): f"http://{worker.metrics}/metrics"
-                for worker in workers
-            }
-        )
+    def list_servers(self, workers: Sequence[Worker]) -> None:
+        """Write the gateways' file of servers."""
+        self.servers.write({worker.address: f"http://{worker.metrics}/metrics" for worker in workers})
 
     def connect(self, caller: int) -> AbstractAsyncContextManager[Call]:
         """A call of the caller with this number, through nginx and a gateway."""

@@ -175,10 +175,6 @@ PROGRAMS: dict[str, tuple[str, Callable[[Path], None]]] = {
         partial(install_missing, _CONTAINERS),
     ),
     "cluster": ("what `make cluster` needs, as root on Debian", partial(install_missing, _CLUSTER)),
-    "compiler": (
-        "a C compiler, with which `make chaos` builds a clock that can be set, as root on Debian",
-        partial(install_missing, {"gcc": "cc", "libc6-dev": "cc"}),
-    ),
     "prometheus": ("Prometheus, which `make observe` and tests use, in .cache", provide_prometheus),
     "perf-analyzer": ("Triton's perf_analyzer, in .cache/perf-analyzer", provide_perf_analyzer),
 }

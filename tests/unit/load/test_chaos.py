@@ -3,55 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import os
 import pathlib
-import shutil
 import ssl
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from certificates import Authority
 from chaos import callers as callers_module
-from chaos import flood as flood_module
 from chaos import requests as requests_module
 from chaos import runner
 from chaos.callers import APOLOGIES, Caller, Turn, calling, until_all_answered
 from chaos.cli import choose
-from chaos.clocks import Clock, ClockError
 from chaos.deployment import GATEWAY_1, GATEWAY_2, PARTS, A, B
 from chaos.effects import Effect
 from chaos.evidence import ChaosCaller, Comparison, compare_texts, count_turns, find_speech
 from chaos.faults import (
     AGENT,
     CertificateRenewed,
-    ClockJump,
-    FaultError,
     GatewayKilled,
     ModelSignal,
-    OutOfMemory,
     make_faults,
 )
-from chaos.flood import Flood
-from chaos.large_requests import MESSAGE_BYTES, make_large
-from chaos.places import Place
 from chaos.report import complaints, row, to_markdown
 from chaos.requests import Request, Requests
 from chaos.runner import Verdict
 from chaos.words import Part
-from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley import protocol
 from parley.errors import InferenceError
-from parley.grpc_messages import to_message
-from parley.launcher.options import ROOT
 from parley_client.errors import ClientError
 from parley_client.events import AgentAudio, Reconnecting
 
@@ -348,209 +333,6 @@ async def test_a_request_without_an_answer_has_no_end(monkeypatch):
     assert {request.where: request.end for request in requests.sent} == {"silent": "", "gone": "ConnectError"}
 
 
-# The server of this test loses clients within their handshakes.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_a_flood_says_how_its_connections_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(flood_module, "CONNECTS", 40)
-    monkeypatch.setattr(flood_module, "WITHIN_S", 0.5)
-    monkeypatch.setattr(flood_module, "_OPEN_S", 60.0)
-    monkeypatch.setattr(flood_module, "_CLOSE_S", 60.0)
-    files = tmp_path / "chain.pem", tmp_path / "key.pem"
-    for path, content in zip(files, Authority().issue("localhost"), strict=True):
-        path.write_bytes(content)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(*files)
-
-    async def serve(reader, writer):
-        with suppress(ConnectionError):
-            await reader.readline()
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as server:
-        flooder = flood_module._Flooder("127.0.0.1", server.sockets[0].getsockname()[1])
-        flood = await flooder.run()
-        await asyncio.sleep(0)
-    gc.collect()  # here, where the warning is expected, and not within a later test
-    assert flood.connected == 40
-    assert flood.ends == {"closed": 10, "handshake": 10, "200": 10, "left open": 10}
-
-
-def test_a_flood_that_was_too_small_proves_nothing():
-    assert Flood(10_000, 60.0, {"200": 1}).find_problems() == []
-    assert len(Flood(9_999, 60.0, {"200": 1}).find_problems()) == 1
-    assert len(Flood(10_000, 70.0, {"closed": 1}).find_problems()) == 2
-
-
-WAITS = """
-import ctypes, multiprocessing, struct, sys, threading, time
-
-C = ctypes.CDLL(None)  # with what is preloaded
-WAIT_BITSET_PRIVATE_REALTIME, ALL, SYS_FUTEX = 9 | 128 | 256, 0xFFFFFFFF, 202
-
-def make():
-    return ctypes.create_string_buffer(64)
-
-def condition(deadline):
-    changed, lock = make(), make()
-    C.pthread_mutex_lock(lock)
-    while C.pthread_cond_timedwait(changed, lock, deadline) == 0:
-        pass
-
-def mutex(deadline):
-    lock, held, done = make(), threading.Event(), threading.Event()
-    def hold():
-        C.pthread_mutex_lock(lock)
-        held.set()
-        done.wait()
-    threading.Thread(target=hold).start()
-    held.wait()
-    assert C.pthread_mutex_timedlock(lock, deadline)
-    done.set()
-
-def futex(deadline):
-    word, until = make(), ctypes.addressof(deadline)
-    arguments = SYS_FUTEX, ctypes.addressof(word), WAIT_BITSET_PRIVATE_REALTIME, 0, until, 0, ALL
-    assert C.syscall(*map(ctypes.c_long, arguments))
-
-def sleep(deadline):
-    C.clock_nanosleep(time.CLOCK_REALTIME, 1, deadline, None)
-
-def semaphore(deadline):
-    assert C.sem_timedwait(make(), deadline)
-
-def wait(kind, seconds):
-    at = time.time_ns() + round(seconds * 1e9)
-    globals()[kind](ctypes.create_string_buffer(struct.pack("=qq", *divmod(at, 10**9)), 16))
-"""
-"""Waits until a time of the wall clock, in C, as Triton and gRPC do."""
-KINDS = ("condition", "futex", "mutex", "semaphore", "sleep")
-CLOCKED = f"""
-{WAITS}
-monotonic = time.monotonic()
-for line in sys.stdin:
-    time.sleep(0.001)
-    assert not multiprocessing.Semaphore(0).acquire(timeout=0.001)
-    assert not threading.Event().wait(0.001)
-    for kind in {KINDS}:
-        wait(kind, 0.001)
-    print(time.time(), time.monotonic() - monotonic, flush=True)
-"""
-
-
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="the clock is compiled by cc")
-
-
-@needs_compiler
-def test_a_wall_clock_jumps_under_a_process_and_its_waits_end(tmp_path):
-    clock = Clock(tmp_path)
-    process = subprocess.Popen(
-        [sys.executable, "-c", CLOCKED],
-        env={**os.environ, **clock.environment},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-    def read():
-        process.stdin.write("\n")
-        process.stdin.flush()
-        wall, monotonic = map(float, process.stdout.readline().split())
-        assert monotonic < 1_000
-        return wall - time.time()
-
-    with process:
-        assert read() == pytest.approx(0, abs=1_000)
-        assert clock.rules(process.pid)
-        for seconds in (3_600, -3_600, 0):
-            clock.set(seconds)
-            assert read() == pytest.approx(seconds, abs=1_000)
-        process.stdin.close()
-    assert process.returncode == 0
-    assert not clock.rules(os.getpid())
-
-
-@needs_compiler
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_jump_passes_the_deadline_of_a_wait(tmp_path, kind):
-    clock, hours = Clock(tmp_path), 0
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{WAITS}\nwait({kind!r}, 1_800)"], env={**os.environ, **clock.environment}
-    )
-    while process.poll() is None:  # the first jumps may come before the wait
-        hours += 1
-        clock.set(3_600 * hours)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
-    assert process.returncode == 0
-
-
-async def test_a_clock_that_is_told_once_a_second_is_read_until_it_has_jumped():
-    hour = {A: 3_601.0, GATEWAY_1: 3_600.0}
-    told = [dict.fromkeys(hour, 0.0), {A: 3_601.0, GATEWAY_1: 1.0}, hour, {}]
-
-    async def read_clocks():
-        return told.pop(0)
-
-    jump = ClockJump(3_600)
-    deployment = SimpleNamespace(
-        clock=SimpleNamespace(set=lambda _: None),
-        find_unclocked=list,
-        read_clocks=read_clocks,
-        a=SimpleNamespace(pid=1),
-    )
-    await jump.inject(deployment)
-    await jump.end(deployment)
-    deployment.a.pid = 2
-    assert await jump.check(deployment) == []
-    assert told == [{}]
-
-
-async def test_a_clock_that_a_process_does_not_have_proves_nothing():
-    deployment = SimpleNamespace(clock=SimpleNamespace(), find_unclocked=lambda: ["tritonserver"])
-    with pytest.raises(FaultError, match="tritonserver"):
-        await ClockJump(3_600).inject(deployment)
-
-
-def test_a_server_writes_its_own_time_into_its_log(monkeypatch):
-    log = (
-        'I1127 06:18:28.450958 2614 observability.py:39] "voice_agent: closed: disconnected"\n'
-        'W1127 07:18:29.000269 2614 observability.py:39] "I1127 08:00:00.000000 "\n'
-        "Traceback\n"
-    )
-    place = Place.__new__(Place)
-    monkeypatch.setattr(place, "triton_log", lambda: log[: log.index("W")])
-    before = place.last_logged()
-    monkeypatch.setattr(place, "triton_log", lambda: log)
-    assert place.last_logged() - before == pytest.approx(3_600.55, abs=0.01)
-    monkeypatch.setattr(place, "triton_log", lambda: "Traceback\n")
-    assert place.last_logged() == 0.0
-
-
-@pytest.mark.parametrize(
-    ("model", "kinds", "is_sequence"),
-    [
-        ("espeak", {"REQUEST": ("BYTES", [1])}, False),
-        ("qwen3", {"REQUEST": ("BYTES", [1])}, False),
-        ("nemotron_streaming", {"AUDIO": ("INT16", [1, 1]), "REQUEST": ("BYTES", [1, 1])}, True),
-        (AGENT, {"AUDIO": ("UINT8", [1, 1]), "MESSAGE": ("BYTES", [1, 1])}, True),
-    ],
-)
-def test_a_large_request_is_one_that_its_model_is_given(model, kinds, is_sequence):
-    path = ROOT / "model_repository" / model / "config.pbtxt"
-    request = make_large(text_format.Parse(path.read_text(), ModelConfig()))
-    message = to_message(request)
-    assert {one.name: (one.datatype, list(one.shape)) for one in message.inputs} == kinds
-    assert sum(map(len, message.raw_input_contents)) > MESSAGE_BYTES
-    assert (request.sequence is not None) == is_sequence
-
-
-def test_a_clock_needs_a_compiler(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ClockError, match="scripts/setup --compiler"):
-        Clock(tmp_path)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_file_system_is_filled_to_its_last_page(tmp_path):
     program = "import pathlib, sys, chaos.places; print(chaos.places._fill(pathlib.Path(sys.argv[1])))"
@@ -565,11 +347,6 @@ def test_a_file_system_is_filled_to_its_last_page(tmp_path):
     assert (done.returncode, done.stdout) == (0, f"{1 << 20}\n"), done.stderr
 
 
-async def sent(error):
-    """A large request that ended with this error."""
-    return error
-
-
 async def test_a_fault_that_changed_nothing_is_a_problem():
     stub = SimpleNamespace(pid=7, model="espeak")
     deployment = SimpleNamespace(a=SimpleNamespace(stubs=lambda _: [stub]))
@@ -577,33 +354,8 @@ async def test_a_fault_that_changed_nothing_is_a_problem():
     fault._stub = stub
     assert await fault.check(deployment) == ["the process of espeak was not replaced"]
 
-    log = "started\n"
-    place = SimpleNamespace(stubs=lambda _: [stub], triton_log=lambda: log)
-    short = OutOfMemory("espeak")
-    short._limited, short._logged = {7: (-1, -1)}, len(log)
-    assert await short.check(SimpleNamespace(a=place)) == ["espeak was never short of memory"]
-    short._sending = [sent("request cannot be read"), sent("")]
-    assert await short.check(SimpleNamespace(a=place)) == ["espeak was never short of memory"]
-    short._sending = [sent("MemoryError")]
-    assert await short.check(SimpleNamespace(a=place)) == []
-    short._sending = []
-    log += "numpy.core._exceptions._ArrayMemoryError: Unable to allocate\n"
-    assert await short.check(SimpleNamespace(a=place)) == []
-
     async def shown():
         return "old\n"
-
-    jump = ClockJump(-3_600)
-    jump._jumps = {A: -3_598.0, GATEWAY_1: 2.0}
-    jump._pid = 1
-    replaced = SimpleNamespace(a=SimpleNamespace(pid=2), clock=None)
-    assert await jump.check(replaced) == ["the clock of gateway-1 jumped by 2 s"]
-    forward = ClockJump(3_600)
-    forward._pid = 1
-    await forward.end(replaced)
-    assert len(await forward.check(replaced)) == 1
-    forward._pid = 2
-    assert len(await forward.check(replaced)) == 2
 
     files = SimpleNamespace(shown_certificate=shown, certificate=SimpleNamespace(read_text=lambda: "new\n"))
     assert await CertificateRenewed().check(files) == ["the old certificate is still shown"]

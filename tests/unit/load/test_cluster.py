@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import socket
 import subprocess
 import sys
@@ -19,85 +18,12 @@ from cluster.network import Network, NetworkError
 from cluster.node_thread import NodeThread
 from cluster.programs import Program
 from cluster.redis import Redis
-from cluster.slow_link import LinkClock, LinkQuality, SlowLink
 
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.launcher.options import ROOT
 
 COMPOSE = ROOT / "deploy/compose/nginx/nginx.conf"
 GATEWAYS = {"gateway-1": "10.78.1.2:8080", "gateway-2": "10.78.1.3:8080"}
-
-
-def times(quality, *sent):
-    clock = LinkClock(quality, random.Random(1))
-    return [clock.release_at(size, at) for size, at in sent]
-
-
-def test_a_perfect_link_takes_no_time():
-    assert times(LinkQuality(), (1000, 5.0), (0, 6.0)) == [5.0, 6.0]
-
-
-def test_bytes_leave_one_after_the_other_and_arrive_after_the_delay():
-    quality = LinkQuality(delay_s=0.5, bytes_per_s=1000.0)
-    assert times(quality, (1000, 0.0), (1000, 0.0), (500, 10.0), (0, 10.0)) == [1.5, 2.5, 11.0, 11.0]
-
-
-def test_jitter_delays_and_keeps_the_order():
-    quality = LinkQuality(delay_s=0.1, jitter_s=0.2)
-    sent = [(100, number * 0.01) for number in range(200)]
-    arrived = times(quality, *sent)
-    assert arrived == sorted(arrived)
-    late = [at - begun for at, (_, begun) in zip(arrived, sent, strict=True)]
-    assert min(late) >= 0.1
-    assert max(late) <= 0.3 + 1e-9
-    assert len(set(late)) > 1
-
-
-async def test_what_passes_a_slow_link_is_whole_up_to_the_end_of_each_direction():
-    sent = random.Random(3).randbytes(700_000)  # more than the link holds
-    received = asyncio.get_running_loop().create_future()
-
-    async def on_connection(reader, writer):
-        data = await reader.read(-1)
-        received.set_result(data)
-        writer.write(data[::-1])  # after the other direction's end
-        writer.close()
-
-    server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
-    quality = LinkQuality(delay_s=0.001, jitter_s=0.002)
-    async with server, SlowLink("127.0.0.1", *server.sockets[0].getsockname(), quality) as link:
-        host, port = link.address.split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(sent)
-        writer.write_eof()
-        assert await received == sent
-        assert await reader.read(-1) == sent[::-1]
-        writer.close()
-        assert link.passed_bytes == 2 * len(sent)
-
-
-async def test_a_connection_that_is_broken_on_one_side_is_broken_on_the_other():
-    async def on_connection(_, writer):
-        writer.transport.abort()
-
-    server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
-    async with server, SlowLink("127.0.0.1", *server.sockets[0].getsockname()) as link:
-        host, port = link.address.split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        with contextlib.suppress(ConnectionResetError):
-            assert await reader.read() == b""
-        writer.close()
-
-
-async def test_a_link_to_nowhere_breaks_connections_off():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        async with SlowLink("127.0.0.1", *free.getsockname()) as link:
-            host, port = link.address.split(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            with pytest.raises(ConnectionResetError):
-                await reader.readexactly(1)
-            writer.close()
 
 
 def test_sessions_are_routed_by_the_gateway_in_their_ids(tmp_path):
