@@ -23,7 +23,7 @@ _PROGRAMS = {
     "observe": "observe",
     "perf-analyzer": "perf_analyzer.cli",
     "simulate": "simulate.cli",
-    "soak": "soak",
+    "soak": "soak.cli",
     "triton-check": "triton_check.cli",
 }
 

@@ -9,8 +9,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from harness.servers import local_gateway
 from rich.console import Console
-from soak_gateway import gateway
 
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT, TINY_PROFILE
@@ -60,7 +60,7 @@ def _addresses(args: argparse.Namespace, console: Console, stack: ExitStack) -> 
         server = stack.enter_context(own).endpoints.grpc
     found = {} if args.only == "websocket" else {"grpc": server}
     if args.only != "grpc":
-        found["websocket"] = args.gateway or stack.enter_context(gateway(server, _GATEWAY))
+        found["websocket"] = args.gateway or stack.enter_context(local_gateway(server, _GATEWAY)).url
     return found
 
 

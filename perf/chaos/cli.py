@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from cluster.network import Network
+from harness.network import Network
 from harness.report import write_json
 from rich.console import Console
 from simulate.scenario import ScenarioError

@@ -7,7 +7,6 @@ has ``b`` alone. So of every fault there are calls that it must not touch.
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 import subprocess
 import sys
@@ -18,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from cluster.gateways import Gateway, ServersFile
-from cluster.network import Network
-from cluster.programs import Program
-from cluster.redis import Redis
 from harness import collector
+from harness.network import Network
+from harness.servers import UNLIMITED_RATES, Gateway, Program, Redis, ServersFile
 
 from chaos.places import Place
 from chaos.words import Part
@@ -49,10 +46,6 @@ _TRANSCRIPT_S = 20.0
 _COLLECTOR_PORT = 4318
 _READY_S, _HEALTHY_S = 30.0, 240.0
 _LOOK_S, _ASK_S = 0.25, 5.0
-_RATES = {
-    f"PARLEY_GATEWAY_RATES_{name}": "1000000/minute"
-    for name in ("KEY_REQUESTS", "KEY_SESSIONS", "IP_REQUESTS", "IP_SESSIONS")
-}
 _RETRY = Backoff(attempts=8, max_s=2.0)
 
 
@@ -80,8 +73,8 @@ class Deployment:
         )
         self.renew_certificate(node.address)
         servers = ServersFile(folder / "servers")
-        servers.write({self.a.address: self.a.worker.metrics, self.b.address: self.b.worker.metrics})
-        common = {**_RATES, "PARLEY_GATEWAY_STAGES_TRANSCRIBE_S": f"{_TRANSCRIPT_S:g}"}
+        servers.write({self.a.address: self.a.metrics, self.b.address: self.b.metrics})
+        common = {**UNLIMITED_RATES, "PARLEY_GATEWAY_STAGES_TRANSCRIBE_S": f"{_TRANSCRIPT_S:g}"}
         self.gateway_1 = Gateway(
             node,
             servers,
@@ -96,16 +89,13 @@ class Deployment:
             },
         )
         only_b = ServersFile(folder / "servers-b")
-        only_b.write({self.b.address: self.b.worker.metrics})
+        only_b.write({self.b.address: self.b.metrics})
         self.gateway_2 = Gateway(network.add(GATEWAY_2), only_b, folder, common)
 
     @property
     def urls(self) -> Mapping[str, str]:
         """Of the gateways."""
-        return {
-            GATEWAY_1: f"https://{self.gateway_1.address}",
-            GATEWAY_2: f"http://{self.gateway_2.address}",
-        }
+        return {GATEWAY_1: self.gateway_1.url, GATEWAY_2: self.gateway_2.url}
 
     def trust(self, where: str) -> ssl.SSLContext:
         """Which certificates the clients of a gateway believe; without TLS none."""
@@ -120,7 +110,7 @@ class Deployment:
         Args:
             address: Of the gateway; empty: of the one that runs.
         """
-        address = address or self.gateway_1.node.address
+        address = address or self.gateway_1.host.address
         new = [path.with_suffix(".new") for path in (self.certificate, self.key)]
         _openssl(
             *("-subj", f"/CN={GATEWAY_1}", "-addext", f"subjectAltName=IP:{address}"),
@@ -169,7 +159,7 @@ class Deployment:
         await self.redis.start()
         await self.start_collector()
         for place in (self.a, self.b):
-            await place.worker.start()
+            await place.start()
         for gateway in (self.gateway_1, self.gateway_2):
             await gateway.start()
         await self.until_healthy()
@@ -180,7 +170,7 @@ class Deployment:
         command = [sys.executable, str(program), str(_COLLECTOR_PORT), str(self.traces)]
         await self._collector.start(
             command,
-            lambda: self._collector.has_logged(b"http://"),
+            lambda: self._collector.find_line("http://"),
             ready_s=_READY_S,
         )
 
@@ -199,8 +189,8 @@ class Deployment:
             ParleyError: it does not.
         """
         for place in (self.a, self.b):
-            if not place.worker.launcher:
-                await place.worker.start()
+            if not place.launcher:
+                await place.start()
         end = time.monotonic() + _HEALTHY_S
         while problem := await self._find_problem():
             if time.monotonic() > end:
@@ -209,10 +199,9 @@ class Deployment:
 
     async def _find_problem(self) -> str:
         for name, place in ((A, self.a), (B, self.b)):
-            try:
-                record = json.loads(place.record_path.read_text())
-            except (OSError, ValueError, ParleyError) as error:
-                return f"{name}: {error}"
+            record = place.record()
+            if not record:
+                return f"{name}: there is no record of its supervisor"
             parts = {"the server": record["server"], **record["models"]}
             if waiting := [one for one, entry in parts.items() if entry["state"] != "serving"]:
                 return f"{name}: {', '.join(waiting)} does not serve"

@@ -245,7 +245,7 @@ class SharedMemoryFull(Fault):
 
     async def end(self, deployment: Deployment) -> None:
         """Free it, where the server has not ended with it."""
-        if deployment.a.worker.launcher:
+        if deployment.a.launcher:
             deployment.a.free_shared_memory()
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import psutil
-from cluster.network import Node
-from cluster.workers import Worker
+from harness.servers import Host, Server
 
-from parley.errors import ParleyError
 from parley.launcher.options import ROOT
-from parley.launcher.processes import Stub, find_stubs
 
 DISK_MIB, SHARED_MIB = 192, 256
 _DISK = Path("/mnt")
@@ -36,26 +32,25 @@ exec "$@" 2>>{_DISK}/launcher.log
 """
 
 
-class Place:
+class Place(Server):
     """A server with a small disk and a small shared memory of its own.
 
     State, log, temporary files, the caches of vLLM, and what the launcher says are on that disk.
 
     Args:
-        node: Where it runs.
+        host: Where it runs.
         profile: Of its models.
         folder: For what it says when it is ready.
     """
 
-    def __init__(self, node: Node, profile: str, folder: Path) -> None:
-        state = ROOT / ".server" / f"cluster-{node.name}"
-        state.mkdir(parents=True, exist_ok=True)
-        self._state = state
-        self.worker = Worker(
-            node,
+    def __init__(self, host: Host, profile: str, folder: Path) -> None:
+        self._mounted = ROOT / ".server" / f"perf-{host.name}"
+        self._mounted.mkdir(parents=True, exist_ok=True)
+        super().__init__(
+            host,
             profile,
             folder,
-            wrapper=["sh", "-c", _MOUNT, "sh", str(state), str(ROOT / ".cache" / "vllm")],
+            wrapper=["sh", "-c", _MOUNT, "sh", str(self._mounted), str(ROOT / ".cache" / "vllm")],
             environment={
                 "TMPDIR": str(_TEMPORARY),
                 "VLLM_CACHE_ROOT": f"{_DISK}/cache/vllm",
@@ -63,21 +58,14 @@ class Place:
             },
             ready_s=_READY_S,
         )
-        self.address = self.worker.address
 
-    @property
-    def pid(self) -> int:
-        """Process number of ``tritonserver``; 0: it does not run."""
-        return next((process.pid for process in self._children() if process.name() == "tritonserver"), 0)
+    def state(self, name: str) -> Path:
+        """A file of its state, as this process sees it.
 
-    @property
-    def record_path(self) -> Path:
-        """The supervisor's record, as this process sees it."""
-        return self._inside(self._state) / "supervisor.json"
-
-    def stubs(self, model: str = "") -> list[Stub]:
-        """Living processes of a model; empty: of all models."""
-        return [stub for stub in find_stubs(self.pid) if model in ("", stub.model)]
+        Raises:
+            OSError: the server does not run.
+        """
+        return self._inside(self._mounted) / name
 
     def fill_disk(self) -> int:
         """Leave no byte on its disk; returns how many were free."""
@@ -95,21 +83,15 @@ class Place:
         """Take away what :meth:`fill_shared_memory` has put there."""
         (self._inside(_SHARED) / _BALLAST).unlink(missing_ok=True)
 
-    def _children(self) -> list[psutil.Process]:
-        try:
-            return psutil.Process(self.worker.launcher).children() if self.worker.launcher else []
-        except psutil.NoSuchProcess:
-            return []
-
     def _inside(self, path: Path) -> Path:
         """A path of the server's mount namespace.
 
         Raises:
-            ParleyError: the server does not run.
+            OSError: the server does not run.
         """
-        pid = self.worker.launcher
+        pid = self.launcher
         if not pid:
-            raise ParleyError(f"{self.worker.node.name} does not run")
+            raise OSError(f"{self.host.name} does not run")
         return Path(f"/proc/{pid}/root{path}")
 
 

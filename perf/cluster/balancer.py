@@ -9,8 +9,9 @@ import socket
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from cluster.network import NetworkError, Node
-from cluster.programs import Program
+from harness.network import NetworkError, Node
+from harness.servers import Program
+
 from parley.launcher.options import ROOT
 
 _COMPOSE = ROOT / "deploy" / "compose" / "nginx" / "nginx.conf"

@@ -5,36 +5,32 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.judge import Outcome, print_checks, print_outcomes, spoken_turns
+from harness.network import Network
 from harness.report import write_json
-from harness.stats import p50_p95, text_of
+from harness.servers import remove_left
 from rich.console import Console
-from rich.table import Table
 
-from cluster.judging import Outcome
-from cluster.network import Network
 from cluster.scenarios import SCENARIOS, Scene
-from cluster.site import Site, servers_removed
+from cluster.site import Site
 from parley.errors import ParleyError
 from parley.launcher.options import DEFAULT_PROFILE, TINY_PROFILE
 from parley_client.cli.arguments import run_to_end
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.output import until_closed
 from parley_client.cli.own_server import profile_name
-from parley_client.cli.script import ScriptTurn, load_script
+from parley_client.cli.script import load_script
 from parley_client.cli.view import make_console
-
-_SHOWN = 3
-"""Problems of one check that are printed."""
 
 
 async def _measure(args: argparse.Namespace, console: Console, outcomes: list[Outcome]) -> int:
     """Run the scenarios; returns the exit status."""
-    turns = spoken_turns(args.profile)
-    with servers_removed(args.workers), Network() as network, _logs(args.logs) as folder:
+    turns = spoken_turns(load_script(default_script(args.profile)).turns)
+    with remove_left(), Network() as network, _logs(args.logs) as folder:
         site = Site(
             network,
             folder,
@@ -49,14 +45,8 @@ async def _measure(args: argparse.Namespace, console: Console, outcomes: list[Ou
             scene = Scene(name, site, turns, args.calls, args.turns)
             await SCENARIOS[name].run(scene)
             outcomes.append(scene.outcome)
-            _print_checks(console, scene.outcome)
+            print_checks(console, scene.outcome)
     return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
-
-
-def spoken_turns(profile: str) -> list[ScriptTurn]:
-    """What callers say: the turns that are spoken, one after the other's answer."""
-    turns = load_script(default_script(profile)).turns
-    return [turn for turn in turns if len(turn.samples) and turn.barge_in_ms is None]
 
 
 @contextmanager
@@ -68,40 +58,6 @@ def _logs(kept: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="parley-cluster-") as folder:
         yield Path(folder)
-
-
-def _print_checks(console: Console, outcome: Outcome) -> None:
-    for check in outcome.checks:
-        if check.passed:
-            continue
-        console.print(f"  not so: {check.name} ({check.counted} checked)", style="red", markup=False)
-        for problem in check.problems[:_SHOWN]:
-            console.print(f"    {problem}", style="red", markup=False)
-        if len(check.problems) > _SHOWN:
-            console.print(f"    and {len(check.problems) - _SHOWN} more", style="red")
-
-
-def _print(console: Console, outcomes: Sequence[Outcome]) -> None:
-    table = Table(title="calls through nginx, gateways and servers", title_justify="left", box=None)
-    columns: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
-        ("", lambda one: one.scenario),
-        ("calls; refused; lost", lambda one: f"{one.calls}; {len(one.refused)}; {len(one.lost)}"),
-        ("moved", lambda one: str(one.moved)),
-        ("gap p50 / p95, ms", lambda one: text_of(p50_p95(one.gaps_ms))),
-        ("turns; unanswered", lambda one: f"{one.turns}; {one.unanswered}"),
-        ("usual wait, ms", lambda one: f"{one.usual_wait_ms:.0f}"),
-        ("checks", lambda one: "passed" if one.passed else "FAILED"),
-    )
-    for name, _ in columns:
-        table.add_column(name)
-    for outcome in outcomes:
-        table.add_row(*(show(outcome) for _, show in columns))
-    console.print(table)
-    for outcome in outcomes:
-        figures = [f"{name}: {value:.1f}" for name, value in outcome.figures.items()]
-        promise = SCENARIOS[outcome.scenario].promise
-        more = [f"not promised to {promise}"] if promise else []
-        console.print(f"{outcome.scenario}: {'; '.join([*figures, *more])}", highlight=False, soft_wrap=True)
 
 
 def main() -> int:
@@ -124,7 +80,10 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         console.print("Interrupted.")
         status = 130
     if outcomes:
-        _print(console, outcomes)
+        print_outcomes(console, "calls through nginx, gateways and servers", outcomes)
+        for outcome in outcomes:
+            if promise := SCENARIOS[outcome.name].promise:
+                console.print(f"{outcome.name}: not promised to {promise}", highlight=False)
         if args.json:
             write_json(args.json, [outcome.to_json() for outcome in outcomes])
     return status

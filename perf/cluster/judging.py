@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from harness.caller import CallReport
-from harness.report import finite
+from harness.judge import MOST_UNANSWERED, Check, Outcome, check_answers, is_unanswered
 
 import parley_client.errors
 import parley_gateway.errors
@@ -19,27 +17,10 @@ from parley.errors import ParleyError
 from parley.protocol import ToolRequest
 from parley_client.cli.turns import TurnReport
 
-MOST_UNANSWERED = 0.02
-"""Of all turns, the part that may stay without an answer."""
 _WEATHER = "get_weather"
 _NUMBER = re.compile(r"\d+")
 _BEFORE_S, _AFTER_S = 1.0, 5.0
 """What is heard so long before and after a disturbance belongs to it."""
-
-
-@dataclass
-class Check:
-    """One thing that was promised."""
-
-    name: str
-    counted: int
-    """How much there was to check; 0: the check fails, because it has shown nothing."""
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Whether there was something to check, and nothing was wrong with it."""
-        return self.counted > 0 and not self.problems
 
 
 @dataclass
@@ -63,44 +44,6 @@ class Disturbance:
         return report.began_s < self.ended_s and not report.ended_s < self.began_s
 
 
-@dataclass
-class Outcome:
-    """What a disturbance did to the calls."""
-
-    scenario: str
-    callers: int
-    calls: int = 0
-    refused: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    touched: int = 0
-    """Of the affected calls those that moved, broke, or had a turn without an answer."""
-    moved: int = 0
-    """Calls that went on at another server."""
-    changed_gateway: int = 0
-    """Calls that went on at another gateway, or over another connection."""
-    gaps_ms: list[float] = field(default_factory=list)
-    """Of each affected call: the longest silence within an answer while the disturbance lasted, or by how
-    much longer than usual an answer was waited for, whichever is more. Infinite: one did not come."""
-    turns: int = 0
-    unanswered: int = 0
-    usual_wait_ms: float = math.nan
-    """Median of the turns outside the disturbance; NaN: there are none."""
-    late_ms: float = 0.0
-    """By how much the latest chunk of all microphones left after its time."""
-    figures: dict[str, float] = field(default_factory=dict)
-    """What else was measured."""
-    checks: list[Check] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Whether all checks passed, and there was one."""
-        return bool(self.checks) and all(check.passed for check in self.checks)
-
-    def to_json(self) -> dict[str, Any]:
-        """For JSON, which has neither infinity nor NaN."""
-        return {**finite(asdict(self)), "passed": self.passed}
-
-
 def retryable_codes() -> set[str]:
     """Codes of all errors of server, gateway and client after which trying again may help."""
     assert parley_client.errors
@@ -112,11 +55,6 @@ def retryable_codes() -> set[str]:
         if kind.retryable:
             found.add(kind.code)
     return found
-
-
-def is_unanswered(turn: TurnReport) -> bool:
-    """Whether a turn got no answer, or not a whole one."""
-    return bool(turn.problem) or turn.answered_s is None
 
 
 def judge(
@@ -135,30 +73,22 @@ def judge(
         logs: Which session was which call, and which calls have moved.
         degrees: The temperature that the tools of a caller have told.
     """
-    outcome = Outcome(scenario, len({report.number for report in reports}), len(reports))
-    outcome.refused = [report.refused for report in reports if report.refused]
-    outcome.lost = [report.lost for report in reports if report.lost]
-    outcome.late_ms = max((report.late_ms for report in reports), default=0.0)
-    turns = [turn for report in reports for turn in report.turns]
-    outcome.turns, outcome.unanswered = len(turns), sum(map(is_unanswered, turns))
-    waits = [
-        wait
-        for report in reports
-        for turn in report.turns
-        if not _during(turn, disturbance) and (wait := turn.voice_to_voice_ms) is not None and wait > 0
-    ]
-    outcome.usual_wait_ms = statistics.median(waits) if waits else math.nan
+    undisturbed = [turn for report in reports for turn in report.turns if not _during(turn, disturbance)]
+    outcome = Outcome.of(scenario, reports, undisturbed)
     outcome.moved = sum(bool(logs.calls_of(report.session_id) & logs.moves.keys()) for report in reports)
-    outcome.changed_gateway = sum(report.session_id in logs.resumed for report in reports)
+    outcome.figures["calls that changed their gateway"] = sum(
+        one.session_id in logs.resumed for one in reports
+    )
     covered = [report for report in reports if report.session_id and disturbance.covers(report)]
     affected = [report for report in covered if _is_affected(report, disturbance, logs)]
     unaffected = [report for report in covered if not _is_affected(report, disturbance, logs)]
-    outcome.touched = sum(bool(_touch(report, disturbance, logs)) for report in affected)
-    outcome.gaps_ms = [_gap_ms(report, disturbance, outcome.usual_wait_ms) for report in affected]
+    outcome.figures["calls touched"] = sum(bool(_touch(report, disturbance, logs)) for report in affected)
+    outcome.gaps_ms = [_gap_ms(report, disturbance, outcome) for report in affected]
+    survivors = [turn for one in reports if not disturbance.may_lose(one) for turn in one.turns]
     outcome.checks = [
         _check_lost(reports, disturbance),
         _check_refused(reports),
-        _check_answers(outcome, reports, disturbance),
+        check_answers(survivors, outcome.turns, disturbance.most_unanswered),
         _check_histories(reports),
         _check_crossed(reports, degrees),
     ]
@@ -189,22 +119,14 @@ def _during(turn: TurnReport, disturbance: Disturbance) -> bool:
     return begin <= disturbance.ended_s + _AFTER_S and end >= disturbance.began_s - _BEFORE_S
 
 
-def _gap_ms(report: CallReport, disturbance: Disturbance, usual_wait_ms: float) -> float:
+def _gap_ms(report: CallReport, disturbance: Disturbance, outcome: Outcome) -> float:
     silences = [
-        length_ms
+        (begin_s, length_ms)
         for begin_s, length_ms in report.silences
         if begin_s <= disturbance.ended_s + _AFTER_S
         and begin_s + length_ms / 1000 >= disturbance.began_s - _BEFORE_S
     ]
-    # Where no other turn says what is usual, only answers that did not come count.
-    usual_ms = usual_wait_ms if math.isfinite(usual_wait_ms) else math.inf
-    waits = [
-        math.inf if wait is None else wait - usual_ms
-        for turn in report.turns
-        if _during(turn, disturbance)
-        for wait in (turn.voice_to_voice_ms,)
-    ]
-    return max([0.0, *silences, *waits])
+    return outcome.gap_ms(silences, [turn for turn in report.turns if _during(turn, disturbance)])
 
 
 def _check_lost(reports: Sequence[CallReport], disturbance: Disturbance) -> Check:
@@ -221,14 +143,6 @@ def _check_refused(reports: Sequence[CallReport]) -> Check:
     retryable = retryable_codes()
     refused = {report.refused for report in reports if report.refused}
     return Check("refused calls may try again", len(reports), sorted(refused - retryable))
-
-
-def _check_answers(outcome: Outcome, reports: Sequence[CallReport], disturbance: Disturbance) -> Check:
-    turns = [turn for report in reports if not disturbance.may_lose(report) for turn in report.turns]
-    problems = [turn.problem or "no answer" for turn in turns if is_unanswered(turn)]
-    most = disturbance.most_unanswered
-    few = len(problems) <= most * outcome.turns
-    return Check(f"at most {most:.0%} of the turns without an answer", len(turns), [] if few else problems)
 
 
 def _check_histories(reports: Sequence[CallReport]) -> Check:

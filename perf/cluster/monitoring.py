@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from harness.network import NetworkError, Node
+from harness.servers import Program
 from observe import ALERTS, find_program
 
-from cluster.network import NetworkError, Node
-from cluster.programs import Program
 from parley.errors import ParleyError
 
 _PORT = 9090

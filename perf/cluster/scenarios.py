@@ -10,17 +10,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from harness.caller import Callers
+from harness.judge import MOST_UNANSWERED, Check, Outcome
+from harness.network import NodeThread
+from harness.servers import Gateway, Server
 
-from cluster.gateways import Gateway
-from cluster.judging import MOST_UNANSWERED, Check, Disturbance, Outcome, judge, retryable_codes
-from cluster.node_thread import NodeThread
+from cluster.judging import Disturbance, judge, retryable_codes
 from cluster.session_logs import GatewayLogs, ServerLog, open_sessions
 from cluster.site import DRAIN_S, Site, degrees_of
-from cluster.workers import Worker
 from parley.errors import DeadlineExceededError
 from parley_client.cli.script import ScriptTurn
 from parley_gateway.servers import ServerSettings
 
+_LOG = "triton.log"
+"""Of a server: which sessions it has. It begins anew with each start."""
 _BEFORE_S, _AFTER_S = 15.0, 15.0
 _END_S = 120.0
 _POLL_S = 0.5
@@ -111,7 +113,8 @@ class Scene:
             await asyncio.to_thread(thread.cancel)
         logs = GatewayLogs.read(gateway.log_path for gateway in self.site.gateways)
         self._outcome = judge(self._name, self._callers.reports, self.disturbance, logs, degrees_of)
-        self._outcome.figures = self.figures
+        self._outcome.figures |= self.figures
+        self.figures = self._outcome.figures
         before = [at for moves in logs.moves.values() for at, _ in moves]
         early = sum(self.began_at <= at < self.disturbance.began_at for at in before)
         if early:
@@ -119,9 +122,9 @@ class Scene:
         self.checks = self._outcome.checks = self._outcome.checks + self.checks
         await self._ask_prometheus()
 
-    def busiest(self) -> Worker:
+    def busiest(self) -> Server:
         """The server that has the most calls now."""
-        return max(self.site.workers, key=lambda worker: len(ServerLog(worker.session_log).open))
+        return max(self.site.workers, key=lambda worker: len(ServerLog(worker.state(_LOG)).open))
 
     def affect(self, log: ServerLog) -> int:
         """The disturbance may touch the calls that a server has had since a moment; returns how many."""
@@ -187,12 +190,12 @@ class Scene:
         return await self.site.prometheus.value("sum(voice_agent_active_sessions) or vector(0)") == 0
 
 
-def _sessions_of(workers: Sequence[Worker]) -> str:
+def _sessions_of(workers: Sequence[Server]) -> str:
     """Prometheus' series of the sessions that servers have."""
     return f'voice_agent_active_sessions{{instance=~"{"|".join(worker.metrics for worker in workers)}"}}'
 
 
-async def _drain(scene: Scene, worker: Worker) -> float:
+async def _drain(scene: Scene, worker: Server) -> float:
     """Drain a server; returns after how long it was empty (seconds)."""
     began = time.perf_counter()
     name = f"a server that drains is empty within {_EMPTY_S:g} s"
@@ -237,7 +240,7 @@ async def scale_in(scene: Scene) -> None:
     site = scene.site
     async with scene.calls():
         worker = scene.busiest()
-        log = ServerLog(worker.session_log)
+        log = ServerLog(worker.state(_LOG))
         scene.figures["empty after, s"] = await _drain(scene, worker)
         scene.check("the server had calls, which have left it", scene.affect(log))
         site.list_servers([one for one in site.workers if one is not worker])
@@ -252,7 +255,7 @@ async def rolling(scene: Scene) -> None:
     async with scene.calls():
         held, empty_s = 0, 0.0
         for worker in scene.site.workers:
-            held += len(ServerLog(worker.session_log).open)
+            held += len(ServerLog(worker.state(_LOG)).open)
             empty_s = max(empty_s, await _drain(scene, worker))
             await worker.stop()
             await worker.start()
@@ -273,7 +276,6 @@ async def rolling_gateway(scene: Scene) -> None:
         scene.affect_gateway(gateway)
         await gateway.start()
         site.balancer.reload(site.gateway_addresses)
-    scene.figures["calls that changed their gateway"] = scene.outcome.changed_gateway
 
 
 async def gateway_loss(scene: Scene) -> None:
@@ -285,8 +287,7 @@ async def gateway_loss(scene: Scene) -> None:
         gateway.kill()
         scene.affect_gateway(gateway)
         await asyncio.sleep(_AFTER_S)
-    scene.figures["calls that changed their gateway"] = changed = scene.outcome.changed_gateway
-    scene.check("calls go on at the other gateway", changed)
+    scene.check("calls go on at the other gateway", scene.figures["calls that changed their gateway"])
     await gateway.start()
 
 
@@ -294,12 +295,12 @@ async def node_loss(scene: Scene) -> None:
     """A server's node is gone from one moment to the next: no process, no packet, no farewell."""
     async with scene.calls():
         worker = scene.busiest()
-        log = ServerLog(worker.session_log)
-        worker.node.cut()
+        log = ServerLog(worker.state(_LOG))
+        scene.site.node_of(worker).cut()
         worker.kill()
         await scene.wait_for_moves(log, _PARTITION_S)
         scene.check("the server had calls", scene.affect(log))
-    worker.node.mend()
+    scene.site.node_of(worker).mend()
     await worker.start()
 
 
@@ -308,15 +309,15 @@ async def partition(scene: Scene) -> None:
     site = scene.site
     async with scene.calls():
         worker = scene.busiest()
-        log = ServerLog(worker.session_log)
-        before = worker.node.dropped()
-        worker.node.separate(gateway.node for gateway in site.gateways)
+        log = ServerLog(worker.state(_LOG))
+        before = scene.site.node_of(worker).dropped()
+        scene.site.node_of(worker).separate(scene.site.node_of(gateway) for gateway in site.gateways)
         try:
             await asyncio.sleep(_PARTITION_S)
             up = await site.prometheus.value(f'up{{instance="{worker.metrics}"}}')
         finally:
-            worker.node.separate(())
-        scene.figures["packets lost"] = worker.node.dropped() - before
+            scene.site.node_of(worker).separate(())
+        scene.figures["packets lost"] = scene.site.node_of(worker).dropped() - before
         scene.check("packets were lost", scene.figures["packets lost"])
         scene.check("the server had calls", scene.affect(log))
         scene.check("Prometheus reached the server", 1, [] if up else ["it did not"])
@@ -331,7 +332,7 @@ def loss(percent: float, most_unanswered: float = MOST_UNANSWERED) -> Callable[[
     """
 
     async def lose(scene: Scene) -> None:
-        nodes = [worker.node for worker in scene.site.workers]
+        nodes = [scene.site.node_of(worker) for worker in scene.site.workers]
         scene.disturbance.affected = None
         scene.disturbance.most_unanswered = most_unanswered
         async with scene.calls():
@@ -353,12 +354,12 @@ async def reset(scene: Scene) -> None:
     """Every TCP connection of a server is reset."""
     async with scene.calls():
         worker = scene.busiest()
-        log = ServerLog(worker.session_log)
-        worker.node.reset(on=True)
+        log = ServerLog(worker.state(_LOG))
+        scene.site.node_of(worker).reset(on=True)
         try:
             await asyncio.sleep(_RESET_S)
         finally:
-            worker.node.reset(on=False)
+            scene.site.node_of(worker).reset(on=False)
         await scene.wait_for_moves(log, _PARTITION_S)
         scene.check("the server had calls", scene.affect(log))
 
@@ -378,7 +379,7 @@ async def half_open(scene: Scene) -> None:
             scene.check("there were callers who vanished", len(theirs))
 
             async def are_gone() -> bool:
-                texts = [worker.session_log.read_text(errors="replace") for worker in site.workers]
+                texts = [worker.state(_LOG).read_text(errors="replace") for worker in site.workers]
                 return not any(theirs & open_sessions(text) for text in texts)
 
             waited = await scene.wait_until(are_gone, _NOTICED_S)

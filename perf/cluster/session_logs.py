@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+
+import httpx
+import msgspec
+from harness.servers import Gateway
+
+from parley.checkpoint import HistoryState
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _AT_SERVER = re.compile(rf"({_UUID})(?:\.\d+)*: (opened|closed)\b")
@@ -14,6 +20,7 @@ _AT_SERVER = re.compile(rf"({_UUID})(?:\.\d+)*: (opened|closed)\b")
 _CALL_OF = re.compile(rf"session (\S+) has call ({_UUID})")
 _MOVED = re.compile(rf"^(\S+ \S+) .*call ({_UUID}) goes on at \S+: (\w+)", re.MULTILINE)
 _RESUMED = re.compile(r'"event":"session_resumed".*?"session":"([^"]+)","first":"([^"]+)"')
+_HISTORY_S = 5.0
 _TIME = "%Y-%m-%d %H:%M:%S,%f"
 
 
@@ -88,3 +95,23 @@ class GatewayLogs:
 
 def _read(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
+
+
+async def read_history(gateways: Sequence[Gateway], session_id: str) -> HistoryState | None:
+    """What the agent remembers of a session that is open at one of these gateways; None: none of them says.
+
+    Args:
+        gateways: All of them.
+        session_id: The session's first; it may have gone on at another gateway, with another one.
+    """
+    current = GatewayLogs.read(gateway.log_path for gateway in gateways).ids_of(session_id)[-1]
+    for gateway in gateways:
+        if current.startswith(f"{gateway.name}_"):
+            url = f"{gateway.url}/v1/sessions/{current}/history"
+            try:
+                async with httpx.AsyncClient(timeout=_HISTORY_S, trust_env=False) as client:
+                    answer = await client.get(url)
+            except httpx.HTTPError:
+                return None
+            return msgspec.json.decode(answer.content, type=HistoryState) if answer.is_success else None
+    return None

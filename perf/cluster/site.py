@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated
 
 from harness.caller import CallReport
+from harness.network import Network, Node
+from harness.servers import Gateway, Redis, Server, ServersFile, shared_settings
 
 from cluster.balancer import Balancer
-from cluster.gateways import Gateway, ServersFile, read_history, shared_settings
 from cluster.monitoring import Prometheus
-from cluster.network import Network
-from cluster.redis import Redis
-from cluster.workers import Worker
+from cluster.session_logs import read_history
 from parley.checkpoint import HistoryState
-from parley.launcher.cleanup import remove_stale_folders, remove_stale_regions
-from parley.launcher.options import ROOT
 from parley_client import ToolTable, connect
 from parley_client.call import Call
 from parley_client.cli.demo_tools import get_time, set_timer
@@ -49,7 +45,7 @@ class Site:
         self.other_callers_node = network.add("callers-2")
         self.servers = ServersFile(folder / "servers.txt")
         self.workers = [
-            Worker(network.add(f"worker-{number + 1}"), profile, folder) for number in range(workers)
+            Server(network.add(f"worker-{number + 1}"), profile, folder) for number in range(workers)
         ]
         self.redis = Redis(network.add("redis"), folder)
         self.balancer = Balancer(network.add("nginx"), folder)
@@ -70,6 +66,10 @@ class Site:
             [worker.metrics for worker in self.workers],
             [gateway.metrics for gateway in self.gateways],
         )
+
+    def node_of(self, part: Server | Gateway) -> Node:
+        """Where a server or a gateway runs."""
+        return self.network[part.host.name]
 
     @property
     def url(self) -> str:
@@ -92,7 +92,7 @@ class Site:
         """
         self.list_servers(self.workers)
         for worker in self.workers:
-            say(f"starting {worker.node.name} …")
+            say(f"starting {worker.host.name} …")
             await worker.start()
         say("starting Redis, gateways, nginx and Prometheus …")
         await self.redis.start()
@@ -101,7 +101,7 @@ class Site:
         await self.balancer.start(self.gateway_addresses)
         await self.prometheus.start()
 
-    def list_servers(self, workers: Sequence[Worker]) -> None:
+    def list_servers(self, workers: Sequence[Server]) -> None:
         """Write the gateways' file of servers."""
         self.servers.write({worker.address: f"http://{worker.metrics}/metrics" for worker in workers})
 
@@ -131,15 +131,3 @@ def caller_tools(caller: int) -> ToolTable:
         return {"temperature": degrees_of(caller), "sky": "sunny"}
 
     return ToolTable([get_weather, get_time, set_timer])
-
-
-@contextmanager
-def servers_removed(count: int) -> Iterator[None]:
-    """Remove afterwards what killed servers have left: their folders, and their shared memory."""
-    try:
-        yield
-    finally:
-        for number in range(count):
-            shutil.rmtree(ROOT / ".server" / f"cluster-worker-{number + 1}", ignore_errors=True)
-        remove_stale_regions()
-        remove_stale_folders()

@@ -14,9 +14,8 @@ from pathlib import Path
 from harness.machine import describe_machine, describe_run
 from harness.recordings import RecordingError
 from harness.report import to_markdown, write_html, write_json
+from harness.servers import local_gateway
 from rich.console import Console
-from soak_callers import UnexpectedAnswerError
-from soak_gateway import gateway
 
 from parley.engines.registry import RECOGNIZERS
 from parley.errors import ParleyError
@@ -174,7 +173,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
                 _report(args, console, {**describe_machine(), **run, "spoken": material.about}, results)
     except OutputClosedError:
         raise
-    except (ParleyError, EndpointError, RecordingError, UnexpectedAnswerError, OSError) as error:
+    except (ParleyError, EndpointError, RecordingError, OSError) as error:
         console.print(f"bench-stages: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -191,9 +190,9 @@ def _targets(args: argparse.Namespace, console: Console) -> Iterator[_Targets]:
         return
     with (
         own_server(console, "bench-stages", profile=args.profile, environment=UNLIMITED) as server,
-        gateway(server.endpoints.grpc) as page,
+        local_gateway(server.endpoints.grpc) as gateway,
     ):
-        own = map(parse_endpoint, own_endpoints(server.models, server.endpoints.grpc, page))
+        own = map(parse_endpoint, own_endpoints(server.models, server.endpoints.grpc, gateway.url))
         cpu_s = partial(_cpu_s, server)
         yield _Targets(_wanted(args, [*own, *args.endpoint]), cpu_s)
 

@@ -14,8 +14,8 @@ import time
 import numpy as np
 import pytest
 from bench_moves import judge
-from cluster.network import Network, NetworkError
 from harness.caller import CallReport, Loudspeaker, Move
+from harness.network import Network, NetworkError
 
 from parley import protocol
 from parley.chat import ChatMessage
@@ -60,11 +60,13 @@ def test_a_call_that_moved_within_an_answer():
     )
     outcome = judge("kill", [report, CallReport(1, turns=[turn(12.0)])])
     assert (outcome.calls, outcome.moved, outcome.lost, outcome.turns) == (2, 1, [], 4)
-    assert outcome.no_server_ms == [150.0]
+    assert outcome.figures["without a server p50, ms"] == 150.0
     assert outcome.gaps_ms == [300.0], "a silence elsewhere has another cause"
-    assert (outcome.words, outcome.word_errors) == (4, 0)
-    assert (outcome.usual_words, outcome.usual_word_errors) == (12, 2)
-    assert (outcome.histories, outcome.differing) == (1, [])
+    figures = outcome.figures
+    assert (figures["words near a move"], figures["misheard"]) == (4, 0)
+    assert (figures["words of other turns"], figures["of them misheard"]) == (12, 2)
+    (remembered,) = (one for one in outcome.checks if one.name == "what is remembered was played")
+    assert (remembered.counted, remembered.problems) == (1, [])
 
 
 def test_a_call_that_waited_for_its_answer():
@@ -73,7 +75,7 @@ def test_a_call_that_waited_for_its_answer():
     unanswered = CallReport(0, turns=[turn(0.0), turn(10.0, None)], moves=[Move(11.0, "silent")])
     outcome = judge("cut", [unanswered])
     assert outcome.gaps_ms == [math.inf]
-    assert outcome.no_server_ms == [math.inf]
+    assert outcome.figures["without a server p50, ms"] == math.inf
     assert outcome.unanswered == 1
 
 
@@ -133,7 +135,9 @@ def moved_call(number=0, **fields):
 
 
 def failed(*reports):
-    return {check.name.partition(" stay")[0] for check in judge("kill", reports).checks if not check.passed}
+    return {
+        check.name.partition(" without")[0] for check in judge("kill", reports).checks if not check.passed
+    }
 
 
 def test_calls_that_move_and_go_on_pass():
@@ -162,7 +166,7 @@ def test_figures_that_are_infinite_are_null_in_json():
     outcome = judge("cut", [moved_call(turns=[turn(0.0, None)], moves=[Move(0.5, "lost")])])
     assert outcome.gaps_ms == [math.inf]
     figures = json.loads(json.dumps(outcome.to_json(), allow_nan=False))
-    assert (figures["gaps_ms"], figures["no_server_ms"], figures["usual_wait_ms"]) == ([None], [None], None)
+    assert (figures["gaps_ms"], figures["figures"]["p95"], figures["usual_wait_ms"]) == ([None], None, None)
     assert figures["passed"] is False
 
 

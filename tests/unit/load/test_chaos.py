@@ -212,8 +212,7 @@ def test_what_a_fault_may_do_depends_on_what_a_call_depends_on():
     assert allowed[f"stop-{AGENT}"] == [move, nothing, move, nothing]
     assert allowed["kill-gateway"] == [nothing, nothing, loss, nothing]
     assert all(
-        set(allowed[name]) == {nothing}
-        for name in ("nothing", "disk-full", "redis-away", "certificate", "connects")
+        set(allowed[name]) == {nothing} for name in ("nothing", "disk-full", "redis-away", "certificate")
     )
     assert all(fault.recovery_s for fault in faults.values())
     assert all(fault.because for fault in faults.values() if max(fault.recovery_s.values()) > 10)

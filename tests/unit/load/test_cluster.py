@@ -13,11 +13,8 @@ import time
 import httpx
 import pytest
 from cluster.balancer import Balancer, render
-from cluster.gateways import ServersFile
-from cluster.network import Network, NetworkError
-from cluster.node_thread import NodeThread
-from cluster.programs import Program
-from cluster.redis import Redis
+from harness.network import Network, NetworkError, NodeThread
+from harness.servers import Program, Redis, ServersFile
 
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.launcher.options import ROOT
@@ -297,7 +294,7 @@ async def test_a_redis_that_is_killed_comes_back_empty(network, tmp_path):
     except NetworkError as error:
         pytest.skip(str(error))
     await redis.start()
-    with socket.create_connection((redis.node.address, 6379)) as connection:
+    with socket.create_connection((redis.host.address, 6379)) as connection:
         connection.sendall(b"SET a b\r\n")
         assert connection.recv(16) == b"+OK\r\n"
     assert (redis.answers(), redis.keys()) == (True, 1)

@@ -6,8 +6,8 @@ import asyncio
 
 import numpy as np
 import pytest
-from soak_callers import UnexpectedAnswerError
-from soak_calls import CrossedError, Heard, LostTurnError, Script, Scripts, likeness
+from soak.conversations import Heard
+from soak.scripts import CrossedError, LostTurnError, Script, Scripts, UnexpectedAnswerError, likeness
 
 from parley.protocol import Closed, ErrorEvent, ResponseDone, ResponseText
 from parley_client.events import AgentAudio

@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from soak_growth import DESCRIPTORS, HORIZON_H, MEMORY, THREADS
-from soak_judgement import judge, read
+from soak.growth import DESCRIPTORS, HORIZON_H, MEMORY, THREADS
+from soak.judgement import judge, read
 
 EVERY_S = 15
 

@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-import soak_kills
-from soak_kills import Kill, Killer
+from soak import kills
+from soak.kills import Kill, Killer
 
 from parley.launcher.processes import Stub
 
@@ -25,7 +25,8 @@ STUBS = [
 class Server:
     """A record of the supervisor."""
 
-    pid = 1
+    def stubs(self):
+        return STUBS
 
     def __init__(self):
         self.restarts = {}
@@ -41,19 +42,18 @@ class Server:
 @pytest.fixture
 def killed(monkeypatch):
     found = []
-    monkeypatch.setattr(soak_kills.os, "kill", lambda pid, number: found.append(pid))
+    monkeypatch.setattr(kills.os, "kill", lambda pid, number: found.append(pid))
     return found
 
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(soak_kills, "find_stubs", lambda _: STUBS)
-    monkeypatch.setattr(soak_kills, "_LOOK_S", 0.001)
+    monkeypatch.setattr(kills, "_LOOK_S", 0.001)
     return Server()
 
 
 async def test_nothing_is_killed_after_the_last_moment_for_it(server, killed, monkeypatch):
-    monkeypatch.setattr(soak_kills, "_RESTORED_S", 0.0)
+    monkeypatch.setattr(kills, "_RESTORED_S", 0.0)
     killer = Killer(server, random.Random(1), 0.0, time.monotonic())
     killer.until_s = 0.0
     assert await killer.next(lambda _: None) is None
@@ -64,7 +64,7 @@ async def test_nothing_is_killed_after_the_last_moment_for_it(server, killed, mo
 
 @pytest.mark.usefixtures("killed")
 async def test_that_everything_is_killed_once_before_anything_is_killed_again(server, monkeypatch):
-    monkeypatch.setattr(soak_kills, "_RESTORED_S", 0.0)
+    monkeypatch.setattr(kills, "_RESTORED_S", 0.0)
     killer = Killer(server, random.Random(1), 0.0, 0.0)
     found = [(await killer.next(lambda _: None)).pid for _ in range(6)]
     assert sorted(found[:3]) == sorted(found[3:]) == [1, 2, 3]
@@ -100,7 +100,7 @@ def test_that_a_kill_excuses_all_until_it_is_over():
 def test_that_a_gateway_of_the_soak_counts_its_tasks_and_channels():
     program = (
         "import asyncio, gc, json\n"
-        "from soak_counts import count_channels, live_channels, live_tasks\n"
+        "from soak.counted_gateway import count_channels, live_channels, live_tasks\n"
         "count_channels()\n"
         "import grpc.aio\n"
         "async def main():\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from soak_slopes import Segment, fit
+from soak.growth import Segment, fit
 
 HOURS = 2
 TIMES_S = np.arange(0, 3600 * HOURS, 15.0)

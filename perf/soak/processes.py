@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
-import signal
-import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+from harness.servers import Server
 from prometheus_client.parser import text_string_to_metric_families
-from soak_counts import live_channels, live_tasks
-from soak_gateway_process import CHANNELS, TASKS
 
-from parley.launcher.options import ROOT, TINY_PROFILE
-from parley.launcher.processes import find_stubs
+from soak.counted_gateway import CHANNELS, TASKS, live_channels, live_tasks
 
 _PREFIX = re.compile(rb"shm-region-prefix-name=([^\0]+)")
 _SHM = Path("/dev/shm")  # noqa: S108 - the kernel's own name for it
-_STOP_S = 60.0
 _HTTP_S = 10.0
 _KIB = 1024
 
@@ -58,85 +50,11 @@ class SharedMemory:
     """That are allocated, not the size that they might grow to."""
 
 
-class StartError(Exception):
-    """The server did not start."""
-
-
-class Server:
-    """``scripts/serve`` in a process of its own: the launcher, and what it has started."""
-
-    def __init__(self, process: subprocess.Popen[str], state: Path, line: str) -> None:
-        self._process = process
-        self.state = state
-        """Folder of its state and logs."""
-        self.endpoints = dict(part.split("=") for part in line.split()[1:])
-        """``grpc``, ``http`` and ``metrics``: ``host:port``."""
-
-    @property
-    def launcher(self) -> int:
-        """Process number."""
-        return self._process.pid
-
-    @property
-    def status(self) -> int | None:
-        """Of the launcher that has ended; None: it lives."""
-        return self._process.poll()
-
-    @property
-    def pid(self) -> int:
-        """Of ``tritonserver``; another one after the supervisor has replaced it. 0: not known now."""
-        try:
-            return int(json.loads((self.state / "server.json").read_text())["session"])
-        except (OSError, ValueError, KeyError):
-            return 0
-
-    def record(self) -> dict[str, Any]:
-        """The supervisor's; empty while it is not written yet."""
-        try:
-            found: dict[str, Any] = json.loads((self.state / "supervisor.json").read_text())
-        except (OSError, ValueError):
-            return {}
-        return found
-
-
-@contextmanager
-def serving(name: str, environment: Mapping[str, str], profile: str = TINY_PROFILE) -> Iterator[Server]:
-    """A server on free ports.
-
-    Raises:
-        StartError: it did not start.
-    """
-    command = [str(ROOT / "scripts/serve"), "--profile", profile, "--name", name, "--any-port"]
-    state = ROOT / ".server" / name
-    state.mkdir(parents=True, exist_ok=True)
-    with (state / "launcher.log").open("w") as log:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=os.environ | dict(environment),
-            start_new_session=True,  # Ctrl-C ends the callers first
-        )
-        try:
-            line = process.stdout.readline() if process.stdout else ""
-            if not line.startswith("ready"):
-                raise StartError(f"the server did not start: {state / 'launcher.log'}")
-            yield Server(process, state, line)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)  # the second signal: at once
-                process.wait(_STOP_S)
-
-
 def look(server: Server, gateway: int) -> list[Use]:
     """Everything that runs now; a process that ends meanwhile is left out."""
     triton = server.pid
     roles = {server.launcher: "launcher", triton: "tritonserver", gateway: "gateway", os.getpid(): "callers"}
-    roles |= {stub.pid: stub.instance for stub in find_stubs(triton)} if triton else {}
+    roles |= {stub.pid: stub.instance for stub in server.stubs()}
     for number, child in enumerate(_children(gateway)):
         roles[child] = f"gateway decoder {number}"
     found = []

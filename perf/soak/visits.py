@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import ssl
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 
 import httpx
-from soak_callers import FULL, Session, Target, UnexpectedAnswerError
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-_START_S = 30.0
+from soak.scripts import UnexpectedAnswerError
+from soak.sessions import FULL, Session, Target
+
 _ANSWER_S = 20.0
 _CHUNK = bytes(640)  # 20 ms of silence
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # quicker to make than one that is used
 _FULL = (FULL, "too_many_calls")
-_ENVIRONMENT = {
-    **{
-        f"PARLEY_GATEWAY_RATES_{name}": "1000000/minute"
-        for name in ("KEY_REQUESTS", "KEY_SESSIONS", "IP_REQUESTS", "IP_SESSIONS")
-    },
-    # A session that is created and left is forgotten soon.
-    "PARLEY_GATEWAY_SESSIONS_CONNECT_S": "5",
-}
 _REFUSED: tuple[tuple[str, dict[str, object]], ...] = (
     *(("unsupported_language", {"language": name}) for name in ("de", "fr", "es", "it", "xx")),
     ("unsupported_sample_rate", {"output_sample_rate": 44_100}),
@@ -38,51 +25,6 @@ _REFUSED: tuple[tuple[str, dict[str, object]], ...] = (
     ("invalid_message", {"phrase_weight": 99}),
     ("invalid_message", {"sampling": {"temperature": -3}}),
 )
-
-
-class RefusedVisitError(Exception):
-    """The gateway refused a session; the message is the code of the error."""
-
-
-@contextmanager
-def gateway(server: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """A gateway for a server, without keys; its address, ``http://host:port``.
-
-    Args:
-        server: ``host:port`` of Triton's gRPC endpoint.
-        environment: more settings than those that the soak needs.
-    """
-    command = ["-m", "parley_client", "gateway", "--server", server, "--listen", "127.0.0.1:0"]
-    with _started(command, environment or {}) as (url, _):
-        yield url
-
-
-@contextmanager
-def watched_gateway(server: str) -> Iterator[tuple[str, int]]:
-    """The same, which also says how many tasks and channels it has; its address and process number."""
-    program = str(Path(__file__).with_name("soak_gateway_process.py"))
-    with _started([program, server], {}) as found:
-        yield found
-
-
-@contextmanager
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | _ENVIRONMENT | dict(environment),
-    )
-    try:
-        while line := process.stdout.readline() if process.stdout else "":
-            if line.startswith("ready"):
-                yield line.split()[1].removeprefix("http="), process.pid
-                return
-        raise UnexpectedAnswerError("the gateway did not start")
-    finally:
-        process.terminate()
-        process.wait(_START_S)
 
 
 async def refused_visit(target: Target) -> str:
@@ -201,28 +143,6 @@ async def _talk(target: Target, url: str) -> str:
             socket.transport.abort()  # without a word
             raise
     return "ended"
-
-
-@asynccontextmanager
-async def visit_socket(target: Target, fields: dict[str, object]) -> AsyncIterator[ClientConnection]:
-    """The stream of a new session, which is connected.
-
-    Raises:
-        RefusedVisitError: it was not created, or not opened.
-    """
-    async with _http(target) as http:
-        created = await http.post("/v1/sessions", json=fields)
-    if created.is_error:
-        raise RefusedVisitError(_refusal(created))
-    try:
-        async with _socket(created.json()["stream_url"]) as socket:
-            async with asyncio.timeout(_ANSWER_S):
-                first = json.loads(await socket.recv())
-            if first["type"] != "connected":
-                raise UnexpectedAnswerError(f"{first} before the session was connected")
-            yield socket
-    except InvalidStatus as refusal:
-        raise RefusedVisitError(str(json.loads(refusal.response.body)["error"]["code"])) from refusal
 
 
 def _socket(url: str) -> connect:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -21,9 +21,7 @@ from parley.errors import ParleyError, from_wire
 from parley.protocol import Closed, Connected, ErrorEvent, Start, VadOptions, decode_event, encode
 from parley_client import NO_RETRY, connect
 from parley_client.transport import Frame, ServerReply, TritonStream, TritonTransport, open_triton_channel
-
-if TYPE_CHECKING:
-    from soak_calls import Scripts
+from soak.scripts import Scripts, UnexpectedAnswerError
 
 RECOGNIZERS = ("parakeet_tdt", "nemotron_streaming")
 FULL = "too_many_sessions"
@@ -53,10 +51,6 @@ _REFUSED_STREAMS: tuple[tuple[str, bytes], ...] = (
     ("invalid_message", b'{"options":{"nbest":99}}'),
     ("invalid_message", b"nonsense"),
 )
-
-
-class UnexpectedAnswerError(Exception):
-    """The server answered otherwise than it has to."""
 
 
 @dataclass(frozen=True)

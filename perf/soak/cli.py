@@ -30,26 +30,27 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import httpx
+from harness.servers import Gateway, Server, local_gateway, local_server
 from rich.console import Console
-from soak_callers import CANCELLING, SESSIONS, Session, Target, UnexpectedAnswerError
-from soak_calls import SESSIONS as CALLS
-from soak_calls import LostTurnError, learn
-from soak_counts import count_channels
-from soak_gateway import SESSIONS as VISITS
-from soak_gateway import watched_gateway
-from soak_growth import WARM_S
-from soak_judgement import judge, read
-from soak_kills import Kill, Killer
-from soak_processes import Server, StartError, counts, look, serving, shared_memory
-from soak_report import show
 
 from parley.canaries import CanaryError, call_canaries
+from parley.errors import ParleyError
 from parley.launcher.options import ROOT
 from parley_client.cli.arguments import handle_signals
 from parley_client.cli.output import until_closed
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 from parley_client.transport import open_triton_channel
+from soak import counted_gateway
+from soak.conversations import SESSIONS as CALLS
+from soak.conversations import learn
+from soak.growth import WARM_S
+from soak.judgement import judge, read, show
+from soak.kills import Kill, Killer
+from soak.processes import counts, look, shared_memory
+from soak.scripts import LostTurnError, UnexpectedAnswerError
+from soak.sessions import CANCELLING, SESSIONS, Session, Target
+from soak.visits import SESSIONS as VISITS
 
 _SESSION_S = 120.0
 _CANARY_S = 30.0
@@ -57,6 +58,8 @@ _HTTP_S = 10.0
 _SETTLE_S = 60.0
 # A client that is never heard of again loses its session soon, or they would fill the server.
 _ENVIRONMENT = {"PARLEY_VOICE_AGENT_IDLE_LIMIT_S": "10"}
+# A session that is created and left is forgotten soon.
+_GATEWAY = {"PARLEY_GATEWAY_SESSIONS_CONNECT_S": "5", "PARLEY_GATEWAY_REALTIME_WEBRTC": "true"}
 _ALL: dict[Session, int] = {**CALLS, **SESSIONS, **VISITS, **CANCELLING}
 
 
@@ -154,7 +157,7 @@ def main() -> int:
     args, console = _arguments(), make_console()
     if args.judge:
         return until_closed(lambda: _judge(args.judge, 60 * args.warm_minutes, console))
-    count_channels()
+    counted_gateway.count_channels()
     return until_closed(lambda: _measure(args, console))
 
 
@@ -164,13 +167,13 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
         with (
             args.json.open("w") as file,
             handle_signals(signal.default_int_handler),
-            serving("soak", _ENVIRONMENT) as server,
-            watched_gateway(server.endpoints["grpc"]) as gateway,
+            local_server("soak", _ENVIRONMENT) as server,
+            local_gateway(server.address, _GATEWAY, [sys.executable, counted_gateway.__file__]) as gateway,
         ):
             asyncio.run(_Soak(args, server, gateway, Journal(file), console).run())
     except OutputClosedError:
         raise
-    except (StartError, UnexpectedAnswerError, LostTurnError) as error:
+    except (ParleyError, UnexpectedAnswerError, LostTurnError) as error:
         console.print(f"soak: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -198,13 +201,13 @@ class _Soak:
         self,
         args: argparse.Namespace,
         server: Server,
-        gateway: tuple[str, int],
+        gateway: Gateway,
         journal: Journal,
         console: Console,
     ) -> None:
         self._args = args
         self._server = server
-        self._url, self._gateway = gateway
+        self._gateway = gateway
         self._journal = journal
         self._console = console
         self._killer = Killer(server, random.Random(f"{args.seed}-kills"), args.kill_every_s, journal.began)
@@ -212,7 +215,7 @@ class _Soak:
 
     async def run(self) -> None:
         """Until the time is over, or the launcher has ended."""
-        args, address = self._args, self._server.endpoints["grpc"]
+        args, address = self._args, self._server.address
         self._journal.write(
             "begin",
             unix_s=time.time(),
@@ -226,7 +229,7 @@ class _Soak:
         )
         channel = open_triton_channel(address)
         try:
-            first = Target(address, channel, self._url, random.Random(f"{args.seed}-first"))
+            first = Target(address, channel, self._gateway.url, random.Random(f"{args.seed}-first"))
             scripts = await learn(first, self._console)
             targets = [
                 replace(first, random=random.Random(f"{args.seed}-{number}"), scripts=scripts)
@@ -300,11 +303,11 @@ class _Soak:
         journal = self._journal
         self._looks += 1
         try:
-            counted = await counts(self._url)
+            counted = await counts(self._gateway.url)
         except httpx.HTTPError as error:
             journal.fail("gateway", repr(error), [])
             counted = {}
-        uses = look(self._server, self._gateway)
+        uses = look(self._server, self._gateway.pid)
         journal.write(
             "sample",
             sessions=journal.sessions,
@@ -327,9 +330,9 @@ class _Soak:
         began_s = self._journal.now_s
         try:
             for path in ("live", "ready"):
-                await asyncio.to_thread(_get, f"http://{self._server.endpoints['http']}/v2/health/{path}")
+                await asyncio.to_thread(_get, f"http://{self._server.http}/v2/health/{path}")
             models = sorted(self._server.record()["models"])
-            await asyncio.to_thread(call_canaries, self._server.endpoints["grpc"], models, _CANARY_S)
+            await asyncio.to_thread(call_canaries, self._server.address, models, _CANARY_S)
         except (OSError, CanaryError) as error:
             kills = self._killer.excuses(began_s, self._journal.now_s)
             self._journal.fail("canary", repr(error), kills, began_s=began_s)

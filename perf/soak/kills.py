@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from soak_processes import Server
+from harness.servers import Server
 
-from parley.launcher.processes import Stub, find_stubs
+from parley.launcher.processes import Stub
 from parley.triton.model_control import CONTROL_MODEL
 
 _RESTORED_S = 180.0
@@ -81,7 +81,7 @@ class Killer:
         await asyncio.sleep(self._mean_s * self._random.uniform(0.5, 1.5))
         if time.monotonic() - self._began >= self.until_s:
             return None
-        stubs = [stub for stub in find_stubs(self._server.pid) if stub.model != CONTROL_MODEL]
+        stubs = [stub for stub in self._server.stubs() if stub.model != CONTROL_MODEL]
         if not stubs:
             return None
         stub = self._choose(stubs)

@@ -15,26 +15,31 @@ It needs root, iproute2's ``ip``, and nftables' ``nft`` where packets are lost. 
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from parley.errors import ParleyError
+from parley.errors import DeadlineExceededError, ParleyError
 
 _PREFIX = "parley"
 _SUBNET = "10.78.{}.{}"
 _MOST_NODES = 200
-NAMESPACES = Path("/run/netns")
+_NAMESPACES = Path("/run/netns")
 _INTERFACES = Path("/sys/class/net")
 _KILL_S = 5.0
+_CLONE_NEWNET = 0x40000000
+_END_S = 30.0
 _INSIDE = "parley"
 """The table of rules in a node's namespace."""
 _PARTS = 1000
@@ -61,6 +66,7 @@ class Node:
     def __init__(self, name: str, namespace: str, cable: str, address: str, table: str) -> None:
         self.name = name
         self.address = address
+        self.ports_are_free = True
         self.namespace = namespace
         self._cable = cable
         self._table = table
@@ -235,6 +241,14 @@ class Network:
                 node.kill()
             self._nodes.clear()
 
+    def __getitem__(self, name: str) -> Node:
+        """The node of this name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return {node.name: node for node in self._nodes}[name]
+
     def add(self, name: str) -> Node:
         """A new node.
 
@@ -262,7 +276,7 @@ class Network:
 
 def _left_over() -> set[str]:
     """Bridges of processes that are gone."""
-    namespaces = {path.name.partition("-")[0] for path in NAMESPACES.glob(f"{_PREFIX}*-*")}
+    namespaces = {path.name.partition("-")[0] for path in _NAMESPACES.glob(f"{_PREFIX}*-*")}
     bridges = {path.name for path in _INTERFACES.glob(f"{_PREFIX}*")}
     owners = {name: name.removeprefix(_PREFIX) for name in namespaces | bridges}
     return {name for name, pid in owners.items() if pid.isdigit() and not Path("/proc", pid).exists()}
@@ -270,7 +284,7 @@ def _left_over() -> set[str]:
 
 def _remove(bridge: str) -> None:
     """Remove a bridge, and the namespaces at it with their cables."""
-    for path in NAMESPACES.glob(f"{bridge}-*"):
+    for path in _NAMESPACES.glob(f"{bridge}-*"):
         for pid in _ip("netns", "pids", path.name).split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -331,3 +345,73 @@ def _ip(*arguments: Any) -> str:
     if done.returncode:
         raise NetworkError(f"ip {' '.join(map(str, arguments))}: {done.stderr.strip()}")
     return done.stdout
+
+
+class NodeThread:
+    """Runs a coroutine in a node, in a thread of this process.
+
+    Args:
+        node: Where.
+        main: Makes the coroutine; called in the thread.
+    """
+
+    def __init__(self, node: Node, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._node = node
+        self._main = main
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: BaseException | None = None
+        self._is_cancelled = False
+        self._thread = threading.Thread(target=self._run, name=node.name, daemon=True)
+
+    def start(self) -> None:
+        """Start it."""
+        self._thread.start()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the thread, between two steps of its tasks; not if it has ended."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+    async def join(self, within_s: float) -> None:
+        """Wait for its end.
+
+        Raises:
+            DeadlineExceededError: it has not ended in time.
+            Exception: what the coroutine has raised.
+        """
+        await asyncio.to_thread(self._thread.join, within_s)
+        if self._thread.is_alive():
+            raise DeadlineExceededError(f"{self._node.name} has not ended within {within_s:g} s")
+        if self._failure is not None:
+            raise self._failure
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, and wait for its end; its failure is ignored."""
+        self._is_cancelled = True
+        self.call(lambda: self._task.cancel() if self._task is not None else None)
+        if self._thread.is_alive():
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        try:
+            _enter(self._node.namespace)
+            asyncio.run(self._supervised())
+        except BaseException as error:  # noqa: BLE001 - `join` raises it
+            self._failure = error
+
+    async def _supervised(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if not self._is_cancelled:
+            await self._main()
+
+
+def _enter(namespace: str) -> None:
+    """Move this thread, and those that it starts, into a namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(Path(_NAMESPACES, namespace), os.O_RDONLY)
+    try:
+        if libc.setns(descriptor, _CLONE_NEWNET):
+            raise NetworkError(f"{namespace} cannot be entered: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Hours of calls, refusals and kills, and whether anything grows or is lost by them."""
