@@ -16,13 +16,14 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, Self
 
 import grpc.aio
 import numpy as np
+from harness.caller import CallReport, hold_call
 from harness.report import make_table, write_json
 from harness.stats import p50_p95, percentile, percentiles, text_of
 from recognizer_client import answered, recognizer_request
@@ -38,12 +39,10 @@ from parley.launcher.processes import ProcessUsage
 from parley_client import Backoff, Deadlines, ToolTable, connect
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.cli.arguments import handle_signals
-from parley_client.cli.conversation import ScriptedConversation
 from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.cli.output import STAGES, by_stage, print_hanging, until_closed
 from parley_client.cli.own_server import own_server
 from parley_client.cli.script import ScriptTurn, load_script
-from parley_client.cli.turns import TurnReport
 from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 
@@ -183,61 +182,46 @@ async def run_level(
         ParleyError: the probe of the recogniser failed; a session's failure is a problem of the level.
     """
     level = Level(sessions)
+    reports = [CallReport(number) for number in range(sessions)]
     before = _cpu(usage())
     began, client_began = time.perf_counter(), time.process_time()
     async with RecognizerProbe(server) as probe:
-        results = await asyncio.gather(
-            *(_session(server, number * stagger_s, number, turns, chunk_ms) for number in range(sessions))
+        await asyncio.gather(
+            *(_session(server, report, report.number * stagger_s, turns, chunk_ms) for report in reports)
         )
     level.wall_s = time.perf_counter() - began
     level.client_cpu_s = time.process_time() - client_began
     level.server_cpu_s = {name: value - before.get(name, 0.0) for name, value in _cpu(usage()).items()}
-    reports = [report for result in results for report in result.reports]
-    level.turns = len(reports)
-    level.values = by_stage(reports)
-    level.values["chunk_voice_agent"] = [value for result in results for value in result.round_trips_ms]
+    spoken = [turn for report in reports for turn in report.turns]
+    level.turns = len(spoken)
+    level.values = by_stage(spoken)
+    level.values["chunk_voice_agent"] = [value for report in reports for value in report.round_trips_ms]
     level.values["chunk_recogniser"] = probe.overheads_ms
-    level.values["microphone_late"] = [result.late_ms for result in results]
-    level.values["audio_gaps"] = [float(result.gaps) for result in results]
-    level.problems = [problem for result in results for problem in result.problems]
+    level.values["microphone_late"] = [report.late_ms for report in reports]
+    level.values["audio_gaps"] = [float(report.underruns) for report in reports]
+    level.problems = [problem for report in reports for problem in _problems(report)]
     return level
 
 
-@dataclass
-class _Result:
-    reports: list[TurnReport] = field(default_factory=list)
-    round_trips_ms: list[float] = field(default_factory=list)
-    late_ms: float = 0.0
-    gaps: int = 0
-    problems: list[str] = field(default_factory=list)
-
-
 async def _session(
-    server: str, after_s: float, number: int, turns: tuple[ScriptTurn, ...], chunk_ms: int
-) -> _Result:
+    server: str, report: CallReport, after_s: float, turns: tuple[ScriptTurn, ...], chunk_ms: int
+) -> None:
     await asyncio.sleep(after_s)
-    result = _Result()
-    try:
-        line = connect(
-            server,
-            tools=ToolTable(DEMO_TOOLS),
-            retry=Backoff(attempts=3),
-            deadlines=Deadlines(connect_s=30),
-        )
-        async with line as call:
-            conversation = ScriptedConversation(call, chunk_ms=chunk_ms, record=False)
-            result.reports = await conversation.run(turns)
-            result.round_trips_ms = list(call.stats.round_trips_ms)
-            result.gaps = conversation.tracker.playout.underruns
-            result.late_ms = 1000 * conversation.microphone.worst_late_s
-    except ParleyError as error:
-        result.problems.append(f"session {number + 1}: {error.to_wire()}")
-    result.problems += [
-        f"session {number + 1}, {report.name}: {report.problem}"
-        for report in result.reports
-        if report.problem
-    ]
-    return result
+    line = connect(
+        server,
+        tools=ToolTable(DEMO_TOOLS),
+        retry=Backoff(attempts=3),
+        deadlines=Deadlines(connect_s=30),
+    )
+    await hold_call(line, turns, report, chunk_ms=chunk_ms)
+
+
+def _problems(report: CallReport) -> Iterator[str]:
+    """What went wrong in a session."""
+    name = f"session {report.number + 1}"
+    if failure := report.refused or report.lost:
+        yield f"{name}: {failure}"
+    yield from (f"{name}, {turn.name}: {turn.problem}" for turn in report.turns if turn.problem)
 
 
 def _cpu(processes: list[ProcessUsage]) -> dict[str, float]:

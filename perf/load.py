@@ -24,7 +24,7 @@ _DATA = ROOT / "tests" / "data"
 _GATEWAY = {"PARLEY_GATEWAY_CALLS_PER_KEY": "100000", "PARLEY_GATEWAY_SESSIONS_WAITING_PER_KEY": "100000"}
 _END_S = 60
 """A turn is heard out before its caller hangs up."""
-_CLASSES = {"grpc": "GrpcCaller", "websocket": "WebSocketCaller"}
+_CLASSES = {"grpc": "GrpcProcess", "websocket": "WebSocketProcess"}
 
 
 def _arguments() -> tuple[argparse.Namespace, list[str]]:
@@ -36,17 +36,15 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
     )
     add = parser.add_argument
     add("--users", type=int, default=4, help="callers at once, half of each kind (default: %(default)s)")
+    add("--call-processes", type=int, default=2, help="that hold the calls (default: %(default)s)")
     add("--minutes", type=float, default=5.0, help="then all hang up (default: %(default)g)")
     add("--profile", type=profile_name, metavar="NAME", default=TINY_PROFILE, help="of the server")
     add("--server", metavar="HOST:PORT", help="a running server (default: starts one)")
     add("--gateway", metavar="URL", help="a running gateway (default: starts one)")
-    add("--only", choices=list(_CLASSES), help="only callers of this kind")
     add("--out", type=Path, default=ROOT / "out" / "load", metavar="FOLDER", help="default: out/load")
     args, rest = parser.parse_known_args()
-    if args.users < 1 or args.minutes <= 0:
-        parser.error("users and minutes are above 0")
-    if args.only == "grpc" and args.gateway:
-        parser.error("--only grpc calls no gateway")
+    if args.call_processes < 1 or args.users < args.call_processes or args.minutes <= 0:
+        parser.error("minutes are above 0, and there are as many users as processes, or more")
     return args, rest
 
 
@@ -58,10 +56,8 @@ def _addresses(args: argparse.Namespace, console: Console, stack: ExitStack) -> 
     if not server:
         own = own_server(console, "load", profile=args.profile, environment=UNLIMITED)
         server = stack.enter_context(own).endpoints.grpc
-    found = {} if args.only == "websocket" else {"grpc": server}
-    if args.only != "grpc":
-        found["websocket"] = args.gateway or stack.enter_context(local_gateway(server, _GATEWAY)).url
-    return found
+    gateway = args.gateway or stack.enter_context(local_gateway(server, _GATEWAY)).url
+    return {"grpc": server, "websocket": gateway}
 
 
 def _locust(args: argparse.Namespace, addresses: dict[str, str], rest: list[str]) -> int:
@@ -71,8 +67,9 @@ def _locust(args: argparse.Namespace, addresses: dict[str, str], rest: list[str]
     out = args.out
     options = {
         "--locustfile": ROOT / "perf" / "locustfile.py",
-        "--users": args.users,
-        "--spawn-rate": 1,
+        "--users": args.call_processes,
+        "--spawn-rate": args.call_processes,
+        "--callers": args.users // args.call_processes,
         "--run-time": f"{round(60 * args.minutes)}s",
         "--stop-timeout": _END_S,
         "--csv": out / "load",

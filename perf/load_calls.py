@@ -1,18 +1,19 @@
-"""Calls for locust: it asks for each with one line of JSON, and gets what was measured as another.
+"""Calls for locust: takes its options as a line of JSON, and writes each measurement as one.
 
 Apart from the locustfile, because greenlets of gevent are late by 100 ms and more on busy processors.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from random import Random
+from random import Random, uniform
 
 import msgspec
 from harness.caller import CallReport, hold_call
@@ -28,16 +29,27 @@ _PAUSE_MS = (300, 1_200)
 _OVER_MS = (500, 2_500)
 """How much of an answer was heard when it is spoken over."""
 _LEAVES_AFTER_S = (1.0, 12.0)
+_STAGGER_S, _AGAIN_S = 0.5, (0.5, 2.0)
+"""Between the first calls of two callers, and from a call to the next one of the same caller."""
 _UNDERRUN_MS = 20.0
 """A shorter silence is the network's and this process's, and a client's buffer fills it."""
 
 
-class Wanted(msgspec.Struct):
-    """A call that is to be held; without a server: no caller begins another turn."""
+class Options(msgspec.Struct):
+    """What the locustfile asks for; its options have the meanings."""
 
-    number: int = 0
-    server: str = ""
+    server: str
     """Triton's gRPC endpoint, or the address of a gateway."""
+    callers: int
+    arrivals_per_s: float
+    """0: each caller calls again after its call."""
+    turns_from: int
+    turns_to: int
+    interrupt: float
+    early: float
+    chunk_ms: int
+    seed: str
+    recordings: str
 
 
 class Row(msgspec.Struct):
@@ -50,13 +62,6 @@ class Row(msgspec.Struct):
     """The name of an error; empty: it went well."""
     text: str = ""
     """Of the error."""
-
-
-class Held(msgspec.Struct):
-    """What one call has measured."""
-
-    number: int
-    rows: list[Row]
 
 
 def load_questions(folder: Path) -> list[ScriptTurn]:
@@ -116,60 +121,70 @@ def _rows_of_turn(turn: TurnReport) -> Iterator[Row]:
 
 
 class Load:
-    """Holds what is asked for."""
+    """Holds calls until it is stopped."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self._args = args
-        self._questions = load_questions(args.recordings)
-        self._stopping = False
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._questions = load_questions(Path(options.recordings))
+        self._stopping = asyncio.Event()
+        self._numbers = itertools.count()
 
-    async def run(self, lines: asyncio.StreamReader) -> None:
-        """Hold calls until the lines have ended, and all calls."""
+    async def run(self) -> None:
+        """Hold calls; returns when all have ended after :meth:`stop`."""
         async with asyncio.TaskGroup() as group:
-            while line := await lines.readline():
-                wanted = msgspec.json.decode(line, type=Wanted)
-                if wanted.server:
-                    group.create_task(self._hold(wanted), name=f"call {wanted.number}")
-                else:
-                    self._stopping = True
-            self._stopping = True
+            if not self._options.arrivals_per_s:
+                for number in range(self._options.callers):
+                    group.create_task(self._call_again(number * _STAGGER_S))
+                return
+            chance = Random(self._options.seed)
+            while not await self._stops_within(chance.expovariate(self._options.arrivals_per_s)):
+                group.create_task(self._hold())
 
-    async def _hold(self, wanted: Wanted) -> None:
-        args, report = self._args, CallReport(wanted.number)
-        random = Random(f"{args.seed}-{wanted.number}")
-        turns = draw_turns(random, self._questions, (args.turns_from, args.turns_to), args.interrupt)
-        chunk_ms = args.chunk_ms or random.choice((20, 100))
-        leaves = random.random() < args.early
-        line = connect(wanted.server, key=os.environ.get("PARLEY_KEY", ""), tools=ToolTable(DEMO_TOOLS))
+    def stop(self) -> None:
+        """Let no caller begin another turn or call."""
+        self._stopping.set()
+
+    async def _stops_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()
+
+    async def _call_again(self, after_s: float) -> None:
+        while not await self._stops_within(after_s):
+            await self._hold()
+            after_s = uniform(*_AGAIN_S)
+
+    async def _hold(self) -> None:
+        options, report = self._options, CallReport(next(self._numbers))
+        random = Random(f"{options.seed}-{report.number}")
+        length = (options.turns_from, options.turns_to)
+        turns = draw_turns(random, self._questions, length, options.interrupt)
+        chunk_ms = options.chunk_ms or random.choice((20, 100))
+        leaves = random.random() < options.early
+        line = connect(options.server, key=os.environ.get("PARLEY_KEY", ""), tools=ToolTable(DEMO_TOOLS))
         await hold_call(
             line,
-            self._until_stopped(turns),
+            itertools.takewhile(lambda _: not self._stopping.is_set(), turns),
             report,
             chunk_ms=chunk_ms,
             leave_after_s=random.uniform(*_LEAVES_AFTER_S) if leaves else None,
         )
-        sys.stdout.buffer.write(msgspec.json.encode(Held(wanted.number, rows_of(report))) + b"\n")
+        sys.stdout.buffer.writelines(msgspec.json.encode(row) + b"\n" for row in rows_of(report))
         sys.stdout.buffer.flush()
 
-    def _until_stopped(self, turns: Iterable[ScriptTurn]) -> Iterator[ScriptTurn]:
-        for turn in turns:
-            if self._stopping:
-                return
-            yield turn
 
-
-async def _main(args: argparse.Namespace) -> None:
+async def _main() -> None:
+    """Take the options from the first line of the input, and call until it ends."""
     lines = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    await Load(args).run(lines)
+    load = Load(msgspec.json.decode(await lines.readline(), type=Options))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(load.run())
+        await lines.read()
+        load.stop()
 
 
 if __name__ == "__main__":
-    _parser = argparse.ArgumentParser()
-    for _name in ("turns-from", "turns-to", "chunk-ms", "seed"):
-        _parser.add_argument(f"--{_name}", type=int, required=True)
-    for _name in ("interrupt", "early"):
-        _parser.add_argument(f"--{_name}", type=float, required=True)
-    _parser.add_argument("--recordings", type=Path, required=True)
-    asyncio.run(_main(_parser.parse_args()))
+    asyncio.run(_main())

@@ -66,6 +66,10 @@ class CallReport:
     """The code of the error with which it broke."""
     late_ms: float = 0.0
     """By how much the microphone's latest chunk left after its time."""
+    underruns: int = 0
+    """How often its answers paused because audio came late."""
+    round_trips_ms: list[float] = field(default_factory=list)
+    """Of the chunks that were acknowledged."""
     history: HistoryState | None = None
     """What the agent remembers at the end; None: unknown."""
 
@@ -314,6 +318,8 @@ async def _converse(call: Call, report: CallReport, turns: Iterable[ScriptTurn],
     finally:
         report.turns = conversation.tracker.reports
         report.late_ms = 1000 * conversation.microphone.worst_late_s
+        report.underruns = conversation.tracker.playout.underruns
+        report.round_trips_ms = list(call.stats.round_trips_ms)
 
 
 async def _history_of(call: Call, _: CallReport) -> HistoryState | None:
