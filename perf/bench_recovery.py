@@ -15,18 +15,16 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from chaos.callers import Caller, Loss, Turn, calling, first_answer, until_all_answered
+from harness.report import make_table
 from rich.console import Console
-from rich.table import Table
 
 from parley.launcher import EmbeddedServer
 from parley.launcher.options import ROOT
@@ -118,7 +116,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--total", type=float, default=720.0, help="seconds; no case begins later (default: %(default)g)"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE, too")
     args = parser.parse_args()
     args.signals = args.signals.split(",")
     if unknown := set(args.signals) - set(_SIGNALS):
@@ -211,18 +208,10 @@ async def _measure_all(server: EmbeddedServer, args: argparse.Namespace, console
 
 
 def _print(cases: Sequence[Case], console: Console) -> None:
-    table = Table(*_HEADINGS)
+    table = make_table("models that died", *_HEADINGS, left=2)
     for case in cases:
         table.add_row(*case.row(), style="" if case.passed else "red")
     console.print(table)
-
-
-def _to_markdown(cases: Sequence[Case], args: argparse.Namespace) -> str:
-    rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(case.row() for case in cases)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return (
-        f"{args.calls} calls, {os.cpu_count()} cores, {platform.system()} {platform.release()}\n\n{table}\n"
-    )
 
 
 def main() -> int:
@@ -235,8 +224,6 @@ def main() -> int:
         console.print(f"bench-recovery: {error}", style="red", markup=False)
         return 1
     _print(cases, console)
-    if args.markdown:
-        args.markdown.write_text(_to_markdown(cases, args))
     return 0 if cases and all(case.passed for case in cases) else 1
 
 

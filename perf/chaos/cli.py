@@ -14,14 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.network import Network
-from harness.report import write_json
+from harness.report import make_table, write_json
 from rich.console import Console
 from simulate.scenario import ScenarioError
 
-from chaos import report
 from chaos.deployment import PARTS, Deployment
 from chaos.faults import Fault, make_faults
-from chaos.runner import Verdict, run_fault
+from chaos.runner import HEAD, Verdict, run_fault
 from chaos.words import CITIES, Part, make_parts
 from parley.errors import ParleyError
 from parley_client.cli.arguments import handle_signals
@@ -65,7 +64,7 @@ def main() -> int:
         return 1
     finally:
         if verdicts:
-            report.show(verdicts, console)
+            _show(verdicts, console)
     return 0 if len(verdicts) == len(args.faults) and all(one.passed for one in verdicts) else 1
 
 
@@ -84,7 +83,6 @@ def _arguments(faults: Sequence[str]) -> argparse.Namespace:
         help="no fault begins later, and the run fails (%(default)g)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there")
     args = parser.parse_args()
     if args.list:
@@ -122,10 +120,10 @@ async def _run_all(
             verdicts.append(verdict)
             _write(args, verdicts)  # a run of all faults is long
             console.print(
-                f"{fault.name} ({time.monotonic() - began:.0f} s): {'; '.join(report.row(verdict)[1:])}",
+                f"{fault.name} ({time.monotonic() - began:.0f} s): {'; '.join(verdict.row()[1:])}",
                 markup=False,
             )
-            for text in report.complaints(verdict):
+            for text in verdict.complaints():
                 console.print(text, style="red", markup=False)
 
 
@@ -139,9 +137,18 @@ async def _run(deployment: Deployment, fault: Fault, parts: Sequence[Part], call
         return failed
 
 
+def _show(verdicts: Sequence[Verdict], console: Console) -> None:
+    """Print the table, and what did not hold."""
+    table = make_table("what faults did", *HEAD)
+    for verdict in verdicts:
+        table.add_row(*verdict.row(), style="" if verdict.passed else "red")
+    console.print(table)
+    for verdict in verdicts:
+        for text in verdict.complaints():
+            console.print(text, style="red", markup=False)
+
+
 def _write(args: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
-    if args.markdown:
-        args.markdown.write_text(report.to_markdown(verdicts))
     if args.json:
         figures = [{**asdict(one), "passed": one.passed, "late": one.late()} for one in verdicts]
         write_json(args.json, figures)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
 from chaos.callers import Caller, Open, Turn
-from chaos.effects import Effect
 from chaos.words import Part
 from parley import protocol
 from parley_client.audio.files import Pcm, resample
@@ -17,6 +17,18 @@ from parley_client.events import AgentAudio, CallEvent, Reconnecting
 
 _RATE = 16_000
 _FAILED = ("apology", "error", "nothing")
+
+
+class Effect(IntEnum):
+    """How much a fault may do to a call, or has done; each contains those before it."""
+
+    NOTHING = 0
+    TURN = 1
+    """A turn fails; its caller gets an apology, or an error."""
+    MOVE = 2
+    """It goes on at another server, or in another session of the same."""
+    LOSS = 3
+    """It ends."""
 
 
 class ChaosCaller(Caller):

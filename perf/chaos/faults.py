@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from chaos.deployment import ANY, GATEWAY_1, PARTS, A, Deployment
-from chaos.effects import Effect
+from chaos.evidence import Effect
 from parley.errors import ParleyError
 from parley.launcher.models import leave_out_absent, model_folders
 from parley.launcher.options import TINY_PROFILE, ServerOptions

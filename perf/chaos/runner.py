@@ -12,8 +12,7 @@ from pathlib import Path
 
 from chaos.callers import TURN_S, Caller, Open, Turn, calling, first_answer, until_all_answered
 from chaos.deployment import PARTS, Deployment
-from chaos.effects import Effect
-from chaos.evidence import ChaosCaller, Comparison, Speech, compare_texts, count_turns, find_speech
+from chaos.evidence import ChaosCaller, Comparison, Effect, Speech, compare_texts, count_turns, find_speech
 from chaos.faults import Fault
 from chaos.requests import BOUND_S, Request, Requests
 from chaos.words import Part
@@ -29,6 +28,17 @@ _GIVE_UP_S = 60.0
 """Behind the time that a fault allows: how long a recovery is waited for, to say how long it took."""
 _LOOK_S = 0.05
 _PRESSURE = Path("/proc/pressure/cpu")
+HEAD = (
+    "fault",
+    "calls; spared; touched",
+    "turns; without an answer",
+    "requests; errors; longest",
+    "texts; answers; crossed",
+    "endless",
+    "processors busy",
+    "first answer in a new call (at most)",
+)
+"""Of a table of verdicts."""
 
 
 @dataclass
@@ -84,6 +94,34 @@ class Verdict:
             elif took_s > allowed_s:
                 found.append(f"a new call at {where} was answered after {took_s:.1f} s, not {allowed_s:g} s")
         return found
+
+    def complaints(self) -> list[str]:
+        """All that did not hold."""
+        named = {
+            "touched": self.touched,
+            "crossed": self.crossed,
+            "endless": self.endless,
+            "late": self.late(),
+            "problem": self.problems,
+        }
+        return [f"{self.fault}: {name}: {text}" for name, texts in named.items() for text in texts]
+
+    def row(self) -> tuple[str, ...]:
+        """The cells of a table, under :data:`HEAD`."""
+        recoveries = [
+            f"{where} {'never' if took is None else f'{took:.1f}'} ({self.allowed_s[where]:g}) s"
+            for where, took in self.recovery_s.items()
+        ]
+        return (
+            self.what,
+            f"{self.calls}; {self.spared}; {len(self.touched)}",
+            f"{self.turns}; {self.unanswered}",
+            f"{self.requests}; {sum(self.failed.values())}; {self.longest_s:.1f} s",
+            f"{self.texts}; {self.answers}; {len(self.crossed)}",
+            str(len(self.endless)),
+            "" if self.busy is None else f"{100 * self.busy:.0f} %",
+            ", ".join(recoveries),
+        )
 
 
 async def run_fault(deployment: Deployment, fault: Fault, parts: Sequence[Part], calls: int) -> Verdict:
