@@ -215,7 +215,7 @@ def _session_table(judgement: Judgement) -> Table:
     for kind, outcomes in sorted(judgement.outcomes.items()):
         for outcome, count in sorted(outcomes.items(), key=lambda item: -item[1]):
             excused = judgement.excused.get(kind, {}).get(outcome, 0)
-            table.add_growth_row(kind, outcome, str(count), str(excused or ""))
+            table.add_row(kind, outcome, str(count), str(excused or ""))
     return table
 
 
@@ -225,7 +225,7 @@ def _kill_table(judgement: Judgement) -> Table:
         table.add_column(column, justify="left" if column == "what" else "right")
     for each in judgement.leftovers:
         unit, allowed = each.quantity.unit, each.quantity.left_by_kills
-        table.add_growth_row(
+        table.add_row(
             each.name,
             str(each.kills),
             f"{each.median:+.1f} {unit}",
@@ -249,7 +249,7 @@ def _growth_table(judgement: Judgement) -> Table:
         table.add_column(column, justify="left" if column in ("role", "what", "verdict") else "right")
     for each in judgement.growth:
         if each.verdict != "too short":
-            table.add_growth_row(*_growth_row(each), style=_STYLES[each.verdict])
+            table.add_row(*_growth_row(each), style=_STYLES[each.verdict])
     short = sum(each.verdict == "too short" for each in judgement.growth)
     table.caption = f"for {short} more there were too few samples" if short else None
     return table

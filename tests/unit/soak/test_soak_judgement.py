@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 from soak.growth import DESCRIPTORS, HORIZON_H, MEMORY, THREADS
-from soak.judgement import judge, read
+from soak.judgement import judge, read, show
 
 EVERY_S = 15
 
@@ -341,3 +343,13 @@ def test_that_a_journal_that_is_damaged_in_the_middle_is_refused(tmp_path):
 def test_that_nothing_is_judged_without_samples():
     with pytest.raises(ValueError, match="no sample"):
         judge([{"record": "begin"}])
+
+
+def test_show_of_a_judgement_has_sessions_kills_growth_and_problems():
+    records = [*hours(1), kill(), failure(error="LostTurnError('no answer')")]
+    records[-3]["outcomes"] = {"conversation": {"answered": 7, "LostTurnError": 1}}
+    output = io.StringIO()
+    show(judge(records), Console(file=output, width=200))
+    shown = output.getvalue()
+    for text in ("answered", "Left by each process", "tritonserver", "bounded", "no answer", "1 problems"):
+        assert text in shown
