@@ -15,16 +15,16 @@ from rich.console import Console
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley_client.cli.arguments import handle_signals
+from parley_client.cli.commands.demo import default_script
 from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
 from parley_client.cli.view import make_console
 
 _LOCUST = ROOT / ".venv-frameworks" / "bin" / "locust"
-_DATA = ROOT / "tests" / "data"
 # All callers have one address. What the gateway holds as a whole is not changed.
 _GATEWAY = {"PARLEY_GATEWAY_CALLS_PER_KEY": "100000", "PARLEY_GATEWAY_SESSIONS_WAITING_PER_KEY": "100000"}
 _END_S = 60
 """A turn is heard out before its caller hangs up."""
-_CLASSES = {"grpc": "GrpcProcess", "websocket": "WebSocketProcess"}
+_CLASSES = {"--server": "GrpcProcess", "--gateway": "WebSocketProcess"}
 
 
 def _arguments() -> tuple[argparse.Namespace, list[str]]:
@@ -49,22 +49,19 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
 
 
 def _addresses(args: argparse.Namespace, console: Console, stack: ExitStack) -> dict[str, str]:
-    """Addresses of server and gateway, as far as they are called; starts those that no option names."""
+    """What is called, by the option of locust; starts what no option names."""
     server = args.server
     if args.gateway and not server:
-        return {"websocket": args.gateway}  # the server behind it is not known
+        return {"--gateway": args.gateway}  # the server behind it is not known
     if not server:
         own = own_server(console, "load", profile=args.profile, environment=UNLIMITED)
         server = stack.enter_context(own).endpoints.grpc
     gateway = args.gateway or stack.enter_context(local_gateway(server, _GATEWAY)).url
-    return {"grpc": server, "websocket": gateway}
+    return {"--server": server, "--gateway": gateway}
 
 
 def _locust(args: argparse.Namespace, addresses: dict[str, str], rest: list[str]) -> int:
     """Run locust to its end; its exit status."""
-    recordings = _DATA / ("conversation" if args.profile == TINY_PROFILE else "open_conversation")
-    names = {"grpc": "--server", "websocket": "--gateway"}
-    out = args.out
     options = {
         "--locustfile": ROOT / "perf" / "locustfile.py",
         "--users": args.call_processes,
@@ -72,23 +69,20 @@ def _locust(args: argparse.Namespace, addresses: dict[str, str], rest: list[str]
         "--callers": args.users // args.call_processes,
         "--run-time": f"{round(60 * args.minutes)}s",
         "--stop-timeout": _END_S,
-        "--csv": out / "load",
-        "--html": out / "report.html",
-        "--recordings": recordings,
-        **{names[way]: address for way, address in addresses.items()},
+        "--csv": args.out / "load",
+        "--html": args.out / "report.html",
+        "--script": default_script(args.profile),
+        **addresses,
     }
     command = [str(_LOCUST), "--headless", "--only-summary", "--csv-full-history"]
     command += [str(part) for pair in options.items() for part in pair]
-    out.mkdir(parents=True, exist_ok=True)
-    return subprocess.run([*command, *rest, *(_CLASSES[way] for way in addresses)], check=False).returncode
+    args.out.mkdir(parents=True, exist_ok=True)
+    return subprocess.run([*command, *rest, *(_CLASSES[one] for one in addresses)], check=False).returncode
 
 
 def main() -> int:
     """Make the load; the exit status is 1 if a call was lost, and 130 after Ctrl-C."""
     (args, rest), console = _arguments(), make_console()
-    if not _LOCUST.exists():
-        console.print("load: .venv-frameworks is missing: use `make load`", style="red", markup=False)
-        return 1
     try:
         with handle_signals(signal.default_int_handler), ExitStack() as stack:
             status = _locust(args, _addresses(args, console, stack), rest)

@@ -14,21 +14,21 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random, uniform
+from typing import NamedTuple
 
 import msgspec
 from harness.caller import CallReport, hold_call
+from harness.judge import spoken_turns
 
 from parley_client import ToolTable, connect
-from parley_client.audio.files import read_speech
 from parley_client.cli.demo_tools import DEMO_TOOLS
-from parley_client.cli.script import ScriptTurn
+from parley_client.cli.script import ScriptTurn, load_script
 from parley_client.cli.turns import TurnReport
 
 _PAUSE_MS = (300, 1_200)
 """Silence before a question, after the answer before was heard."""
 _OVER_MS = (500, 2_500)
 """How much of an answer was heard when it is spoken over."""
-_LEAVES_AFTER_S = (1.0, 12.0)
 _STAGGER_S, _AGAIN_S = 0.5, (0.5, 2.0)
 """Between the first calls of two callers, and from a call to the next one of the same caller."""
 _UNDERRUN_MS = 20.0
@@ -46,13 +46,12 @@ class Options(msgspec.Struct):
     turns_from: int
     turns_to: int
     interrupt: float
-    early: float
     chunk_ms: int
     seed: str
-    recordings: str
+    script: str
 
 
-class Row(msgspec.Struct):
+class Row(NamedTuple):
     """One measurement; it becomes one request of locust."""
 
     name: str
@@ -61,20 +60,6 @@ class Row(msgspec.Struct):
     error: str = ""
     """The name of an error; empty: it went well."""
     text: str = ""
-    """Of the error."""
-
-
-def load_questions(folder: Path) -> list[ScriptTurn]:
-    """The recordings ``NN-name.wav`` of a folder, without the command that stops the agent.
-
-    Raises:
-        AudioFileError: a file cannot be read.
-        ValueError: there is none.
-    """
-    paths = [path for path in sorted(folder.glob("*.wav")) if not path.stem.endswith("-stop")]
-    if not paths:
-        raise ValueError(f"{folder} has no recordings")
-    return [ScriptTurn(path.stem, read_speech(path)) for path in paths]
 
 
 def draw_turns(
@@ -125,7 +110,7 @@ class Load:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._questions = load_questions(Path(options.recordings))
+        self._questions = spoken_turns(load_script(Path(options.script)).turns)
         self._stopping = asyncio.Event()
         self._numbers = itertools.count()
 
@@ -158,19 +143,12 @@ class Load:
     async def _hold(self) -> None:
         options, report = self._options, CallReport(next(self._numbers))
         random = Random(f"{options.seed}-{report.number}")
-        length = (options.turns_from, options.turns_to)
-        turns = draw_turns(random, self._questions, length, options.interrupt)
+        turns = draw_turns(random, self._questions, (options.turns_from, options.turns_to), options.interrupt)
         chunk_ms = options.chunk_ms or random.choice((20, 100))
-        leaves = random.random() < options.early
         line = connect(options.server, key=os.environ.get("PARLEY_KEY", ""), tools=ToolTable(DEMO_TOOLS))
-        await hold_call(
-            line,
-            itertools.takewhile(lambda _: not self._stopping.is_set(), turns),
-            report,
-            chunk_ms=chunk_ms,
-            leave_after_s=random.uniform(*_LEAVES_AFTER_S) if leaves else None,
-        )
-        sys.stdout.buffer.writelines(msgspec.json.encode(row) + b"\n" for row in rows_of(report))
+        going = itertools.takewhile(lambda _: not self._stopping.is_set(), turns)
+        await hold_call(line, going, report, chunk_ms=chunk_ms)
+        sys.stdout.buffer.writelines(msgspec.json.encode(row._asdict()) + b"\n" for row in rows_of(report))
         sys.stdout.buffer.flush()
 
 

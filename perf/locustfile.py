@@ -5,7 +5,6 @@ locust counts and reports. Each of its users is a process of ``load_calls.py``, 
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 from collections import Counter
@@ -19,14 +18,8 @@ from locust.stats import StatsError
 _ROOT = Path(__file__).parents[1]
 _CALLS = [str(_ROOT / ".venv" / "bin" / "python"), str(_ROOT / "perf" / "load_calls.py")]
 _END_S = 60.0
-_FOR_CALLS = ("turns_from", "turns_to", "interrupt", "early", "chunk_ms", "seed", "recordings")
-
-
-class Run:
-    """What the users of locust share."""
-
-    processes: tuple[subprocess.Popen[bytes], ...] = ()
-    numbers = itertools.count()
+_FOR_CALLS = ("callers", "turns_from", "turns_to", "interrupt", "chunk_ms", "script")
+_processes: list[subprocess.Popen[bytes]] = []
 
 
 @events.init_command_line_parser.add_listener
@@ -34,20 +27,19 @@ def _add_options(parser: Any) -> None:
     add = parser.add_argument_group("callers").add_argument
     add("--server", default="127.0.0.1:8001", metavar="HOST:PORT", help="Triton's gRPC endpoint")
     add("--gateway", default="http://127.0.0.1:8080", metavar="URL", help="of the gateway")
-    add("--recordings", default=str(_ROOT / "tests/data/open_conversation"), help="what is said: a folder")
+    add("--script", default=str(_ROOT / "examples/open_conversation.toml"), help="what is said, in turns")
     add("--callers", type=int, default=2, help="of each of locust's users")
     add("--arrivals-per-minute", type=float, default=0.0, help="calls begin at this rate, however many last")
     add("--turns-from", type=int, default=2, help="fewest questions of a call")
     add("--turns-to", type=int, default=5, help="most questions of a call")
     add("--interrupt", type=float, default=0.2, help="probability that an answer is spoken over")
-    add("--early", type=float, default=0.1, help="probability that a call is hung up in the middle")
     add("--chunk-ms", type=int, default=0, help="of the microphones; 0: 20 or 100, drawn for each call")
     add("--seed", type=int, default=1, help="of what the callers do")
 
 
 @events.test_stopping.add_listener
 def _hang_up(**_: Any) -> None:
-    for process in Run.processes:
+    for process in _processes:
         if process.stdin:
             process.stdin.close()
 
@@ -56,7 +48,7 @@ def _hang_up(**_: Any) -> None:
 def _judge(environment: Any, **_: Any) -> None:
     """The exit status: 1 where a call was lost, none was accepted, or a caller failed itself."""
     _hang_up()
-    broken = len(environment.runner.exceptions) + sum(bool(one.wait(_END_S)) for one in Run.processes)
+    broken = len(environment.runner.exceptions) + sum(bool(one.wait(_END_S)) for one in _processes)
     calls = sum(entry.num_requests for entry in environment.stats.entries.values() if entry.name == "call")
     failed: Counter[str] = Counter()
     for error in environment.stats.errors.values():
@@ -79,14 +71,14 @@ class AnyProcess(User):
     def work(self) -> None:
         """Fire an event for each measurement."""
         given = self.environment.parsed_options
-        options = {name: getattr(given, name) for name in (*_FOR_CALLS, "callers")}
+        options = {name: getattr(given, name) for name in _FOR_CALLS}
         # The arrivals of all processes are one Poisson process.
         options["arrivals_per_s"] = given.arrivals_per_minute / 60 / max(1, given.num_users or 1)
-        options |= {"seed": f"{given.seed}-{next(Run.numbers)}", "server": getattr(given, self.option)}
+        options |= {"seed": f"{given.seed}-{len(_processes)}", "server": getattr(given, self.option)}
         with subprocess.Popen(_CALLS, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin
             assert process.stdout
-            Run.processes += (process,)
+            _processes.append(process)
             process.stdin.write(json.dumps(options).encode() + b"\n")
             process.stdin.flush()
             for line in process.stdout:

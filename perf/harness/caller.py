@@ -52,8 +52,6 @@ class CallReport:
     opened_s: float = math.nan
     """When it was accepted; NaN: it was not."""
     ended_s: float = math.nan
-    left_early: bool = False
-    """The caller hung up in the middle of a turn."""
     responses: set[str] = field(default_factory=set)
     """Ids of all responses that it has had events of."""
     turns: list[TurnReport] = field(default_factory=list)
@@ -248,7 +246,6 @@ async def hold_call(
     *,
     read_history: ReadHistory | None = None,
     chunk_ms: int = DEFAULT_CHUNK_MS,
-    leave_after_s: float | None = None,
 ) -> None:
     """Hold one call, and note in ``report`` what becomes of it.
 
@@ -258,20 +255,13 @@ async def hold_call(
         report: of a call that was not begun.
         read_history: what the agent remembers, of an open call; None: as the call knows it.
         chunk_ms: audio in one message of the caller (milliseconds).
-        leave_after_s: the caller hangs up then, in the middle of a turn (seconds after the opening).
-            None: never.
     """
     report.began_s = time.perf_counter()
     try:
         async with line as call:
             report.opened_s = time.perf_counter()
-            try:
-                async with asyncio.timeout(leave_after_s):
-                    await _converse(call, report, turns, chunk_ms)
-            except TimeoutError:
-                report.left_early = True
-            else:
-                await _remember(call, report, read_history or _history_of)
+            await _converse(call, report, turns, chunk_ms)
+            await _remember(call, report, read_history or _history_of)
             await call.hang_up()
     except ParleyError as error:
         if math.isnan(report.opened_s):

@@ -51,7 +51,7 @@ async def make_load(server, gateway, folder, *options):
 
 @pytest.mark.timeout(LOAD_S + 60)
 async def test_two_callers_of_each_kind_lose_no_call(server, gateway, tmp_path):
-    options = ("--users", "4", "--minutes", "0.35", "--early", "0.2")
+    options = ("--users", "4", "--minutes", "0.35")
     status, printed = await make_load(server.endpoints.grpc, gateway, tmp_path, *options)
     assert status == 0, printed
     with (tmp_path / "load_stats.csv").open(newline="") as file:

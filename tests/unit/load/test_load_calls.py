@@ -7,9 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 from harness.caller import CallReport
-from load_calls import draw_turns, load_questions, rows_of
+from load_calls import draw_turns, rows_of
 
-from parley.launcher.options import ROOT
 from parley_client.cli.script import ScriptTurn
 from parley_client.cli.turns import TurnReport
 
@@ -22,17 +21,6 @@ def ended(**values):
 
 def rows(report, name):
     return [(row.ms, row.error, row.text) for row in rows_of(report) if row.name == name]
-
-
-def test_questions_are_the_recordings_without_the_command_that_stops():
-    names = {turn.name for turn in load_questions(ROOT / "tests/data/open_conversation")}
-    assert "02-weather" in names
-    assert "08-stop" not in names
-
-
-def test_questions_of_an_empty_folder_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="no recordings"):
-        load_questions(tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -77,11 +65,6 @@ def test_a_turn_without_an_answer_is_an_error_with_its_reason():
 def test_an_answer_before_the_end_of_speech_is_an_error():
     report = ended(turns=[TurnReport("one", speech_ended_s=11.0, answered_s=10.8)])
     assert [error for _, error, _ in rows(report, "first audio")] == ["CutOffError"]
-
-
-def test_a_turn_that_the_caller_left_counts_neither_as_answered_nor_as_missed():
-    report = ended(left_early=True, turns=[TurnReport("one", speech_ended_s=11.0)])
-    assert rows(report, "first audio") == []
 
 
 def test_an_interruption_has_the_time_until_the_answer_fell_silent():
