@@ -19,10 +19,8 @@ from parley.asr.offline.networks import (
     DecodedPiece,
     OnnxEncoder,
     OnnxJoint,
-    RowState,
     piece_inputs,
     read_decoded,
-    read_states,
 )
 from parley.errors import ParleyError
 from parley.models.parakeet_decoder import DecoderService
@@ -75,19 +73,6 @@ class LocalModels:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """See :meth:`parley.asr.offline.networks.OnnxEncoder.encode`."""
         return self._encoder.encode(features, lengths)
-
-    def decode_pieces(
-        self,
-        encoded: NDArray[np.float32],
-        lengths: NDArray[np.int64],
-        states: Sequence[RowState] | None,
-        *,
-        final: Sequence[bool],
-        boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> tuple[list[DecodedPiece], list[RowState]]:
-        """See :meth:`parley.asr.files.rounds.TranscriptionModels.decode_pieces`."""
-        outputs = self._serve(piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting))
-        return read_decoded(outputs), read_states(outputs)
 
     def decode(
         self,

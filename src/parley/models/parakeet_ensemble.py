@@ -7,7 +7,8 @@ from typing import Any
 from parley.asr.checkpoint import load_description
 from parley.asr.features.log_mel import LogMel
 from parley.asr.files.ensemble import RecordingFeatures, RecordingTexts
-from parley.asr.files.recording import RecordingLimits, WindowPlan
+from parley.asr.segments.recordings import SegmentRecordingLimits
+from parley.asr.segments.utterance import Window
 from parley.models.parakeet_transcribe import RecordingSettings, read_limits, read_vad
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
@@ -27,10 +28,10 @@ def load_features(parameters: Parameters) -> RecordingFeatures:
         ModelLoadingError: the weights are missing, or a setting is not usable.
     """
     export = load_description(parameters)
-    plan = WindowPlan.of(
-        export.config, window_ms=parameters.integer("window_ms", 30_000), left_ms=0, right_ms=0
+    longest_ms = parameters.integer("window_ms", 30_000)
+    recording = SegmentRecordingLimits(
+        read_vad(parameters), Window(longest_ms, longest_ms), parameters.read(RecordingSettings).preroll_ms
     )
-    recording = RecordingLimits(plan, read_vad(parameters), parameters.read(RecordingSettings).preroll_ms)
     detector = SileroVad(open_session(bundled_folder() / FILE))
     limits = read_limits(parameters, export.languages)
     return RecordingFeatures(LogMel(export.config), detector, recording, limits)

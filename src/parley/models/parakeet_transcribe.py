@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
-from parley.asr.features.log_mel import LogMel
-from parley.asr.files.recording import Recording, RecordingLimits, WindowPlan
-from parley.asr.files.rounds import TranscriptionRounds
+from parley.asr.families.parakeet import ParakeetReader
 from parley.asr.files.service import TranscriptionLimits, TranscriptionService
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.offline.networks import RemoteModels
 from parley.asr.pipeline.segmentation import PER_MS
+from parley.asr.segments.reader import RunLimits
+from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.segments.utterance import Window
 from parley.errors import ModelLoadingError, ParleyError
 from parley.inference import Tensor, struct_tensor
 from parley.languages import ALL_LANGUAGES, only_language
@@ -29,6 +30,8 @@ from parley.triton.responses import Responder, receive_requests
 from parley.vad.segmenter import DEFAULT_SILENCE_MS, check_options
 
 _CLOSE_S = 15.0
+_MOST_ROWS = 64
+"""Rows that Triton passes to ``parakeet_encoder`` and ``parakeet_decoder`` at once (``max_batch_size``)."""
 
 
 class _TritonCaller:
@@ -98,12 +101,8 @@ class RecordingSettings(msgspec.Struct, frozen=True):
 class TranscriptionSettings(msgspec.Struct, frozen=True):
     """Settings of ``parakeet_transcribe``."""
 
-    window_ms: Natural = 30_000
-    """Longest audio that is encoded at once."""
-    left_ms: Natural = 10_000
-    """Context before the text, where longer speech is cut."""
-    right_ms: Natural = 5_000
-    """Context behind the text, where longer speech is cut."""
+    window_ms: Annotated[int, msgspec.Meta(ge=1_000)] = 30_000
+    """Longest audio that is read at once; longer speech is cut at the quietest place of its second half."""
     room_ms: Annotated[int, msgspec.Meta(ge=1_000)] = 120_000
     """Audio of one encoder call."""
     timeout_s: Annotated[float, msgspec.Meta(ge=0.1)] = 30.0
@@ -138,25 +137,27 @@ class TranscriptionModel(RecordingRequests):
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         export = checkpoint.load_description(parameters)
         settings = parameters.read(TranscriptionSettings)
-        plan = WindowPlan.of(
-            export.config,
-            window_ms=settings.window_ms,
-            left_ms=settings.left_ms,
-            right_ms=settings.right_ms,
-        )
-        preroll_ms = parameters.read(RecordingSettings).preroll_ms
-        recording = RecordingLimits(plan, read_vad(parameters), preroll_ms)
-        mel = LogMel(export.config)
-        limits = read_limits(parameters, export.languages)
         self._client = InProcessBlockingClient(pb_utils)
-        rounds = TranscriptionRounds(
-            RemoteModels(self._client, open_detector(), timeout_s=settings.timeout_s),
-            room=settings.room_ms // export.config.feature_ms,
+        detector = open_detector()
+        limits = read_limits(parameters, export.languages)
+        reader = ParakeetReader(
+            RemoteModels(self._client, detector, timeout_s=settings.timeout_s),
+            export,
+            languages=limits.languages,
+            longest_ms=settings.window_ms,
+            limits=RunLimits(_MOST_ROWS, settings.room_ms * PER_MS),
+        )
+        recording = SegmentRecordingLimits(
+            read_vad(parameters),
+            Window(settings.window_ms, settings.window_ms // 2),
+            parameters.read(RecordingSettings).preroll_ms,
+            join_ms=0,
         )
 
-        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> Recording:
-            return Recording(audio, request, export, mel, recording)
+        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> SegmentRecording:
+            return SegmentRecording(audio, request, reader, recording)
 
+        rounds = SegmentRounds(reader, detector)
         service = TranscriptionService(begin, rounds, limits)
         super().__init__(pb_utils, service, ModelTraces.open(parameters))
 

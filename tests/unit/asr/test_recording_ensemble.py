@@ -6,15 +6,16 @@ import json
 
 import numpy as np
 import pytest
-from test_transcription import finish
+from test_transcription import open_reader
 
 from parley.asr.checkpoint import CONFIG_FILE, VOCABULARY_FILE
 from parley.asr.features.log_mel import LogMel
 from parley.asr.files.ensemble import RecordingFeatures, RecordingTexts
-from parley.asr.files.recording import Recording, RecordingLimits, WindowPlan
 from parley.asr.files.service import TranscriptionLimits
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.offline.networks import TOKEN_OUTPUTS
+from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.segments.utterance import Window
 from parley.errors import (
     InferenceError,
     InvalidAudioError,
@@ -32,9 +33,8 @@ PAUSE_MS = 300
 
 
 @pytest.fixture
-def limits(export):
-    plan = WindowPlan.of(export.config, window_ms=10_000, left_ms=0, right_ms=0)
-    return RecordingLimits(plan, VadOptions(silence_ms=PAUSE_MS))
+def limits():
+    return SegmentRecordingLimits(VadOptions(silence_ms=PAUSE_MS), Window(10_000, 5_000), join_ms=0)
 
 
 @pytest.fixture
@@ -69,8 +69,11 @@ def transcribe(export, models, limits):
     """What ``parakeet_transcribe`` makes of it."""
 
     def transcribe(audio, **options):
-        recording = Recording(audio, TranscribeRequest(**options), export, LogMel(export.config), limits)
-        finish([recording], models)
+        reader = open_reader(models, export)
+        recording = SegmentRecording(audio, TranscribeRequest(**options), reader, limits)
+        rounds = SegmentRounds(reader, models)
+        while not recording.done:
+            rounds.run([recording])
         reply = recording.reply()
         return len(recording.search.stretches), reply
 

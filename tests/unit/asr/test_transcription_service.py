@@ -6,11 +6,12 @@ import threading
 
 import numpy as np
 import pytest
+from test_transcription import open_reader
 
-from parley.asr.features.log_mel import LogMel
-from parley.asr.files.recording import Recording, RecordingLimits, WindowPlan
 from parley.asr.files.service import TranscriptionLimits, TranscriptionService
 from parley.asr.messages import TranscribeReply
+from parley.asr.segments.reader import NO_TEXT
+from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits
 from parley.errors import (
     InferenceError,
     InvalidAudioError,
@@ -66,7 +67,8 @@ class SteppedRounds:
 
     @staticmethod
     def finish_first(recordings):
-        recordings[0]._current = len(recordings[0].search.stretches)
+        for piece in recordings[0].unread():
+            piece.text = NO_TEXT
 
     @staticmethod
     def nothing(recordings):
@@ -80,10 +82,9 @@ def rounds():
 
 @pytest.fixture
 def service(export, rounds):
-    plan = WindowPlan.of(export.config, window_ms=10_000, left_ms=2_000, right_ms=2_000)
-    mel = LogMel(export.config)
+    reader, limits = open_reader(None, export), SegmentRecordingLimits(None)
     service = TranscriptionService(
-        lambda audio, request: Recording(audio, request, export, mel, RecordingLimits(plan, None)),
+        lambda audio, request: SegmentRecording(audio, request, reader, limits),
         rounds,
         TranscriptionLimits(("en",), max_audio_ms=5_000, max_pending_ms=8_000),
     )

@@ -1,13 +1,12 @@
 """The ends of the ensemble for short recordings: audio to features, and tokens to a transcript.
 
-Between them are the models of encoder and decoder. What is read is the same as in
-:class:`parley.asr.files.recording.Recording`, as long as the speech of a recording is one stretch. Here a
-recording with pauses is read from its first sound to its last one, and not in parts.
+Between them are the models of encoder and decoder. The text is the same as that of
+:class:`parley.asr.segments.recordings.SegmentRecording`, as long as the speech of a recording is one stretch.
+Here a recording with pauses is read from its first sound to its last one, and not in parts.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,20 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.checkpoint import Checkpoint
-from parley.asr.decoding.words import alternatives_of, combine_alternatives, words_of
+from parley.asr.decoding.words import alternatives_of, confidence_of, text_of, words_of
 from parley.asr.features.log_mel import LogMel
-from parley.asr.files.recording import (
-    EncoderWindow,
-    RecordingLimits,
-    SpeechSearch,
-    Stretch,
-    make_reply,
-    search_together,
-)
 from parley.asr.files.service import TranscriptionLimits, read_recording
+from parley.asr.files.speech_search import SpeechSearch, search_together
 from parley.asr.messages import TranscribeReply, TranscribeRequest
-from parley.asr.offline.networks import TOKEN_OUTPUTS, DecodedPiece, read_decoded
-from parley.asr.pipeline.segmentation import PER_MS, Detector
+from parley.asr.offline.networks import TOKEN_OUTPUTS, DecodedPiece, pad_features, read_decoded
+from parley.asr.pipeline.segmentation import FULL_SCALE, PER_MS, Detector
+from parley.asr.segments.recordings import SegmentRecordingLimits
 from parley.errors import InvalidAudioError, InvalidInputError, InvalidMessageError, ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor
 from parley.runtime.batching import check_finite, column
@@ -38,7 +31,6 @@ _decoder = msgspec.json.Decoder(TranscribeRequest)
 _DEFAULTS = TranscribeRequest()
 _NO_SPEECH = -1
 """In ``SPAN``, in place of the length of the speech."""
-_SILENCE = 1  # frames of a recording without speech: the encoder takes no row without any
 
 Tensors = Mapping[str, Tensor]
 
@@ -63,12 +55,12 @@ class RecordingFeatures:
     Args:
         mel: the front end.
         detector: finds voice activity.
-        recording: how a recording is searched, and the longest window of the encoder.
+        recording: how a recording is searched, and the longest speech that is read.
         limits: what is taken.
     """
 
     def __init__(
-        self, mel: LogMel, detector: Detector, recording: RecordingLimits, limits: TranscriptionLimits
+        self, mel: LogMel, detector: Detector, recording: SegmentRecordingLimits, limits: TranscriptionLimits
     ) -> None:
         self._mel = mel
         self._detector = detector
@@ -104,12 +96,10 @@ class RecordingFeatures:
             made = [self._features(clip) for clip in clips]
         except ParleyError as error:
             return error
-        features = np.zeros((len(made), self._mel.bands, max(own.shape[1] for own, _ in made)), np.float32)
-        for row, (own, _) in zip(features, made, strict=True):
-            row[:, : own.shape[1]] = own
+        features, lengths = pad_features([own for own, _ in made])
         return {
             "FEATURES": features,
-            "LENGTH": np.array([[own.shape[1]] for own, _ in made], np.int64),
+            "LENGTH": lengths[:, None],
             "SPAN": np.array([span for _, span in made], np.int64),
         }
 
@@ -119,20 +109,17 @@ class RecordingFeatures:
         duration_ms = clip.samples // PER_MS
         stretches = clip.search.stretches
         if not stretches:
-            return np.zeros((self._mel.bands, _SILENCE), np.float32), (duration_ms, 0, _NO_SPEECH)
+            return np.zeros((self._mel.bands, 0), np.float32), (duration_ms, 0, _NO_SPEECH)
         begin, end = stretches[0][0], stretches[-1][1]
-        frames = (end - begin) // self._mel.hop
-        longest = self._recording.plan.longest
-        if frames > longest:
-            seconds = self._mel.hop / PER_MS / 1000
+        longest_ms = self._recording.window.longest_ms
+        if end - begin > longest_ms * PER_MS:
             raise InvalidAudioError(
-                f"the speech lasts {frames * seconds:.1f} s; the ensemble takes {longest * seconds:.1f} s, "
-                "parakeet_transcribe any length"
+                f"the speech lasts {(end - begin) / PER_MS / 1000:.1f} s; the ensemble takes "
+                f"{longest_ms / 1000:.1f} s, parakeet_transcribe any length"
             )
-        begin_ms = begin // PER_MS - clip.search.lead_ms
-        stretch = Stretch(self._mel, clip.search.audio[begin:end], begin_ms, deque())
-        features = stretch.features(EncoderWindow(0, frames, 0, None))
-        return features, (duration_ms, begin_ms, (end - begin) // PER_MS)
+        samples = clip.search.audio[begin:end].astype(np.float32) / FULL_SCALE
+        span = duration_ms, begin // PER_MS - clip.search.lead_ms, (end - begin) // PER_MS
+        return self._mel.normalized(self._mel.offline(samples)), span
 
 
 @dataclass
@@ -194,12 +181,17 @@ class RecordingTexts:
     ) -> TranscribeReply:
         duration_ms, begin_ms, speech_ms = span
         if speech_ms == _NO_SPEECH:
-            return make_reply([], [], request, duration_ms=duration_ms, speech_ms=0)
-        own = alternatives_of(piece.alternatives, self.checkpoint, request.nbest) if request.nbest else []
-        return make_reply(
-            words_of(piece.tokens, self.checkpoint, offset_ms=begin_ms),
-            combine_alternatives([own], request.nbest) if request.nbest else [],
-            request,
+            return TranscribeReply(text="", duration_ms=duration_ms, speech_ms=0)
+        words = [
+            # Times in the silence that was put before the recording become 0.
+            msgspec.structs.replace(word, start_ms=max(word.start_ms, 0), end_ms=max(word.end_ms, 0))
+            for word in words_of(piece.tokens, self.checkpoint, offset_ms=begin_ms)
+        ]
+        return TranscribeReply(
+            text=text_of(words),
+            confidence=confidence_of(words),
+            words=words if request.words else [],
+            alternatives=alternatives_of(piece.alternatives, self.checkpoint, request.nbest),
             duration_ms=duration_ms,
             speech_ms=speech_ms + min(begin_ms, 0),
         )

@@ -17,6 +17,22 @@ from parley.inference import BlockingModelClient, ModelRequest, ModelResponse, T
 from parley.runtime.batching import check_rows
 
 
+def pad_features(rows: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Features of several stretches side by side, for one call of the encoder.
+
+    Args:
+        rows: each f32 ``[bands, T]``; one of no frame becomes one frame of silence.
+
+    Returns:
+        f32 ``[B, bands, T]``, padded with zeros, and i64 ``[B]``, the frames of each.
+    """
+    lengths = np.array([max(row.shape[1], 1) for row in rows], np.int64)
+    features = np.zeros((len(rows), rows[0].shape[0], lengths.max()), np.float32)
+    for padded, row in zip(features, rows, strict=True):
+        padded[:, : row.shape[1]] = row
+    return features, lengths
+
+
 class OfflineEncoder(Protocol):
     """The acoustic encoder: features in, one vector per 80 ms out."""
 
@@ -131,20 +147,6 @@ class RemoteModels:
         """See :meth:`parley.asr.offline.pipeline.AcousticModels.decode`."""
         inputs = piece_inputs(encoded, lengths, boosting=boosting)
         return read_decoded(self._call(DECODER_MODEL, inputs, TOKEN_OUTPUTS))
-
-    def decode_pieces(
-        self,
-        encoded: NDArray[np.float32],
-        lengths: NDArray[np.int64],
-        states: Sequence[RowState] | None,
-        *,
-        final: Sequence[bool],
-        boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> tuple[list[DecodedPiece], list[RowState]]:
-        """See :meth:`parley.asr.files.rounds.TranscriptionModels.decode_pieces`."""
-        inputs = piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting)
-        outputs = self._call(DECODER_MODEL, inputs, PIECE_OUTPUTS)
-        return read_decoded(outputs), read_states(outputs)
 
     def _call(self, model: str, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -> ModelResponse:
         return _call(self._port, ModelRequest(model, inputs, outputs, timeout_s=self._timeout_s))

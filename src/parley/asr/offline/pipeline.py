@@ -14,7 +14,7 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions
-from parley.asr.offline.networks import DecodedPiece
+from parley.asr.offline.networks import DecodedPiece, pad_features
 from parley.asr.offline.stream import DecodeJob, OfflineStream, Step, StreamLimits
 from parley.asr.pipeline.segmentation import Detector
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult, PendingChunk, milliseconds, run_vad
@@ -137,11 +137,7 @@ def _recognize(
     jobs = [job for item in needing for job in item.jobs]
     if not jobs:
         return 0.0, 0.0
-    # A stretch without a single frame is decoded as one frame of silence.
-    lengths = np.array([max(job.features.shape[1], 1) for job in jobs], np.int64)
-    features = np.zeros((len(jobs), jobs[0].features.shape[0], lengths.max()), np.float32)
-    for row, job in enumerate(jobs):
-        features[row, :, : job.features.shape[1]] = job.features
+    features, lengths = pad_features([job.features for job in jobs])
     began = clock()
     try:
         encoded, encoded_lengths = models.encode(features, lengths)

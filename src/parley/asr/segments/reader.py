@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.errors import ParleyError, UnsupportedLanguageError
-from parley.protocol import Word
+from parley.protocol import Alternative, Word
 from parley.runtime.onnx import Stop, StoppedError
 
 
@@ -51,6 +51,8 @@ class RecognizedText:
     """Empty where there is no text, or the model does not say."""
     words: tuple[Word, ...] = ()
     """The words of the text with their times; none from a model without times."""
+    alternatives: tuple[Alternative, ...] = ()
+    """The best readings, best first; none from a model that has one only."""
 
 
 NO_TEXT = RecognizedText("", 0.0)

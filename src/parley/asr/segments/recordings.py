@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.files.recording import SpeechSearch, search_together
+from parley.asr.decoding.words import combine_alternatives
+from parley.asr.files.speech_search import SpeechSearch, search_together
 from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
 from parley.asr.pipeline.segmentation import PER_MS, Detector
 from parley.asr.segments.reader import (
@@ -26,9 +27,6 @@ from parley.asr.segments.utterance import Window, pieces
 from parley.errors import ParleyError
 from parley.protocol import VadOptions
 
-_PAUSE_MS = 1_000
-"""Speech on both sides of a shorter pause is read at once, if there is room: each side helps the other."""
-
 
 @dataclass(frozen=True)
 class SegmentRecordingLimits:
@@ -39,6 +37,17 @@ class SegmentRecordingLimits:
     window: Window = field(default_factory=Window)
     preroll_ms: int = 320
     """Audio before the onset that belongs to a stretch too."""
+    join_ms: int = 1_000
+    """Speech on both sides of a shorter pause is read at once, as each side helps the other; 0: never."""
+
+
+@dataclass
+class Piece:
+    """What is read of a recording at once. Times are samples of what is searched."""
+
+    start: int
+    end: int
+    text: RecognizedText | None = None
 
 
 class SegmentRecording:
@@ -64,39 +73,34 @@ class SegmentRecording:
             UnsupportedLanguageError: the model does not understand the language.
         """
         self.reading = reader.options(request.language, request.phrases, request.phrase_weight)
-        self._with_words = request.words
+        self._request = request
         self.search = SpeechSearch(audio, limits.vad, limits.preroll_ms)
         self.samples = len(audio)
         self.error: ParleyError | None = None
-        self._window = limits.window
-        self._pieces: deque[tuple[int, int]] | None = None
-        self._read: list[tuple[int, int, RecognizedText]] = []
+        self._limits = limits
+        self._pieces: list[Piece] | None = None
 
     @property
     def done(self) -> bool:
         """Whether all of it is read."""
-        return self._pieces is not None and not self._pieces
+        return self._pieces is not None and all(piece.text is not None for piece in self._pieces)
 
-    def next_stretch(self) -> Stretch | None:
-        """The next piece to read; None: the speech is not all found, or all is read."""
+    def unread(self) -> list[Piece]:
+        """The pieces that are still to be read, in order; none as long as the speech is not all found."""
         if self.search.track is not None:
-            return None
+            return []
         if self._pieces is None:
-            self._pieces = deque(self._cut())
-        if not self._pieces:
-            return None
-        start, end = self._pieces[0]
-        return Stretch(self.search.audio[start:end], self.reading, start // PER_MS)
+            self._pieces = self._cut()
+        return [piece for piece in self._pieces if piece.text is None]
 
-    def add(self, text: RecognizedText) -> None:
-        """Take the text of :meth:`next_stretch`."""
-        assert self._pieces
-        start, end = self._pieces.popleft()
-        self._read.append((start, end, text))
+    def stretch(self, piece: Piece) -> Stretch:
+        """The audio of a piece."""
+        return Stretch(self.search.audio[piece.start : piece.end], self.reading, piece.start // PER_MS)
 
     def reply(self) -> TranscribeReply:
         """The transcript of a recording that is :attr:`done`."""
-        texts = [text for _, _, text in self._read]
+        read = [(piece, piece.text) for piece in self._pieces or () if piece.text is not None]
+        texts = [text for _, text in read]
         words = [
             msgspec.structs.replace(
                 word, start_ms=self._in_recording(word.start_ms), end_ms=self._in_recording(word.end_ms)
@@ -106,18 +110,20 @@ class SegmentRecording:
         segments = [
             Segment(
                 text=text.text,
-                start_ms=self._in_recording(start // PER_MS),
-                end_ms=self._in_recording(end // PER_MS),
+                start_ms=self._in_recording(piece.start // PER_MS),
+                end_ms=self._in_recording(piece.end // PER_MS),
                 confidence=text.confidence,
             )
-            for start, end, text in self._read
+            for piece, text in read
             if text.text
         ]
+        nbest = self._request.nbest
         return TranscribeReply(
             text=combine_texts(texts),
             confidence=combine_confidences(texts),
-            words=words if self._with_words else [],
+            words=words if self._request.words else [],
             segments=[] if words else segments,
+            alternatives=combine_alternatives([text.alternatives for text in texts], nbest) if nbest else [],
             duration_ms=self.samples // PER_MS,
             speech_ms=self.search.speech_ms,
             language=_main_language(texts),
@@ -125,22 +131,21 @@ class SegmentRecording:
             decoder_ms=round(sum(text.decoder_ms for text in texts), 3),
         )
 
-    def _cut(self) -> list[tuple[int, int]]:
+    def _cut(self) -> list[Piece]:
         """What is read at once: stretches with short pauses between them, and parts of long ones."""
+        window, join = self._limits.window, self._limits.join_ms * PER_MS
         joined: list[tuple[int, int]] = []
         for start, end in self.search.stretches:
-            if (
-                joined
-                and start - joined[-1][1] <= _PAUSE_MS * PER_MS
-                and end - joined[-1][0] <= self._window.longest_ms * PER_MS
-            ):
-                joined[-1] = (joined[-1][0], end)
+            begin, before = joined[-1] if joined else (start, start)
+            # By their pre-roll stretches may overlap.
+            if joined and join and start - before <= join and end - begin <= window.longest_ms * PER_MS:
+                joined[-1] = (begin, end)
             else:
                 joined.append((start, end))
         return [
-            (start + first, start + last)
+            Piece(start + first, start + last)
             for start, end in joined
-            for first, last in pieces(self.search.audio[start:end], self._window)
+            for first, last in pieces(self.search.audio[start:end], window)
         ]
 
     def _in_recording(self, searched_ms: int) -> int:
@@ -164,19 +169,24 @@ class SegmentRounds:
         self._detector = detector
 
     def run(self, recordings: Sequence[SegmentRecording]) -> None:
-        """Hear 10 s more of each recording, or read its next piece."""
+        """Hear 10 s more of each recording, or read its next piece, with later ones where there is room."""
         search_together(recordings, self._detector)
-        due = [
-            (recording, stretch)
-            for recording in recordings
-            if recording.error is None and (stretch := recording.next_stretch()) is not None
-        ]
+        due: list[tuple[SegmentRecording, Piece]] = []
+        later: list[tuple[SegmentRecording, Piece]] = []
+        for recording in recordings:
+            if recording.error is None:
+                unread = [(recording, piece) for piece in recording.unread()]
+                due += unread[:1]
+                later += unread[1:]
         while due:
-            places = self._reader.run_limits.together([len(stretch.audio) for _, stretch in due])
-            together = [due.pop(place) for place in reversed(places)]
-            results = self._reader.read_all([stretch for _, stretch in together])
-            for (recording, _), result in zip(together, results, strict=True):
+            waiting = [*due, *later]
+            places = self._reader.run_limits.together([piece.end - piece.start for _, piece in waiting])
+            together = [waiting[place] for place in places]
+            results = self._reader.read_all([recording.stretch(piece) for recording, piece in together])
+            for (recording, piece), result in zip(together, results, strict=True):
                 if isinstance(result, Exception):
                     recording.error = to_parley_error(result)
                 else:
-                    recording.add(result)
+                    piece.text = result
+            due = [pair for pair in due if pair[1].text is None and pair[0].error is None]
+            later = [pair for pair in later if pair[1].text is None and pair[0].error is None]
