@@ -81,7 +81,7 @@ class LocalModels:
         boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> list[DecodedPiece]:
         """See :meth:`parley.asr.offline.pipeline.AcousticModels.decode`."""
-        return read_decoded(self._serve(piece_inputs(encoded, lengths, boosting=boosting)))
+        return read_decoded(self._serve(piece_inputs(encoded, lengths, boosting)))
 
     def _serve(self, inputs: Tensors) -> Tensors:
         (outputs,) = self._service.serve([inputs])

@@ -16,7 +16,7 @@ from parley.asr import checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, SpeechStoppedEvent
-from parley.asr.offline.networks import PIECE_OUTPUTS, piece_inputs, read_decoded, read_states
+from parley.asr.offline.networks import TOKEN_OUTPUTS, piece_inputs, read_decoded
 from parley.asr.offline.pipeline import step
 from parley.asr.offline.stream import OfflineStream, StreamLimits
 from parley.asr.pipeline.step import ChunkRequest
@@ -236,40 +236,28 @@ async def test_networks_refuse_input_that_makes_no_sense(port):
         )
 
 
-async def decode_in_pieces(port):
-    """What the decoder model says to speech at once and in two pieces, with phrases for one of two rows."""
+async def decode(port):
+    """What the decoder model makes of encoded speech, with phrases for one of two rows."""
     export = checkpoint.load(ROOT / "models" / checkpoint.DEFAULT)
     config = json.loads((export.folder / "config.json").read_text())
     encoded = np.random.default_rng(0).standard_normal((2, config["encoder_hidden_size"], 24))
-    encoded = encoded.astype(np.float32) * 2
     phrases = compile_phrases(["london", "the weather"], 4.0, export.vocabulary)
-
-    async def decode(piece, **more):
-        boosting = [PhraseAutomaton.nothing(), phrases]
-        inputs = piece_inputs(piece, np.full(2, piece.shape[2]), boosting=boosting, **more)
-        result = await port.infer(ModelRequest("parakeet_decoder", inputs, PIECE_OUTPUTS))
-        return [decoded.tokens.ids.tolist() for decoded in read_decoded(result)], read_states(result)
-
-    whole, _ = await decode(encoded)
-    first, states = await decode(encoded[:, :, :11], final=[False, False])
-    second, _ = await decode(encoded[:, :, 11:], states=states)
-    return whole, [before + after for before, after in zip(first, second, strict=True)]
+    inputs = piece_inputs(
+        encoded.astype(np.float32) * 2, np.full(2, 24), [PhraseAutomaton.nothing(), phrases]
+    )
+    result = await port.infer(ModelRequest("parakeet_decoder", inputs, TOKEN_OUTPUTS))
+    return read_decoded(result)
 
 
-async def test_the_decoder_carries_its_state_through_the_server(port):
-    whole, pieces = await decode_in_pieces(port)
-    assert all(whole)
-    assert pieces == whole
-
-
-async def test_the_decoder_searches_with_a_beam_where_it_is_told_to(tmp_path, port):
-    greedy, _ = await decode_in_pieces(port)
+async def test_the_decoder_searches_with_a_beam_where_its_setting_says_so(tmp_path, port):
+    greedy = await decode(port)
     with serve(tmp_path, ("parakeet_decoder",), PARLEY_PARAKEET_DECODER_DECODING="beam") as server:
         own_port = LoopbackClient(server.endpoints.grpc)
-        whole, pieces = await decode_in_pieces(own_port)
+        beam = await decode(own_port)
         await own_port.close()
-    assert pieces == whole
-    assert whole != greedy
+    assert all(len(row.tokens.ids) for row in greedy)
+    assert not any(row.alternatives for row in greedy)
+    assert all(row.alternatives[0][0] == row.tokens.ids.tolist() for row in beam)
 
 
 def write_torch_weights(folder):

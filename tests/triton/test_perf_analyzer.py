@@ -34,7 +34,7 @@ def test_a_model_is_measured(server, tmp_path, model):
     assert 0 < figures.p50 <= figures.p95 <= figures.p99
 
 
-SIZES = {"AUDIO": [1_600], "FEATURES": [80, 100], "STATE": [1_292]}
+SIZES = {"AUDIO": [1_600], "FEATURES": [80, 100]}
 """For dimensions of any size; others are 16."""
 SERVED = (
     "smart_turn",

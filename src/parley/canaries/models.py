@@ -120,13 +120,12 @@ def _ask_parakeet_decoder(server: CanaryConnection) -> None:
         ModelRequest(
             "parakeet_decoder",
             {"ENCODED": np.zeros((1, 1, 1), np.float32), "ENCODED_LENGTH": np.ones((1, 1), np.int64)},
-            ("TOKENS", "CONFIDENCES", "TOKEN_COUNT", "NEXT_STATE"),
+            ("TOKENS", "CONFIDENCES", "TOKEN_COUNT"),
         )
     )
     tokens, count = _finite(outputs, "TOKENS", (1, None)), _finite(outputs, "TOKEN_COUNT", (1, 1))
     require(0 <= count[0, 0] <= tokens.shape[1], f"TOKEN_COUNT is {count[0, 0]}")
     _probability(outputs, "CONFIDENCES", (1, None))
-    _finite(outputs, "NEXT_STATE", (1, None))
 
 
 @_in_own_language

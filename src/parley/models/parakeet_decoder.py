@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
-from parley.asr.decoding.batch import RowDecoder, Rows, make_decoder, pack, unpack
+from parley.asr.decoding.batch import RowDecoder, make_decoder
 from parley.asr.decoding.hypotheses import Reading
 from parley.asr.offline.networks import NO_SCORE, OnnxJoint, read_phrases
 from parley.errors import InvalidInputError, ParleyError
@@ -20,7 +20,6 @@ from parley.runtime.batching import (
     check_lengths,
     column,
     run_together,
-    split_rows,
     stack_rows,
     widen,
 )
@@ -51,11 +50,8 @@ class DecoderService:
 
     Outputs: ``TOKENS``, ``FRAMES``, ``DURATIONS`` i32 and ``CONFIDENCES`` f32 ``[B, N]``, of which
     ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. ``ALTERNATIVES`` i32 ``[B, A, N]``, filled up with -1, are
-    the readings of rows that end, best first, with ``SCORES`` f32 ``[B, A]``; ``NO_SCORE``: there is none,
-    as everywhere in greedy decoding. What comes in pieces carries ``NEXT_STATE`` u8 ``[B, n]``
-    into the next piece's ``STATE``; without it a piece is the first. ``FINAL`` bool ``[B, 1]`` says
-    of each row that no piece follows, which is so without it: only then are tokens given of which
-    the beam search is not sure yet. For phrases that are boosted see :mod:`parley.asr.offline.networks`.
+    the readings of each row, best first, with ``SCORES`` f32 ``[B, A]``; ``NO_SCORE``: there is none,
+    as everywhere in greedy decoding. For phrases that are boosted see :mod:`parley.asr.offline.networks`.
     """
 
     def __init__(self, decoder: RowDecoder) -> None:
@@ -71,7 +67,7 @@ class DecoderService:
         self._run([{"ENCODED": silence, "ENCODED_LENGTH": np.array([[1]], np.int64)}])
 
     def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
-        """Decode the pieces of all requests."""
+        """Decode the rows of all requests."""
         widened = [widen(request, "ENCODED", self._decoder.network.inputs) for request in requests]
         return run_together(widened, self._check, self._run)
 
@@ -84,53 +80,28 @@ class DecoderService:
             )
         check_lengths(request, "ENCODED_LENGTH", frames=encoded.shape[2], minimum=0)
         check_finite(encoded, "ENCODED")
-        if "FINAL" in request:
-            column(request["FINAL"], "FINAL")
-        phrases = read_phrases(request, self._decoder.blank)
-        states = np.array([len(automaton.fallback) for automaton in phrases])
-        if "STATE" in request:
-            at = unpack(request["STATE"], self._decoder)["phrase"].reshape(len(states), -1)
-            if (at >= states[:, None]).any():
-                raise InvalidInputError("STATE is in other phrases than these")
+        read_phrases(request, self._decoder.blank)
 
     def _run(self, requests: Sequence[Tensors]) -> list[Tensors]:
         rows = [len(request["ENCODED"]) for request in requests]
         boosting = [
             automaton for request in requests for automaton in read_phrases(request, self._decoder.blank)
         ]
-        states = [self._state(request) for request in requests]
-        final = np.concatenate([_is_final(request) for request in requests])
-        readings, after = self._decoder.decode(
+        readings, _ = self._decoder.decode(
             stack_rows([request["ENCODED"] for request in requests]),
             np.concatenate([column(request["ENCODED_LENGTH"], "ENCODED_LENGTH") for request in requests]),
-            {name: np.concatenate([state[name] for state in states]) for name in states[0]},
+            self._decoder.initial(sum(rows)),
             boosting if any(len(automaton.bonus) for automaton in boosting) else None,
         )
         ends = np.cumsum(rows).tolist()
-        return [
-            _token_outputs(readings[end - count : end], final[end - count : end]) | {"NEXT_STATE": packed}
-            for count, end, packed in zip(rows, ends, split_rows(pack(after), rows), strict=True)
-        ]
-
-    def _state(self, request: Tensors) -> Rows:
-        if "STATE" in request:
-            return unpack(request["STATE"], self._decoder)
-        return self._decoder.initial(len(request["ENCODED"]))
+        return [_token_outputs(readings[end - count : end]) for count, end in zip(rows, ends, strict=True)]
 
 
-def _is_final(request: Tensors) -> NDArray[np.bool_]:
-    if "FINAL" in request:
-        return column(request["FINAL"], "FINAL").astype(np.bool_)
-    return np.ones(len(request["ENCODED"]), np.bool_)
-
-
-def _token_outputs(readings: Sequence[Reading], final: NDArray[np.bool_]) -> dict[str, Tensor]:
-    rows = [reading.best if last else reading.settled for reading, last in zip(readings, final, strict=True)]
+def _token_outputs(readings: Sequence[Reading]) -> dict[str, Tensor]:
+    rows = [reading.best for reading in readings]
     nbest = [
         [(np.concatenate([reading.settled.ids, one.tokens.ids]), one.score) for one in reading.nbest]
-        if last
-        else []
-        for reading, last in zip(readings, final, strict=True)
+        for reading in readings
     ]
     # One column at least, as below.
     places = max(1, *(len(own) for own in nbest))

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, same_state, same_tokens
+from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, same_tokens
 
-from parley.asr.decoding.batch import BeamRows, GreedyRows, pack, unpack
+from parley.asr.decoding.batch import BeamRows, GreedyRows
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import build
 from parley.asr.decoding.greedy import TransducerDecoder
-from parley.asr.offline.networks import piece_inputs, read_decoded, read_states
+from parley.asr.offline.networks import piece_inputs, read_decoded
 from parley.errors import InferenceError, InvalidInputError
 from parley.models.parakeet_decoder import DecoderService
 from parley.models.parakeet_encoder import EncoderBuckets, EncoderService
@@ -194,12 +194,9 @@ def test_decoder_requests_share_one_loop_and_equal_single_ones(decoder):
         for request, network in zip(requests, networks[1:], strict=True)
     ]
     assert len(networks[0].rows_seen) == max(len(network.rows_seen) for network in networks[1:])
-    rows = decoder(None)
     for own, shared in zip(alone, together, strict=True):
         for one, other in zip(read_decoded(own), read_decoded(shared), strict=True):
             assert same_tokens(one.tokens, other.tokens)
-        states, expected = (unpack(result["NEXT_STATE"], rows) for result in (own, shared))
-        assert all(same_state(name, states[name], expected[name]) for name in expected)
 
 
 @DECODERS
@@ -212,46 +209,24 @@ def test_one_encoded_value_stands_for_all_and_does_not_disturb_others(decoder):
     assert tokens_of(other) == tokens_of(DecoderService(decoder()).serve([speech(1, 6, 0)])[0])
 
 
-@DECODERS
-@pytest.mark.parametrize("phrases", [[], PHRASES])
-def test_a_piece_may_carry_on_where_another_ended(decoder, phrases):
-    whole = speech(2, 40, 5)["ENCODED"]
-    boosting = [build(phrases, 2.0)] * 2
-    (expected,) = DecoderService(decoder()).serve([piece_inputs(whole, np.full(2, 40), boosting=boosting)])
-    service, states, found = DecoderService(decoder()), None, [[], []]
-    for start in range(0, 40, 9):
-        encoded = whole[:, :, start : start + 9]
-        lengths = np.full(2, encoded.shape[2])
-        final = [start == 36] * 2
-        inputs = piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting)
-        # Another stream's first piece in the same execution must not matter.
-        result, _ = service.serve([inputs, speech(1, 20, start)])
-        for row, (ids, frames, *_) in enumerate(tokens_of(result)):
-            found[row] += list(zip(ids, [frame + start for frame in frames], strict=True))
-        states = read_states(result)
-    assert found == [list(zip(*columns[:2], strict=True)) for columns in tokens_of(expected)]
-
-
-def test_the_readings_of_a_beam_come_when_a_row_ends():
+def test_the_readings_of_a_beam_are_those_of_the_search():
     inputs = speech(3, 30, 1)
     search = beam()._decoder
     expected, _ = search.decode(inputs["ENCODED"], np.full(3, 30), search.initial_state(3))
-    (result,) = DecoderService(beam()).serve([inputs | {"FINAL": np.array([[True], [False], [True]])}])
-    decoded = read_decoded(result)
-    assert decoded[1].alternatives == []
-    for row in (0, 2):
-        own = decoded[row].alternatives
-        before = expected[row].settled.ids.tolist()
-        assert [ids for ids, _ in own] == [before + one.tokens.ids.tolist() for one in expected[row].nbest]
-        assert [score for _, score in own] == pytest.approx([one.score for one in expected[row].nbest])
-        assert own[0][0] == decoded[row].tokens.ids.tolist()
+    (result,) = DecoderService(beam()).serve([inputs])
+    for decoded, found in zip(read_decoded(result), expected, strict=True):
+        before = found.settled.ids.tolist()
+        own = decoded.alternatives
+        assert [ids for ids, _ in own] == [before + one.tokens.ids.tolist() for one in found.nbest]
+        assert [score for _, score in own] == pytest.approx([one.score for one in found.nbest])
+        assert own[0][0] == decoded.tokens.ids.tolist()
         assert len(own) > 1
     assert read_decoded(DecoderService(greedy()).serve([speech(1, 6, 0)])[0])[0].alternatives == []
 
 
 @DECODERS
 def test_every_number_of_an_answer_can_be_written_as_json(decoder):
-    (result,) = DecoderService(decoder()).serve([speech(2, 12, 0) | {"FINAL": np.array([[True], [False]])}])
+    (result,) = DecoderService(decoder()).serve([speech(2, 12, 0)])
     assert all(np.isfinite(tensor).all() for tensor in result.values())
 
 
@@ -261,12 +236,6 @@ def test_speech_without_a_token_still_has_a_column(decoder):
     (result,) = DecoderService(decoder()).serve([request])
     assert result["TOKENS"].tolist() == [[-1]]
     assert result["TOKEN_COUNT"].tolist() == [[0]]
-
-
-def state(decoder, **change):
-    """A state in which some arrays are filled with a value."""
-    arrays = decoder.initial(1)
-    return pack(arrays | {name: np.full_like(arrays[name], value) for name, value in change.items()})
 
 
 def phrases(**change):
@@ -281,20 +250,6 @@ ARCS = phrases()["PHRASE_ARCS"]
 @pytest.mark.parametrize(
     ("decoder", "given"),
     [
-        (greedy, {"STATE": np.zeros((1, 7), np.uint8)}),
-        (greedy, {"STATE": state(beam())}),
-        (beam, {"STATE": state(greedy())}),
-        (greedy, {"STATE": state(greedy(), targets=VOCABULARY + 1)}),
-        (greedy, {"STATE": state(greedy(), targets=-1)}),
-        (greedy, {"STATE": state(greedy(), skip=-1)}),
-        (greedy, {"STATE": state(greedy(), cell=np.nan)}),
-        (greedy, {"STATE": state(greedy(), phrase=1)}),
-        (greedy, {"STATE": state(greedy(), phrase=3)} | phrases()),
-        (beam, {"STATE": state(beam(), scores=-np.inf)}),
-        (beam, {"STATE": state(beam(), scores=np.nan)}),
-        (beam, {"STATE": state(beam(), tail_counts=65)}),
-        (beam, {"STATE": state(beam(), tail_ids=VOCABULARY)}),
-        (greedy, {"FINAL": np.array([True])}),
         (greedy, {"ENCODED": np.full((1, FEATURES, 6), np.inf, np.float32)}),
         (greedy, {"ENCODED": np.zeros((1, FEATURES - 1, 6), np.float32)}),
         (greedy, {"ENCODED_LENGTH": np.array([[7]])}),

@@ -60,7 +60,6 @@ def decoded(count=0, confidence=0.0):
             TOKENS=integers(-1),
             CONFIDENCES=floats(1, 1, value=confidence),
             TOKEN_COUNT=integers(count),
-            NEXT_STATE=np.zeros((1, 8), np.uint8),
         )
     ]
 

@@ -13,7 +13,6 @@ from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.greedy import JointNetwork, TransducerDecoder, TransducerState
 from parley.asr.decoding.hypotheses import BeamState, Reading, TokenColumns
-from parley.errors import InvalidInputError
 
 Rows: TypeAlias = Mapping[str, NDArray[Any]]
 """A decoder's state by name; the first axis of every array is the row."""
@@ -118,44 +117,3 @@ def make_decoder(export: Checkpoint, network: JointNetwork, *, beam_size: int | 
     if beam_size is not None:
         return BeamRows(BeamDecoder.of(export, network, beam_size=beam_size))
     return GreedyRows(TransducerDecoder.of(export, network))
-
-
-def pack(state: Rows) -> NDArray[np.uint8]:
-    """All arrays of a state as one: u8 ``[B, size]``."""
-    rows = [np.ascontiguousarray(values).reshape(len(values), -1) for values in state.values()]
-    return np.concatenate([values.view(np.uint8) for values in rows], axis=1)
-
-
-def unpack(packed: NDArray[np.uint8], decoder: RowDecoder) -> Rows:
-    """Undo :func:`pack`.
-
-    Raises:
-        InvalidInputError: it is not a state of this decoder.
-    """
-    template = decoder.initial(1)
-    sizes = [values.nbytes for values in template.values()]
-    if packed.ndim != 2 or packed.shape[1] != sum(sizes):
-        raise InvalidInputError(f"STATE has shape {list(packed.shape)}; it must be [rows, {sum(sizes)}]")
-    parts = np.split(packed, np.cumsum(sizes)[:-1], axis=1)
-    state = {
-        name: np.ascontiguousarray(part).view(values.dtype).reshape(len(packed), *values.shape[1:])
-        for (name, values), part in zip(template.items(), parts, strict=True)
-    }
-    _check(state, decoder.blank)
-    return state
-
-
-def _check(state: Rows, blank: int) -> None:
-    """Refuse numbers that would lead a decoder astray."""
-    highest = {"targets": blank, "tail_ids": blank - 1}
-    if "tail_counts" in state:
-        highest["tail_counts"] = state["tail_ids"].shape[-1]
-        if not (np.isfinite(state["scores"]).any(axis=1) & (state["scores"] < np.inf).all(axis=1)).all():
-            raise InvalidInputError("STATE has no hypothesis")
-    for name in ("targets", "skip", "phrase", "tail_ids", "tail_counts"):
-        values = state.get(name, np.zeros(1, np.int32))
-        if (values < 0).any() or (values > highest.get(name, np.iinfo(np.int32).max)).any():
-            raise InvalidInputError(f"{name} of STATE is out of range")
-    for name in ("hidden", "cell"):
-        if not np.isfinite(state[name]).all():
-            raise InvalidInputError(f"{name} of STATE has values that are not finite")

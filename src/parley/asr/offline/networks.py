@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,7 +145,7 @@ class RemoteModels:
         boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> list[DecodedPiece]:
         """See :meth:`parley.asr.offline.pipeline.AcousticModels.decode`."""
-        inputs = piece_inputs(encoded, lengths, boosting=boosting)
+        inputs = piece_inputs(encoded, lengths, boosting)
         return read_decoded(self._call(DECODER_MODEL, inputs, TOKEN_OUTPUTS))
 
     def _call(self, model: str, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -> ModelResponse:
@@ -162,33 +162,25 @@ def _call(port: BlockingModelClient, request: ModelRequest) -> ModelResponse:
 
 
 TOKEN_OUTPUTS = ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES", "TOKEN_COUNT", "ALTERNATIVES", "SCORES")
-PIECE_OUTPUTS = (*TOKEN_OUTPUTS, "NEXT_STATE")
 NO_SCORE = float(np.finfo(np.float32).min)
 """In ``SCORES`` where there is no reading. Not -inf, which JSON does not have: a client of Triton's HTTP
 interface and perf_analyzer's export could not be read."""
 _PHRASES = ("PHRASE_ARCS", "PHRASE_BONUS", "PHRASE_FALLBACK")
 
-RowState: TypeAlias = NDArray[np.uint8]
-"""Where one row's decoding stands: u8 ``[1, n]``, of no meaning but to the decoder."""
-
 
 @dataclass(frozen=True)
 class DecodedPiece:
-    """What was decoded of a piece of one row."""
+    """What was decoded of one row."""
 
     tokens: Tokens
-    """What no later piece can change; at the end all of the best reading."""
+    """Of the best reading."""
     alternatives: list[tuple[list[int], float]] = field(default_factory=list)
-    """At the end, if a beam was searched: token ids and score of each reading, best first. Like
-    ``tokens`` they begin where earlier pieces ended."""
+    """If a beam was searched: token ids and score of each reading, best first."""
 
 
 def piece_inputs(
     encoded: NDArray[np.float32],
     lengths: NDArray[np.int64],
-    *,
-    states: Sequence[RowState] | None = None,
-    final: Sequence[bool] | None = None,
     boosting: Sequence[PhraseAutomaton] | None = None,
 ) -> dict[str, Tensor]:
     """The decoder's inputs.
@@ -196,15 +188,9 @@ def piece_inputs(
     Args:
         encoded: f32 ``[B, D, T']``.
         lengths: i64 ``[B]``, real frames of each row.
-        states: what each row's previous piece left; None: these are the first.
-        final: whether no piece follows; None: none follows any.
         boosting: each row's phrases; None: no row has any.
     """
     inputs: dict[str, Tensor] = {"ENCODED": encoded, "ENCODED_LENGTH": lengths[:, None]}
-    if states is not None:
-        inputs["STATE"] = np.concatenate(states)
-    if final is not None:
-        inputs["FINAL"] = np.array(final, np.bool_)[:, None]
     if boosting is not None and any(len(automaton.bonus) for automaton in boosting):
         inputs |= _phrase_inputs(boosting)
     return inputs
@@ -230,12 +216,6 @@ def read_decoded(outputs: Mapping[str, Tensor]) -> list[DecodedPiece]:
         )
         for row, count in enumerate(outputs["TOKEN_COUNT"][:, 0].tolist())
     ]
-
-
-def read_states(outputs: Mapping[str, Tensor]) -> list[RowState]:
-    """Each row's state, from ``NEXT_STATE``."""
-    packed = outputs["NEXT_STATE"]
-    return [packed[row : row + 1] for row in range(len(packed))]
 
 
 def _phrase_inputs(boosting: Sequence[PhraseAutomaton]) -> dict[str, Tensor]:
