@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DESCRIPTION, FILES, WEIGHTS_FILE
-from parley.asr.features.log_mel import SILENCE
-from parley.asr.offline.networks import OnnxEncoder
+from parley.asr.features import SILENCE
+from parley.asr.parakeet.networks import OnnxEncoder
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CacheAwareEncoder
 from parley.errors import ParleyError

@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.decoding.words import text_of
-from parley.asr.families import load_reader
 from parley.asr.messages import AsrOptions, TranscribeRequest, TranscriptEvent
-from parley.asr.offline.pipeline import OfflinePipeline
-from parley.asr.offline.stream import StreamLimits
-from parley.asr.pipeline.step import ChunkRequest, ChunkResult, RecognizerPipeline, TrackedStream
-from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
-from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
-from parley.asr.segments.worker import InlineReader
+from parley.asr.parakeet.pipeline import OfflinePipeline
+from parley.asr.parakeet.stream import StreamLimits
+from parley.asr.readers import load_reader
+from parley.asr.service.step import ChunkRequest, ChunkResult, RecognizerPipeline, TrackedStream
+from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
+from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.utterances.worker import InlineReader
 from parley.launcher.options import ROOT
 from parley.protocol import VadOptions
 from parley.runtime.onnx import open_session

@@ -25,8 +25,8 @@ from clicks import clicks
 from harness.stats import p50_p95, text_of, word_errors
 from numpy.typing import NDArray
 
-from parley.asr.families import load_reader
-from parley.asr.segments.reader import ReadOptions
+from parley.asr.reader import ReadOptions
+from parley.asr.readers import load_reader
 from parley.audio.pcm import Resampler
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT

@@ -14,8 +14,8 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.batch import RowDecoder, make_decoder
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.words import words_of
-from parley.asr.features.log_mel import LogMel
-from parley.asr.offline.networks import (
+from parley.asr.features import LogMel
+from parley.asr.parakeet.networks import (
     DecodedPiece,
     OnnxEncoder,
     OnnxJoint,
@@ -31,7 +31,7 @@ from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 
 class LocalModels:
-    """:class:`parley.asr.offline.pipeline.AcousticModels` on the CPU."""
+    """:class:`parley.asr.parakeet.pipeline.AcousticModels` on the CPU."""
 
     def __init__(self, vad: SileroVad, encoder: OnnxEncoder, decoder: RowDecoder) -> None:
         self._vad = vad
@@ -71,7 +71,7 @@ class LocalModels:
     def encode(
         self, features: NDArray[np.float32], lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """See :meth:`parley.asr.offline.networks.OnnxEncoder.encode`."""
+        """See :meth:`parley.asr.parakeet.networks.OnnxEncoder.encode`."""
         return self._encoder.encode(features, lengths)
 
     def decode(
@@ -80,7 +80,7 @@ class LocalModels:
         lengths: NDArray[np.int64],
         boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> list[DecodedPiece]:
-        """See :meth:`parley.asr.offline.pipeline.AcousticModels.decode`."""
+        """See :meth:`parley.asr.parakeet.pipeline.AcousticModels.decode`."""
         return read_decoded(self._serve(piece_inputs(encoded, lengths, boosting)))
 
     def _serve(self, inputs: Tensors) -> Tensors:

@@ -18,8 +18,8 @@ from nemo_export.archive import Entry, Limits
 from nemo_export.layout import use_look_ahead
 from parley.asr import checkpoint
 from parley.asr.decoding.greedy import TransducerDecoder
-from parley.asr.features.log_mel import LogMel
-from parley.asr.offline.networks import OnnxEncoder, OnnxJoint
+from parley.asr.features import LogMel
+from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import HISTORY, CacheAwareEncoder
 from parley.runtime.onnx import open_session

@@ -8,7 +8,7 @@ from nemo.collections.asr.models import ASRModel
 from onnx import TensorProto, helper, numpy_helper
 
 from nemo_export.archive import ExportError
-from parley.asr.prompt_graph import PARAMETERS, PROMPT, prompt_nodes, prompt_tensors
+from parley.asr.streaming.prompt_graph import PARAMETERS, PROMPT, prompt_nodes, prompt_tensors
 
 AUTO = "auto"
 """The prompt with which the model finds out the language."""

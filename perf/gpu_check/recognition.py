@@ -15,7 +15,7 @@ from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import forget_memory, memory_mib, once, seconds
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.decoding.topk import top_k
-from parley.asr.features.log_mel import LogMel
+from parley.asr.features import LogMel
 from parley_torch.asr.fastconformer import SUBSAMPLING, EncoderPool, EncoderSizes, FastConformer
 from parley_torch.asr.features import DeviceLogMel
 from parley_torch.asr.memory import (

@@ -12,8 +12,6 @@ import soundfile
 import soxr
 from harness.stats import word_errors
 
-from parley.asr.families import load_reader
-from parley.asr.families.moonshine import FILES
 from parley.asr.messages import (
     AsrOptions,
     OnsetEvent,
@@ -22,11 +20,13 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
-from parley.asr.pipeline.step import ChunkRequest
-from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
-from parley.asr.segments.reader import ReadOptions
-from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
-from parley.asr.segments.worker import InlineReader
+from parley.asr.reader import ReadOptions
+from parley.asr.readers import load_reader
+from parley.asr.readers.moonshine import FILES
+from parley.asr.service.step import ChunkRequest
+from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
+from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.utterances.worker import InlineReader
 from parley.canaries import ask_canaries
 from parley.engines.registry import RECOGNIZERS
 from parley.launcher.options import ROOT, ServerOptions

@@ -12,8 +12,8 @@ import pytest_asyncio
 import soxr
 from harness.stats import word_errors
 
-from parley.asr.families import load_reader
 from parley.asr.messages import TranscribeRequest
+from parley.asr.readers import load_reader
 from parley.languages import DETECT
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer

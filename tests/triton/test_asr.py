@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 
 from parley.asr import checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
-from parley.asr.features.log_mel import LogMel
+from parley.asr.features import LogMel
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, SpeechStoppedEvent
-from parley.asr.offline.networks import TOKEN_OUTPUTS, piece_inputs, read_decoded
-from parley.asr.offline.pipeline import step
-from parley.asr.offline.stream import OfflineStream, StreamLimits
-from parley.asr.pipeline.step import ChunkRequest
+from parley.asr.parakeet.networks import TOKEN_OUTPUTS, piece_inputs, read_decoded
+from parley.asr.parakeet.pipeline import step
+from parley.asr.parakeet.stream import OfflineStream, StreamLimits
+from parley.asr.service.step import ChunkRequest
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import (
     InferenceError,

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from rails import hear, read_clips
 
-from parley.asr.families import load_reader
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
-from parley.asr.pipeline.step import ChunkRequest
-from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
-from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
-from parley.asr.segments.utterance import Window
-from parley.asr.segments.worker import InlineReader
+from parley.asr.readers import load_reader
+from parley.asr.service.step import ChunkRequest
+from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
+from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.utterances.utterance import Window
+from parley.asr.utterances.worker import InlineReader
 from parley.errors import UnsupportedLanguageError
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions

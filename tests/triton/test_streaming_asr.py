@@ -18,7 +18,7 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.pipeline.step import ChunkRequest
+from parley.asr.service.step import ChunkRequest
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline

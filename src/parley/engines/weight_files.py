@@ -78,7 +78,7 @@ def absence_of_weights(parameters: Parameters) -> str:
 def recognizer_files(folder: Path, parameters: Parameters) -> Sequence[str]:
     """Of a recogniser that reads stretches of speech."""
     # The families import ONNX Runtime.
-    from parley.asr.families import FILE, file_names  # noqa: PLC0415
+    from parley.asr.readers import FILE, file_names  # noqa: PLC0415
 
     names = file_names(folder, parameters.text("family", "moonshine"))
     is_described = (folder / FILE).is_file()
@@ -89,7 +89,7 @@ def recognizer_files(folder: Path, parameters: Parameters) -> Sequence[str]:
 
 
 def _describe_recognizer(folder: Path, parameters: Parameters) -> str:
-    from parley.asr.families import FAMILIES, FILE  # noqa: PLC0415
+    from parley.asr.readers import FAMILIES, FILE  # noqa: PLC0415
 
     if (folder / FILE).is_file():
         return ""

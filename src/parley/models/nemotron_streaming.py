@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.batch import make_decoder
-from parley.asr.features.log_mel import LogMel
+from parley.asr.features import LogMel
 from parley.asr.messages import AsrFallbackEvent, TranscribeReply, TranscribeRequest
-from parley.asr.offline.networks import OnnxJoint
-from parley.asr.pipeline.segmentation import PER_MS
+from parley.asr.parakeet.networks import OnnxJoint
+from parley.asr.segmenter.segmentation import PER_MS
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CacheAwareEncoder, StreamingExport, choose, with_keys
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy

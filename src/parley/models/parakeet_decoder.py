@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from parley.asr import checkpoint
 from parley.asr.decoding.batch import RowDecoder, make_decoder
 from parley.asr.decoding.hypotheses import Reading
-from parley.asr.offline.networks import NO_SCORE, OnnxJoint, read_phrases
+from parley.asr.parakeet.networks import NO_SCORE, OnnxJoint, read_phrases
 from parley.errors import InvalidInputError, ParleyError
 from parley.inference import Tensor
 from parley.runtime.batching import (
@@ -51,7 +51,7 @@ class DecoderService:
     Outputs: ``TOKENS``, ``FRAMES``, ``DURATIONS`` i32 and ``CONFIDENCES`` f32 ``[B, N]``, of which
     ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. ``ALTERNATIVES`` i32 ``[B, A, N]``, filled up with -1, are
     the readings of each row, best first, with ``SCORES`` f32 ``[B, A]``; ``NO_SCORE``: there is none,
-    as everywhere in greedy decoding. For phrases that are boosted see :mod:`parley.asr.offline.networks`.
+    as everywhere in greedy decoding. For phrases that are boosted see :mod:`parley.asr.parakeet.networks`.
     """
 
     def __init__(self, decoder: RowDecoder) -> None:

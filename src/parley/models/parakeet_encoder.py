@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
-from parley.asr.offline.networks import OfflineEncoder, OnnxEncoder
+from parley.asr.parakeet.networks import OfflineEncoder, OnnxEncoder
 from parley.errors import InvalidInputError, ParleyError
 from parley.runtime.batching import (
     Tensors,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from parley.asr.checkpoint import load_description
-from parley.asr.features.log_mel import LogMel
-from parley.asr.files.ensemble import RecordingFeatures, RecordingTexts
-from parley.asr.segments.recordings import SegmentRecordingLimits
-from parley.asr.segments.utterance import Window
+from parley.asr.features import LogMel
+from parley.asr.parakeet.ensemble import RecordingFeatures, RecordingTexts
+from parley.asr.utterances.recordings import SegmentRecordingLimits
+from parley.asr.utterances.utterance import Window
 from parley.models.parakeet_transcribe import RecordingSettings, read_limits, read_vad
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 
 from parley.asr import checkpoint
-from parley.asr.offline.networks import RemoteModels
-from parley.asr.offline.pipeline import OfflinePipeline
-from parley.asr.offline.stream import StreamLimits
+from parley.asr.parakeet.networks import RemoteModels
+from parley.asr.parakeet.pipeline import OfflinePipeline
+from parley.asr.parakeet.stream import StreamLimits
 from parley.models.recognition import RecognitionModel, open_detector
 from parley.runtime.parameters import Natural, Parameters
 from parley.triton.model_client import InProcessBlockingClient

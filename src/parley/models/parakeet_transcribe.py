@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
-from parley.asr.families.parakeet import ParakeetReader
-from parley.asr.files.service import TranscriptionLimits, TranscriptionService
 from parley.asr.messages import TranscribeReply, TranscribeRequest
-from parley.asr.offline.networks import RemoteModels
-from parley.asr.pipeline.segmentation import PER_MS
-from parley.asr.segments.reader import RunLimits
-from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
-from parley.asr.segments.utterance import Window
+from parley.asr.parakeet.networks import RemoteModels
+from parley.asr.parakeet.reader import ParakeetReader
+from parley.asr.reader import RunLimits
+from parley.asr.segmenter.segmentation import PER_MS
+from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.utterances.transcription import TranscriptionLimits, TranscriptionService
+from parley.asr.utterances.utterance import Window
 from parley.errors import ModelLoadingError, ParleyError
 from parley.inference import Tensor, struct_tensor
 from parley.languages import ALL_LANGUAGES, only_language
@@ -57,7 +57,7 @@ class RecordingRequests:
     def __init__(
         self,
         pb_utils: Any,
-        service: TranscriptionService[Any],
+        service: TranscriptionService,
         traces: ModelTraces,
     ) -> None:
         """Own the service and the model's traces."""

@@ -1,4 +1,4 @@
-"""A recogniser's pipeline between Triton and :class:`parley.asr.pipeline.service.RecognitionService`."""
+"""A recogniser's pipeline between Triton and :class:`parley.asr.service.recognition.RecognitionService`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import msgspec
 
 from parley.asr.messages import AsrReply
-from parley.asr.pipeline.segmentation import Detector
-from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
-from parley.asr.pipeline.step import RecognizerPipeline
+from parley.asr.segmenter.segmentation import Detector
+from parley.asr.service.recognition import RecognitionService, SessionTable, StreamRequest
+from parley.asr.service.step import RecognizerPipeline
 from parley.errors import ParleyError
 from parley.inference import struct_tensor
 from parley.languages import ALL_LANGUAGES

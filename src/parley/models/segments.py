@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr import families
-from parley.asr.files.service import TranscriptionService
+from parley.asr import readers
 from parley.asr.messages import TranscribeRequest
-from parley.asr.pipeline.segmentation import PER_MS
-from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
-from parley.asr.segments.reader import Reader, RunLimits
-from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
-from parley.asr.segments.utterance import Window
-from parley.asr.segments.worker import ThreadedReader
+from parley.asr.reader import Reader, RunLimits
+from parley.asr.segmenter.segmentation import PER_MS
+from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
+from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.utterances.transcription import TranscriptionService
+from parley.asr.utterances.utterance import Window
+from parley.asr.utterances.worker import ThreadedReader
 from parley.engines.weight_files import find_weights, recognizer_files
 from parley.errors import ModelLoadingError
 from parley.models.parakeet_transcribe import (
@@ -86,7 +86,7 @@ def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
         ModelLoadingError: the weights are missing, or cannot be used.
     """
     settings = parameters.read(ReaderSettings)
-    reader = families.load_reader(
+    reader = readers.load_reader(
         find_weights(parameters, DEFAULT, recognizer_files),
         settings.family,
         partial(open_configured, parameters=parameters, device_id=device_id),

@@ -1,6 +1,6 @@
 """The log-mel front end on a torch device, for the audio of many streams at once.
 
-The same frames as :mod:`parley.asr.features.log_mel` computes in numpy.
+The same frames as :mod:`parley.asr.features` computes in numpy.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from parley.asr.features.log_mel import LOG_GUARD, SILENCE, LogMel
-from parley.asr.pipeline.segmentation import FULL_SCALE
+from parley.asr.features import LOG_GUARD, SILENCE, LogMel
+from parley.asr.segmenter.segmentation import FULL_SCALE
 
 
 class DeviceLogMel:

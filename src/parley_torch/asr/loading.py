@@ -9,7 +9,7 @@ import torch
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.batch import RowDecoder, make_decoder
-from parley.asr.features.log_mel import LogMel
+from parley.asr.features import LogMel
 from parley.asr.streaming.encoder import StreamingExport, chosen_look_aheads
 from parley.errors import ModelLoadingError
 from parley.runtime.versions import check_gpus, check_torch

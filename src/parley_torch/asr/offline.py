@@ -81,7 +81,7 @@ class RunSizes:
 
 
 class DeviceEncoder:
-    """:class:`parley.asr.offline.networks.OfflineEncoder` on a torch device. Used by the thread that made it.
+    """:class:`parley.asr.parakeet.networks.OfflineEncoder` on a torch device, for the thread that made it.
 
     Args:
         network: on the device.
@@ -108,7 +108,7 @@ class DeviceEncoder:
     def encode(
         self, features: NDArray[np.float32], lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """See :meth:`parley.asr.offline.networks.OnnxEncoder.encode`.
+        """See :meth:`parley.asr.parakeet.networks.OnnxEncoder.encode`.
 
         Raises:
             InvalidInputError: a row is longer than the longest size.

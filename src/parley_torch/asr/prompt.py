@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from parley.asr.prompt_graph import PARAMETERS
+from parley.asr.streaming.prompt_graph import PARAMETERS
 from parley.errors import ModelLoadingError
 
 

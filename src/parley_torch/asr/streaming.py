@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.asr.decoding.greedy import Tokens
-from parley.asr.features.log_mel import SILENCE, LogMel
+from parley.asr.features import SILENCE, LogMel
 from parley.errors import InferenceError, ParleyError
 from parley.runtime.batching import round_up
 from parley.runtime.process_end import DeviceErrors
@@ -55,7 +55,7 @@ class StreamChunks:
     """The next chunk of some streams."""
 
     audio: NDArray[np.int16]
-    """``[B, n]``; see :meth:`parley.asr.features.log_mel.BatchedLogMel.stretch`."""
+    """``[B, n]``; see :meth:`parley.asr.features.BatchedLogMel.stretch`."""
     real_samples: NDArray[np.int64]
     """``[B]``."""
     real_frames: NDArray[np.int64]

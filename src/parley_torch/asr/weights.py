@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from parley.asr.checkpoint import WEIGHTS_FILE
-from parley.asr.prompt_graph import read_prompt
+from parley.asr.streaming.prompt_graph import read_prompt
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.runtime.onnx_file import Node, OnnxModel
 

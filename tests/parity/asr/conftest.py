@@ -33,7 +33,7 @@ from omegaconf import OmegaConf, open_dict  # noqa: E402
 from nemo_export import layout  # noqa: E402
 from nemo_export.archive import Entry, Limits  # noqa: E402
 from parley.asr import checkpoint  # noqa: E402
-from parley.asr.offline.networks import OnnxEncoder, OnnxJoint  # noqa: E402
+from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint  # noqa: E402
 from parley.runtime.onnx import open_session  # noqa: E402
 from tiny.asr_model import configuration, make_tokenizer  # noqa: E402
 from tiny.streaming_model import LOOK_AHEADS, streaming_configuration  # noqa: E402

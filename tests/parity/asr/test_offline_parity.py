@@ -11,7 +11,7 @@ from conftest import strategy
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.greedy import TransducerDecoder
 from parley.asr.decoding.words import text_of, words_of
-from parley.asr.features.log_mel import LogMel, LogMelStream
+from parley.asr.features import LogMel, LogMelStream
 
 
 def greedy(offline, encoded):

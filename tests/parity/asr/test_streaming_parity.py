@@ -8,7 +8,7 @@ import torch
 from conftest import EXACT, PROMPTS, entry_of
 
 from nemo_export import accuracy, prompts
-from parley.asr.features.log_mel import LogMel
+from parley.asr.features import LogMel
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CHANNEL, HISTORY, LENGTH, TIME, CacheAwareEncoder, with_keys
 from parley.runtime.onnx import open_session

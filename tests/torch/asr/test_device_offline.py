@@ -9,8 +9,8 @@ from parley.asr import checkpoint
 from parley.asr.decoding.batch import make_decoder
 from parley.asr.decoding.boosting import compile_phrases
 from parley.asr.decoding.words import text_of, words_of
-from parley.asr.features.log_mel import LogMel
-from parley.asr.offline.networks import OnnxEncoder, OnnxJoint
+from parley.asr.features import LogMel
+from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint
 from parley.errors import InferenceError, InvalidInputError
 from parley.launcher.options import ROOT
 from parley.runtime.batching import RowsNotFiniteError

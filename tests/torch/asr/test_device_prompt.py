@@ -11,8 +11,8 @@ from device_fakes import CPU, make_recognizer, recognize, same_tokens
 from prompt_fakes import COUNT, EXPORT, PROMPTS, make_prompted_export, random_kernel
 
 from parley.asr import checkpoint
-from parley.asr.prompt_graph import PARAMETERS
 from parley.asr.streaming.encoder import CHANNEL, HISTORY, CacheAwareEncoder, with_keys
+from parley.asr.streaming.prompt_graph import PARAMETERS
 from parley.errors import ModelLoadingError, UnsupportedLanguageError
 from parley.models.nemotron_streaming import load_recognizer
 from parley.runtime.onnx import open_session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parley.asr.decoding.greedy import Tokens
-from parley.asr.offline.networks import DecodedPiece
+from parley.asr.parakeet.networks import DecodedPiece
 
 VOCABULARY = 12
 DURATIONS = (0, 1, 2, 3, 4)

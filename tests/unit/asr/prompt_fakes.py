@@ -7,9 +7,9 @@ import shutil
 
 import numpy as np
 
-from parley.asr.prompt_graph import PROMPT, prompt_nodes, prompt_tensors
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CHANNEL, LENGTH, TIME
+from parley.asr.streaming.prompt_graph import PROMPT, prompt_nodes, prompt_tensors
 from parley.launcher.options import ROOT
 from parley.runtime.onnx_file import OnnxModel, PartInput, make_node
 

@@ -13,7 +13,7 @@ from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.decoding.batch import BeamRows, GreedyRows
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.greedy import TransducerDecoder
-from parley.asr.features.log_mel import LogMel
+from parley.asr.features import LogMel
 from parley.asr.messages import TranscribeReply
 from parley.asr.streaming.encoder import CHANNEL, HISTORY, LENGTH, TIME
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy

@@ -10,10 +10,9 @@ from recorded_spans import PARENT, Spans
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.messages import AsrReply
-from parley.asr.offline.pipeline import OfflinePipeline
-from parley.asr.offline.stream import StreamLimits
-from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
-from parley.asr.pipeline.utterance_spans import no_span
+from parley.asr.parakeet.pipeline import OfflinePipeline
+from parley.asr.parakeet.stream import StreamLimits
+from parley.asr.service.recognition import RecognitionService, SessionTable, StreamRequest, no_span
 from parley.errors import (
     InferenceError,
     InvalidAudioError,

@@ -8,7 +8,7 @@ import torch
 from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.features.log_mel import SILENCE, AudioRings, BatchedLogMel, LogMel, LogMelStream, normalize
+from parley.asr.features import SILENCE, AudioRings, BatchedLogMel, LogMel, LogMelStream, normalize
 from parley.audio.mel import mel_filters
 from parley.runtime.onnx import open_session
 from parley_torch.asr.features import DeviceLogMel

@@ -8,7 +8,7 @@ from parley.asr.decoding.batch import BeamRows, GreedyRows
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import build
 from parley.asr.decoding.greedy import TransducerDecoder
-from parley.asr.offline.networks import piece_inputs, read_decoded
+from parley.asr.parakeet.networks import piece_inputs, read_decoded
 from parley.errors import InferenceError, InvalidInputError
 from parley.models.parakeet_decoder import DecoderService
 from parley.models.parakeet_encoder import EncoderBuckets, EncoderService

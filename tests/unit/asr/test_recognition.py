@@ -6,11 +6,11 @@ import pytest
 from local_models import Transcriber
 
 from parley.asr.decoding.words import text_of
-from parley.asr.features.log_mel import LogMel
+from parley.asr.features import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.asr.offline.pipeline import step
-from parley.asr.offline.stream import OfflineStream, StreamLimits
-from parley.asr.pipeline.step import ChunkRequest
+from parley.asr.parakeet.pipeline import step
+from parley.asr.parakeet.stream import OfflineStream, StreamLimits
+from parley.asr.service.step import ChunkRequest
 
 TAIL = np.zeros(8000, np.int16)
 

@@ -6,16 +6,16 @@ import json
 
 import numpy as np
 import pytest
-from test_transcription import open_reader
+from test_parakeet_recordings import open_reader
 
 from parley.asr.checkpoint import CONFIG_FILE, VOCABULARY_FILE
-from parley.asr.features.log_mel import LogMel
-from parley.asr.files.ensemble import RecordingFeatures, RecordingTexts
-from parley.asr.files.service import TranscriptionLimits
+from parley.asr.features import LogMel
 from parley.asr.messages import TranscribeReply, TranscribeRequest
-from parley.asr.offline.networks import TOKEN_OUTPUTS
-from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
-from parley.asr.segments.utterance import Window
+from parley.asr.parakeet.ensemble import RecordingFeatures, RecordingTexts
+from parley.asr.parakeet.networks import TOKEN_OUTPUTS
+from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.utterances.transcription import TranscriptionLimits
+from parley.asr.utterances.utterance import Window
 from parley.errors import (
     InferenceError,
     InvalidAudioError,

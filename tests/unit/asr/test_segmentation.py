@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
-from parley.asr.pipeline.segmentation import (
+from parley.asr.segmenter.segmentation import (
     StreamSegmenter,
     UtteranceAudio,
     UtteranceBegan,

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from parley.asr.families import load_reader
-from parley.asr.families.sherpa import FAMILIES, SherpaReader
-from parley.asr.segments.reader import ReadOptions, RunLimits, Stretch
+from parley.asr.reader import ReadOptions, RunLimits, Stretch
+from parley.asr.readers import load_reader
+from parley.asr.readers.sherpa import FAMILIES, SherpaReader
 from parley.errors import (
     InferenceError,
     InvalidMessageError,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parley.asr.features.log_mel import LogMel
+from parley.asr.features import LogMel
 from parley.asr.streaming.encoder import (
     CHANNEL,
     HISTORY,

@@ -6,12 +6,12 @@ import threading
 
 import numpy as np
 import pytest
-from test_transcription import open_reader
+from test_parakeet_recordings import open_reader
 
-from parley.asr.files.service import TranscriptionLimits, TranscriptionService
 from parley.asr.messages import TranscribeReply
-from parley.asr.segments.reader import NO_TEXT
-from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits
+from parley.asr.reader import NO_TEXT
+from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits
+from parley.asr.utterances.transcription import TranscriptionLimits, TranscriptionService
 from parley.errors import (
     InferenceError,
     InvalidAudioError,

@@ -266,8 +266,8 @@ def test_confidence_is_the_published_formula():
 
 
 def test_real_recordings_decode_alike_alone_in_a_batch_and_in_pieces(export, models, spoken):
-    from parley.asr.features.log_mel import LogMel, normalize
-    from parley.asr.offline.networks import OnnxJoint
+    from parley.asr.features import LogMel, normalize
+    from parley.asr.parakeet.networks import OnnxJoint
     from parley.runtime.onnx import open_session
 
     mel = LogMel(export.config)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.asr.pipeline.turn_audio import TurnAudio, TurnUtterance, rest_of, split_text
+from parley.asr.segmenter.turn_audio import TurnAudio, TurnUtterance, rest_of, split_text
 from parley.protocol import Alternative, Word
 
 MS = 16

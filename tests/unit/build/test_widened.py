@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import make_real_size_models
 from chatterbox_export.small_t3 import write_small_t3
 from parley.asr import checkpoint
-from parley.asr.features.log_mel import SILENCE, LogMel
+from parley.asr.features import SILENCE, LogMel
 from parley.asr.streaming import encoder as streaming
 from parley.launcher.options import GPU_PROFILE, ROOT
 from parley.runtime.repository import read_parameters

@@ -22,7 +22,7 @@ from fetching.packages import Packages
 from fetching.progress import Progress
 from whisper_fakes import HOLA, QUE, Decoder, Encoder, contents
 
-from parley.asr.families.whisper import FILES
+from parley.asr.readers.whisper import FILES
 from parley.models import segments
 from parley.runtime.parameters import Parameters
 

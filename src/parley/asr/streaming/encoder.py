@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DECODER_FILE, VOCABULARY_FILE, Checkpoint
-from parley.asr.prompt_graph import PROMPT
 from parley.asr.streaming.keys import KEYS, VALUES, keep_keys
+from parley.asr.streaming.prompt_graph import PROMPT
 from parley.errors import InferenceError, ModelLoadingError, OverloadedError, WeightsNotFoundError
 from parley.runtime.onnx_file import OnnxModel
 from parley.runtime.parameters import Parameters

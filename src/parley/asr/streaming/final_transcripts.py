@@ -27,7 +27,7 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
-from parley.asr.pipeline.turn_audio import JoinedTurn, rest_of
+from parley.asr.segmenter.turn_audio import JoinedTurn, rest_of
 from parley.asr.streaming.utterance import EarlyTranscript, StreamingUtterance
 from parley.errors import (
     DeadlineExceededError,

@@ -16,7 +16,7 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
 from parley.asr.decoding.words import alternatives_of, spell, text_of, transcript, words_of
 from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
-from parley.asr.pipeline.segmentation import (
+from parley.asr.segmenter.segmentation import (
     PER_MS,
     Detector,
     StreamSegmenter,
@@ -25,7 +25,8 @@ from parley.asr.pipeline.segmentation import (
     UtteranceEnded,
     UtteranceLimits,
 )
-from parley.asr.pipeline.step import (
+from parley.asr.segmenter.turn_audio import JoinedTurn, TurnAudio
+from parley.asr.service.step import (
     ChunkRequest,
     ChunkResult,
     PendingChunk,
@@ -33,7 +34,6 @@ from parley.asr.pipeline.step import (
     run_vad,
     take_ready_events,
 )
-from parley.asr.pipeline.turn_audio import JoinedTurn, TurnAudio
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscript, wait_for
 from parley.asr.streaming.recognizer import Recognizer
 from parley.asr.streaming.utterance import StreamingUtterance
@@ -66,7 +66,7 @@ class _Item:
 
 
 class StreamingPipeline:
-    """:class:`parley.asr.pipeline.step.RecognizerPipeline` of a cache-aware streaming model."""
+    """:class:`parley.asr.service.step.RecognizerPipeline` of a cache-aware streaming model."""
 
     def __init__(
         self,

@@ -14,8 +14,8 @@ from parley.asr.decoding.greedy import Tokens
 from parley.asr.decoding.hypotheses import Hypothesis, Reading
 from parley.asr.decoding.words import StablePrefix
 from parley.asr.messages import TranscribeReply
-from parley.asr.pipeline.segmentation import PER_MS
-from parley.asr.pipeline.turn_audio import JoinedTurn, TurnUtterance
+from parley.asr.segmenter.segmentation import PER_MS
+from parley.asr.segmenter.turn_audio import JoinedTurn, TurnUtterance
 from parley.errors import ParleyError
 
 

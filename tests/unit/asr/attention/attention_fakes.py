@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.attention.model import AttentionModel, FixedPrompt, TextLimits
-from parley.asr.attention.network import EncodedAudio
-from parley.asr.attention.reader import AttentionReader
 from parley.asr.decoding.vocabulary import Vocabulary
-from parley.asr.families.moonshine import END, LONGEST, RULES, SHORTEST, START
-from parley.asr.segments.reader import ReadOptions
-from parley.asr.segments.worker import ReadRequest
+from parley.asr.reader import ReadOptions
+from parley.asr.readers.attention.network import EncodedAudio
+from parley.asr.readers.attention.reader import AttentionModel, AttentionReader, FixedPrompt, TextLimits
+from parley.asr.readers.moonshine import END, LONGEST, RULES, SHORTEST, START
+from parley.asr.utterances.worker import ReadRequest
 from parley.errors import InferenceError, OverloadedError
 
 MS = 16

@@ -15,10 +15,10 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.pipeline.step import ChunkRequest, ChunkResult
-from parley.asr.segments.pipeline import SegmentPipeline, SegmentPipelineLimits
-from parley.asr.segments.utterance import Window
-from parley.asr.segments.worker import InlineReader
+from parley.asr.service.step import ChunkRequest, ChunkResult
+from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
+from parley.asr.utterances.utterance import Window
+from parley.asr.utterances.worker import InlineReader
 from parley.errors import InferenceError, InvalidMessageError, ModelUnavailableError, OverloadedError
 
 CHUNK_MS = 80

@@ -16,11 +16,12 @@ from attention_fakes import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.asr.attention.greedy import decode, repeated
 from parley.asr.decoding.boosting import build, compile_phrases
 from parley.asr.decoding.vocabulary import Vocabulary
-from parley.asr.families import load_reader
-from parley.asr.families.moonshine import (
+from parley.asr.reader import NO_TEXT, RecognizedText, combine_confidences, combine_texts
+from parley.asr.readers import load_reader
+from parley.asr.readers.attention.greedy import decode, repeated
+from parley.asr.readers.moonshine import (
     END,
     FILES,
     RULES,
@@ -29,8 +30,7 @@ from parley.asr.families.moonshine import (
     MoonshineNetwork,
     read_vocabulary,
 )
-from parley.asr.segments.reader import NO_TEXT, RecognizedText, combine_confidences, combine_texts
-from parley.asr.segments.utterance import Window, pieces, quietest
+from parley.asr.utterances.utterance import Window, pieces, quietest
 from parley.errors import InferenceError, ModelLoadingError
 from parley.runtime.onnx import Stop, StoppedError
 

@@ -10,8 +10,8 @@ from asr_fakes import LoudnessModels
 from attention_fakes import MS, LengthNetwork, broken, new_reader
 
 from parley.asr.messages import TranscribeRequest
-from parley.asr.segments.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
-from parley.asr.segments.utterance import Window
+from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
+from parley.asr.utterances.utterance import Window
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 

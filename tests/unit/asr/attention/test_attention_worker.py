@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from attention_fakes import NOTHING, LengthNetwork, broken, new_reader
 
-from parley.asr.segments.reader import Stretch
-from parley.asr.segments.worker import Source, ThreadedReader
+from parley.asr.reader import Stretch
+from parley.asr.utterances.worker import Source, ThreadedReader
 from parley.errors import (
     InferenceError,
     ModelUnavailableError,

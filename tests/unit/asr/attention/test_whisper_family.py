@@ -24,11 +24,11 @@ from whisper_fakes import (
     load,
 )
 
-from parley.asr.attention.greedy import GeneratedTokens
-from parley.asr.attention.model import ReadText
-from parley.asr.families import FILE
-from parley.asr.families.whisper import FILES, LIMITS
-from parley.asr.segments.reader import ReadOptions
+from parley.asr.reader import ReadOptions
+from parley.asr.readers import FILE
+from parley.asr.readers.attention.greedy import GeneratedTokens
+from parley.asr.readers.attention.reader import ReadText
+from parley.asr.readers.whisper import FILES, LIMITS
 from parley.audio.whisper_mel import WhisperMel
 from parley.errors import ModelLoadingError, UnsupportedLanguageError, WeightsNotFoundError
 from parley.languages import DETECT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.families import load_reader
+from parley.asr.readers import load_reader
 
 WORDS = ["Ġhola", "Ġque", "Ġtal", "!", "Ã", "©", "Ġ"]  # the fifth and sixth are the bytes of "é"
 MARKS = [

@@ -1,1 +1,0 @@
-"""Audio into what the encoders hear: NeMo's log-mel front end."""

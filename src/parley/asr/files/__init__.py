@@ -1,1 +1,0 @@
-"""Whole recordings to transcripts."""

@@ -1,1 +1,0 @@
-"""What all recognition pipelines share: streams, segmentation, the step of an execution."""

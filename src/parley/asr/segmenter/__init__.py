@@ -1,0 +1,1 @@
+"""Streams of audio to utterances, and the utterances of a turn."""

@@ -1,0 +1,1 @@
+"""What recognisers do with the requests of streams."""

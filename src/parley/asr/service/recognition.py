@@ -1,0 +1,296 @@
+"""Serves the requests of one execution of a recogniser: streams by correlation id, and their bounds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol
+
+import msgspec
+import numpy as np
+
+from parley.asr.messages import (
+    AsrOptions,
+    AsrReply,
+    AsrRequest,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    TranscriptEvent,
+)
+from parley.asr.segmenter.segmentation import PER_MS
+from parley.asr.service.step import ChunkRequest, ChunkResult, RecognizerPipeline, StreamT
+from parley.errors import (
+    InvalidAudioError,
+    ParleyError,
+    SessionNotFoundError,
+    TooManySessionsError,
+)
+from parley.inference import Tensor, decode_request
+from parley.languages import understood_language
+from parley.tracing import NO_TRACE, Attributes, Trace
+
+_decoder = msgspec.json.Decoder(AsrRequest)
+_DEFAULTS = AsrRequest()
+
+
+class BeginSpan(Protocol):
+    """Begins spans of a model. Apart because :class:`parley.triton.model_traces.ModelTraces` is above."""
+
+    def __call__(
+        self,
+        operation: str,
+        traceparent: str,
+        attributes: Attributes | None = None,
+        *,
+        start_s: float | None = None,
+    ) -> Trace:
+        """Begin a span; ``start_s``: seconds of the monotonic clock."""
+        ...
+
+
+def no_span(
+    operation: str,
+    traceparent: str,
+    attributes: Attributes | None = None,
+    *,
+    start_s: float | None = None,
+) -> Trace:
+    """A :class:`BeginSpan` where there are no traces."""
+    del operation, traceparent, attributes, start_s
+    return NO_TRACE
+
+
+class UtteranceSpans:
+    """The spans of one stream: from the chunk that ends an utterance to its text. Chunks have none.
+
+    Args:
+        traceparent: span above them; empty: nothing is recorded.
+    """
+
+    def __init__(self, begin: BeginSpan, traceparent: str) -> None:
+        self._begin = begin
+        self._traceparent = traceparent
+        self._started_ms = 0
+        self._open: dict[int, Trace] = {}  # by the number of the utterance
+
+    def on_reply(self, reply: AsrReply, began_s: float) -> None:
+        """Record a reply to a chunk; ``began_s``: when its step began, in seconds of the monotonic clock."""
+        if not self._traceparent:
+            return
+        for event in reply.events:
+            if isinstance(event, SpeechStartedEvent):
+                self._started_ms = event.at_ms
+            elif isinstance(event, SpeechStoppedEvent):
+                length = {
+                    "parley.utterance": event.utterance,
+                    "parley.audio_ms": event.at_ms - self._started_ms,
+                }
+                span = self._begin("transcribe", self._traceparent, length, start_s=began_s)
+                self._open[event.utterance] = span
+            elif isinstance(event, TranscriptEvent) and event.is_final:
+                span = self._open.pop(event.utterance, NO_TRACE)
+                span.set({"parley.words": len(event.text.split())})
+                span.end()
+
+    def close(self) -> None:
+        """The stream has ended: texts that did not come are cancelled."""
+        for span in self._open.values():
+            span.set({"parley.cancelled": True})
+            span.end()
+        self._open.clear()
+
+
+@dataclass(frozen=True)
+class StreamRequest:
+    """One request as Triton hands it over."""
+
+    key: str
+    """Correlation id of the sequence."""
+    start: bool
+    end: bool
+    audio: Tensor
+    """i16 ``[n]`` or ``[1, n]``: 16 kHz mono."""
+    message: Tensor | bytes
+    """JSON of :class:`parley.asr.messages.AsrRequest`; empty: its defaults."""
+
+
+class RecognitionService(Generic[StreamT]):
+    """Keeps the streams and serves all requests of an execution in one step.
+
+    A request that cannot be served fails alone, and its stream stays as it was.
+    """
+
+    def __init__(
+        self,
+        pipeline: RecognizerPipeline[StreamT],
+        sessions: SessionTable[StreamT],
+        *,
+        languages: Sequence[str],
+        max_chunk_ms: int,
+        begin_span: BeginSpan = no_span,
+    ) -> None:
+        """Serve the streams of a pipeline.
+
+        Args:
+            pipeline: recognises the streams.
+            sessions: of the streams; used by this object only.
+            languages: of the pipeline.
+            max_chunk_ms: longest audio of one request.
+            begin_span: begins the spans of final texts.
+        """
+        self._begin_span = begin_span
+        self._pipeline = pipeline
+        self._sessions = sessions
+        self._languages = tuple(languages)
+        self._max_chunk = max_chunk_ms * PER_MS
+        self._lock = threading.Lock()
+
+    def serve(self, requests: Sequence[StreamRequest]) -> list[AsrReply | ParleyError]:
+        """Answer each request; at most one per stream."""
+        with self._lock:
+            began_s = time.monotonic()
+            self._sweep()
+            admitted = [self._admit(request) for request in requests]
+            results = iter(
+                self._pipeline.step([chunk for chunk in admitted if isinstance(chunk, ChunkRequest)])
+            )
+            replies: list[AsrReply | ParleyError] = []
+            for request, chunk in zip(requests, admitted, strict=True):
+                result = chunk if isinstance(chunk, ParleyError) else next(results)
+                if isinstance(result, ChunkResult):
+                    self._sessions.update(request.key, result.stream).on_reply(result.reply, began_s)
+                    replies.append(self._introduced(result.reply) if request.start else result.reply)
+                else:
+                    replies.append(result)
+                if request.end:
+                    self._close(request.key)
+            return replies
+
+    def _introduced(self, reply: AsrReply) -> AsrReply:
+        return msgspec.structs.replace(reply, languages=list(self._languages))
+
+    def sweep(self) -> int:
+        """Drop the streams that are idle, and return how many; may be called from any thread."""
+        with self._lock:
+            return self._sweep()
+
+    def _sweep(self) -> int:
+        idle = self._sessions.sweep()
+        for entry in idle:
+            self._release(entry)
+        return len(idle)
+
+    def _close(self, key: str) -> None:
+        entry = self._sessions.close(key)
+        if entry is not None:
+            self._release(entry)
+
+    def _release(self, entry: SessionEntry[StreamT]) -> None:
+        entry.spans.close()
+        self._pipeline.release(entry.stream)
+
+    def _admit(self, request: StreamRequest) -> ChunkRequest[StreamT] | ParleyError:
+        try:
+            if request.start:
+                self._close(request.key)
+            message = decode_request(request.message, _decoder, _DEFAULTS)
+            audio = self._read_audio(request.audio)
+            if request.start:
+                options = message.options or AsrOptions()
+                spans = UtteranceSpans(self._begin_span, options.traceparent)
+                self._sessions.open(request.key, self._new_stream(options), spans)
+            return ChunkRequest(
+                self._sessions.get(request.key),
+                audio,
+                flush=message.flush,
+                turn_over=message.turn_over,
+                last=request.end,
+            )
+        except ParleyError as error:
+            return error
+
+    def _new_stream(self, options: AsrOptions) -> StreamT:
+        language = understood_language(options.language, self._languages)
+        return self._pipeline.new_stream(msgspec.structs.replace(options, language=language))
+
+    def _read_audio(self, audio: Tensor) -> Tensor:
+        samples = audio.reshape(-1)
+        if samples.dtype != np.int16:
+            raise InvalidAudioError(f"audio is {samples.dtype}; it must be int16")
+        if len(samples) > self._max_chunk:
+            raise InvalidAudioError(
+                f"{len(samples)} samples in one piece; at most {self._max_chunk} are taken"
+            )
+        return samples
+
+
+@dataclass
+class SessionEntry(Generic[StreamT]):
+    """An open stream."""
+
+    stream: StreamT
+    spans: UtteranceSpans
+    used_at: float
+
+
+class SessionTable(Generic[StreamT]):
+    """Streams by correlation id: bounded in number, and closed when idle.
+
+    Calls must not overlap.
+    """
+
+    def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin empty.
+
+        Args:
+            limit: streams at once.
+            idle_s: seconds without a chunk after which a stream is dropped.
+            clock: seconds that never go back.
+        """
+        self._limit = limit
+        self._idle_s = idle_s
+        self._clock = clock
+        self._entries: dict[str, SessionEntry[StreamT]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def open(self, key: str, stream: StreamT, spans: UtteranceSpans) -> None:
+        """Begin a stream under a key that no open stream has.
+
+        Raises:
+            TooManySessionsError: the table is full.
+        """
+        if len(self._entries) >= self._limit:
+            raise TooManySessionsError(f"{self._limit} audio streams are open; no more are accepted")
+        self._entries[key] = SessionEntry(stream, spans, self._clock())
+
+    def get(self, key: str) -> StreamT:
+        """The stream, which counts as used now.
+
+        Raises:
+            SessionNotFoundError: it was never opened, has ended, or was idle for too long.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            raise SessionNotFoundError(f"audio stream {key} is not open: send START first")
+        entry.used_at = self._clock()
+        return entry.stream
+
+    def update(self, key: str, stream: StreamT) -> UtteranceSpans:
+        """Replace an open stream by its next state; returns its spans."""
+        entry = self._entries[key]
+        entry.stream = stream
+        return entry.spans
+
+    def close(self, key: str) -> SessionEntry[StreamT] | None:
+        """End a stream and return it; unknown keys are not an error."""
+        return self._entries.pop(key, None)
+
+    def sweep(self) -> list[SessionEntry[StreamT]]:
+        """Drop the streams that are idle, and return them."""
+        before = self._clock() - self._idle_s
+        idle = [key for key, entry in self._entries.items() if entry.used_at < before]
+        return [self._entries.pop(key) for key in idle]
