@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
 from parley.asr.segmenter.segmentation import PER_MS
-from parley.errors import ParleyError, UnsupportedLanguageError
+from parley.errors import (
+    DeadlineExceededError,
+    ModelUnavailableError,
+    OverloadedError,
+    ParleyError,
+    ShuttingDownError,
+    UnsupportedLanguageError,
+)
 from parley.protocol import Alternative, Word
 from parley.runtime.onnx import Stop, StoppedError
 
@@ -105,6 +112,10 @@ class RunLimits:
         return chosen
 
 
+_OF_ALL = (DeadlineExceededError, ModelUnavailableError, OverloadedError, ShuttingDownError)
+"""Failures that no single stretch causes."""
+
+
 class Reader(ABC):
     """Reads stretches of speech; any thread may use it."""
 
@@ -161,8 +172,8 @@ class Reader(ABC):
         except StoppedError:
             raise
         except Exception as error:  # noqa: BLE001 - it is the result
-            if len(stretches) == 1:
-                return [error]
+            if len(stretches) == 1 or isinstance(error, _OF_ALL):
+                return [error for _ in stretches]
         return [result for one in stretches for result in self.read_all([one], stop, on_run)]
 
     def options(self, language: str, phrases: list[str], weight: float) -> ReadOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -145,7 +146,8 @@ class TranscriptionModel(RecordingRequests):
             export,
             languages=limits.languages,
             longest_ms=settings.window_ms,
-            limits=RunLimits(_MOST_ROWS, settings.room_ms * PER_MS),
+            # Final texts of calls are short: one run for all of them takes less than several without padding.
+            limits=RunLimits(_MOST_ROWS, settings.room_ms * PER_MS, ratio=math.inf),
         )
         recording = SegmentRecordingLimits(
             read_vad(parameters),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ def watched(models: LocalModels):
 
 
 def open_reader(models, export, room_ms=ROOM_MS):
-    limits = RunLimits(64, room_ms * 16)
+    limits = RunLimits(64, room_ms * 16, ratio=math.inf)
     return ParakeetReader(models, export, languages=("en",), longest_ms=10_000, limits=limits)
 
 

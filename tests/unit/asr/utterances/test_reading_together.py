@@ -15,7 +15,13 @@ from parley.asr.messages import TranscribeRequest
 from parley.asr.reader import ReadOptions, RunLimits, Stretch
 from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.utterances.worker import Source, ThreadedReader
-from parley.errors import InferenceError, ModelUnavailableError, ParleyError
+from parley.errors import (
+    DeadlineExceededError,
+    InferenceError,
+    ModelUnavailableError,
+    OverloadedError,
+    ParleyError,
+)
 
 TIMEOUT_S = 10
 MANY = RunLimits(4, 4_000 * MS)
@@ -146,6 +152,19 @@ def test_recordings_are_read_together():
     assert [recording.error is None for recording in recordings] == [True, False, True]
     assert recordings[0].reply().text == "w96"
     assert recordings[2].reply().text == "w500"
+
+
+@pytest.mark.parametrize("failure", [DeadlineExceededError, ModelUnavailableError, OverloadedError])
+def test_a_run_of_an_absent_model_is_not_repeated_for_each_stretch(failure):
+    class Absent(LoudReader):
+        def read_together(self, stretches, stop):
+            self.runs.append(len(stretches))
+            raise failure("no answer")
+
+    reader = Absent(MANY)
+    stretches = [Stretch(np.full(500 * MS, 9_000, np.int16), ReadOptions()) for _ in range(3)]
+    assert [type(result) for result in reader.read_all(stretches)] == 3 * [failure]
+    assert reader.runs == [3]
 
 
 def test_a_run_stops_when_nothing_of_it_is_needed(text_reader, reader):
