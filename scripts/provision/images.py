@@ -150,17 +150,13 @@ def _build(options: argparse.Namespace) -> None:
             environment = {**os.environ, **({"DOCKER_BUILDKIT": "1"} if tool == "docker" else {})}
             if status := subprocess.run(command, env=environment, check=False).returncode:
                 raise SetupError(f"{tool} ended with status {status}; its message is above")
-    for image in options.images or DEFAULT:
-        name = f"{PREFIX}{image}:{options.tag}"
-        size = run_quietly([tool, "images", "--format", "{{.Size}}", name], _QUICK_S).stdout.strip()
-        print(f"{name}  {size}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="build/images/build",
-        description="Build the images with docker, podman or buildah, and print their sizes.",
+        description="Build the images with docker, podman or buildah.",
     )
     parser.add_argument(
         "images", nargs="*", metavar="IMAGE", help=f"{', '.join(IMAGES)} (default: {', '.join(DEFAULT)})"

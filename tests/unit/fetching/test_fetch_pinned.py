@@ -168,6 +168,7 @@ def test_without_the_hub_packages_are_named_first_and_give_all(without_hub):
         "run; --hub-only refuses them."
     )
     assert not any("big.gguf" in line for line in lines[:index])
+    assert sum("no connection" in line for line in lines) == 1
 
 
 def test_hub_only_takes_no_package(without_hub):

@@ -180,7 +180,7 @@ def test_what_never_comes_right_is_refused_and_leaves_nothing(person, faults, wo
 
 
 def test_the_lock_overrides_the_hubs_checksums(person):
-    pinned = Snapshot(REPOSITORY, COMMIT, (RemoteFile("encoder-model.onnx", len(BIG), sha256="0" * 64),))
+    pinned = Snapshot(COMMIT, (RemoteFile("encoder-model.onnx", len(BIG), sha256="0" * 64),), REPOSITORY)
     with pytest.raises(FetchError, match="checksum"):
         person.fetch(include=("*.onnx",), pinned=pinned)
 
@@ -360,6 +360,13 @@ class TestCommand:
         assert run("tiny", "--lock") == 0
         assert (run.models / "tiny/encoder-model.onnx").read_bytes() == BIG[1:]
         assert json.loads(run.lock.read_text())["tiny"]["commit"] == "beef"
+
+    def test_a_lock_without_repositories_is_replaced_on_demand(self, run, capsys):
+        run.lock.write_text(json.dumps({"tiny": {"commit": COMMIT, "files": []}}))
+        assert run("tiny") == 1
+        assert "ARGS=--lock takes the newest version" in capsys.readouterr().err
+        assert run("tiny", "--lock") == 0
+        assert json.loads(run.lock.read_text())["tiny"]["repository"] == REPOSITORY
 
     def test_one_lock_pins_several_entries(self, run):
         other = run.entries.read_text().replace('"tiny"', '"other"')
