@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.report import make_table
 from rich.console import Console
 from rich.table import Table
 
@@ -209,9 +210,7 @@ def show(judgement: Judgement, console: Console) -> None:
 
 
 def _session_table(judgement: Judgement) -> Table:
-    table = Table(title="Sessions", title_justify="left")
-    for column in ("kind", "ended with", "count", "of them near a kill"):
-        table.add_column(column, justify="left" if column in ("kind", "ended with") else "right")
+    table = make_table("Sessions", "kind", "ended with", "count", "of them near a kill", left=2)
     for kind, outcomes in sorted(judgement.outcomes.items()):
         for outcome, count in sorted(outcomes.items(), key=lambda item: -item[1]):
             excused = judgement.excused.get(kind, {}).get(outcome, 0)
@@ -220,9 +219,8 @@ def _session_table(judgement: Judgement) -> Table:
 
 
 def _kill_table(judgement: Judgement) -> Table:
-    table = Table(title="Left by each process that was killed", title_justify="left")
-    for column in ("what", "kills", "median", "most", "allowed"):
-        table.add_column(column, justify="left" if column == "what" else "right")
+    head = ("what", "kills", "median", "most", "allowed")
+    table = make_table("Left by each process that was killed", *head)
     for each in judgement.leftovers:
         unit, allowed = each.quantity.unit, each.quantity.left_by_kills
         table.add_row(
@@ -236,17 +234,9 @@ def _kill_table(judgement: Judgement) -> Table:
 
 
 def _growth_table(judgement: Judgement) -> Table:
-    table = Table(title="Growth", title_justify="left")
-    headings = (
-        "role",
-        "what",
-        "processes",
-        "level",
-        "per hour (99 %)",
-        f"in {HORIZON_H / 24:g} days at most",
-    )
-    for column in (*headings, "bound", "gained (allowed)", "verdict"):
-        table.add_column(column, justify="left" if column in ("role", "what", "verdict") else "right")
+    horizon = f"in {HORIZON_H / 24:g} days at most"
+    head = ("role", "what", "processes", "level", "per hour (99 %)", horizon, "bound", "gained (allowed)")
+    table = make_table("Growth", *head, "verdict", left=2)
     for each in judgement.growth:
         if each.verdict != "too short":
             table.add_row(*_growth_row(each), style=_STYLES[each.verdict])
