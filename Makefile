@@ -90,7 +90,6 @@ summary: setup
 	@$(PY) tests/summary.py $(REPORTS) $(if $(STRICT),--strict $(SUITES))
 
 test-unit: setup ## Run the tests that need no server
-	@$(PYTHON3) scripts/setup --redis
 	@$(PYTHON3) scripts/setup --cluster
 	@$(PYTHON3) scripts/setup --prometheus
 	@# One process more than processors: some tests wait for programs of their own.

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import errno
 import lzma
-import os
 import re
 import shutil
-import subprocess
 import tarfile
 import zipfile
 import zlib
@@ -19,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from provision.system import SetupError, run_quietly
 from provision.uv import Uv
 
 from fetching.manifest import ROOT, FetchError, Piece
@@ -166,31 +165,19 @@ class Packages:
         """Run a client whose files all go into the folder; FetchError if it failed or hangs."""
         temporary = self._folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
-        environment = {
-            **os.environ,
+        more = {
             "TMPDIR": str(temporary),
             "npm_config_cache": str(temporary / "npm"),
             "npm_config_update_notifier": "false",
             "NODE_USE_SYSTEM_CA": "1",
+            "PYTHONPATH": "",  # where this program's own packages are
         }
-        environment.pop("PYTHONPATH", None)  # where this program's own packages are
         try:
-            ended = subprocess.run(
-                command,
-                cwd=self._folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_CLIENT_S,
-                check=False,
-            )
-        except OSError as error:
-            raise FetchError(f"{command[0]} cannot be run: {error}") from error
-        except subprocess.TimeoutExpired as error:
-            raise FetchError(f"{what}: {command[0]} has not ended within {_CLIENT_S:.0f} s") from error
+            ended = run_quietly([*command], _CLIENT_S, more, folder=self._folder)
+        except (OSError, SetupError) as error:
+            raise FetchError(f"{what}: {error}") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         if ended.returncode:
-            text = ended.stdout.decode(errors="replace").strip()
+            text = (ended.stdout + ended.stderr).strip()
             raise FetchError(f"{what}: {text[-_SAID:] or f'{command[0]} ended with {ended.returncode}'}")

@@ -70,7 +70,15 @@ def run_quietly(
     try:
         environment = {**os.environ, **(more or {})}
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=limit_s, env=environment, cwd=folder
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=limit_s,
+            env=environment,
+            cwd=folder,
         )
     except subprocess.TimeoutExpired as error:
         name = " ".join(command[:4])
