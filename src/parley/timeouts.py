@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar
 
 from parley.errors import DeadlineExceededError, ParleyError
 
@@ -30,6 +30,28 @@ async def with_timeout(work: Awaitable[T], limit_s: float, what: str) -> T:
             return await work
     except TimeoutError as error:
         raise DeadlineExceededError(f"{what} did not answer within {limit_s:g} s") from error
+
+
+@asynccontextmanager
+async def first_to_end(*works: Awaitable[Any]) -> AsyncIterator[Sequence[asyncio.Future[Any]]]:
+    """Run all of them until one is over; the others are cancelled, and have ended, behind the block.
+
+    Yields:
+        The tasks, one or more of which are done.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
+    """Why a task that is done has failed; None if it has not, or was cancelled."""
+    return None if task.cancelled() else task.exception()
 
 
 async def iter_with_timeout(

@@ -26,7 +26,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from parley.timeouts import loop_time
+from parley.timeouts import failure_of, first_to_end, loop_time
 from parley_gateway.calls import Calls
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.guard import Guard
@@ -243,26 +243,19 @@ class Peers:
 
     async def _carry(self, websocket: WebSocket, stream: ClientConnection) -> None:
         """Carry messages both ways until one side closes, or the process ends."""
-        up = asyncio.create_task(_send_up(websocket, stream))
-        down = asyncio.create_task(_send_down(websocket, stream, self._stall_s))
-        ending = asyncio.create_task(self._calls.going_away.wait())
-        tasks = (up, down, ending)
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                _log.info("a stream that was passed on broke: %s", result)
+        ways = (_send_up(websocket, stream), _send_down(websocket, stream, self._stall_s))
+        async with first_to_end(*ways, self._calls.going_away.wait()) as (up, down, _):
+            pass
+        for task in (up, down):
+            if failure := failure_of(task):
+                _log.info("a stream that was passed on broke: %s", failure)
         if up.cancelled():  # the client is still there
             code, reason = stream.close_code, stream.close_reason or ""
             if self._calls.going_away.is_set():
                 code, reason = _GOING_AWAY
             elif code is None or code in _NO_CODE:
                 code, reason = _LOST
-            if isinstance(results[1], TimeoutError):
+            if isinstance(failure_of(down), TimeoutError):
                 code, reason = _SLOW
             with suppress(RuntimeError, OSError, TimeoutError):  # it has left at this moment
                 async with asyncio.timeout(_CLOSE_S):

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from fastapi import FastAPI
 
+from parley.timeouts import failure_of, first_to_end
 from parley_client.cli import PARLEY
 from parley_gateway.app import create_app, create_health_app, create_metrics_app
 from parley_gateway.certificate import ServedCertificate
@@ -274,17 +275,12 @@ async def _stopped(serving: asyncio.Task[None]) -> None:
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Until the first of them is over; the others are cancelled."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
+    """Until the first of them is over; raises what one of them has raised."""
+    async with first_to_end(*waits) as tasks:
+        pass
+    for task in tasks:
+        if failure := failure_of(task):
+            raise failure
 
 
 def _fit_descriptors(gateway: Gateway) -> None:

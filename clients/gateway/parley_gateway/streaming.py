@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from parley.errors import ParleyError
+from parley.timeouts import first_to_end
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.admission import until_revoked
@@ -154,15 +155,7 @@ async def _first_to_end(
 
     At the end ``task`` is cancelled.
     """
-    gone = asyncio.ensure_future(_disconnected(receive))
-    revoked = asyncio.ensure_future(until_revoked(connection))
-    tasks = (task, gone, revoked)
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    async with first_to_end(task, _disconnected(receive), until_revoked(connection)) as (_, _, revoked):
         if revoked.done() and not task.done():
             revoked.result()
         yield
-    finally:
-        for one in tasks:
-            one.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from parley.errors import ParleyError, SessionIdleError, ShuttingDownError
-from parley.timeouts import loop_time
+from parley.timeouts import first_to_end, loop_time
 from parley_client.errors import CallEndedError, CallLostError
 from parley_gateway.errors import RateLimitedError, WrongGatewayError, status_of
 from parley_gateway.failures import answer
@@ -291,23 +291,18 @@ class WebSocketSession:
             with 1008 if its credentials are no longer accepted; with 1001 if the process shuts down; else
             with 1000.
         """
+        writing = asyncio.ensure_future(self.writer.run())
         parts = (
-            self.writer.run(),
+            writing,
             self._receive(),
             self.send_events(),
             until_revoked(self.writer.connection),
             self._wait_for_shutdown(),
             *self.beside(),
         )
-        tasks = [asyncio.ensure_future(part) for part in parts]
         with self.gateway.calls.attend():
-            try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                await self._end(tasks[0], tasks[1:])
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            async with first_to_end(*parts) as (_, *others):
+                await self._end(writing, others)
         assert self.writer.closing is not None
         return self.writer.closing
 
@@ -323,7 +318,7 @@ class WebSocketSession:
         except (CallEndedError, CallLostError):
             await asyncio.get_running_loop().create_future()
 
-    async def _end(self, writing: asyncio.Task[None], others: list[asyncio.Task[None]]) -> None:
+    async def _end(self, writing: asyncio.Future[None], others: Sequence[asyncio.Future[None]]) -> None:
         for task in others:
             task.cancel()
         results = await asyncio.gather(*others, return_exceptions=True)

@@ -48,6 +48,7 @@ from parley.runtime.drain import DRAIN_FILE_VARIABLE, follow_drain, server_start
 from parley.runtime.gpu_memory import record_gpu_memory
 from parley.runtime.parameters import Parameters
 from parley.runtime.versions import check_triton
+from parley.timeouts import failure_of, first_to_end
 from parley.tools.base import ServerTools
 from parley.tracing import open_tracing
 from parley.triton.model_client import TritonModelClient, make_model_client
@@ -171,19 +172,15 @@ class AgentService:
 
     async def _wait_for_stop(self) -> bool:
         """Return when the server stops: whether its gRPC endpoint is still open."""
-        stopping = asyncio.create_task(wait_for_stop(self._pb, self._model, lambda: self._served))
-        closed = asyncio.create_task(
-            wait_for_closed_endpoint(self._client.server_version, self._check_version, lambda: self._served)
-        )
-        watches = (stopping, closed)
-        try:
-            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for watch in watches:
-                watch.cancel()
-        for watch in done:
-            await watch
-        return closed not in done
+        async with first_to_end(
+            wait_for_stop(self._pb, self._model, lambda: self._served),
+            wait_for_closed_endpoint(self._client.server_version, self._check_version, lambda: self._served),
+        ) as (stopping, closed):
+            pass
+        for watch in (stopping, closed):
+            if failure := failure_of(watch):
+                raise failure
+        return closed.cancelled()
 
     async def _close_engines(self) -> None:
         if self._server_tools is not None:
