@@ -38,7 +38,6 @@ from parley.tts.synthesizers import ESPEAK, KNOWN
 CanaryCall: TypeAlias = Callable[[ServerAddress, float], str]
 """Takes an address and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
 _WINDOW = 512
-_SILENCE_IS_NOT_SPEECH = 0.5
 _QUEUE_FULL = "Exceeds maximum queue size"  # Triton's words
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -16,7 +16,7 @@ from parley.runtime.parameters import Parameters
 from parley.triton.model_metrics import ModelMetrics
 from parley.triton.model_traces import ModelTraces
 from parley.triton.responses import Responder, receive_requests
-from parley.tts.messages import AbortSpeech, SpeechChunk, TtsRequest
+from parley.tts.messages import AbortSpeech, TtsRequest
 from parley.tts.queue import SpeechQueue
 
 _requests: msgspec.json.Decoder[TtsRequest] = msgspec.json.Decoder(TtsRequest)
@@ -30,7 +30,7 @@ class TritonSink:
             the server.
     """
 
-    def __init__(self, responder: Responder, check_every: int) -> None:
+    def __init__(self, responder: Responder, check_every: int = 1) -> None:
         self._responder = responder
         self._check_every = check_every
         self._sent = 0
@@ -44,7 +44,7 @@ class TritonSink:
         """The request has waited for its turn until now."""
         self._responder.on_begun()
 
-    def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
+    def send(self, chunk: msgspec.Struct, audio: NDArray[np.int16]) -> bool:
         """Send a piece; False when the request has ended or its caller has disconnected."""
         if self._sent % self._check_every == 0 and not self.wanted:
             return False

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from parley.engines.weight_files import find_weights
-from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
-from parley.inference import Tensor, decode_request, struct_tensor, with_id
+from parley.errors import InvalidMessageError, ModelLoadingError
+from parley.inference import Tensor, decode_request, with_id
+from parley.models.synthesizer import TritonSink
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_loading import loading_on_gpu
 from parley.runtime.parameters import Parameters
@@ -27,7 +27,7 @@ from parley_torch.runtime.precision import choose_precision
 from parley_torch.tts.s3gen import checkpoint
 from parley_torch.tts.s3gen.checkpoint import Networks
 from parley_torch.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
-from parley_torch.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
+from parley_torch.tts.s3gen.messages import OpenUtterance, PushTokens, S3GenRequest
 from parley_torch.tts.s3gen.networks import MEL_BANDS
 from parley_torch.tts.s3gen.scheduling import DEFAULT_CHUNKS, ChunkSchedule, S3GenLimits
 from parley_torch.tts.s3gen.service import S3GenService, ServiceLimits
@@ -43,26 +43,6 @@ _NO_TOKENS = np.zeros(0, np.int64)
 _MAX_PROMPT_SENT = 1_000  # tokens that are read at all
 _PRECISIONS = ("float32", "bfloat16")
 """Of the estimator; it has not been tried in float16."""
-
-
-class _TritonSink:
-    """Sends audio as responses to a Triton request."""
-
-    def __init__(self, responder: Responder) -> None:
-        self._responder = responder
-
-    def send(self, chunk: AudioChunk, audio: NDArray[np.int16]) -> bool:
-        """Send a piece; False when the request has ended or its caller has disconnected."""
-        sent = self._responder.send({"CHUNK": struct_tensor(chunk), "AUDIO": audio})
-        return sent and not self._responder.cancelled
-
-    def finish(self) -> None:
-        """End the request."""
-        self._responder.finish()
-
-    def fail(self, error: ParleyError) -> None:
-        """End the request with an error."""
-        self._responder.fail(error)
 
 
 class S3GenModel:
@@ -117,7 +97,7 @@ class S3GenModel:
         if isinstance(message, OpenUtterance):
             self._traces.follow(responder, "synthesize", message.traceparent)
             voice = read_voice(tensors, self._max_prompt)
-            self._service.open(with_id(message, "utterance_id"), voice, tokens, _TritonSink(responder))
+            self._service.open(with_id(message, "utterance_id"), voice, tokens, TritonSink(responder))
             return
         if isinstance(message, PushTokens):
             self._service.push(message, tokens)
