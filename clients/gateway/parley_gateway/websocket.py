@@ -238,7 +238,6 @@ class WebSocketSession:
     Args:
         websocket: Accepted.
         gateway: The parts of the process.
-        meter: Limits the client's messages.
         idle: Ends the session of a silent client; None: clients may be silent.
         drains: Whether the session has time to end by itself when the process shuts down.
     """
@@ -247,14 +246,13 @@ class WebSocketSession:
         self,
         websocket: WebSocket,
         gateway: Gateway,
-        meter: Meter,
         *,
         idle: IdleLimit | None = None,
         drains: bool = False,
     ) -> None:
         self.gateway = gateway
         self.writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
-        self.messages = _Messages(websocket, meter, gateway.metrics, idle)
+        self.messages = _Messages(websocket, gateway.guard.meter(), gateway.metrics, idle)
         """The client's messages, until it disconnects."""
         self._drains = drains
 

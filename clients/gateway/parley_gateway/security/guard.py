@@ -338,9 +338,8 @@ class Guard:
 
     # --- what comes with it -----------------------------------------------------------------
 
-    def meter(self, principal: Principal) -> Meter:
-        """A new count for one WebSocket of theirs."""
-        del principal  # the same limits for all
+    def meter(self) -> Meter:
+        """A new count for one WebSocket."""
         return Meter(self._rate_settings)
 
     def grant(

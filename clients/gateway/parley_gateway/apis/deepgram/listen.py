@@ -26,7 +26,6 @@ from parley_gateway.audio.codecs import AudioStreamDecoder
 from parley_gateway.audio.recordings import container_of, raw_container
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter, ModelSlot
-from parley_gateway.security.rates import Meter
 from parley_gateway.spool import SpooledFile
 from parley_gateway.streaming import StageRoute, while_connected
 from parley_gateway.tracing import with_trace
@@ -50,8 +49,7 @@ async def serve_listening(websocket: WebSocket, gateway: Gateway, limiter: Model
         with limiter.lease(principal) as server:
             async with Recognition(server, with_trace(options.asr), model=settings.recognizer) as recognition:
                 await accept(websocket, "token")
-                meter = gateway.guard.meter(principal)
-                session = _ListenSession(websocket, recognition, gateway, options, meter)
+                session = _ListenSession(websocket, recognition, gateway, options)
                 await session.run()
     except ParleyError as error:
         if session is not None:
@@ -68,10 +66,9 @@ class _ListenSession(WebSocketSession):
         recognition: Recognition,
         gateway: Gateway,
         options: ListenOptions,
-        meter: Meter,
     ) -> None:
         idle = IdleLimit(gateway.settings.stages.idle_s, "audio, and no KeepAlive,")
-        super().__init__(websocket, gateway, meter, idle=idle)
+        super().__init__(websocket, gateway, idle=idle)
         self._recognition = recognition
         self._decoder = AudioStreamDecoder(options.form)
         self._transaction = messages.Transaction(recognition.model)

@@ -32,7 +32,6 @@ from parley_gateway.audio.encoding import MEDIA_TYPES, encode_all, make_encoder
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
-from parley_gateway.security.rates import Meter
 from parley_gateway.streaming import StageRoute
 from parley_gateway.tracing import caller_trace
 from parley_gateway.voice_owners import check_voice
@@ -61,7 +60,6 @@ async def serve_speaking(websocket: WebSocket, gateway: Gateway, limiter: ModelL
                 if voice is not None:
                     await synthesis.check_voice(voice)
                 await accept(websocket, "token")
-                meter = gateway.guard.meter(principal)
                 begin = partial(
                     synthesis.begin,
                     voice=voice,
@@ -69,7 +67,7 @@ async def serve_speaking(websocket: WebSocket, gateway: Gateway, limiter: ModelL
                     background=True,
                     traceparent=caller_trace(),
                 )
-                session = _SpeakSession(websocket, begin, gateway, audio_format, meter, model=model)
+                session = _SpeakSession(websocket, begin, gateway, audio_format, model=model)
                 await session.run()
     except ParleyError as error:
         if session is not None:
@@ -93,12 +91,11 @@ class _SpeakSession(WebSocketSession):
         begin: Callable[[], Speech],
         gateway: Gateway,
         audio_format: AudioFormat,
-        meter: Meter,
         *,
         model: str,
     ) -> None:
         self._idle = IdleLimit(gateway.settings.stages.voice_idle_s, "text")
-        super().__init__(websocket, gateway, meter, idle=self._idle)
+        super().__init__(websocket, gateway, idle=self._idle)
         self._begin = begin
         self._format = audio_format
         self.writer.send_json(messages.Transaction(model).voice_metadata)

@@ -59,7 +59,7 @@ async def _serve(
             writer.close(*refusal[1])
             await writer.run()
         elif slot is not None:
-            await TranscribingSession(websocket, gateway, principal, slot, given).run()
+            await TranscribingSession(websocket, gateway, slot, given).run()
         else:
             await _RealtimeSocket(websocket, gateway, principal, given).run()
 
@@ -70,7 +70,7 @@ class _RealtimeSocket(WebSocketSession):
     def __init__(
         self, websocket: WebSocket, gateway: Gateway, principal: Principal, given: dict[str, object]
     ) -> None:
-        super().__init__(websocket, gateway, gateway.guard.meter(principal))
+        super().__init__(websocket, gateway)
         config = first_config(gateway, websocket.query_params.get("model"), given)
         emit = emitter(self.writer.send_json)
         speaker = EventSpeaker(emit, lambda: config.output_format)

@@ -39,7 +39,6 @@ from parley_gateway.apis.realtime.session_config import (
 )
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelSlot
-from parley_gateway.security.principal import Principal
 from parley_gateway.tracing import with_trace
 from parley_gateway.websocket import WebSocketSession
 from parley_stages import FinalizedEvent, Recognition, RecognitionEvent
@@ -216,14 +215,9 @@ class TranscribingSession(WebSocketSession):
     """Runs a :class:`SessionTranscriber` over one accepted WebSocket; ``given`` are its secret's settings."""
 
     def __init__(
-        self,
-        websocket: WebSocket,
-        gateway: Gateway,
-        principal: Principal,
-        slot: ModelSlot,
-        given: dict[str, Any],
+        self, websocket: WebSocket, gateway: Gateway, slot: ModelSlot, given: dict[str, Any]
     ) -> None:
-        super().__init__(websocket, gateway, gateway.guard.meter(principal))
+        super().__init__(websocket, gateway)
         self._slot = slot
         self._settings = gateway.settings.realtime
         self._config = TranscriptionConfig(given)

@@ -92,7 +92,7 @@ class _SessionStream(WebSocketSession):
         gateway: Gateway,
         principal: Principal,
     ) -> None:
-        super().__init__(websocket, gateway, gateway.guard.meter(principal), drains=True)
+        super().__init__(websocket, gateway, drains=True)
         self._session = session
         self._call = call
         self._wire = SessionWire(session.encoding)

@@ -31,7 +31,6 @@ from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
 from parley_gateway.errors import ForbiddenError, SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.audit import audit
-from parley_gateway.security.rates import Meter
 from parley_gateway.websocket import HANGUP, WebSocketSession, close_of, close_of_call, refuse
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
@@ -174,7 +173,7 @@ async def serve_stream(
         await refuse(websocket, error, gateway)
         return
     await websocket.accept()
-    session = _CallStream(websocket, gateway, gateway.guard.meter(principal), settings)
+    session = _CallStream(websocket, gateway, settings)
     try:
         start = await session.read_start()
         if start is None:
@@ -216,10 +215,8 @@ def _options(settings: TwilioSettings, start: messages.StartMessage) -> protocol
 class _CallStream(WebSocketSession):
     """Forwards audio and keys in both directions."""
 
-    def __init__(
-        self, websocket: WebSocket, gateway: Gateway, meter: Meter, settings: TwilioSettings
-    ) -> None:
-        super().__init__(websocket, gateway, meter, drains=True)
+    def __init__(self, websocket: WebSocket, gateway: Gateway, settings: TwilioSettings) -> None:
+        super().__init__(websocket, gateway, drains=True)
         self._settings = settings
         self._call: Call | None = None
         self._decoder = AudioStreamDecoder(AudioFormat("ulaw", messages.SAMPLE_RATE))

@@ -120,7 +120,7 @@ class Peer:
         self._admission = admission
         self._gateway = gateway
         self._settings = gateway.settings.realtime
-        self._meter = gateway.guard.meter(principal)
+        self._meter = gateway.guard.meter()
         self._connection = RTCPeerConnection(
             RTCConfiguration(iceServers=_ice_servers(self._settings.ice_servers))
         )
