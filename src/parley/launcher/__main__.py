@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from parley.launcher.errors import LauncherError, LauncherSettingsError, StartInterruptedError
 from parley.launcher.models import bring_weights, check_models
@@ -49,6 +50,8 @@ Weights that the profile needs are downloaded before the start if they are not h
 Environment: PARLEY_MODELS_DIR (folder of the weights), PARLEY_LOG_FORMAT (text or json),
 VLLM_CACHE_ROOT, OMP_NUM_THREADS are passed on to the models. Log: .server/NAME/triton.log
 """
+_PORTS = ("grpc", "http", "metrics")
+_ADDRESS = "default: %(default)s"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -71,24 +74,12 @@ def parser() -> argparse.ArgumentParser:
         help="load only this model; may be repeated, and must name the models that it calls too",
     )
     add("--name", default="default", help="its state is kept in .server/NAME (default: %(default)s)")
-    add(
-        "--grpc-port",
-        "--port",
-        type=_port,
-        metavar="N",
-        help=f"default: {defaults.grpc_port}; 0: any free port",
-    )
-    add("--http-port", type=_port, metavar="N", help=f"default: {defaults.http_port}; 0: any free port")
-    add("--metrics-port", type=_port, metavar="N", help=f"default: {defaults.metrics_port}; 0: any free port")
+    for name in _PORTS:
+        usual = f"default: {getattr(defaults, f'{name}_port')}; 0: any free port"
+        add(f"--{name}-port", *(["--port"] if name == "grpc" else []), type=_port, metavar="N", help=usual)
     add("--any-port", action="store_true", help="take free ports where none is given")
-    add("--grpc-address", default=defaults.grpc_address, metavar="IP", help="default: %(default)s")
-    add(
-        "--http-address",
-        default=defaults.http_address,
-        metavar="IP",
-        help="of health by HTTP (default: %(default)s)",
-    )
-    add("--metrics-address", default=defaults.metrics_address, metavar="IP", help="default: %(default)s")
+    for name in _PORTS:
+        add(f"--{name}-address", default=getattr(defaults, f"{name}_address"), metavar="IP", help=_ADDRESS)
     add(
         "--tls-cert",
         type=Path,
@@ -158,7 +149,6 @@ def _whole_seconds(text: str) -> int:
 
 def read_options(arguments: argparse.Namespace) -> ServerOptions:
     """The options that the command line gives."""
-    given = (arguments.grpc_port, arguments.http_port, arguments.metrics_port)
     tls = None
     if arguments.tls_cert:
         tls = ServerTls(
@@ -166,30 +156,26 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
             key_file=arguments.tls_key,
             client_ca_file=arguments.tls_client_ca,
         )
-    usual = ServerOptions()
-    otherwise = (0, 0, 0) if arguments.any_port else (usual.grpc_port, usual.http_port, usual.metrics_port)
+    endpoints: dict[str, Any] = {}
+    for name in _PORTS:
+        port, given = f"{name}_port", getattr(arguments, f"{name}_port")
+        usual = 0 if arguments.any_port else getattr(ServerOptions, port)
+        endpoints[port] = usual if given is None else given
+        endpoints[f"{name}_address"] = getattr(arguments, f"{name}_address").strip("[]")
     ready_timeout_s = arguments.ready_timeout
     if ready_timeout_s is None:
         ready_timeout_s = GPU_READY_TIMEOUT_S if arguments.profile == GPU_PROFILE else READY_TIMEOUT_S
-    grpc_port, http_port, metrics_port = (
-        default if port is None else port for port, default in zip(given, otherwise, strict=True)
-    )
     return ServerOptions(
         model_repository=arguments.model_repository.resolve(),
         profile=arguments.profile,
         load_models=tuple(arguments.load_model),
         state_dir=ROOT / ".server" / arguments.name,
-        grpc_port=grpc_port,
-        http_port=http_port,
-        metrics_port=metrics_port,
-        grpc_address=arguments.grpc_address.strip("[]"),
-        http_address=arguments.http_address.strip("[]"),
-        metrics_address=arguments.metrics_address.strip("[]"),
         ready_timeout_s=ready_timeout_s,
         exit_timeout_s=arguments.exit_timeout,
         triton=arguments.triton,
         tls=tls,
         extra_flags=tuple(arguments.flags),
+        **endpoints,
     )
 
 
