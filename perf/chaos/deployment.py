@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from harness import collector
 from harness.network import Network
 from harness.servers import UNLIMITED_RATES, Gateway, Program, Redis, ServersFile
 
@@ -43,6 +42,7 @@ ANY = "any"
 """Where new callers may call besides: at a list of both servers."""
 _TRANSCRIPT_S = 20.0
 """The longest wait of a gateway for a transcript; its own default is that of long recordings."""
+_COLLECTOR = Path(__file__).with_name("collector.py")
 _COLLECTOR_PORT = 4318
 _READY_S, _HEALTHY_S = 30.0, 240.0
 _LOOK_S, _ASK_S = 0.25, 5.0
@@ -166,8 +166,7 @@ class Deployment:
 
     async def start_collector(self) -> None:
         """Start what takes the traces of ``gateway-1``."""
-        program = Path(collector.__file__)
-        command = [sys.executable, str(program), str(_COLLECTOR_PORT), str(self.traces)]
+        command = [sys.executable, _COLLECTOR, str(_COLLECTOR_PORT), str(self.traces)]
         await self._collector.start(
             command,
             lambda: self._collector.find_line("http://"),
