@@ -67,14 +67,20 @@ async def calling(callers: Iterable[Caller]) -> AsyncGenerator[None]:
 
     Raises:
         ExceptionGroup: a caller failed otherwise than by a lost call.
+        ParleyError: what is done meanwhile failed.
     """
+    failure: ParleyError | None = None
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(caller.run(), name=f"caller {caller.number}") for caller in callers]
         try:
             yield
+        except ParleyError as error:
+            failure = error  # not in a group
         finally:
             for task in tasks:
                 task.cancel()
+    if failure is not None:
+        raise failure
 
 
 async def until_all_answered(callers: Sequence[Caller], limit_s: float, since: float = 0.0) -> None:

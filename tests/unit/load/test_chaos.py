@@ -132,6 +132,12 @@ async def test_callers_who_get_no_answer_are_not_waited_for_forever():
             await until_all_answered([caller], 0.1)
 
 
+async def test_calling_whose_block_fails_raises_its_error():
+    with pytest.raises(ClientError, match="no fault"):
+        async with calling([Caller(0, connecting(FakeCall()), CLICK)]):
+            raise ClientError("no fault")
+
+
 def chaos_caller(where=A, part=PARIS):
     return ChaosCaller(0, where, part, connecting())
 
