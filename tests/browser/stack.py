@@ -23,7 +23,7 @@ _STOP_S = 60.0
 
 
 def free_ports(count):
-    """Ports that nobody uses now."""
+    """Unused ports."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

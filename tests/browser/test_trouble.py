@@ -102,8 +102,8 @@ def test_a_server_with_tools_gets_none_of_the_demo(gateway, open_page):
         page = visit.page
 
         def tell(route):
-            told = route.fetch().json()
-            route.fulfill(json=told | {"tools": ["book_table", "find_order"]})
+            described = route.fetch().json()
+            route.fulfill(json=described | {"tools": ["book_table", "find_order"]})
 
         page.route("**/v1/agent", tell)
         page.reload()

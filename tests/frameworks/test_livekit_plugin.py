@@ -156,12 +156,12 @@ async def test_all_text_is_told_while_it_is_heard(triton):
             stream.push_text(piece)
         stream.end_input()
         frames = [audio.frame async for audio in stream]
-    told = [piece for frame in frames for piece in frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, [])]
-    assert "".join(told) == text
-    starts = [piece.start_time for piece in told]
+    timed = [piece for frame in frames for piece in frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, [])]
+    assert "".join(timed) == text
+    starts = [piece.start_time for piece in timed]
     assert starts == sorted(starts)
     duration = sum(frame.duration for frame in frames)
-    assert [piece.end_time for piece in told] == [*starts[1:], pytest.approx(duration, abs=0.05)]
+    assert [piece.end_time for piece in timed] == [*starts[1:], pytest.approx(duration, abs=0.05)]
     assert {frame.sample_rate for frame in frames} == {24_000}
 
 
@@ -487,8 +487,8 @@ async def test_words_across_segments_have_the_times_of_the_whole(fake):
         stream.push_text("One. Two. ")
         stream.end_input()
         frames = [audio.frame async for audio in stream]
-    told = [piece for frame in frames for piece in frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, [])]
-    assert [(str(piece), round(piece.start_time, 3)) for piece in told] == [
+    timed = [piece for frame in frames for piece in frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, [])]
+    assert [(str(piece), round(piece.start_time, 3)) for piece in timed] == [
         ("One. ", 0.004),
         ("Two. ", 1.004),
     ]
@@ -532,5 +532,5 @@ def starts(fake):
 
 async def until(happened):
     async with asyncio.timeout(10):
-        while not happened():  # noqa: ASYNC110 - nobody tells when it has happened
+        while not happened():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)

@@ -25,9 +25,9 @@ def test_holds_a_conversation(secure_gateway, certificate):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    told = json.loads(run.stdout)
-    assert "weather" in told["heard"]
-    assert told["call"] == {"name": "get_weather", "arguments": {"city": "Paris"}}
-    assert {"8", "foggy"} <= set(words(told["answer"]))
-    assert told["story"] == {"status": "cancelled", "reason": "turn_detected"}
-    assert told["errors"] == []
+    report = json.loads(run.stdout)
+    assert "weather" in report["heard"]
+    assert report["call"] == {"name": "get_weather", "arguments": {"city": "Paris"}}
+    assert {"8", "foggy"} <= set(words(report["answer"]))
+    assert report["story"] == {"status": "cancelled", "reason": "turn_detected"}
+    assert report["errors"] == []

@@ -23,20 +23,23 @@ def test_uses_single_stages(gateway):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    told = json.loads(run.stdout)
-    assert {"parakeet_transcribe", "qwen3", "espeak"} <= set(told["models"])
-    assert told["heard"] == SAID
-    assert told["words"] == SAID.split()
-    assert told["events"] == [
+    report = json.loads(run.stdout)
+    assert {"parakeet_transcribe", "qwen3", "espeak"} <= set(report["models"])
+    assert report["heard"] == SAID
+    assert report["words"] == SAID.split()
+    assert report["events"] == [
         {"type": "transcript.text.delta", "delta": SAID},
         {"type": "transcript.text.done", "text": SAID},
     ]
-    assert told["spoken"] == dict.fromkeys(("mp3", "opus", "aac", "flac", "wav"), "thank you")
-    assert told["finish"] == "tool_calls"
-    assert (told["call"]["name"], json.loads(told["call"]["arguments"])) == ("get_weather", {"city": "Paris"})
-    assert told["counted"]
-    assert told["answer"] == "It's 8 degrees and foggy in Paris."
-    assert told["errors"] == [
+    assert report["spoken"] == dict.fromkeys(("mp3", "opus", "aac", "flac", "wav"), "thank you")
+    assert report["finish"] == "tool_calls"
+    assert (report["call"]["name"], json.loads(report["call"]["arguments"])) == (
+        "get_weather",
+        {"city": "Paris"},
+    )
+    assert report["counted"]
+    assert report["answer"] == "It's 8 degrees and foggy in Paris."
+    assert report["errors"] == [
         ["BadRequestError", 400, "invalid_value"],
         ["BadRequestError", 400, "unsupported_voice"],
         ["BadRequestError", 400, "invalid_file"],

@@ -78,8 +78,8 @@ async def test_holds_a_conversation(gateway, turn_detection):
         delta = await caller.wait("response.output_audio.delta", since=since)
         await asyncio.sleep(2.0)
         caller.microphone.say("07-stop")
-        told = await caller.wait_done(since=since, status="cancelled")
-        assert told["status_details"]["reason"] == "turn_detected"
+        response = await caller.wait_done(since=since, status="cancelled")
+        assert response["status_details"]["reason"] == "turn_detected"
         await caller.send(
             {
                 "type": "conversation.item.truncate",

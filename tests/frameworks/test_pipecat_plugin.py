@@ -141,7 +141,7 @@ async def test_other_rates_are_heard_too(triton):
     clip = clip[: len(clip) // 2 * 2].reshape(-1, 2).mean(axis=1).astype(np.int16).tobytes()
     async with running(stt) as pipeline:
         await hear(pipeline, clip, rate=8_000)
-    # The pipeline's end brings the text that nobody has asked for; the city may suffer from the rate.
+    # The pipeline's end brings the last text without a request; the city may suffer from the rate.
     (final,) = pipeline.of(TranscriptionFrame)
     assert final.text.startswith("what's the weather in ")
 
@@ -447,14 +447,14 @@ def starts(fake):
 
 
 def noting(service, event):
-    """What an event of a service's has told."""
-    told = []
+    """The payloads of a service's event."""
+    events = []
 
     @service.event_handler(event)
     async def _(_, *what):
-        told.append(what)
+        events.append(what)
 
-    return told
+    return events
 
 
 async def speak_until(pipeline, kind):
@@ -468,7 +468,7 @@ async def speak_until(pipeline, kind):
 
 async def until(happened):
     async with asyncio.timeout(10):
-        while not happened():  # noqa: ASYNC110 - nobody tells when it has happened
+        while not happened():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
 
 

@@ -63,7 +63,7 @@ class Room(BaseTransport):
     async def visit(self):
         self.microphone.say("01-hello")
         async with asyncio.timeout(30):
-            while len(self._output.heard) < RATE:  # noqa: ASYNC110 - nobody tells when it has happened
+            while len(self._output.heard) < RATE:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.05)
         await self._call_event_handler("on_client_disconnected", None)
 

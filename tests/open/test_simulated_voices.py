@@ -54,5 +54,5 @@ def test_a_pause_is_put_where_hardly_anything_is_heard(spoken):
 
 
 def test_an_unknown_voice_is_refused():
-    with pytest.raises(ScenarioError, match="no voice 'nobody'"):
-        speak_all([Line("Hello.", "nobody")], KOKORO)
+    with pytest.raises(ScenarioError, match="no voice 'missing'"):
+        speak_all([Line("Hello.", "missing")], KOKORO)

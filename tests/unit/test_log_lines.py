@@ -124,8 +124,8 @@ def test_errors_have_their_code():
     failed = json.loads(line_of("failed", exc_info=raised(OverloadedError("full"))))
     assert failed["code"] == "overloaded"
     assert failed["exception"].splitlines()[-1].endswith("OverloadedError: full")
-    told = InvalidInputError("what the caller said")
-    assert json.loads(line_of("%s", told.to_log(), extra=told.log_extra()))["code"] == "invalid_input"
+    error = InvalidInputError("what the caller said")
+    assert json.loads(line_of("%s", error.to_log(), extra=error.log_extra()))["code"] == "invalid_input"
 
 
 def test_the_figures_of_a_turn_are_fields():

@@ -149,7 +149,7 @@ test('an answer without words leaves no line', () => {
   assert.equal(conversation.entries.length, 0);
 });
 
-test('tools are shown with what they returned, or that nobody waits for them', () => {
+test('tools are shown with their result, or as no longer awaited', () => {
   const request = { type: 'tool_request', call_id: 'c1', name: 'get_time', arguments: { city: 'Tokyo' } };
   const { conversation, last } = held(request);
   assert.equal(last().state, 'running');

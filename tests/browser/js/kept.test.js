@@ -293,7 +293,7 @@ test('a session that is gone is followed by a new one', async () => {
   await held;
 });
 
-test('a gateway that will stop is left when nobody speaks, and not before another one has the session', async () => {
+test('a gateway that will stop is left in a pause, after another one has the session', async () => {
   const busy = { status: 503, body: { error: { code: 'shutting_down', message: 'no', retryable: true } } };
   const { line, messages, bodies, until, socket } = makeLine([null, busy]);
   const held = line.hold(() => ({}));

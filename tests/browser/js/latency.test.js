@@ -55,7 +55,7 @@ test('a typed text counts from when it was sent', () => {
   assert.equal(partsOf(turns[0]).silence, 0);
 });
 
-test('an answer to nobody has no end of speech: the server’s own time counts', () => {
+test('an answer without speech before it has the server’s own time', () => {
   const { latency, turns } = measured();
   latency.apply({ ...METRICS, asr_final_ms: null }, null);
   assert.equal(turns[0].totalMs, null);

@@ -15,7 +15,7 @@ const AGENT = {
 };
 const DOWN = new Refusal('no server', { status: 503, code: 'no_server_ready', reason: 'no_server', retryable: true });
 
-/** A gateway that answers as told; every question is noted. */
+/** A gateway with the given answers; requests are recorded. */
 function made(answers = {}) {
   const asked = [];
   const states = [];
@@ -40,14 +40,14 @@ test('a server that is there is asked what it has', async () => {
   assert.deepEqual(states, ['ready']);
 });
 
-test('voices are those of the agent, with what is told of them elsewhere', async () => {
+test('voices are those of the agent, with their descriptions', async () => {
   const listed = [{ id: 'v', description: 'Calm.' }, { id: 'of another model' }];
   const { presence } = made({ agent: { ...AGENT, voices: ['v', 'w'] }, voices: { data: listed } });
   await presence.check();
   assert.deepEqual(presence.offer.voices, [listed[0], { id: 'w' }]);
 });
 
-test('voices that are not told are no reason not to call', async () => {
+test('a call is possible without a list of voices', async () => {
   const { presence } = made({ voices: new Refusal('not permitted', { status: 403 }) });
   assert.equal(await presence.check(), true);
   assert.equal(presence.offer.voices, null);
@@ -88,14 +88,14 @@ test('a server that goes between the questions, and a gateway that limits them, 
   }
 });
 
-test('a gateway that does not answer is told from one without a server', async () => {
+test('a gateway that does not answer differs from one without a server', async () => {
   const { presence, states } = made({ readiness: new Refusal('unreachable', { retryable: true }) });
   await presence.check();
   presence.rest();
   assert.deepEqual(states, ['gone']);
 });
 
-test('no server is told from one that is not ready, and from a gateway that shuts down', async () => {
+test('no server, a server that is not ready, and a gateway that shuts down differ', async () => {
   const facts = { status: 503, code: 'no_server_ready', retryable: true };
   for (const [refusal, state, detail] of [
     [new Refusal('nothing at a:1', { ...facts, reason: 'no_server' }), 'down', 'nothing at a:1'],

@@ -83,8 +83,8 @@ test('a microphone that is unplugged gives way to another, and comes back when t
     tracks.push(track);
     return { getTracks: () => [track], getAudioTracks: () => [track] };
   };
-  const told = [];
-  const sound = makeSound({ onTrouble: (trouble) => told.push(trouble), onOther: () => told.push('other') });
+  const troubles = [];
+  const sound = makeSound({ onTrouble: (trouble) => troubles.push(trouble), onOther: () => troubles.push('other') });
   await sound.choose('desk', '');
   await sound.open();
   await sound.listen();
@@ -92,14 +92,14 @@ test('a microphone that is unplugged gives way to another, and comes back when t
   tracks[0].onended();
   await new Promise((resolve) => setImmediate(resolve));
   assert.deepEqual(asked, ['desk', 'desk', 'system']);
-  assert.deepEqual(told, [null, null, 'other']);
+  assert.deepEqual(troubles, [null, null, 'other']);
   there = [];
   tracks[1].onended();
   await new Promise((resolve) => setImmediate(resolve));
-  assert.equal(told.at(-1), 'none');
+  assert.equal(troubles.at(-1), 'none');
   there = ['desk'];
   await sound.look();
-  assert.deepEqual([asked.at(-1), told.at(-1)], ['desk', null]);
+  assert.deepEqual([asked.at(-1), troubles.at(-1)], ['desk', null]);
   await sound.look();
   assert.equal(asked.length, 6, 'it is not looked for any more');
   await sound.close();
@@ -152,15 +152,15 @@ for (const [title, order] of [
 
 test('a request for a microphone that was replaced reports no trouble', async () => {
   const { asked } = makeSlowBrowser();
-  const told = [];
-  const sound = makeSound({ onTrouble: (trouble) => told.push(trouble) });
+  const troubles = [];
+  const sound = makeSound({ onTrouble: (trouble) => troubles.push(trouble) });
   await sound.open();
   const both = [sound.listen(), sound.listen()];
   asked[1].give();
   await settled();
   asked[0].refuse('NotReadableError');
   await Promise.all(both);
-  assert.deepEqual(told, [null]);
+  assert.deepEqual(troubles, [null]);
   await sound.look();
   assert.equal(asked.length, 2, 'no microphone is missing');
   await sound.close();
@@ -169,15 +169,15 @@ test('a request for a microphone that was replaced reports no trouble', async ()
 test('a request that was replaced does not report that the browser still asks', async (t) => {
   const { asked } = makeSlowBrowser();
   t.mock.timers.enable({ apis: ['setTimeout'] });
-  const told = [];
-  const sound = makeSound({ onTrouble: (trouble) => told.push(trouble) });
+  const troubles = [];
+  const sound = makeSound({ onTrouble: (trouble) => troubles.push(trouble) });
   await sound.open();
   const first = sound.listen();
   const second = sound.listen();
   asked[1].give();
   await second;
   t.mock.timers.tick(700);
-  assert.deepEqual(told, [null]);
+  assert.deepEqual(troubles, [null]);
   await sound.close();
   asked[0].give();
   await first;
@@ -243,14 +243,14 @@ test('a microphone that the sound cannot use is not left open', async () => {
   AudioContext.prototype.createMediaStreamSource = () => {
     throw Object.assign(new Error('another rate'), { name: 'NotSupportedError' });
   };
-  const told = [];
-  const sound = makeSound({ onTrouble: (trouble) => told.push(trouble) });
+  const troubles = [];
+  const sound = makeSound({ onTrouble: (trouble) => troubles.push(trouble) });
   await sound.open();
   const listening = sound.listen();
   asked[0].give();
   await listening;
   assert.equal(asked[0].track.stopped, true);
-  assert.deepEqual(told, ['none']);
+  assert.deepEqual(troubles, ['none']);
   await sound.close();
 });
 

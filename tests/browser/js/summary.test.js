@@ -59,7 +59,7 @@ test('the words of a call, as a text and for programs', () => {
   );
 });
 
-test('figures: asides are no turns, and answers that nobody timed do not count', () => {
+test('figures: asides are no turns, and answers without a time do not count', () => {
   const summary = new Summary();
   assert.equal(summary.hasBegun, false);
   summary.begin(1000);

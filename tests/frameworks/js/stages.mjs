@@ -5,30 +5,30 @@ import OpenAI, { toFile } from "openai";
 
 const [url, recording] = process.argv.slice(2);
 const client = new OpenAI({ apiKey: "none", baseURL: `${url}/v1`, maxRetries: 0, timeout: 20_000 });
-const told = {};
+const report = {};
 
-told.models = [];
-for await (const model of client.models.list()) told.models.push(model.id);
+report.models = [];
+for await (const model of client.models.list()) report.models.push(model.id);
 
 const transcriptions = client.audio.transcriptions;
 const heard = await transcriptions.create({ model: "whisper-1", file: createReadStream(recording) });
-told.heard = heard.text;
+report.heard = heard.text;
 const detailed = await transcriptions.create({
   model: "whisper-1",
   file: createReadStream(recording),
   response_format: "verbose_json",
   timestamp_granularities: ["word"],
 });
-told.words = detailed.words.map((word) => word.word);
-told.events = [];
+report.words = detailed.words.map((word) => word.word);
+report.events = [];
 const events = await transcriptions.create({
   model: "gpt-4o-transcribe",
   file: await toFile(readFileSync(recording), "a.wav"),
   stream: true,
 });
-for await (const event of events) told.events.push(event);
+for await (const event of events) report.events.push(event);
 
-told.spoken = {};
+report.spoken = {};
 for (const response_format of ["mp3", "opus", "aac", "flac", "wav"]) {
   const speech = await client.audio.speech.create({
     model: "tts-1",
@@ -37,7 +37,7 @@ for (const response_format of ["mp3", "opus", "aac", "flac", "wav"]) {
     response_format,
   });
   const file = await toFile(Buffer.from(await speech.arrayBuffer()), `a.${response_format}`);
-  told.spoken[response_format] = (await transcriptions.create({ model: "whisper-1", file })).text;
+  report.spoken[response_format] = (await transcriptions.create({ model: "whisper-1", file })).text;
 }
 
 const tools = [
@@ -50,7 +50,7 @@ const tools = [
     },
   },
 ];
-const messages = [{ role: "user", content: told.heard }];
+const messages = [{ role: "user", content: report.heard }];
 const runner = client.chat.completions.stream({
   model: "gpt-4o",
   messages,
@@ -59,9 +59,9 @@ const runner = client.chat.completions.stream({
 });
 const asked = await runner.finalChatCompletion();
 const message = asked.choices[0].message;
-told.finish = asked.choices[0].finish_reason;
-told.call = message.tool_calls[0].function;
-told.counted = asked.usage.completion_tokens > 0;
+report.finish = asked.choices[0].finish_reason;
+report.call = message.tool_calls[0].function;
+report.counted = asked.usage.completion_tokens > 0;
 const answer = await client.chat.completions.create({
   model: "gpt-4o",
   messages: [
@@ -71,7 +71,7 @@ const answer = await client.chat.completions.create({
   ],
   tools,
 });
-told.answer = answer.choices[0].message.content;
+report.answer = answer.choices[0].message.content;
 
 // Leaving the loop ends the request.
 const story = await client.chat.completions.create({
@@ -81,19 +81,19 @@ const story = await client.chat.completions.create({
 });
 for await (const chunk of story) if (chunk.choices[0].delta.content) break;
 
-told.errors = [];
+report.errors = [];
 const wrong = [
   () => client.chat.completions.create({ model: "gpt-4o", messages, temperature: 9 }),
-  () => client.audio.speech.create({ model: "tts-1", voice: "nobody", input: "Hello." }),
+  () => client.audio.speech.create({ model: "tts-1", voice: "missing", input: "Hello." }),
   async () => transcriptions.create({ model: "whisper-1", file: await toFile(Buffer.from("x"), "a.wav") }),
   () => client.models.retrieve("gpt-4o"),
 ];
 for (const request of wrong) {
   try {
     await request();
-    told.errors.push(null);
+    report.errors.push(null);
   } catch (error) {
-    told.errors.push([error.constructor.name, error.status, error.code]);
+    report.errors.push([error.constructor.name, error.status, error.code]);
   }
 }
-console.log(JSON.stringify(told));
+console.log(JSON.stringify(report));

@@ -1,4 +1,4 @@
-"""The front end, the encoder, the decoders and what is told of words, against NeMo and onnx-asr."""
+"""The front end, the encoder, the decoders and the words, against NeMo and onnx-asr."""
 
 from __future__ import annotations
 
@@ -72,21 +72,21 @@ def test_token_times_are_nemos(offline, truths):
     for truth in truths:
         tokens = greedy(offline, truth.encoded)
         ends = tokens.frames + (tokens.durations if durations else 1)
-        told = truth.hypothesis.timestamp["char"]
-        assert tokens.frames.tolist() == [char["start_offset"] for char in told]
-        assert ends.tolist() == [char["end_offset"] for char in told]
+        expected = truth.hypothesis.timestamp["char"]
+        assert tokens.frames.tolist() == [char["start_offset"] for char in expected]
+        assert ends.tolist() == [char["end_offset"] for char in expected]
 
 
 def test_words_and_their_times_are_nemos(offline, truths):
     compared = 0
     for truth in truths:
         words = words_of(greedy(offline, truth.encoded), offline.export)
-        told = truth.hypothesis.timestamp["word"]
+        expected = truth.hypothesis.timestamp["word"]
         assert text_of(words) == " ".join(truth.hypothesis.text.split())
-        if [word.text for word in words] != [word["word"] for word in told]:
+        if [word.text for word in words] != [word["word"] for word in expected]:
             continue  # NeMo takes punctuation inside of words apart, which no real model writes
         frame_ms = offline.export.config.frame_ms
-        for number, (word, nemos) in enumerate(zip(words, told, strict=True)):
+        for number, (word, nemos) in enumerate(zip(words, expected, strict=True)):
             assert word.start_ms == nemos["start_offset"] * frame_ms
             following = words[number + 1].start_ms if number + 1 < len(words) else word.end_ms
             end_ms = nemos["end_offset"] * frame_ms
@@ -99,16 +99,16 @@ def test_words_and_their_times_are_nemos(offline, truths):
 def test_confidences_are_nemos(offline, truths):
     for truth in truths:
         tokens = greedy(offline, truth.encoded)
-        told = [float(value) for value in truth.hypothesis.token_confidence]
-        np.testing.assert_allclose(tokens.confidences, told, atol=1e-4)
+        expected = [float(value) for value in truth.hypothesis.token_confidence]
+        np.testing.assert_allclose(tokens.confidences, expected, atol=1e-4)
 
 
 def test_word_confidence_is_the_mean_of_its_tokens_as_nemos_is(offline, truths):
     for truth in truths:
         words = words_of(greedy(offline, truth.encoded), offline.export)
-        told = [float(value) for value in truth.hypothesis.word_confidence]
-        if len(words) == len(told):
-            np.testing.assert_allclose([word.confidence for word in words], told, atol=2e-4)
+        expected = [float(value) for value in truth.hypothesis.word_confidence]
+        if len(words) == len(expected):
+            np.testing.assert_allclose([word.confidence for word in words], expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("beam_size", [2, 4])

@@ -1,4 +1,4 @@
-"""A model hub that misbehaves as it is told."""
+"""A model hub with faults on request."""
 
 from __future__ import annotations
 

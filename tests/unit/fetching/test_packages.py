@@ -248,7 +248,7 @@ def test_a_client_that_does_not_end_is_ended(download, tmp_path, monkeypatch):
 
 
 def test_a_signal_to_the_program_ends_its_client_too(tmp_path):
-    """``make serve`` sends it when it is itself told to stop."""
+    """``make serve`` sends it when it gets a signal itself."""
     (tmp_path / "hang").touch()
     program = (
         "import sys, time; sys.path[:0] = sys.argv[1:2]\n"

@@ -1,4 +1,4 @@
-"""What the manifest says, and what is told of what is there."""
+"""The manifest, and the report on the files that are there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call looks like to whoever wrote its scenario."""
+"""The log of a call."""
 
 from simulate.log import transcript
 from tapes import Tape, said

@@ -153,8 +153,8 @@ def test_a_cut_outside_of_the_recording_is_refused(studio):
 
 def test_an_unknown_voice_is_refused(tmp_path):
     path = tmp_path / "call.toml"
-    path.write_text('title = "A call"\n[[exchange]]\nsay = "hello"\nvoice = "nobody"\n')
-    with pytest.raises(ScenarioError, match="no voice 'nobody'"):
+    path.write_text('title = "A call"\n[[exchange]]\nsay = "hello"\nvoice = "missing"\n')
+    with pytest.raises(ScenarioError, match="no voice 'missing'"):
         speak_all(lines([load_scenario(path)]), ESPEAK)
 
 

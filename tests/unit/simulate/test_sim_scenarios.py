@@ -253,10 +253,10 @@ def test_scenarios_whose_recordings_have_not_been_brought_are_left_out(tmp_path,
     folder.mkdir()
     load(folder, HEAD + '[[exchange]]\nsay = "a"\n')
     (folder / "lost.toml").write_text(HEAD + '[[exchange]]\nfile = "models:recordings/a.wav"\n')
-    told = []
-    assert [one.name for one in load_scenarios([folder], told.append)] == ["call"]
-    assert [type(error) for error in told] == [RecordingNotFoundError]
-    for paths, on_left_out in (([folder], None), ([folder / "lost.toml"], told.append)):
+    left_out = []
+    assert [one.name for one in load_scenarios([folder], left_out.append)] == ["call"]
+    assert [type(error) for error in left_out] == [RecordingNotFoundError]
+    for paths, on_left_out in (([folder], None), ([folder / "lost.toml"], left_out.append)):
         with pytest.raises(RecordingNotFoundError, match=r"lost.toml: exchange 1: .*a.wav: no such file"):
             load_scenarios(paths, on_left_out)
 

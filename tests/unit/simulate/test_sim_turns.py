@@ -14,7 +14,7 @@ def problem(tape: Tape) -> str:
     return check_history(read_turns(tape.log))[1]
 
 
-def told(**options) -> Tape:
+def story_tape(**options) -> Tape:
     tape = Tape()
     tape.act(said("tell me a story"), 1.0, 2.0)
     tape.speaks(1, 2.5, TEXT, **options)
@@ -22,24 +22,24 @@ def told(**options) -> Tape:
 
 
 def test_a_whole_answer_that_was_heard():
-    assert problem(told()) == ""
+    assert problem(story_tape()) == ""
 
 
 def test_a_whole_answer_of_which_something_was_not_heard():
-    assert "100 ms of it were not heard" in problem(told(heard_ms=700))
+    assert "100 ms of it were not heard" in problem(story_tape(heard_ms=700))
 
 
 def test_words_that_were_never_sent_or_sent_twice():
-    tape = told()
+    tape = story_tape()
     del tape.log.ledger["r1"].entries[-1]
     assert "was sent" in problem(tape)
-    tape = told()
+    tape = story_tape()
     tape.log.ledger["r1"].entries.append(Entry(800, 100, "robot"))
     assert "was sent" in problem(tape)
 
 
 def test_audio_that_jumps():
-    tape = told()
+    tape = story_tape()
     entries = tape.log.ledger["r1"].entries
     entries[3] = Entry(400, 100, "time")
     assert "jumps from 300 to 400" in problem(tape)
@@ -61,22 +61,22 @@ def test_audio_that_jumps():
 def test_a_cut_is_known_to_a_piece(spoken, wrong):
     # 350 ms were heard: "once upon a" and half of the piece in which "time" begins. Of "a" it is not known
     # how much was heard.
-    tape = told(done=False, heard_ms=350)
+    tape = story_tape(done=False, heard_ms=350)
     tape.interrupted(1, 3.0, spoken)
     assert bool(problem(tape)) == wrong
 
 
 def test_what_was_remembered_too_much_or_too_little_is_named():
-    tape = told(done=False, heard_ms=350)
+    tape = story_tape(done=False, heard_ms=350)
     tape.interrupted(1, 3.0, TEXT)
     assert "'there was a robot', which was not heard" in problem(tape)
-    tape = told(done=False, heard_ms=750)
+    tape = story_tape(done=False, heard_ms=750)
     tape.interrupted(1, 3.0, "Once upon")
     assert "does not remember 'a time there was', which was heard" in problem(tape)
 
 
 def test_what_fills_the_time_of_a_tool_is_not_remembered():
-    tape = told()
+    tape = story_tape()
     entries = tape.log.ledger["r1"].entries
     filler = [Entry(100 * number, 100, word) for number, word in enumerate(("One", "moment,", "please."))]
     tape.log.ledger["r1"].entries = filler + [Entry(e.offset_ms + 300, 100, e.text) for e in entries]

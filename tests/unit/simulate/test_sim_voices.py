@@ -17,16 +17,16 @@ def spoken(tmp_path, monkeypatch):
     (tmp_path / "weights" / "network").mkdir(parents=True)
     (tmp_path / "weights" / "network" / "graph").write_bytes(b"1")
     monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "weights"))
-    told = []
+    said = []
 
     def speak(lines, cast):
-        told.extend(lines)
+        said.extend(lines)
         return {
             line: Spoken(np.arange(4, dtype=np.int16), ((0, len(line.text)),), cast.marks) for line in lines
         }
 
     monkeypatch.setattr(voices, "speak_all", speak)
-    return told
+    return said
 
 
 def test_a_line_is_spoken_once(tmp_path, spoken):

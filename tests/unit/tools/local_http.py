@@ -1,4 +1,4 @@
-"""A small HTTP server that answers as it is told, and writes down what it is sent."""
+"""A small HTTP server with given answers that records requests."""
 
 from __future__ import annotations
 

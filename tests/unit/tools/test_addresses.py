@@ -72,7 +72,7 @@ async def test_an_address_that_does_not_answer_is_passed_over(monkeypatch):
     monkeypatch.setattr("parley.tools.addresses._FIRST_CONNECT_S", 0.2)
     answer_lookups(monkeypatch, "127.0.0.2", "127.0.0.1")
     async with local_http() as http:
-        # A queue that is full: whoever comes now hears nothing at all.
+        # The queue is full: further connections get no answer.
         with socket.socket() as silent, socket.socket() as first, socket.socket() as second:
             silent.bind(("127.0.0.2", http.port))
             silent.listen(0)

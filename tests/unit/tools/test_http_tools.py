@@ -20,7 +20,7 @@ from parley.tools.settings import HttpToolSettings, ToolSettings
 from parley.tools.toolbox import Toolbox
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-SECRET = "s3cr3t-value"  # noqa: S105 - of nobody
+SECRET = "s3cr3t-value"  # noqa: S105 - made up
 AWKWARD = 'a/"b"\\c'
 
 
@@ -160,7 +160,7 @@ async def test_a_server_that_is_not_there_is_an_error(http, toolbox):
 
 
 async def test_private_addresses_are_refused(http):
-    # "localhost" is allowed, but nobody said that it may be private.
+    # "localhost" is allowed, but not private addresses.
     entry = HttpToolSettings(name="t", url=f"http://localhost:{http.port}/")
     box = Toolbox(ToolSettings(allowed_hosts=["localhost"], http=[entry]), {})
     outcome = await box.call("t", {})
@@ -179,14 +179,14 @@ async def test_cookies_are_not_kept(http, toolbox):
 
 async def test_secrets_come_from_the_environment_and_stay_there(http, toolbox, caplog):
     caplog.set_level(logging.DEBUG)
-    logging.getLogger("httpcore2").setLevel(logging.INFO)  # as nobody turns it on
+    logging.getLogger("httpcore2").setLevel(logging.INFO)  # off by default
     http.answers.append(response(json.dumps({"you sent": f"Bearer {SECRET}"})))
     box = toolbox(headers={"Authorization": "Bearer ${KEY}"})
     events = []
     desk = ToolExecutor([], events.append, AgentConfig(), box)
-    told = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
+    answer = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
     assert http.received[0].headers["authorization"] == f"Bearer {SECRET}"
-    assert json.loads(told) == {"you sent": "Bearer [hidden]"}
+    assert json.loads(answer) == {"you sent": "Bearer [hidden]"}
     seen = " ".join([caplog.text, *(encode(event).decode() for event in events)])
     assert SECRET not in seen
 
@@ -209,8 +209,8 @@ async def test_a_call_that_hangs_is_given_up_at_its_own_limit(http, toolbox):
     http.answers.append(None)
     events = []
     desk = ToolExecutor([], events.append, AgentConfig(), toolbox(timeout_ms=50))
-    told = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
-    assert json.loads(told) == {"error": "timeout"}
+    answer = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
+    assert json.loads(answer) == {"error": "timeout"}
     assert [event.code for event in events if isinstance(event, ErrorEvent)] == ["tool_timeout"]
     async with asyncio.timeout(5):
         await http.hung_up.wait()
@@ -219,8 +219,8 @@ async def test_a_call_that_hangs_is_given_up_at_its_own_limit(http, toolbox):
 async def test_arguments_that_nobody_described_are_invalid(http, toolbox):
     events = []
     desk = ToolExecutor([], events.append, AgentConfig(), toolbox(parameters=CITY))
-    told = await desk.call(1, ToolCall(id="c", name="t", arguments={"city": "Rome", "admin": "yes"}))
-    assert "Additional properties are not allowed" in told
+    answer = await desk.call(1, ToolCall(id="c", name="t", arguments={"city": "Rome", "admin": "yes"}))
+    assert "Additional properties are not allowed" in answer
     assert http.received == []
 
 
@@ -251,8 +251,8 @@ async def test_secrets_are_hidden_where_json_escapes_them(http, status):
         ToolSettings(private_hosts=["127.0.0.1"], http=[repeating(http)]), {"KEY": AWKWARD, "PIN": "123456"}
     )
     outcome = await box.call("t", {})
-    told = outcome.output if status.startswith("200") else json.loads(outcome.output["answer"])
-    assert told == {"[hidden]": [{"key": "[hidden]"}]}
+    answer = outcome.output if status.startswith("200") else json.loads(outcome.output["answer"])
+    assert answer == {"[hidden]": [{"key": "[hidden]"}]}
     http.answers += [response('{"pin": 123456, "size": 5}'), response("[" * 800 + "]" * 800)]
     assert (await box.call("t", {})).output == {"pin": "[hidden]", "size": 5}
     assert not (await box.call("t", {})).is_error

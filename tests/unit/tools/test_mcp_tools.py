@@ -170,8 +170,8 @@ async def test_a_dropped_call_is_cancelled_at_the_server(program):
 async def test_a_call_that_hangs_is_given_up_at_its_own_limit(program):
     async with opened(program.settings(timeout_ms=100)) as box:
         desk = ToolExecutor([], lambda event: None, AgentConfig(), box)
-        told = await desk.call(1, ToolCall(id="c", name="wait", arguments={}))
-        assert json.loads(told) == {"error": "timeout"}
+        answer = await desk.call(1, ToolCall(id="c", name="wait", arguments={}))
+        assert json.loads(answer) == {"error": "timeout"}
         await eventually(program.given_up)
 
 
@@ -194,8 +194,8 @@ async def test_a_server_that_ends_is_connected_to_again(program, monkeypatch):
 async def test_a_huge_answer_is_cut_or_given_up(program):
     async with opened(program.settings()) as box:
         desk = ToolExecutor([], lambda event: None, AgentConfig(), box)
-        told = await desk.call(1, ToolCall(id="c", name="huge", arguments={}))
-        assert len(told) < 5_000
+        answer = await desk.call(1, ToolCall(id="c", name="huge", arguments={}))
+        assert len(answer) < 5_000
         await works_again(box)
 
 

@@ -98,7 +98,7 @@ class TestWhole:
     async def test_an_unknown_voice_is_refused_without_text_too(self):
         rig = Rig()
         with pytest.raises(UnsupportedVoiceError):
-            await rig.say("", voice="nobody")
+            await rig.say("", voice="missing")
         rig.assert_idle()
 
     async def test_style_reaches_both_models(self):
@@ -224,7 +224,7 @@ class TestBounds:
             ({"guidance_weight": -0.1}, InvalidMessageError),
             ({"sample_rate": 4_000}, UnsupportedSampleRateError),
             ({"sample_rate": 96_000}, UnsupportedSampleRateError),
-            ({"voice": "nobody"}, UnsupportedVoiceError),
+            ({"voice": "missing"}, UnsupportedVoiceError),
         ],
     )
     async def test_bad_requests(self, fields, error):

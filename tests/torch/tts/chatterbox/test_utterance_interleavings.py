@@ -152,7 +152,7 @@ class Life:
         assert outcome is None or isinstance(outcome, ParleyError | OSError | asyncio.CancelledError)
         assert not isinstance(outcome, SessionNotFoundError), "that is for those who push"
         if self.world.open_s > LIMITS["push_s"]:
-            self.rig.audio.open.clear()  # it cannot be told to stop what it has not opened
+            self.rig.audio.open.clear()  # it cannot stop what it has not opened
         if self.world.abort_s > LIMITS["stop_s"]:
             self.rig.tokens.running.clear()  # it did not confirm in time
         self.rig.assert_idle()

@@ -283,8 +283,8 @@ def test_an_empty_request_asks_for_the_list(model):
         (b'{"op":"enroll"}', "invalid_message"),
         (b'{"op":"enroll","name":"Anna"}', "consent_missing"),
         (b'{"op":"enroll","name":"Anna","consent":"Yes."}', "invalid_reference"),
-        (b'{"op":"describe","voice_id":"nobody"}', "unsupported_voice"),
-        (b'{"op":"delete","voice_id":"nobody"}', "not_permitted"),
+        (b'{"op":"describe","voice_id":"missing"}', "unsupported_voice"),
+        (b'{"op":"delete","voice_id":"missing"}', "not_permitted"),
     ],
 )
 def test_errors_have_their_codes(model, raw, code):

@@ -329,7 +329,7 @@ async def test_long_lists_come_in_pages(server):
     await objects.write("other", b"x")
     assert sorted(await objects.names("")) == [*(f"name{number}" for number in range(7)), "other"]
     assert sorted(await objects.names("name")) == [f"name{number}" for number in range(7)]
-    assert await objects.names("nobody") == []
+    assert await objects.names("missing") == []
 
 
 async def test_missing_objects(server):
