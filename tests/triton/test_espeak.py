@@ -71,7 +71,7 @@ async def test_voices_differ(speaker):
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"voice": "nobody"}, UnsupportedVoiceError),
+        ({"voice": "missing"}, UnsupportedVoiceError),
         ({"language": "xx"}, UnsupportedLanguageError),
         ({"text": "a" * 5000}, InvalidMessageError),
     ],

@@ -76,7 +76,7 @@ async def test_tools_replaced_by_rest_count_in_the_next_turn(gateway):
 
 async def test_a_voice_that_is_not_there_is_refused_and_the_session_over(gateway):
     with pytest.raises(Exception, match="400"):
-        async with call(gateway, voice="nobody"):
+        async with call(gateway, voice="missing"):
             pass
 
 

@@ -110,7 +110,7 @@ async def test_what_is_spoken_can_be_heard(client, form):
 
 async def test_a_voice_that_is_not_there(client):
     with pytest.raises(openai.BadRequestError) as caught:
-        await client.audio.speech.create(model="tts-1", voice="nobody", input="Hello.")
+        await client.audio.speech.create(model="tts-1", voice="missing", input="Hello.")
     assert caught.value.code == "unsupported_voice"
 
 
@@ -149,7 +149,7 @@ async def test_a_conversation_that_is_too_long(client):
 
 
 async def test_a_story_that_nobody_hears_out(client):
-    """Whoever leaves makes room: more stories are begun than the server tells at once."""
+    """A client that leaves makes room: more stories are begun than the server writes at once."""
     story = [{"role": "user", "content": "tell me a story"}]
     for _ in range(70):
         stream = await client.chat.completions.create(model="qwen3", messages=story, stream=True)

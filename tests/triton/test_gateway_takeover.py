@@ -153,8 +153,8 @@ async def test_a_call_goes_on_when_its_gateway_is_killed_in_an_answer(server, re
     assert {event.response_id for event in story} == {story[0].response_id}
     for one, two in pairwise(story):
         assert abs(two.offset_ms - one.offset_ms - one.duration_ms) <= 1
-    asked, told, thanks, *_ = record.history.messages
+    asked, answer, thanks, *_ = record.history.messages
     assert (asked.content, thanks.content) == (QUESTION, "thank you")
-    assert told.content == text
+    assert answer.content == text
     assert len(caller.of(AgentAudio)) > before
     assert len(record.tokens) == 1

@@ -104,9 +104,9 @@ async def test_a_conversation(http):
         item = {"type": "function_call_output", "call_id": call["call_id"], "output": output}
         client.send("conversation.item.create", item=item)
         client.send("response.create")
-        told = (await client.receive("response.done", since))["response"]
-        assert "8" in told["output"][0]["content"][0]["transcript"]
-        assert told["usage"]["output_tokens"] > 0
+        response = (await client.receive("response.done", since))["response"]
+        assert "8" in response["output"][0]["content"][0]["transcript"]
+        assert response["usage"]["output_tokens"] > 0
         await client.receive("output_audio_buffer.stopped", since)
         assert sum(level > LOUD for level in client.levels) > 40
 
@@ -115,8 +115,8 @@ async def test_a_conversation(http):
         await client.receive("output_audio_buffer.started", since)
         await asyncio.sleep(2.0)
         mouth.say("07-stop")
-        told = (await client.receive("response.done", since))["response"]
-        assert told["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+        response = (await client.receive("response.done", since))["response"]
+        assert response["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
         cut = await client.receive("conversation.item.truncated", since)
         assert 500 < cut["audio_end_ms"] < 4_000
         await client.receive("output_audio_buffer.cleared", since)

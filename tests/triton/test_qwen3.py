@@ -75,7 +75,7 @@ async def test_a_shared_prefix_is_cached(chat):
 
 
 async def test_the_first_turn_finds_its_beginning_read(chat):
-    # Unlike any other test's, so that nobody else has read it.
+    # Unlike any other test's, so that it is in no cache.
     system = ChatMessage(role="system", content=f"You are Parley. This is call {uuid.uuid4().hex}.")
     await warm_up(SaltedChat(chat, SALT), uuid.uuid4().hex, [system], TOOLS, AgentDeadlines())
     wanted = request()

@@ -56,7 +56,7 @@ class Administrator:
             for model in models:
                 await asyncio.to_thread(self._server.control.unload, model)
             for model in models:
-                # Triton tells nobody when it is done.
+                # Triton has no event for its end.
                 while await self._is_ready(model):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
 
@@ -85,7 +85,7 @@ class Administrator:
 
 
 class Caller:
-    """Asks one question whenever told to, and writes down all that comes."""
+    """Asks one question on request, and records all events."""
 
     def __init__(self, call):
         self._call = call
@@ -205,7 +205,7 @@ async def test_the_question_is_answered_while_all_is_well(caller):
     assert caller.errors(mark) == set()
 
 
-# What is gone, and codes one of which tells so; none: nobody need notice.
+# The models that are gone, and codes of which one is reported; none: there need be no error.
 OUTAGES = {
     "nemotron_streaming": (("nemotron_streaming",), GONE),
     "parakeet_transcribe": (
@@ -218,12 +218,12 @@ OUTAGES = {
 }
 
 
-@pytest.mark.parametrize(("models", "told"), OUTAGES.values(), ids=OUTAGES)
-async def test_the_conversation_goes_on_when_a_model_was_unloaded(caller, administrator, models, told):
+@pytest.mark.parametrize(("models", "codes"), OUTAGES.values(), ids=OUTAGES)
+async def test_the_conversation_goes_on_when_a_model_was_unloaded(caller, administrator, models, codes):
     await caller.settle()
     mark = len(caller.events)
     await administrator.unload(*models)
-    await expect_outage(caller, administrator, models, told, mark)
+    await expect_outage(caller, administrator, models, codes, mark)
     if "smart_turn" in models:
         assert "not_scored" in {event.reason for event in caller.of(TurnDecision, mark)}
 
@@ -236,15 +236,15 @@ async def test_the_conversation_goes_on_when_a_process_was_killed(caller, admini
     await expect_outage(caller, administrator, (model,), OUTAGES[model][1], mark)
 
 
-async def expect_outage(caller, administrator, models, told, mark):
+async def expect_outage(caller, administrator, models, codes, mark):
     """Ask without the models, bring them back, and ask again.
 
     ``mark``: where the events of all this begin, before the models went: an error is sent once, and may come
     while they go.
     """
     try:
-        happened = (lambda mark: told & caller.errors(mark)) if told else caller.answered
-        await caller.ask_until(happened, mark if told else None)
+        happened = (lambda mark: codes & caller.errors(mark)) if codes else caller.answered
+        await caller.ask_until(happened, mark if codes else None)
     finally:
         await administrator.unload(*models)
         await administrator.load(*reversed(models))

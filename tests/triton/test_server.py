@@ -365,7 +365,7 @@ def test_the_command_loads_a_model_that_died_again(launched):
 def test_what_a_killed_launcher_left_is_cleared_by_the_next_start(tmp_path, launched):
     launched.process.kill()
     launched.process.wait(timeout=10)
-    assert launched.server.is_running(), "nothing told the server to stop"
+    assert launched.server.is_running(), "the server was not asked to stop"
     assert regions(launched.prefix)
     with EmbeddedServer(
         ServerOptions(model_repository=tmp_path / "repository", state_dir=launched.state, **ANY_PORTS)

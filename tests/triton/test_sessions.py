@@ -146,7 +146,7 @@ async def test_events_end_with_closed_and_both_requests_with_final(line):
     [
         (b"{", "invalid_message"),
         (encode(Start(output_sample_rate=44_100)), "unsupported_sample_rate"),
-        (encode(Start(voice="nobody")), "unsupported_voice"),
+        (encode(Start(voice="missing")), "unsupported_voice"),
         (encode(Start(language="xx")), "unsupported_language"),  # is not spoken
         (encode(Start(language="de")), "unsupported_language"),  # is spoken, and not understood
         (encode(Start(phrases=["€"])), "invalid_message"),
@@ -308,7 +308,7 @@ async def test_half_open_clients_give_their_places_back(strict, victims):
     names = []
     for _ in range(2 * SESSIONS):
         victim, name = victims()
-        os.kill(victim.pid, signal.SIGSTOP)  # the connection stays, but nobody is there any more
+        os.kill(victim.pid, signal.SIGSTOP)  # the connection stays open, without a client
         names.append(name)
     assert (await open_soon(strict.endpoints.grpc)).reason == "ended"
     assert (await open_soon(strict.endpoints.grpc, names[0])).reason == "ended"

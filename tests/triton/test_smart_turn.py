@@ -81,7 +81,7 @@ async def test_audio_of_a_wrong_type_is_refused(port):
 
 
 async def test_more_than_can_be_served_in_time_is_refused_at_once(port, turns):
-    """Nobody would wait for it: the agent goes on without a score."""
+    """The agent goes on without a score."""
     model = SmartTurnModel(port, timeout_s=10)
     scores = await asyncio.gather(*(model.score(turns[0]) for _ in range(60)), return_exceptions=True)
     refused = [score for score in scores if isinstance(score, Exception)]

@@ -126,7 +126,7 @@ async def test_a_text_is_spoken_with_its_words(stages):
             assert words[-1].at_sample < len(audio)
             assert 3 < len(audio) / 24_000 < 10
         with pytest.raises(UnsupportedVoiceError):
-            await anext(synthesis.speak(TEXT, voice="nobody"))
+            await anext(synthesis.speak(TEXT, voice="missing"))
 
 
 async def test_a_text_is_spoken_while_it_is_written_and_stopped(stages):

@@ -82,7 +82,7 @@ async def test_a_session_changes_while_it_runs(server):
         await wait_for(call, protocol.Updated)
         call.send_text("hello")
         done, seen = await wait_for(call, protocol.ResponseDone)
-        call.update(protocol.Update(voice="nobody"))
+        call.update(protocol.Update(voice="missing"))
         refused, _ = await wait_for(call, protocol.ErrorEvent)
     assert len(voiced.samples)
     assert done.audio_ms == 0

@@ -163,9 +163,9 @@ async def test_no_more_text(speaker):
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"voice": "nobody"}, UnsupportedVoiceError),
+        ({"voice": "missing"}, UnsupportedVoiceError),
         ({"voice": "../default"}, UnsupportedVoiceError),
-        ({"voice": "nobody", "text": ""}, UnsupportedVoiceError),
+        ({"voice": "missing", "text": ""}, UnsupportedVoiceError),
         ({"language": "de"}, UnsupportedLanguageError),
         ({"sample_rate": 1}, UnsupportedSampleRateError),
         ({"seed": -1}, InvalidMessageError),

@@ -51,7 +51,7 @@ async def test_chatterbox_speaks(chatterbox_server):
 
 async def test_a_voice_that_is_not_there_is_told_at_once(chatterbox_server):
     with pytest.raises(UnsupportedVoiceError):
-        async with connect(chatterbox_server.endpoints.grpc, voice="nobody"):
+        async with connect(chatterbox_server.endpoints.grpc, voice="missing"):
             pass
     assert counted(read_metrics(chatterbox_server)) == []
 

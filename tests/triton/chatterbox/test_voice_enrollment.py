@@ -94,7 +94,7 @@ async def test_a_voice_is_made_listed_spoken_with_and_forgotten(voices, port, vo
     await voices.delete(made.voice_id)
     assert [voice.voice_id for voice in await voices.list()] == before
     with pytest.raises(UnsupportedVoiceError):
-        await spoken(port, "nobody-12345678")
+        await spoken(port, "missing-12345678")
 
 
 async def test_a_voice_that_came_with_the_weights_stays(voices):

@@ -1,4 +1,4 @@
-"""Engines that do as they are told, and a client that writes everything down."""
+"""Engines with given results, and a client that records everything."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ class FakeOutlet:
         try:
             self._check(event, audio)
         except AssertionError as error:
-            # Whoever sends it may take that for a failure of its own, and go on.
+            # The sender may catch it and go on.
             self.violations.append(error)
             raise
         self.sent.append(Sent(now(), event, audio))

@@ -173,9 +173,9 @@ async def test_a_tool_is_called_and_its_result_spoken():
     metrics = await call.wait_for(TurnMetrics)
     await call.end()
     assert metrics.tool_ms is not None
-    (_, asked, told) = call.chat.requests[-1].messages[1:]
+    (_, asked, result) = call.chat.requests[-1].messages[1:]
     assert [called.name for called in asked.tool_calls] == ["get_weather"]
-    assert (told.role, told.content, told.tool_call_id) == ("tool", '{"sky":"sunny"}', request.call_id)
+    assert (result.role, result.content, result.tool_call_id) == ("tool", '{"sky":"sunny"}', request.call_id)
     assert [request.text for request in call.synthesizer.requests] == ["It is sunny in Paris."]
 
 

@@ -422,7 +422,7 @@ async def test_a_recogniser_that_returns_is_used_again():
     await call.wait_for(ResponseDone, 2)
     await call.end()
     assert call.outlet.reason == "ended"
-    # The user was told why nobody answers; it is nothing that the language model has said.
+    # The user heard the reason; it is not part of the history.
     assert [request.text for request in call.synthesizer.requests] == [AgentConfig().deaf_apology, "Okay."]
     assert call.chat.prompt()[1:] == [("user", "hello again")]
 

@@ -277,8 +277,8 @@ async def test_a_session_that_cannot_be_opened_has_failed():
 async def test_an_unknown_voice_is_an_invalid_option_and_no_failure():
     call = FakeCall()
     call.synthesizer.voices = None  # it knows its voices only when it is asked
-    call.synthesizer.stored["nobody"] = UnsupportedVoiceError("there is no such voice")
-    await call.start(Start(voice="nobody"), microphone=False)
+    call.synthesizer.stored["missing"] = UnsupportedVoiceError("there is no such voice")
+    await call.start(Start(voice="missing"), microphone=False)
     await call.wait_for(Closed)
     await call.check_nothing_left()
     recorded = Recorded(call.metrics)

@@ -126,7 +126,7 @@ class Program:
     # --- what has come of it
 
     def check(self, line: Line, call) -> None:
-        sent, told = self.sent, Counter(getattr(event, "code", type(event)) for event in self.events)
+        sent, counts = self.sent, Counter(getattr(event, "code", type(event)) for event in self.events)
         for stream in line.streams:
             assert not stream.server.call.outlet.violations
         results = [one for one in line.contained if isinstance(one, protocol.ToolResponse)]
@@ -138,10 +138,10 @@ class Program:
 
         updates = [one for one in sent if isinstance(one, protocol.Update)]
         bad = [one for one in updates if one.voice == "bad"]
-        assert told[protocol.Updated] == len(updates) - len(bad)
-        assert told["unsupported_voice"] == len(bad)
-        assert told["invalid_message"] == sum(isinstance(one, protocol.Truncate) for one in sent)
-        assert told["unknown_tool_call"] == sum(isinstance(one, protocol.ToolResponse) for one in sent)
+        assert counts[protocol.Updated] == len(updates) - len(bad)
+        assert counts["unsupported_voice"] == len(bad)
+        assert counts["invalid_message"] == sum(isinstance(one, protocol.Truncate) for one in sent)
+        assert counts["unknown_tool_call"] == sum(isinstance(one, protocol.ToolResponse) for one in sent)
         session = line.streams[-1].server.session
         prompts = [one.system_prompt for one in updates if one.system_prompt is not msgspec.UNSET]
         assert session._start.system_prompt == (prompts[-1] if prompts else None)
@@ -152,15 +152,15 @@ class Program:
         said = " ".join(one.content for one in history if one.role == "user")
         notes = Counter(one.content for one in history if one.role == "system")
         assert notes == Counter(one.text for one in sent if isinstance(one, protocol.Remember))
-        self._check_user(said, told)
+        self._check_user(said, counts)
         stops = any(isinstance(one, protocol.Interrupt) for one in sent)
         spoken = [one.content for one in history if one.role == "assistant"]
         for text in (one.text for one in sent if isinstance(one, protocol.Say)):
             assert spoken.count(text) <= 1
             assert stops or text in spoken
-        assert not told.keys() & {"internal_error", "audio_dropped"}
+        assert not counts.keys() & {"internal_error", "audio_dropped"}
 
-    def _check_user(self, said: str, told: Counter) -> None:
+    def _check_user(self, said: str, counts: Counter) -> None:
         words = [word for word in said.split() if word in WORDS]
         judged = [
             one.text for one in self.events if isinstance(one, protocol.SpeechIgnored | protocol.Resumed)

@@ -58,7 +58,7 @@ async def test_while_the_model_writes_its_first_word():
     assert (cut.turn, cut.played_ms, cut.spoken_text) == (1, 0, "")
     assert call.outlet.of(TurnMetrics)[0].interrupted
     assert [name.rsplit("-", 1)[1] for name in call.chat.aborted] == ["llm0"]
-    # Nobody answered the first question: the model sees both as one message.
+    # The first question was not answered: the model sees both as one message.
     assert call.chat.prompt()[1:] == [("user", "tell me a story stop")]
 
 
@@ -218,7 +218,7 @@ async def test_what_is_no_interruption_only_pauses_the_agent(text, reason):
         and call.at_ms(paused) < (sent.at - call.began) * 1000 < call.at_ms(resumed)
     ]
     assert silent == []
-    # All of the story was told, once, and only it is remembered.
+    # All of the story was spoken once, and only it is remembered.
     assert " ".join(event.text for event in call.outlet.of(Audio) if event.text) == STORY
     assert len(call.chat.requests) == 1
     session_length = call.outlet.of(ResponseDone)[0].audio_ms

@@ -48,7 +48,7 @@ class Recognizer:
         return AsrReply(events=[TranscriptEvent(utterance=1, text="hello", is_final=True)])
 
     def begin_turn(self):
-        raise AssertionError("nobody said so")
+        raise AssertionError("not expected")
 
     async def close(self):
         pass
@@ -131,7 +131,7 @@ async def test_who_takes_long_is_asked_ever_more_seldom():
 
 
 class Behind:
-    """Has a late text when it is told to end the utterance, and another utterance hidden behind it."""
+    """Has a late text at the end of the utterance, and another utterance behind it."""
 
     model = "fake_asr"
 

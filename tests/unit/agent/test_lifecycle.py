@@ -63,7 +63,7 @@ async def speaking_call():
         (Start(input_sample_rate=8_000), "unsupported_sample_rate"),
         (Start(output_sample_rate=44_100), "unsupported_sample_rate"),
         (Start(language="xx"), "unsupported_language"),
-        (Start(voice="nobody"), "unsupported_voice"),
+        (Start(voice="missing"), "unsupported_voice"),
         (Start(exaggeration=2.1), "invalid_message"),
         (Start(exaggeration=-0.1), "invalid_message"),
         (Start(guidance_weight=1.5), "invalid_message"),
@@ -193,14 +193,14 @@ async def test_what_the_recogniser_does_not_have_is_refused_before_a_stream_is_o
 
 
 @pytest.mark.parametrize(
-    ("understood", "told"), [(("fr", "en"), ["fr", "en"]), (InferenceError("no answer"), None)]
+    ("understood", "described"), [(("fr", "en"), ["fr", "en"]), (InferenceError("no answer"), None)]
 )
-async def test_the_description_has_what_the_recognisers_understand(understood, told):
+async def test_the_description_has_what_the_recognisers_understand(understood, described):
     call = FakeCall()
     call.recognition.languages = understood
     await call.start(Start(describe=True))
     connected = await call.wait_for(Connected)
-    assert connected.agent.recognized_languages == told
+    assert connected.agent.recognized_languages == described
     # It is asked beside the stream of the session.
     assert [stream.opened for stream in call.recognition.streams] == [True, False]
     await call.end()

@@ -110,7 +110,7 @@ async def test_what_was_said_before_a_tool_ran_may_be_all_there_is_to_say():
 
 
 async def test_tool_calls_without_end_are_a_failure():
-    """The last round of all is told that no tool can be called, and writes a call all the same."""
+    """The last round gets no tools, and writes a call all the same."""
     config = AgentConfig(max_tool_rounds=2)
     call = await ask(*[calls(("get_weather", {}))] * 4, config=config, responses=2, tools=TOOLS)
     assert [bool(request.tools) for request in call.chat.requests] == [True, True, False, False]

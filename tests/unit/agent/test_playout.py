@@ -73,8 +73,8 @@ def test_what_was_heard_is_told_by_round():
 
 def test_a_call_without_a_result_was_never_made():
     calls = [ToolCall(id=name, name="t", arguments={}) for name in "ab"]
-    (asked, told) = remember([ToolRound("", calls, {"b": "2"})], None)
-    assert [call.id for call in asked.tool_calls] == [told.tool_call_id] == ["b"]
+    (asked, result) = remember([ToolRound("", calls, {"b": "2"})], None)
+    assert [call.id for call in asked.tool_calls] == [result.tool_call_id] == ["b"]
 
 
 def test_nothing_is_played_during_a_pause():

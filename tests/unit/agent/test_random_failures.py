@@ -206,7 +206,7 @@ def check_responses(call: FakeCall) -> None:
 
 
 def check_turns(call: FakeCall) -> None:
-    """Every turn has one report; one that nobody heard anything of has failed, and says so."""
+    """Every turn has one report; one without audio has failed, with an error."""
     metrics = Counter(event.turn for event in call.outlet.of(TurnMetrics))
     assert set(metrics.values()) <= {1}
     assert {event.turn for event in call.outlet.of(ResponseDone)} <= set(metrics)

@@ -659,7 +659,7 @@ async def test_an_answer_under_way_goes_on_as_it_began():
 @pytest.mark.parametrize(
     ("update", "code"),
     [
-        (Update(voice="nobody"), "unsupported_voice"),
+        (Update(voice="missing"), "unsupported_voice"),
         (Update(turn=TurnOptions(limit_ms=-1)), "invalid_message"),
         (Update(vad=VadOptions(threshold=7.0)), "invalid_message"),
         (Update(tools=[Tool(name="1 2")]), "invalid_message"),

@@ -116,7 +116,7 @@ async def test_an_end_that_is_not_answered_is_a_failed_call():
             return
             yield
 
-    # Whoever asked looks for an output by its name.
+    # The caller looks for an output by its name.
     with pytest.raises(InferenceError, match="m ended its stream without an answer"):
         await SequenceEndingClient(Silent()).infer(
             ModelRequest("m", {}, (), sequence=SequenceFlags("s", end=True))

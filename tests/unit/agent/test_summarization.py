@@ -20,7 +20,7 @@ TOOLS = [Tool(name="get_time")]
 
 
 class Writer:
-    """Writes what it is told to, after a while."""
+    """Writes a given text after a while."""
 
     def __init__(self):
         self.text = "They said hello."

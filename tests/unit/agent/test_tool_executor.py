@@ -24,7 +24,7 @@ SUFFIX = "0123456789abcdef"
 
 
 class FakeServerTools:
-    """Tools that do as they are told."""
+    """Tools with given behaviour."""
 
     names = ("slow", "broken", "stubborn", "quick")
     tools = tuple(Tool(name=name) for name in names)
@@ -124,8 +124,8 @@ async def test_the_model_may_correct_a_call_once_in_a_turn():
 async def test_tools_that_do_not_exist_count_as_invalid_calls():
     async with rig() as executor:
         await executor.call("close_door")
-        told = await executor.call("fly", call_id="call-1-2")
-        assert told == {"error": "there is no tool fly. Do not call it again."}
+        output = await executor.call("fly", call_id="call-1-2")
+        assert output == {"error": "there is no tool fly. Do not call it again."}
         assert executor.codes == ["invalid_tool_call"]
 
 
@@ -237,9 +237,9 @@ async def test_the_client_is_told_of_every_call_that_is_dropped(end, reason):
         end(executor.executor)
         assert [event.call_id for event in executor.of(ToolCancelled)] == ["call-1-1", "call-1-3"]
         assert {event.reason for event in executor.of(ToolCancelled)} == {reason}
-        # Nobody cancelled the tasks that wait: they get an answer.
-        told = [json.loads(text) for text in await asyncio.gather(*tasks)]
-        assert told == [{"error": "cancelled"}, "done", {"error": "cancelled"}]
+        # The tasks that wait were not cancelled: they get an answer.
+        outputs = [json.loads(text) for text in await asyncio.gather(*tasks)]
+        assert outputs == [{"error": "cancelled"}, "done", {"error": "cancelled"}]
 
 
 async def test_a_call_that_begins_a_moment_too_late_is_not_made():

@@ -71,10 +71,10 @@ async def play(steps):
     runs = [event.call_id for event in rig.of(ToolRun)]
     assert len(runs) == len(set(runs))
     assert not set(runs) & set(asked)
-    assert {arguments["id"] for arguments in rig.server.ran} <= set(runs), "what ran is told"
+    assert {arguments["id"] for arguments in rig.server.ran} <= set(runs), "every run is reported"
 
 
-# Its call has run when the turn is cancelled, but nobody has looked yet.
+# Its call has run when the turn is cancelled, but its result has not been read yet.
 @example([("call", "quick"), ("pass", 0.0), ("pass", 0.0), ("cancel", 0)])
 # It is cancelled once more while it cleans up.
 @example([("call", "stubborn"), ("pass", 0.3), ("cancel", 0), ("pass", 0.3), ("cancel", 0)])

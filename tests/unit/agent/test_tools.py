@@ -68,7 +68,7 @@ def spoken(call: FakeCall) -> list[str]:
 
 
 def results(call: FakeCall) -> list[object]:
-    """What the model was told by tools in its last request."""
+    """The results of tools in the model's last request."""
     return [
         json.loads(message.content) for message in call.chat.requests[-1].messages if message.role == "tool"
     ]
@@ -105,8 +105,8 @@ async def test_an_unknown_tool_is_not_asked_for():
     await call.wait_for(TurnMetrics)
     await call.end()
     assert call.outlet.of(ToolRequest) == []
-    (told,) = results(call)
-    assert told == {"error": "there is no tool open_door. Correct the call, or do without it."}
+    (result,) = results(call)
+    assert result == {"error": "there is no tool open_door. Correct the call, or do without it."}
 
 
 async def test_a_failed_tool_is_told_to_the_model():

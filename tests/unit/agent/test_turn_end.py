@@ -268,7 +268,7 @@ async def test_settings_that_make_no_sense_are_refused(turn):
 
 async def test_a_final_text_that_is_lost_with_its_recogniser_is_not_waited_for():
     call = FakeCall()
-    begun, stopped, _ = utterance(1, 200, 1_000, "never told")
+    begun, stopped, _ = utterance(1, 200, 1_000, "never sent")
     call.recognition.script.extend([begun, stopped])  # the text was to come in a later reply
     await call.start(NORMAL)
     await call.wait_for(SpeechStopped)

@@ -184,7 +184,7 @@ def test_a_model_comes_after_those_that_it_calls():
 @pytest.mark.parametrize("model", CANARIES)
 def test_a_right_answer(serve, model):
     triton = FakeTriton(**{model: RIGHT[model]})
-    (seen,) = call_canaries(serve(triton), [model, "nobody"], DEADLINE_S)
+    (seen,) = call_canaries(serve(triton), [model, "missing"], DEADLINE_S)
     assert seen.startswith(model)
     sequences = [dict(request.parameters) for request in triton.requests]
     starts = [one["sequence_start"].bool_param for one in sequences if "sequence_start" in one]

@@ -71,7 +71,7 @@ Behaviour = Callable[[FakeStream], Awaitable[None]]
 
 
 class FakeAgent:
-    """Makes transports whose streams behave as told, one behaviour for each call in turn."""
+    """Makes transports whose streams have the given behaviours, one for each call in turn."""
 
     def __init__(self, *behaviours: Behaviour | Exception):
         self._behaviours = deque(behaviours or (polite,))

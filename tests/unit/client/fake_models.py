@@ -185,11 +185,11 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 
 class Chat:
-    """Writes "one", "two"... until it is told to stop; ``last`` ends it by itself."""
+    """Writes "one", "two"... until it is aborted; ``last`` ends it by itself."""
 
     def __init__(self, fake, last=None):
         self.stop = asyncio.Event()
-        self.told = asyncio.Event()
+        self.aborted = asyncio.Event()
         self.asked = asyncio.Event()
         self.last = last
         fake.answer = self.answer
@@ -197,7 +197,7 @@ class Chat:
     async def answer(self, message):
         if message["op"] == "abort":
             self.stop.set()
-            self.told.set()
+            self.aborted.set()
             return
         self.asked.set()
         yield {"EVENT": TextDelta(text="one")}
@@ -217,12 +217,12 @@ class Voice:
         self.spoken = []
         self.hold = asyncio.Event()
         self.hold.set()
-        self.told = asyncio.Event()
+        self.aborted = asyncio.Event()
         fake.answer = self.answer
 
     async def answer(self, message):
         if message["op"] == "abort":
-            self.told.set()
+            self.aborted.set()
             self.hold.set()
             return
         text = message["text"]

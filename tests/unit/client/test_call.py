@@ -675,7 +675,7 @@ async def test_a_reader_that_pauses_is_not_blamed_on_the_server(monkeypatch):
         await call.send_audio(b"\0\0")
         call.mute()
         await blocked.wait()
-        await asyncio.sleep(1)  # acknowledged meanwhile, but behind events that nobody reads
+        await asyncio.sleep(1)  # acknowledged meanwhile, but behind unread events
         for _ in range(11):
             await anext(call)
         assert await call.hang_up() == protocol.Closed(reason="ended")

@@ -37,7 +37,7 @@ def test_a_call_without_arguments(arguments):
 @pytest.mark.parametrize(
     "message",
     [
-        {"content": "nobody's"},
+        {"content": "no role"},
         {"role": "narrator", "content": "x"},
         {"role": "assistant", "tool_calls": [call("no JSON")]},
         {"role": "assistant", "tool_calls": [call("[1]")]},

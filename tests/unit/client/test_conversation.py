@@ -297,11 +297,11 @@ async def test_a_deaf_agent_is_a_problem():
 
 async def test_speech_without_a_transcript_is_a_problem():
     async def notices(stream):
-        told = []
+        sent = []
 
         def on_frame(frame):
-            if any(frame.audio) and not told:
-                told.append(stream.say(protocol.SpeechStarted(at_ms=0)))
+            if any(frame.audio) and not sent:
+                sent.append(stream.say(protocol.SpeechStarted(at_ms=0)))
 
         await serve(stream, on_frame)
 
@@ -397,8 +397,8 @@ async def problem_of(agent, **options):
 
 
 async def test_an_error_of_the_server_is_the_turns_problem():
-    told = "the model espeak is not loaded (model_unavailable)"
-    assert await problem_of(Failing(error())) == told
+    problem = "the model espeak is not loaded (model_unavailable)"
+    assert await problem_of(Failing(error())) == problem
     apologised = Failing(error("deadline_exceeded", "no token within 20 s"), error(), samples=300)
     assert await problem_of(apologised) == "no token within 20 s (deadline_exceeded)"
 

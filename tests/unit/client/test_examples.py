@@ -42,7 +42,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 @pytest.fixture
 def ask(tmp_path, monkeypatch):
-    """Run the example with a recording, against an agent that behaves as told.
+    """Run the example with a recording, against an agent with the given behaviour.
 
     Returns the addresses that were called.
     """

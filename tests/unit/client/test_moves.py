@@ -115,9 +115,9 @@ async def uncut():
 
 def check_moved(line, servers, expected, moves):
     assert len(servers.sessions) == moves + 1
-    told = line.got(Reconnecting, Reconnected)
-    assert [type(event) for event in told] == [Reconnecting, Reconnected] * moves
-    assert {event.reason for event in told} <= {"lost"}
+    moved = line.got(Reconnecting, Reconnected)
+    assert [type(event) for event in moved] == [Reconnecting, Reconnected] * moves
+    assert {event.reason for event in moved} <= {"lost"}
     assert line.call.stats.moves == moves
     found = outcome(line, servers)
     for name, value in expected.items():

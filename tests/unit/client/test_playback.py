@@ -203,13 +203,13 @@ class Listener:
     """A call that only takes marks, of which the first ``refused`` find no room."""
 
     def __init__(self, refused=0):
-        self.told, self.refused = [], refused
+        self.marks, self.refused = [], refused
 
     def report_playback(self, response_id, played_ms):
         if self.refused:
             self.refused -= 1
             raise OverloadedError("full")
-        self.told.append((response_id, round(played_ms)))
+        self.marks.append((response_id, round(played_ms)))
 
 
 def marks_of(player):
@@ -218,8 +218,8 @@ def marks_of(player):
 
     def update():
         marks.update(player.playing, player.now)
-        told, listener.told = listener.told, []
-        return told
+        sent, listener.marks = listener.marks, []
+        return sent
 
     return update
 
@@ -228,11 +228,11 @@ def test_a_mark_comes_now_and_then_and_at_the_end(player):
     update = marks_of(player)
     assert update() == []
     player.push(timed_piece(500))
-    told = []
+    updates = []
     for _ in range(60):
         player.play(10)
-        told.append(update())
-    when = {10 * (index + 1): marks for index, marks in enumerate(told) if marks}
+        updates.append(update())
+    when = {10 * (index + 1): marks for index, marks in enumerate(updates) if marks}
     assert when == {
         10: [("r", 10)],
         210: [("r", 210)],
@@ -281,7 +281,7 @@ def test_a_last_mark_that_finds_no_room_is_sent_later():
     speaker.read_samples(9)
     for _ in range(3):
         marks.update(speaker.playing(), 1.04)
-    assert listener.told == [("r", 9)]
+    assert listener.marks == [("r", 9)]
 
 
 async def test_marks_of_a_call_that_has_ended_are_dropped():

@@ -85,7 +85,7 @@ async def test_an_answer_that_is_left_is_stopped(models):
     async with Generation(server) as chat:
         async with chat.answer(HELLO) as answer:
             assert await anext(answer) == TextDelta(text="one")
-        await model.told.wait()
+        await model.aborted.wait()
     assert fake.aborted() == [fake.asked[0]["request_id"]]
 
 
@@ -104,7 +104,7 @@ async def test_a_reader_that_is_cancelled_stops_the_model(models):
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        await model.told.wait()
+        await model.aborted.wait()
 
 
 async def test_usage_comes_behind_an_abort(models):
@@ -153,7 +153,7 @@ async def test_closing_the_stage_stops_its_answers(models):
     async with Generation(server) as chat:
         answer = chat.answer(HELLO)
         await anext(answer)
-    assert model.told.is_set()
+    assert model.aborted.is_set()
 
 
 async def test_an_answer_that_nobody_reads_is_not_asked_for(models):
@@ -170,7 +170,7 @@ async def test_a_model_that_says_nothing_is_told_to_stop(models):
     async with Generation(server, timeout_s=0.05) as chat:
         with pytest.raises(DeadlineExceededError):
             _ = [event async for event in chat.answer(HELLO)]
-        await model.told.wait()
+        await model.aborted.wait()
 
 
 async def test_failures_keep_their_kind(models):
@@ -267,7 +267,7 @@ async def test_speech_that_is_left_is_stopped(models):
     async with Synthesis(server) as synthesis:
         async with synthesis.speak("Hello there. How are you?") as speech:
             await anext(speech)
-        await voice.told.wait()
+        await voice.aborted.wait()
     assert voice.spoken == ["Hello there."]
     assert fake.aborted() == [fake.asked[0]["request_id"]]
 

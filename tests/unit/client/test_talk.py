@@ -36,7 +36,7 @@ class Microphone:
 
 
 class Loudspeaker:
-    """Plays a block of 1000 samples whenever it is told to."""
+    """Plays a block of 1000 samples on request."""
 
     last: Loudspeaker
 
@@ -172,7 +172,7 @@ async def test_the_exit_status_tells_whether_the_call_ended_as_wanted(headset, m
 
 
 async def test_ctrl_c_hangs_up_and_shows_what_was_being_said(headset, monkeypatch, capsys):
-    told = asyncio.Event()
+    talking_begun = asyncio.Event()
 
     async def talks(stream):
         await stream.frames.get()
@@ -180,7 +180,7 @@ async def test_ctrl_c_hangs_up_and_shows_what_was_being_said(headset, monkeypatc
         stream.say(protocol.ResponseText(turn=1, response_id="r", text="Once upon a"))
         stream.say(protocol.Transcript(utterance=1, text="wait a", is_final=False, confidence=1))
         stream.say(protocol.AgentState(state="speaking"))
-        told.set()
+        talking_begun.set()
         while not (await stream.frames.get()).end:
             pass
         stream.hang_up()
@@ -189,7 +189,7 @@ async def test_ctrl_c_hangs_up_and_shows_what_was_being_said(headset, monkeypatc
     monkeypatch.setattr(CallView, "show", shown := Noting(CallView.show))
     talking = asyncio.create_task(talk_with(talks, monkeypatch))
     async with asyncio.timeout(5):
-        await told.wait()
+        await talking_begun.wait()
         await shown.speaking.wait()
         talking.cancel()
         assert await talking == 0

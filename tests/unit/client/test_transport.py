@@ -208,7 +208,7 @@ async def test_a_refusal_before_the_first_request_is_what_sending_raises(code, d
         await TritonStream(EndedRpc(code, details), "id").send(Frame("start", start=True))
 
 
-NOBODY = "127.0.0.1:1"
+NO_SERVER = "127.0.0.1:1"
 CLIP = str(Path(__file__).resolve().parents[2] / "data" / "conversation" / "01-hello.wav")
 
 
@@ -259,7 +259,7 @@ async def test_a_server_without_the_model_is_unavailable():
 async def test_nobody_at_the_address_is_known_at_once():
     with pytest.raises(ConnectError, match="nothing answers at"):
         async with asyncio.timeout(5):
-            await connect(NOBODY, retry=NO_RETRY, deadlines=Deadlines(connect_s=60)).__aenter__()
+            await connect(NO_SERVER, retry=NO_RETRY, deadlines=Deadlines(connect_s=60)).__aenter__()
 
 
 # --- the command ----------------------------------------------------------------------------
@@ -291,10 +291,10 @@ async def test_probe_fails_with_a_server_that_has_no_model():
 
 
 async def test_probe_fails_without_a_server():
-    status, out, err = await parley("probe", "--server", NOBODY)
+    status, out, err = await parley("probe", "--server", NO_SERVER)
     assert (status, out) == (1, "")
     assert "connect_failed" in err
-    status, out, err = await parley("probe", "--json", "--server", NOBODY)
+    status, out, err = await parley("probe", "--json", "--server", NO_SERVER)
     result = json.loads(out)
     assert (status, err) == (1, "")
     assert (result["ok"], result["code"], result["retryable"]) == (False, "connect_failed", True)
@@ -325,7 +325,7 @@ async def test_what_a_server_says_is_shown_as_it_is():
 
 
 async def test_say_tells_how_to_start_a_server():
-    status, _, err = await parley("say", CLIP, "--server", NOBODY, "--timeout", "1")
+    status, _, err = await parley("say", CLIP, "--server", NO_SERVER, "--timeout", "1")
     assert status == 1
     assert "nothing answers at" in err
     assert "make serve" in err
@@ -339,7 +339,7 @@ async def test_say_tells_how_to_start_a_server():
         (["say", "--script", "/x.toml", "--barge-in-after", "900"], 2, "--barge-in-after is for files"),
         (["say"], 2, "audio files or --script"),
         (["say", "a.wav", "--script", "b.toml"], 2, "audio files or --script"),
-        (["demo", "--script", "/nowhere.toml", "--server", NOBODY], 1, "No such file"),
+        (["demo", "--script", "/nowhere.toml", "--server", NO_SERVER], 1, "No such file"),
     ],
 )
 def test_mistakes_are_told_in_one_line(capsys, arguments, status, words):

@@ -63,7 +63,7 @@ def test_the_first_that_has_the_voice_and_the_language_speaks(voice, language, r
     assert find_route(lineup(), voice, language) == route
 
 
-@pytest.mark.parametrize("voice", ["nobody", "kokoro/sam", "kokoro/", "/joe", "heart/kokoro", "", "JOE"])
+@pytest.mark.parametrize("voice", ["missing", "kokoro/sam", "kokoro/", "/joe", "heart/kokoro", "", "JOE"])
 def test_a_voice_that_nobody_has_is_refused_with_all_that_there_are(voice):
     with pytest.raises(UnsupportedVoiceError, match="possible are joe, sam, heart, kokoro/joe, man"):
         find_route(lineup(), voice, "en")
@@ -116,9 +116,9 @@ async def test_the_synthesizer_of_the_voice_is_asked_by_its_own_name():
     assert list(routed.languages) == ["en", "en-gb", "de"]
     assert routed.check_known("heart", "en")
     with pytest.raises(UnsupportedVoiceError):
-        routed.check_known("nobody", "en")
+        routed.check_known("missing", "en")
     with pytest.raises(UnsupportedVoiceError):
-        await anext(routed.speak(SpeakRequest(request_id="b", voice="nobody")))
+        await anext(routed.speak(SpeakRequest(request_id="b", voice="missing")))
 
 
 async def test_only_one_that_has_to_be_asked_is_asked():

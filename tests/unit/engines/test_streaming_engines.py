@@ -93,7 +93,7 @@ async def test_a_voice_is_looked_for_by_a_request_without_text():
     request = msgspec.json.decode(tensor_bytes(port.requests[0].inputs["REQUEST"]), type=SpeakRequest)
     assert (request.voice, request.text, request.final, port.closed) == ("anna", "", True, 1)
     with pytest.raises(UnsupportedVoiceError):
-        await ChatterboxSpeaker(Port(UnsupportedVoiceError("nobody"))).check_voice("nobody")
+        await ChatterboxSpeaker(Port(UnsupportedVoiceError("missing"))).check_voice("missing")
 
 
 @pytest.mark.parametrize("engine", [Qwen3ChatModel, ESPEAK, ChatterboxSpeaker])

@@ -1,4 +1,4 @@
-"""What an engine is told about tool calls."""
+"""The grammar of tool calls that an engine gets."""
 
 from __future__ import annotations
 
@@ -180,10 +180,10 @@ def test_tools_share_what_a_grammar_may_hold(large, caplog):
 
 
 def test_what_tools_are_described_with_costs_nothing():
-    told = many(100, {"type": "string", "description": "What it is, in many words. " * 4})
-    told["required"] = [*told["properties"]]
-    tools = [Tool(name=f"tool{number}", parameters=told) for number in range(5)]
-    assert set(map(str, forms(ToolGuidance(Check()).tag(tools)).values())) == {str(told)}
+    schema = many(100, {"type": "string", "description": "What it is, in many words. " * 4})
+    schema["required"] = [*schema["properties"]]
+    tools = [Tool(name=f"tool{number}", parameters=schema) for number in range(5)]
+    assert set(map(str, forms(ToolGuidance(Check()).tag(tools)).values())) == {str(schema)}
 
 
 GROUP = "(" + "|".join(["a{100}"] * 20) + ")"

@@ -1,4 +1,4 @@
-"""What the language model is told about the conversation so far."""
+"""The messages that the language model gets."""
 
 from __future__ import annotations
 

@@ -286,4 +286,4 @@ def test_a_start_that_takes_too_long(fake):
     with pytest.raises(DeadlineExceededError):
         InProcessEngine(create, start_timeout_s=0.01)
     release.set()
-    assert fake.closed.wait(5), "an engine that nobody waits for goes on"
+    assert fake.closed.wait(5), "an engine whose caller has gone goes on"

@@ -1,4 +1,4 @@
-"""Tools as Python functions: what the model is told, what it may write, and how that is read."""
+"""Tools as Python functions: the prompt, the grammar, and the parser."""
 
 from __future__ import annotations
 

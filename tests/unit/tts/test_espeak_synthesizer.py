@@ -177,7 +177,7 @@ def test_voice_and_language(speaker, library):
 @pytest.mark.parametrize(
     ("request_fields", "error"),
     [
-        ({"text": "a", "voice": "nobody"}, UnsupportedVoiceError),
+        ({"text": "a", "voice": "missing"}, UnsupportedVoiceError),
         ({"text": "a", "language": "xx"}, UnsupportedLanguageError),
         ({"text": "a" * (MAX_TEXT + 1)}, InvalidMessageError),
         ({"text": "a", "request_id": ""}, InvalidMessageError),

@@ -1,4 +1,4 @@
-"""Files that a stranger may send as recordings: bombs, lies, and honest ones that look like them."""
+"""Hostile recordings (bombs, false headers) and valid ones that resemble them."""
 
 from __future__ import annotations
 

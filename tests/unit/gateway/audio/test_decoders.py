@@ -96,7 +96,7 @@ def is_alive(process):
 
 async def until(condition):
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - processes tell nobody
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
 
@@ -344,7 +344,7 @@ async def test_no_file_can_name_another(begin, tmp_path):
     playlist = f"#EXTM3U\n#EXTINF:1,\n{secret}\n".encode()
     listing = f"ffconcat version 1.0\nfile {secret}\n".encode()
     for form, data in (("hls", playlist), ("concat", listing)):
-        # Even if such a form were ever chosen: containers are told from first bytes that these do not have.
+        # A form that is never chosen, as containers are recognised by their first bytes.
         with pytest.raises(InvalidAudioError):
             await begin().decode(data, Container(form, {"safe": "0"} if form == "concat" else {}))
 

@@ -31,7 +31,7 @@ WELL = [CanaryResult("voice_agent", ok=True, duration_ms=1.0, detail="it answere
 
 
 class FakeChannel:
-    """What a server owns and nobody speaks on."""
+    """A server's channel, which is not used."""
 
     def get_state(self) -> grpc.ChannelConnectivity:
         """Nothing is wrong with it."""

@@ -242,8 +242,8 @@ async def test_what_becomes_of_a_server_is_one_line_each(caplog):
     ) as servers:
         await until(lambda: len(asked) > len(answers))
         address = servers.all[0].address
-    told = [(one.levelname, one.message) for one in caplog.records if one.message.startswith("server")]
-    assert told == [
+    lines = [(one.levelname, one.message) for one in caplog.records if one.message.startswith("server")]
+    assert lines == [
         ("DEBUG", f"server {address} is not ready: refused"),
         ("INFO", f"server {address} is ready"),
         ("WARNING", f"server {address} is left out: gone"),

@@ -75,10 +75,10 @@ async def test_a_flood_of_idle_connections_pushes_out_its_own(gateway, opened, b
 
 async def test_an_address_has_its_share_and_others_theirs(gateway, opened):
     one = await gateway(limits={"connections": 100, "connections_per_address": 10})
-    stranger = await opened(one, 5, "127.0.0.2")
+    other = await opened(one, 5, "127.0.0.2")
     await opened(one, 50, "127.0.0.1")
     await until(lambda: one.gateway.connections.count == 15)
-    for client in stranger:
+    for client in other:
         assert (await ask(client))[0] == 200
 
 
@@ -97,9 +97,9 @@ async def test_an_address_that_uses_its_share_is_refused_for_now(gateway, opened
         )
         with pytest.raises(InvalidStatus, match="429"):
             await connect(f"{one.ws_url}/v1/realtime?model=parley", subprotocols=["realtime"])
-        healthy, stranger = await opened(one, 1) + await opened(one, 1, "127.0.0.2")
+        healthy, other = await opened(one, 1) + await opened(one, 1, "127.0.0.2")
         assert (await ask(healthy))[0] == 200
-        assert (await ask(stranger, PAGE))[0] == 200
+        assert (await ask(other, PAGE))[0] == 200
     await until(lambda: one.gateway.connections.count <= 1)
 
 

@@ -125,9 +125,9 @@ def test_it_says_where_it_is_and_ends_when_told(signals):
             for number in signals:
                 process.send_signal(number)
             assert process.wait(STARTED_S) == 0
-            told = process.stderr.read()
-            assert "nothing answers at 127.0.0.1:9: calls are refused until a server does" in told
-            assert "make serve" in told
-            assert "Traceback" not in told
+            output = process.stderr.read()
+            assert "nothing answers at 127.0.0.1:9: calls are refused until a server does" in output
+            assert "make serve" in output
+            assert "Traceback" not in output
         finally:
             process.kill()

@@ -83,8 +83,8 @@ async def test_ids_cannot_be_guessed_and_those_of_other_keys_not_told_from_unkno
         anonymous = await one.http.get(path)
         assert anonymous.status_code == 401
     assert answers[0] == answers[1]
-    stranger = await one.http.get(f"/v1/sessions/two_{uuid.uuid4()}/status")
-    assert stranger.status_code == 401
+    unknown = await one.http.get(f"/v1/sessions/two_{uuid.uuid4()}/status")
+    assert unknown.status_code == 401
     await until(lambda: one.gateway.calls.count == 0)
 
 

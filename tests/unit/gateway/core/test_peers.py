@@ -161,9 +161,9 @@ async def test_requests_of_a_session_are_answered_by_its_gateway(two):
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_message")
     assert (await other.http.delete(path)).status_code == 204
     assert (await one.http.get(f"{path}/status")).json()["reason"] == "deleted"
-    stranger = httpx.AsyncClient(base_url=str(other.http.base_url))
-    assert (await stranger.get(f"{path}/status")).status_code == 401
-    await stranger.aclose()
+    anonymous = httpx.AsyncClient(base_url=str(other.http.base_url))
+    assert (await anonymous.get(f"{path}/status")).status_code == 401
+    await anonymous.aclose()
 
 
 async def test_the_settings_of_a_client_secret_are_used_at_any_gateway(two):
@@ -418,7 +418,7 @@ def test_who_has_a_certificate_of_the_same_authority_is_no_gateway(tmp_path):
     shake_hands(trust, own, tmp_path)
     shake_hands(trust, authority.issue("voice.example.com"), tmp_path)  # renewed
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(trust, authority.issue("stranger.example.net"), tmp_path)
+        shake_hands(trust, authority.issue("other.example.net"), tmp_path)
     (tmp_path / "chain.pem").write_bytes(b"-----BEGIN CERTIFICATE-----")
     with pytest.raises(OSError, match="cannot be used"):
         read_trust(tmp_path / "chain.pem")

@@ -331,7 +331,7 @@ async def test_a_refusal_on_its_way_does_not_end_the_next_stream(gateway, monkey
 
 async def test_a_session_that_the_server_refuses_for_good_is_over(gateway):
     one = await gateway(UnsupportedVoiceError("no such voice"))
-    session_id = await one.create(voice="nobody")
+    session_id = await one.create(voice="missing")
     with pytest.raises(InvalidStatus) as refusal:
         async with one.stream(session_id):
             pass

@@ -81,7 +81,7 @@ async def test_a_queue_that_fills_between_two_messages_closes_the_socket_too(soc
     writer = writer_of(socket, messages=2)
     running = asyncio.create_task(writer.run())
     writer.send_text("one")
-    while not socket.sent:  # noqa: ASYNC110 - the writer tells nobody
+    while not socket.sent:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0)
     for _ in range(3):
         writer.send_text("more")
@@ -107,7 +107,7 @@ async def test_room_comes_back_when_messages_have_left(socket):
     running = asyncio.create_task(writer.run())
     for number in range(5):
         writer.send_text(str(number))
-        while len(socket.sent) <= number:  # noqa: ASYNC110 - the writer tells nobody
+        while len(socket.sent) <= number:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
     writer.close()
     await running

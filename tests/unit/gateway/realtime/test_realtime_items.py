@@ -35,7 +35,7 @@ def test_items_follow_each_other(session):
     [
         ({"type": "message", "role": "user", "content": [{"type": "input_audio"}]}, "unsupported"),
         ({"type": "message", "role": "user", "content": [{"type": "input_image"}]}, "unsupported"),
-        ({"type": "message", "role": "nobody", "content": []}, "invalid_value"),
+        ({"type": "message", "role": "narrator", "content": []}, "invalid_value"),
         ({"type": "mcp_call"}, "unsupported"),
         ({"type": "message", "role": "user", "content": [], "id": "there"}, "item_create_duplicate_item_id"),
     ],

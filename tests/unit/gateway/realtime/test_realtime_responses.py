@@ -246,7 +246,7 @@ def test_the_audio_of_an_answer_is_an_object(session, sound):
         ({"tool_choice": "required"}, "response.tool_choice"),
         ({"output_modalities": ["text"]}, "response.output_modalities"),
         ({"max_output_tokens": 10}, "response.max_output_tokens"),
-        ({"audio": {"output": {"voice": "nobody"}}}, "response.audio.output"),
+        ({"audio": {"output": {"voice": "missing"}}}, "response.audio.output"),
     ],
 )
 def test_what_a_single_answer_cannot_have_is_refused(session, options, param):

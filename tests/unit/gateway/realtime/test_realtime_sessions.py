@@ -118,7 +118,7 @@ def test_a_change_that_the_agent_refuses_is_taken_back(session):
     session.send(
         "session.update",
         event_id="mine",
-        session={"type": "realtime", "audio": {"output": {"voice": "nobody"}}},
+        session={"type": "realtime", "audio": {"output": {"voice": "missing"}}},
     )
     session.on_agent(protocol.ErrorEvent(code="unsupported_voice", message="no such voice", retryable=False))
     assert session.error("event_id", "code", "type") == ("mine", "unsupported_voice", "invalid_request_error")
@@ -126,7 +126,7 @@ def test_a_change_that_the_agent_refuses_is_taken_back(session):
 
 
 def test_an_update_behind_a_refused_one_stays(session):
-    wrong = {"type": "realtime", "audio": {"output": {"voice": "nobody"}}}
+    wrong = {"type": "realtime", "audio": {"output": {"voice": "missing"}}}
     session.send("session.update", event_id="wrong", session=wrong)
     session.send("session.update", session={"type": "realtime", "instructions": "Two."})
     session.on_agent(protocol.ErrorEvent(code="unsupported_voice", message="no such voice", retryable=False))
@@ -141,9 +141,9 @@ def test_an_update_behind_a_refused_one_stays(session):
 
 def test_the_event_after_a_refused_first_update_opens_the_session(make_session):
     session = make_session(opened=False)
-    wrong = {"type": "realtime", "instructions": "One.", "audio": {"output": {"voice": "nobody"}}}
+    wrong = {"type": "realtime", "instructions": "One.", "audio": {"output": {"voice": "missing"}}}
     session.send("session.update", event_id="mine", session=wrong)
-    assert session.commands.start.voice == "nobody"
+    assert session.commands.start.voice == "missing"
     assert session.conversation.on_settings_refused(UnsupportedVoiceError("no such voice"))
     assert session.error("event_id", "code") == ("mine", "unsupported_voice")
     session.send("session.update", session={"type": "realtime", "instructions": "Two."})
@@ -154,7 +154,7 @@ def test_the_event_after_a_refused_first_update_opens_the_session(make_session):
 
 def test_a_refused_first_update_with_a_full_queue_opens_the_session_anew(make_session):
     session = make_session(opened=False)
-    wrong = {"type": "realtime", "audio": {"output": {"voice": "nobody"}}}
+    wrong = {"type": "realtime", "audio": {"output": {"voice": "missing"}}}
     session.send("session.update", event_id="mine", session=wrong)
     session.commands.is_full = True  # the reader waits for room, which only a call makes
     assert session.conversation.on_settings_refused(UnsupportedVoiceError("no such voice"))

@@ -267,9 +267,9 @@ async def test_a_refused_call_names_the_event_that_opened_it(gateway):
 
 
 async def refusing_voices(stream):
-    """Takes no session with the voice "nobody"."""
+    """Refuses sessions with the voice "missing"."""
     start = await stream.frames.get()
-    if json.loads(start.message).get("voice") != "nobody":
+    if json.loads(start.message).get("voice") != "missing":
         stream.frames.put_nowait(start)
         await serve(stream)
         return
@@ -280,7 +280,7 @@ async def refusing_voices(stream):
 async def test_a_session_goes_on_after_a_refused_first_update(gateway):
     one = await gateway(refusing_voices)
     async with session(one) as socket:
-        voice = {"type": "realtime", "audio": {"output": {"voice": "nobody"}}}
+        voice = {"type": "realtime", "audio": {"output": {"voice": "missing"}}}
         await send(socket, "session.update", event_id="first", session=voice)
         await send(socket, "conversation.item.create", item=TEXT)
         assert await error(socket, "code", "event_id") == ("unsupported_voice", "first")

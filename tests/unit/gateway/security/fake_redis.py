@@ -20,7 +20,7 @@ LOOK = sha1(RedisBridge.SCRIPT_SLIDING_WINDOW)
 
 
 class Switchable:
-    """A server that tests stop and start; called, it is the clock of whoever asks it."""
+    """A server that tests stop and start; a call returns its time."""
 
     now = 0.0
     silent = False

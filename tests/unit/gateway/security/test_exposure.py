@@ -1,4 +1,4 @@
-"""Nobody serves strangers by accident."""
+"""Public addresses need credentials."""
 
 import logging
 

@@ -186,7 +186,7 @@ def test_a_file_of_another_owner_is_not_replaced(keys_file, capsys, monkeypatch)
     ("arguments", "status", "words"),
     [
         (["list", "--file", "none.toml"], 1, "none.toml: cannot be read"),
-        (["revoke", "nobody"], 2, "has no key 'nobody'"),
+        (["revoke", "missing"], 2, "has no key 'missing'"),
     ],
 )
 def test_what_cannot_be_listed_or_revoked_is_said(keys_file, capsys, arguments, status, words):

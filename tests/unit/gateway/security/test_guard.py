@@ -266,8 +266,8 @@ async def test_what_another_gateway_passes_on_was_counted_there(keys_file, conne
         await guard.identify(connection(parley_peer=sealed, **brought))
         assert await guard.admit(connection("websocket", parley_peer=sealed, **brought), "agent")
     assert await guard.admit(connection("websocket", **brought), "agent")
-    stranger = PeerSeal(b"s" * 32)
-    for forged in (stranger.make("192.0.2.7", "/v1/sessions"), sealed + "0", "192.0.2.7"):
+    other_seal = PeerSeal(b"s" * 32)
+    for forged in (other_seal.make("192.0.2.7", "/v1/sessions"), sealed + "0", "192.0.2.7"):
         with pytest.raises(RateLimitedError):
             await guard.admit(connection("websocket", parley_peer=forged, **brought), "agent")
     with pytest.raises(RateLimitedError):

@@ -156,8 +156,14 @@ async def test_a_login_service_decides_whose_a_session_is(gateway, keys_file, tm
     wish = {"session_id": session["session_id"]}
 
     async def statuses(**claims):
-        told = {"iss": "me", "aud": "parley", "sub": "ann", "exp": 4_000_000_000, "scope": "agent"} | claims
-        brought = jwt.encode(told, "j" * 40)
+        payload = {
+            "iss": "me",
+            "aud": "parley",
+            "sub": "ann",
+            "exp": 4_000_000_000,
+            "scope": "agent",
+        } | claims
+        brought = jwt.encode(payload, "j" * 40)
         token = (await one.http.post("/v1/tokens", json=wish, headers=bearer(brought))).json()["token"]
         return [(await one.http.get(path, headers=bearer(one_of))).status_code for one_of in (brought, token)]
 
@@ -214,7 +220,7 @@ async def test_a_token_is_not_exchanged_for_another(gateway, keys_file):
 async def test_a_key_that_is_taken_away_opens_nothing_any_more(gateway, keys_file):
     one = await gateway()
     await new_session(one, keys_file.key)
-    keys_file.write("# nobody")
+    keys_file.write("# no keys")
     one.gateway.guard.reload()
     assert (await one.http.post("/v1/sessions", headers=bearer(keys_file.key))).status_code == 401
 
@@ -244,7 +250,7 @@ async def test_a_flood_of_messages_ends_the_connection(gateway, keys_file):
 
 
 class Upload:
-    """A stranger's request, as the server hands it to the application: 1 KiB at a time, without end."""
+    """A request without end, as the application gets it: 1 KiB at a time."""
 
     def __init__(self, path, method="POST", headers=()):
         self.read = 0
@@ -337,7 +343,7 @@ async def test_a_large_request_for_a_token_is_refused(gateway, keys_file):
 
 @pytest.fixture
 async def anonymous():
-    """Starts a gateway that asks nobody for credentials."""
+    """Starts a gateway without credentials."""
     async with starting() as start:
         yield start
 

@@ -1,4 +1,4 @@
-"""What browsers are told."""
+"""Security headers for browsers."""
 
 import pytest
 from starlette.applications import Starlette

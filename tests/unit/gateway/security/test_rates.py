@@ -69,7 +69,7 @@ async def test_the_wait_that_is_told_is_enough_for_one_more(clock):
         except RateLimitedError as error:
             clock.advance(error.retry_after_s)
     else:
-        pytest.fail("nobody is ever let in again")
+        pytest.fail("no request is allowed again")
 
 
 async def test_several_rates_hold_at_once(clock):

@@ -92,7 +92,7 @@ async def test_clear_silences_the_voice(gateway, voice):
         assert isinstance(first, bytes)
         await say(socket, "Clear")
         await until(socket, "Cleared")
-        await voice.told.wait()
+        await voice.aborted.wait()
         audio, flushed = await speak(socket, "Bye.")
         assert (text_of(audio), flushed["sequence_id"]) == ("Bye.", 1)
     assert voice.spoken == ["Hello there.", "Bye."]
@@ -156,7 +156,7 @@ async def test_waiting_texts_are_bounded(gateway, voice):
         for _ in range(66):
             await say(socket, "Flush")
         assert (await rest(socket))[1][0] == 1013
-    await voice.told.wait()
+    await voice.aborted.wait()
 
 
 async def test_a_failed_voice_ends_with_an_error(gateway):
@@ -177,7 +177,7 @@ async def test_a_client_that_vanishes_silences_the_voice(gateway, voice):
         await say(socket, "Speak", text=TEXT)
         await socket.recv()
         socket.transport.abort()
-        await voice.told.wait()
+        await voice.aborted.wait()
 
 
 async def test_more_audio_than_the_queue_holds_is_sent(start):
@@ -251,9 +251,9 @@ async def test_a_file_takes_one_place_and_one_server(gateway, voice, monkeypatch
 
 
 async def test_a_file_with_a_voice_that_is_not_there_is_refused(gateway, voice):
-    answer = await post(gateway, "model=nobody")
+    answer = await post(gateway, "model=missing")
     assert answer.status_code == 400
-    assert "nobody" in answer.json()["err_msg"]
+    assert "missing" in answer.json()["err_msg"]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ async def test_requests_are_bounded(start):
         counted = (await gateway.http.get("/metrics")).text
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "4")
     assert 'parley_gateway_stage_requests{api="openai"} 1.0' in counted
-    await asyncio.wait_for(model.told.wait(), 5)
+    await asyncio.wait_for(model.aborted.wait(), 5)
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/listen"])

@@ -165,11 +165,11 @@ async def test_one_call_at_a_time(gateway):
 
 
 async def test_an_answer_ends_before_a_stop(gateway):
-    model = Chat(gateway.models)  # "one", "two", and then nothing until it is told to stop
+    model = Chat(gateway.models)  # "one", "two", and then nothing until it is aborted
     chunks = await stream(gateway, stop=["x", "etw"])
     assert "".join(delta.get("content", "") for delta in deltas(chunks)) == "on"
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-    await asyncio.wait_for(model.told.wait(), 5)
+    await asyncio.wait_for(model.aborted.wait(), 5)
 
 
 ABORTED = Completed(finish_reason="abort", prompt_tokens=7, cached_tokens=3, completion_tokens=2)
@@ -247,7 +247,7 @@ async def test_a_client_that_leaves_stops_the_model(gateway):
         lines = answer.aiter_lines()
         while '"two"' not in await anext(lines):
             pass
-    await asyncio.wait_for(model.told.wait(), 5)
+    await asyncio.wait_for(model.aborted.wait(), 5)
 
 
 async def test_a_client_that_leaves_stops_the_model_also_where_it_waits_for_the_whole(gateway):
@@ -255,12 +255,12 @@ async def test_a_client_that_leaves_stops_the_model_also_where_it_waits_for_the_
     asking = asyncio.create_task(ask(gateway))
     await asyncio.wait_for(model.asked.wait(), 5)
     asking.cancel()
-    await asyncio.wait_for(model.told.wait(), 5)
+    await asyncio.wait_for(model.aborted.wait(), 5)
     await asyncio.wait([asking])
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "expected"),
     [
         ("context_too_long: 9000", (400, "context_length_exceeded", "invalid_request_error")),
         ("invalid_message: no", (400, "invalid_message", "invalid_request_error")),
@@ -268,11 +268,11 @@ async def test_a_client_that_leaves_stops_the_model_also_where_it_waits_for_the_
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_errors_of_the_model_have_their_status(gateway, said, told, streamed):
+async def test_errors_of_the_model_have_their_status(gateway, said, expected, streamed):
     says(gateway, said)
     answer = await ask(gateway, stream=streamed)
     error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["type"]) == told
+    assert (answer.status_code, error["code"], error["type"]) == expected
 
 
 async def test_a_failure_after_the_first_event_is_an_event(gateway):

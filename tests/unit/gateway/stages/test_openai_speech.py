@@ -150,17 +150,17 @@ async def test_a_client_that_leaves_stops_the_synthesizer(gateway, voice):
     voice.hold.clear()
     async with gateway.http.stream("POST", PATH, json=RAW) as answer:
         await anext(answer.aiter_bytes())
-    await asyncio.wait_for(voice.told.wait(), 5)
+    await asyncio.wait_for(voice.aborted.wait(), 5)
     assert gateway.models.aborted() == [gateway.models.asked[0]["request_id"]]
     assert voice.spoken == ["Hello there."]
 
 
 async def test_a_client_that_leaves_before_the_first_audio_stops_the_synthesizer(gateway):
-    asked, told = asyncio.Event(), asyncio.Event()
+    asked, aborted = asyncio.Event(), asyncio.Event()
 
     async def answer(message):
-        (told if message["op"] == "abort" else asked).set()
-        await told.wait()
+        (aborted if message["op"] == "abort" else asked).set()
+        await aborted.wait()
         return
         yield
 
@@ -168,7 +168,7 @@ async def test_a_client_that_leaves_before_the_first_audio_stops_the_synthesizer
     speaking = asyncio.create_task(speak(gateway))
     await asyncio.wait_for(asked.wait(), 5)
     speaking.cancel()
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(aborted.wait(), 5)
     await asyncio.wait([speaking])
 
 
@@ -181,7 +181,7 @@ async def test_a_client_that_does_not_read_stops_the_synthesizer(start):
     writer.write(
         f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
     )
-    await asyncio.wait_for(voice.told.wait(), 10)
+    await asyncio.wait_for(voice.aborted.wait(), 10)
     assert voice.spoken == ["Hello there."]
     assert reader.at_eof() is False
     writer.transport.abort()
@@ -228,8 +228,8 @@ async def test_audio_that_breaks_off_is_an_incomplete_response(gateway):
     gateway.models.answer = answer
     with pytest.raises(httpx.RemoteProtocolError):
         await speak(gateway, response_format="pcm")
-    told = await speak(gateway, response_format="pcm", stream_format="sse")
-    last = json.loads(told.text.splitlines()[-2].removeprefix("data: "))
+    streamed = await speak(gateway, response_format="pcm", stream_format="sse")
+    last = json.loads(streamed.text.splitlines()[-2].removeprefix("data: "))
     assert last["error"]["code"] == "inference_failed"
 
 

@@ -253,7 +253,7 @@ def test_a_failure_ends_its_request_and_no_other(rig, failure, error):
         ({"request_id": ""}, InvalidMessageError),
         ({"text": "a" * (MAX_TEXT + 1)}, InvalidMessageError),
         ({"final": False}, InvalidMessageError),
-        ({"voice": "nobody"}, UnsupportedVoiceError),
+        ({"voice": "missing"}, UnsupportedVoiceError),
         ({"language": "de"}, UnsupportedLanguageError),
         ({"sample_rate": 7_999}, UnsupportedSampleRateError),
         ({"sample_rate": 48_001}, UnsupportedSampleRateError),
