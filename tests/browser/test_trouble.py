@@ -70,7 +70,7 @@ MICROPHONES = """() => {
 """Counts how often the page asks for one."""
 
 
-def test_without_a_server_no_microphone_is_opened_and_the_page_goes_on_by_itself(triton, open_page, tmp_path):
+def test_page_without_a_server_opens_no_microphone_and_recovers(triton, open_page, tmp_path):
     (port,) = free_ports(1)
     settings = {"servers_retry_max_s": "0.5", "servers_retry_s": "0.2"}
     gateway = GatewayProcess(f"127.0.0.1:{port}", tmp_path / "log", **settings)

@@ -88,7 +88,7 @@ def test_weights_from_the_hub_give_what_needs_no_preparation(loaded):
     assert "--profile=gpu" in fetch["args"]
 
 
-def test_compose_on_a_gpu_gives_all_that_the_profile_has_and_its_readme_lists_it():
+def test_compose_on_a_gpu_has_all_features_of_its_readme():
     services = yaml.safe_load((COMPOSE / "compose.gpu.yaml").read_text())["services"]
     (models,) = loaded_by([services["worker"]["command"]])
     assert models_of(*FEATURES["gpu"]) <= models

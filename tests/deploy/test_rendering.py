@@ -242,7 +242,7 @@ def test_nothing_but_named_traffic_is_admitted(name):
 
 
 @pytest.mark.parametrize("name", set(SETS) - {"no-policies"})
-def test_the_worker_reaches_no_neighbour_where_its_weights_come_from_the_internet(name):
+def test_worker_with_weights_from_the_internet_reaches_no_neighbour(name):
     values = SETS[name]
     worker = policies_of(render(values))["worker"]
     given = values.get("networkPolicy", {}).get("workerEgress", [])
@@ -266,7 +266,7 @@ def test_without_policies_there_are_none():
     assert policies_of(render(SETS["no-policies"])) == {}
 
 
-def test_every_pod_with_calls_is_evicted_one_at_a_time_and_never_because_it_is_not_ready(rendered):
+def test_pods_with_calls_are_evicted_one_at_a_time(rendered):
     budgets = rendered.of_kind("PodDisruptionBudget")
     selected = {one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for one in budgets}
     with_calls = {

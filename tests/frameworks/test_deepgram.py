@@ -120,7 +120,7 @@ async def test_deepgrams_sdk_writes_speech_down(client):
     assert {result.metadata.request_id for result in results} == {metadata.request_id}
 
 
-async def test_deepgrams_sdk_is_told_what_cannot_be_had(client):
+async def test_deepgrams_sdk_with_unsupported_options_gets_an_error(client):
     with pytest.raises(ApiError) as caught:
         async with client.listen.v1.connect(model="nova-3", encoding="linear16", diarize="true"):
             pass

@@ -149,7 +149,7 @@ async def test_a_whole_recording(triton):
     assert heard.alternatives[0].text == "what's the weather in paris"
 
 
-async def test_all_text_is_told_while_it_is_heard(triton):
+async def test_timed_text_covers_all_audio(triton):
     text = "“Hello there,” it said. How are you, today?"
     async with parley.TTS(server=triton) as tts, tts.stream() as stream:
         for piece in (text[:9], text[9:25], text[25:]):

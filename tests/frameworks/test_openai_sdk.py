@@ -96,7 +96,7 @@ async def test_holds_a_conversation(gateway, turn_detection):
         assert not [event for event in caller.notes.events if event["type"] == "error"]
 
 
-async def test_an_output_of_which_nobody_wants_to_hear_is_known(gateway):
+async def test_function_output_without_response_create_is_remembered(gateway):
     async with connected(gateway, session=realtime_session(None)) as caller:
         await caller.type("what's the weather in paris")
         (call,) = (await caller.wait_done())["output"]

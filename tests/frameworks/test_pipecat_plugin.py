@@ -147,7 +147,7 @@ async def test_other_rates_are_heard_too(triton):
 
 
 @pytest.mark.parametrize("mode", TextAggregationMode)
-async def test_every_word_is_told_when_it_is_heard(triton, mode):
+async def test_words_are_sent_when_they_are_played(triton, mode):
     tts = ParleyTTSService(server=triton, text_aggregation_mode=mode)
     async with running(tts) as pipeline:
         await pipeline.worker.queue_frame(TTSSpeakFrame("Hello there, you two. How are you?"))
@@ -423,7 +423,7 @@ async def test_errors_say_whose_fault_they_are(fake, wire, category, usable):
             assert service.is_usable is usable
 
 
-async def test_a_language_model_that_is_late_is_told(fake):
+async def test_late_language_model_is_reported(fake):
     async def nothing(_):
         await asyncio.sleep(5)
         yield "too late"

@@ -12,7 +12,7 @@ def text(words, *, final=True):
     return TranscriptEvent(utterance=1, text=words, is_final=final)
 
 
-def test_a_final_text_that_nobody_asked_for_is_told_at_once():
+def test_final_text_without_request_is_sent_at_once():
     finals = FinalTexts()
     assert finals.heard(text("a")) == [Text(text("a"))]
     assert finals.finalized() == []

@@ -148,7 +148,7 @@ async def test_a_conversation_that_is_too_long(client):
     assert caught.value.code == "context_length_exceeded"
 
 
-async def test_a_story_that_nobody_hears_out(client):
+async def test_stories_left_by_their_clients_free_their_places(client):
     """A client that leaves makes room: more stories are begun than the server writes at once."""
     story = [{"role": "user", "content": "tell me a story"}]
     for _ in range(70):

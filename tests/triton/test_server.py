@@ -178,7 +178,7 @@ def test_the_lock_of_the_administration_protocols_has_no_key(server):
             assert b"espeak" not in b"".join(iter(lambda: connection.recv(4096), b""))
 
 
-def test_nobody_outside_loads_or_unloads_models(client):
+def test_model_control_from_outside_is_refused(client):
     for change in (client.unload_model, client.load_model):
         with pytest.raises(triton.InferenceServerException, match="restricted"):
             change("espeak")

@@ -224,7 +224,7 @@ async def test_without_the_other_model_its_own_text_is_final(tmp_path, clips, lo
         await port.close()
 
 
-async def test_a_beam_is_searched_where_it_is_told_to(tmp_path, clips, key):
+async def test_beam_search_follows_its_setting(tmp_path, clips, key):
     beam = {"PARLEY_NEMOTRON_STREAMING_DECODING": "beam", "PARLEY_NEMOTRON_STREAMING_BEAM_SIZE": "3"}
     rail = make_local(beam_size=3)
     with serve(tmp_path, (MODEL,), **{FINALS: "own"}, **beam) as server:

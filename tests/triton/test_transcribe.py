@@ -117,7 +117,7 @@ async def test_requests_at_once_say_what_each_says_alone(port, clips):
     assert wrong <= 0.05 * sum(len(text.split()) for text, _ in chosen)
 
 
-async def test_24_minutes_are_heard_with_bounded_memory_and_nobody_waits_for_them(server, port, clips):
+async def test_recording_of_24_minutes_keeps_memory_bounded_and_blocks_no_call(server, port, clips):
     rng = np.random.default_rng(0)
     pieces, said, length = [], [], 0
     while True:

@@ -11,7 +11,7 @@ from triton_check.probes import PROBES
 CHANCE = ("together-in-process", "end-alone")
 
 
-def test_the_embedded_triton_does_what_is_relied_on_and_has_the_faults_that_are_avoided(tmp_path, capsys):
+def test_embedded_triton_has_the_expected_behaviour_and_faults(tmp_path, capsys):
     names = [probe.name for probe in PROBES if probe.name not in CHANCE]
     file = tmp_path / "found.json"
     chosen = [part for name in names for part in ("--only", name)]

@@ -182,7 +182,7 @@ def test_phrases_are_decoded_on_the_host_beside_others(export, recognizer, onnx,
         recognizer.release(utterance.slot)
 
 
-def test_scores_that_are_not_finite_on_the_host_fail_alone_and_cost_one_run_more(
+def test_infinite_scores_on_the_host_fail_alone_with_one_more_run(
     export, recognizer, recordings, monkeypatch
 ):
     boosting = compile_phrases(["seattle"], 4.0, export.checkpoint.vocabulary)

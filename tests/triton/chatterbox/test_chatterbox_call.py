@@ -49,7 +49,7 @@ async def test_chatterbox_speaks(chatterbox_server):
     assert counted(read_metrics(chatterbox_server)) == []
 
 
-async def test_a_voice_that_is_not_there_is_told_at_once(chatterbox_server):
+async def test_missing_voice_is_refused_at_once(chatterbox_server):
     with pytest.raises(UnsupportedVoiceError):
         async with connect(chatterbox_server.endpoints.grpc, voice="missing"):
             pass

@@ -62,7 +62,7 @@ async def test_a_question_is_answered():
     assert abs(done.audio_ms - spoken_ms) <= 1
 
 
-async def test_an_answer_that_is_cut_at_its_longest_ends_with_a_whole_sentence_and_says_so():
+async def test_answer_at_its_maximum_length_ends_with_a_whole_sentence():
     call = FakeCall()
     call.hears((200, 1000, "hello"), (4000, 5000, "go on"))
     text, full = says("Paris is in France. It has two mill")[:-1], says("")[-1]

@@ -167,7 +167,7 @@ async def test_a_voice_that_fails_ends_the_turn_but_not_the_session():
     assert call.outlet.of(Audio)[-1].turn == 2
 
 
-async def test_an_error_that_nobody_expected_is_reported_and_logged(caplog):
+async def test_unexpected_error_is_reported_and_logged(caplog):
     call = FakeCall()
     call.hears((200, 1_000, "hello"))
     call.chat.answers.append([ZeroDivisionError("secret detail")])
@@ -313,7 +313,7 @@ async def test_the_rest_of_an_utterance_that_is_broken_off_belongs_to_the_same_t
     assert call.chat.prompt()[-1] == ("user", "what time is it in tokyo")
 
 
-async def test_what_was_understood_of_two_utterances_whose_texts_are_lost_is_kept_of_both():
+async def test_partial_texts_of_two_lost_utterances_are_both_kept():
     call = FakeCall()
     begun, stopped, _ = utterance(1, 200, 900, "")
     again, _, _ = utterance(2, 1_300, 9_000, "")
@@ -371,7 +371,7 @@ async def test_a_recogniser_that_opens_and_then_fails_is_not_replaced_for_ever()
     await call.check_nothing_left()
 
 
-async def test_a_recogniser_that_is_away_for_a_moment_hears_all_that_was_said_meanwhile():
+async def test_recogniser_after_a_short_outage_gets_all_audio():
     call = FakeCall()
     await call.start()
     await call.until(500)

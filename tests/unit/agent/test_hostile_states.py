@@ -153,7 +153,7 @@ async def go_on(resume: Resume) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(RESUMES)
-def test_a_state_of_a_stranger_is_refused_or_costs_no_more_than_a_start(resume):
+def test_arbitrary_state_is_refused_or_costs_no_more_than_a_start(resume):
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(go_on(resume))
 

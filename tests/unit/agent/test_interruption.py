@@ -91,7 +91,7 @@ async def test_in_the_middle_of_a_word_only_what_was_heard_is_remembered():
     ]
 
 
-async def test_the_model_and_the_voice_are_told_to_stop():
+async def test_interruption_aborts_language_model_and_synthesizer():
     call = FakeCall()
     call.chat.token_s = 0.2
     call.hears((200, 1_000, "tell me a story"), (3_500, 4_000, "stop"))
@@ -572,7 +572,7 @@ async def test_a_sign_of_listening_does_not_cancel_a_tool(text, cancelled):
 
 
 @pytest.mark.parametrize("options", [{"enabled": False}, {"pause_playback": False}])
-async def test_words_that_do_not_count_are_told_where_nothing_is_paused(options):
+async def test_ignored_words_without_pause_are_reported(options):
     call = FakeCall()
     call.hears((200, 1_000, "tell me a story"), (2_000, 2_500, "mhm"))
     call.chat.answers.append(says(STORY))

@@ -89,7 +89,7 @@ async def stop(running):
         await running
 
 
-async def test_a_text_that_comes_later_than_the_end_that_somebody_asked_for_is_asked_for():
+async def test_text_later_than_the_requested_end_is_requested():
     recognizer = Recognizer(0.0)
 
     async def flush():

@@ -685,7 +685,7 @@ async def test_a_long_mute_does_not_lose_the_audio_stream():
     assert len(call.recognition.streams) == 1
 
 
-async def test_audio_that_nobody_can_hear_in_time_is_dropped():
+async def test_audio_beyond_the_queue_is_dropped():
     call = FakeCall()
     call.recognition.push_s = 8.0
     call.hears((200, 300, "hello"))
@@ -808,7 +808,7 @@ async def test_a_client_that_cannot_be_asked_whether_it_is_there_is_not_kept():
     await call.check_nothing_left()
 
 
-async def test_a_client_that_cannot_be_told_anything_either_is_not_kept(caplog):
+async def test_client_that_takes_no_events_is_closed(caplog):
     call = FakeCall()
     await call.start(microphone=False)
 
@@ -851,7 +851,7 @@ async def test_a_client_that_says_nothing_is_not_sent_audio_for_ever():
     assert 5.0 < sent_s < 6.0
 
 
-async def test_a_client_that_goes_on_talking_but_reports_no_playback_any_more_does_not_read():
+async def test_client_that_talks_without_playback_reports_counts_as_not_reading():
     call, saying = long_speech()
     await call.start()
     call.send(saying)

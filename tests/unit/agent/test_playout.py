@@ -60,7 +60,7 @@ def test_a_mark_that_cannot_be_true_counts_as_the_nearest_that_can(mark, text):
     assert (heard.text, heard.played_ms) == (text, 1_000 if text else 0)
 
 
-def test_what_was_heard_is_told_by_round():
+def test_heard_speech_is_split_by_tool_round():
     heard = HeardSpeech(500, ((0, "Let me see."), (1, "It is")))
     call = ToolCall(id="c", name="t", arguments={})
     rounds = [ToolRound("Let me see.", [call], {"c": "1"}), ToolRound("It is sunny.")]

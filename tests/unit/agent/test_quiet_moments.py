@@ -113,7 +113,7 @@ async def test_a_yes_before_the_end_of_a_question_answers_it():
     assert call.chat.prompt()[-1] == ("user", "yes")
 
 
-async def test_a_greeting_that_nobody_heard_is_no_question_without_an_answer():
+async def test_unheard_greeting_leaves_no_open_question():
     call = FakeCall()
     call.hears((50, 600, ""))
     await call.start(Start(greeting=STORY, barge_in=BargeInOptions(min_words=0, min_speech_ms=100)))

@@ -208,7 +208,7 @@ async def test_a_model_that_fails_and_then_opens_no_stream_is_replaced_at_once(f
     assert models.streams == []
 
 
-async def test_a_model_whose_streams_open_and_take_no_audio_is_left_out_after_the_second():
+async def test_model_whose_streams_take_no_audio_is_left_out_after_the_second():
     models, handler = Models(), Handler()
     models.ready.add("moonshine")
     models.push_failures["moonshine"] = InferenceError("out of memory")
@@ -357,7 +357,7 @@ async def test_moved_call_goes_on_with_its_numbers_and_times_on_another_model():
         assert recognition.processed_ms == 10_096
 
 
-async def test_a_model_that_takes_no_audio_is_tried_again_where_no_other_has_the_language():
+async def test_model_that_takes_no_audio_is_retried_without_an_alternative():
     models = Models()
     models.ready = {"moonshine"}
     async with listening(models) as recognition:

@@ -100,7 +100,7 @@ async def test_the_client_need_not_wait_for_a_pause_to_be_judged(eagerness):
     assert len(call.chat.requests) == 1
 
 
-async def test_an_end_of_nothing_is_told_and_not_answered():
+async def test_commit_without_speech_is_decided_and_not_answered():
     call = FakeCall()
     await call.start(Start(turn=MANUAL))
     await call.until(500)
@@ -201,7 +201,7 @@ async def test_a_cough_that_the_client_claims_does_not_stop_the_agent():
     assert call.chat.requests == []
 
 
-async def test_without_judged_pauses_too_an_end_by_hand_is_told():
+async def test_commit_without_scoring_is_decided():
     call = FakeCall()
     call.hears((200, 900, "what time is it"))
     await call.start(Start(turn=TurnOptions(eagerness="off")))
@@ -452,7 +452,7 @@ async def test_what_must_not_be_interrupted_is_stopped_by_the_client():
 
 
 @pytest.mark.parametrize("message", [Interrupt(), Text(text="hello")])
-async def test_who_speaks_over_an_agent_that_was_stopped_has_the_word(message):
+async def test_speech_over_a_stopped_agent_is_a_turn(message):
     call = FakeCall()
     call.hears((1_000, 1_400, "yes"))
     await call.start(Start(greeting=STORY))
@@ -577,7 +577,7 @@ async def test_a_correction_that_cannot_be_stops_nothing():
     assert call.outlet.of(Interrupted) == []
 
 
-async def test_an_answer_that_nobody_knows_cannot_be_corrected():
+async def test_truncate_of_an_unknown_answer_is_refused():
     call = FakeCall()
     await call.start()
     call.send(Truncate(response_id="nothing", played_ms=5))

@@ -143,7 +143,7 @@ async def test_one_that_comes_too_late_changes_nothing():
 
 
 @pytest.mark.parametrize("failure", [ZeroDivisionError("a bug")])
-async def test_what_nobody_expected_is_logged(failure, caplog):
+async def test_unexpected_failure_is_logged(failure, caplog):
     call = Conversation()
     call.writer.failure = failure
     call.grow()

@@ -138,7 +138,7 @@ async def test_a_valid_call_after_an_invalid_one_is_made():
         assert json.loads(await task) == "sunny"
 
 
-async def test_responses_that_nobody_waits_for_are_refused_with_a_reason():
+async def test_second_tool_response_is_refused():
     async with rig() as executor:
         task = executor.begin("open_door")
         await executor.asked()
@@ -216,7 +216,7 @@ async def test_a_client_cannot_answer_for_the_server():
             executor.executor.resolve(ToolResponse(call_id="call-1-2"))
 
 
-async def test_the_client_is_told_when_a_call_times_out(caplog):
+async def test_tool_timeout_is_reported_to_the_client(caplog):
     async with rig() as executor:
         assert await executor.call("open_door") == {"error": "timeout"}
         (cancelled,) = executor.of(ToolCancelled)
@@ -228,7 +228,7 @@ async def test_the_client_is_told_when_a_call_times_out(caplog):
 @pytest.mark.parametrize(
     ("end", "reason"), [(lambda executor: executor.drop(1), "interrupted"), (ToolExecutor.close, "closed")]
 )
-async def test_the_client_is_told_of_every_call_that_is_dropped(end, reason):
+async def test_dropped_tool_call_is_reported_to_the_client(end, reason):
     async with rig() as executor:
         tasks = [executor.begin("open_door", call_id=f"call-1-{n}") for n in (1, 2, 3)]
         await executor.asked(3)

@@ -109,7 +109,7 @@ async def test_an_unknown_tool_is_not_asked_for():
     assert result == {"error": "there is no tool open_door. Correct the call, or do without it."}
 
 
-async def test_a_failed_tool_is_told_to_the_model():
+async def test_failed_tool_is_reported_to_the_model():
     call = await asked(calls(("get_weather", {})), says("Sorry."))
     request = await call.wait_for(ToolRequest)
     call.send(ToolResponse(call_id=request.call_id, output="no such city", is_error=True))
@@ -250,7 +250,7 @@ async def test_arguments_that_do_not_suit_go_back_to_the_model():
     assert call.outlet.of(ToolRequest) == []
 
 
-async def test_a_slow_tool_is_bridged_by_a_phrase_that_nobody_remembers():
+async def test_slow_tool_is_bridged_by_a_phrase_outside_the_history():
     call = await asked(calls(("get_weather", {})), calls(("get_time", {})), says("It is sunny."))
     for count in (1, 2):
         request = await call.wait_for(ToolRequest, count)

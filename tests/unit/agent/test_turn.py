@@ -72,7 +72,7 @@ async def test_a_turn_that_is_not_given_makes_audio_and_says_nothing():
     assert room.turn.metrics(interrupted=False).first_audio_ms == 0
 
 
-async def test_what_goes_wrong_in_a_turn_that_is_not_given_is_told_when_it_is():
+async def test_failure_of_a_held_turn_is_reported_on_its_release():
     room = Room([InferenceError("x")])
     await asyncio.sleep(1)
     assert room.sent == []

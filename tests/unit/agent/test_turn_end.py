@@ -205,7 +205,7 @@ async def test_the_agent_is_interrupted_as_ever():
     ]
 
 
-async def test_who_goes_on_after_the_turn_was_committed_interrupts_and_is_understood_as_a_whole():
+async def test_speech_after_the_commit_interrupts_and_joins_the_turn():
     call = FakeCall()
     call.hears((200, 1_000, "set a timer"), (1_300, 2_000, "for ten minutes"))
     await answered(call, turns=2)
@@ -303,7 +303,7 @@ async def test_what_was_read_together_with_the_rest_of_the_turn_is_answered():
     assert (final.text, final.first, final.before) == ("ten minutes", 1, "set a timer for")
 
 
-async def test_the_recogniser_is_told_when_a_turn_is_over():
+async def test_end_of_turn_reaches_the_recogniser():
     call = FakeCall()
     call.hears((200, 1_000, "set a timer for"), (2_200, 3_000, "ten minutes"))
     await answered(call)
@@ -312,7 +312,7 @@ async def test_the_recogniser_is_told_when_a_turn_is_over():
 
 
 @pytest.mark.parametrize("eagerness", ["off", "normal"])
-async def test_the_recogniser_is_told_of_the_end_of_every_turn(eagerness):
+async def test_end_of_every_turn_reaches_the_recogniser(eagerness):
     call = FakeCall()
     call.hears((200, 1_000, "what time is it"), (5_200, 6_000, "thank you"))
     await answered(call, Start(turn=TurnOptions(eagerness=eagerness)), turns=2)
@@ -330,7 +330,7 @@ async def test_what_is_no_interruption_is_not_read_together_with_what_follows():
     assert {at // 1_000 for at in call.recognition.turns_over} == {1, 3}
 
 
-async def test_after_a_failure_utterances_are_still_told_apart():
+async def test_utterances_after_a_failure_keep_their_numbers_distinct():
     """A new stream counts its utterances from 1."""
     call = FakeCall()
     call.hears((200, 1_000, "hello there"))

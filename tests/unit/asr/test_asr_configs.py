@@ -24,7 +24,7 @@ def read(path):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_profiles_differ_only_in_device_and_weights_and_the_window_that_these_allow(model):
+def test_profiles_differ_only_in_device_weights_and_window(model):
     gpu = read(REPOSITORY / model / "config.pbtxt")
     tiny = read(REPOSITORY / model / "configs/tiny.pbtxt")
     assert gpu.name == tiny.name == model
@@ -89,7 +89,7 @@ def test_every_session_of_the_agent_finds_a_place_for_its_audio(recognizer, prof
 
 
 @pytest.mark.parametrize("family", ["moonshine", "whisper", "sherpa_onnx"])
-def test_readers_of_whole_stretches_are_asked_and_answer_as_the_others_in_both_profiles(family):
+def test_recognisers_of_utterances_answer_in_both_profiles(family):
     for model, other in ((family, "parakeet_tdt"), (f"{family}_transcribe", "parakeet_transcribe")):
         gpu, of_open = (read(REPOSITORY / model / path) for path in ("config.pbtxt", "configs/open.pbtxt"))
         # The recogniser of the profile open is not left out for want of weights.

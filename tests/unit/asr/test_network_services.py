@@ -165,7 +165,7 @@ class PoisonedJoint(RandomJoint):
 
 
 @DECODERS
-def test_scores_that_are_not_finite_fail_their_request_and_the_others_are_decoded_once_more(decoder):
+def test_infinite_scores_fail_their_request_and_the_others_are_decoded_again(decoder):
     requests = [speech(1, 12, seed) for seed in range(8)]
     requests[3]["ENCODED"][0, 0, :] = 1e7
     expected = [tokens_of(DecoderService(decoder()).serve([request])[0]) for request in requests]

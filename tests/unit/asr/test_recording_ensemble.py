@@ -84,9 +84,7 @@ def times(reply):
     return [(word.text, word.start_ms, word.end_ms) for word in reply.words]
 
 
-def test_recordings_without_pauses_are_read_as_by_the_model_for_recordings_of_any_length(
-    read, transcribe, spoken
-):
+def test_recordings_without_pauses_equal_the_model_for_recordings(read, transcribe, spoken):
     quiet = np.zeros(8_000, np.int16)
     chosen = [np.concatenate([quiet, clip.audio, quiet]) for clip in spoken[::4]]
     single = 0

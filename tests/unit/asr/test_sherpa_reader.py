@@ -185,7 +185,7 @@ def test_a_folder_lists_its_languages(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["zipformer_ctc", "paraformer", "sense_voice"])
-def test_a_folder_of_another_family_is_refused_before_the_library_ends_the_process(tmp_path, family):
+def test_folder_of_another_family_is_refused_before_it_is_loaded(tmp_path, family):
     copy(family, tmp_path)
     (tmp_path / "recognizer.json").unlink()
     with pytest.raises(

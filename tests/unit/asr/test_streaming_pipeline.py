@@ -139,7 +139,7 @@ def test_phrases_are_favoured_in_their_own_stream_only():
         models[0].pipeline.new_stream(AsrOptions(phrase_weight=11.0))
 
 
-def test_streams_of_several_languages_share_their_steps_and_none_gets_the_others_prompt():
+def test_streams_of_several_languages_share_steps_and_keep_their_prompts():
     prompts = {"en": 0, "es": 1, "auto": 2}
     audio = speech(*UTTERANCE)
     alone = {
@@ -160,7 +160,7 @@ def test_streams_of_several_languages_share_their_steps_and_none_gets_the_others
     assert texts(feed(Model(), audio, language="de")[1], final=True) == alone["en"]
 
 
-def test_a_model_of_final_texts_is_seldom_asked_for_a_language_that_it_does_not_understand():
+def test_model_of_final_texts_is_rarely_asked_for_a_language_it_lacks():
     audio = speech(*UTTERANCE)
     model = Model(finals="offline", prompts={"en": 0, "es": 1})
     own = texts(feed(Model(prompts={"en": 0, "es": 1}), audio, language="es")[1], final=True)
@@ -314,7 +314,7 @@ def without_confidences(events):
     ]
 
 
-def test_64_interleaved_streams_with_ends_idles_and_errors_get_what_each_gets_alone():
+def test_64_interleaved_streams_equal_single_streams():
     alone = Model()
     calls = list(scenes())
     expected = [
@@ -747,7 +747,7 @@ def test_a_text_that_was_begun_early_is_read_together_with_the_turn():
     assert len(model.transcribers.submitted) == 2
 
 
-def test_a_text_that_was_begun_together_with_a_turn_that_was_over_does_not_count():
+def test_text_begun_with_a_finished_turn_does_not_count():
     model = early_model()
     model.transcribers.slow.clear()
     model.transcribers.reply = both_ends

@@ -478,7 +478,7 @@ async def test_a_stream_that_ends_without_closed_is_lost():
 
 
 @pytest.mark.parametrize("direction", ["send", "receive"])
-async def test_a_failure_that_nobody_expected_is_told(direction):
+async def test_unexpected_failure_is_reported(direction):
     async def breaks(stream):
         await stream.frames.get()
         stream.say(CONNECTED)
@@ -730,7 +730,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-async def test_tool_requests_are_answered_while_nobody_reads_events():
+async def test_tool_requests_are_answered_without_a_reader_of_events():
     answered = asyncio.Event()
 
     async def asks(stream):
@@ -951,7 +951,7 @@ async def test_a_repeated_request_runs_once():
     assert agent.answers.empty()
 
 
-async def test_an_answer_that_is_too_long_is_told_instead_of_sent():
+async def test_answer_beyond_the_limit_is_reported_and_not_sent():
     def everything() -> str:
         """Say everything."""
         return "x" * protocol.MAX_MESSAGE_BYTES

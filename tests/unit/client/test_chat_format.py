@@ -54,7 +54,7 @@ def test_a_call_without_arguments(arguments):
         "hello",
     ],
 )
-def test_what_is_no_conversation(message):
+def test_invalid_conversation_is_refused(message):
     with pytest.raises(InvalidMessageError):
         read_messages([message])
 

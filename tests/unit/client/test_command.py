@@ -113,7 +113,7 @@ def test_addresses_that_are_taken(server):
 
 
 @pytest.mark.parametrize("length", ["5", "501", "many", "-20"])
-def test_a_length_of_pieces_out_of_range_is_told_with_the_range(length, capsys):
+def test_piece_length_out_of_range_is_refused_with_the_range(length, capsys):
     with pytest.raises(SystemExit):
         main(["say", "a.wav", f"--chunk-ms={length}"])
     error = capsys.readouterr().err.splitlines()[-1]
@@ -248,7 +248,7 @@ async def test_the_http_port_is_recognised(clip):
 
 
 @pytest.mark.parametrize("command", ["say", "demo"])
-def test_a_turn_that_failed_is_told_by_the_exit_status(command, tmp_path, monkeypatch, capsys):
+def test_failed_turn_sets_the_exit_status(command, tmp_path, monkeypatch, capsys):
     script = tmp_path / "script.toml"
     script.write_text('[[turn]]\nwrite = "hello"\n')
 
@@ -364,7 +364,7 @@ def test_commands_of_advice_go_to_the_server_of_the_call(tmp_path):
         assert f"`{PARLEY} voices{option}`" in advice(refusal, server, tmp_path)
 
 
-def test_a_name_that_nobody_has_is_to_be_looked_at():
+def test_unresolvable_name_advises_to_check_it():
     said = advice(UnknownHostError("no address is known for the host of tritno:8001"), "tritno:8001")
     assert "Look at the name" in said
     assert "make serve" not in said
@@ -372,7 +372,7 @@ def test_a_name_that_nobody_has_is_to_be_looked_at():
     assert advice_on_waiting("tritno:8001", problem, is_connected=False) == said
 
 
-def test_a_gateway_without_a_server_is_told_what_to_do(noted, tmp_path):
+def test_gateway_without_a_server_gets_advice(noted, tmp_path):
     def said(problem="Connection refused", *, is_connected=False):
         return advice_on_waiting("127.0.0.1:8001", problem, is_connected=is_connected, notes=tmp_path)
 
@@ -513,9 +513,7 @@ async def test_a_recording_that_the_server_refuses_is_named(clip, capsys):
         ("", "de", "no words of language de recognised"),  # an older server
     ],
 )
-async def test_a_recording_without_a_text_is_told_with_what_is_known_of_it(
-    clip, capsys, found, language, words
-):
+async def test_recording_without_text_is_reported_with_its_details(clip, capsys, found, language, words):
     answer = f'{{"text": "", "duration_ms": 2000{found}}}'
     async with serving(answer.encode()) as triton:
         assert await run_transcribe(clip, "--language", language, server=triton.address) == 0
@@ -534,7 +532,7 @@ async def test_a_recording_is_read_by_the_model_that_is_named(clip, capsys):
     ]
 
 
-async def test_a_model_that_is_not_loaded_is_refused_with_those_that_are_nearest_first(clip):
+async def test_unloaded_model_is_refused_with_the_loaded_ones_nearest_first(clip):
     async with serving(b"{}") as triton:
         triton.ready = {"moonshine_transcribe", "sherpa_onnx_transcribe", "piper"}
         served = r"not loaded parakeet_transcribe; .* it has sherpa_onnx_transcribe, moonshine_transcribe\."

@@ -419,7 +419,7 @@ async def test_errors_that_no_turn_fails_of(code):
     assert await problem_of(Failing(error(code), samples=300)) == ""
 
 
-async def test_a_failure_is_told_beside_what_was_waited_for_in_vain():
+async def test_failure_is_reported_with_the_missing_event():
     class Mute(TinyAgent):
         def answer(self, stream):
             super().answer(stream)
@@ -453,7 +453,7 @@ def test_a_failure_is_of_the_turn_that_waits_for_its_answer():
     assert story.failure.endswith("(model_unavailable)")
 
 
-def test_a_failure_before_the_first_turn_is_told():
+def test_failure_before_the_first_turn_is_reported():
     tracker = TurnTracker()
     tracker.on_event(error(), 0.1)
     hello = TurnReport("hello")
@@ -516,7 +516,7 @@ def test_an_interruption_of_an_answer_that_is_not_heard_is_no_barge_in():
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_an_interruption_in_a_gap_of_the_audio_stops_nothing_and_is_shown_as_such(is_over):
+def test_interruption_in_a_gap_of_the_audio_stops_nothing(is_over):
     tracker, _ = answered("story")
     if is_over:
         tracker.on_event(protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1000), 2.0)
@@ -635,7 +635,7 @@ def test_words_that_are_ignored_are_settled_where_nothing_paused():
     assert (mhm.answer, story.answer) == ("", "Once upon a time.")
 
 
-def test_words_that_are_ignored_after_the_turns_own_answer_began_settle_nothing():
+def test_words_ignored_after_the_answer_began_settle_nothing():
     tracker, story = answered("story")
     tracker.on_event(ignored(), 1.5)
     assert (story.resumed, story.settled.is_set()) == (None, False)
@@ -700,7 +700,7 @@ def test_an_interruption_after_a_false_alarm_counts():
     assert stop.silenced_s == pytest.approx(1.4)
 
 
-def test_a_greeting_is_nobodys_answer():
+def test_greeting_is_not_counted_as_an_answer():
     tracker, hello = TurnTracker(), TurnReport("hello")
     tracker.begin(hello)
     tracker.on_event(audio(1), 0.1)
@@ -714,7 +714,7 @@ def test_a_greeting_is_nobodys_answer():
     assert (hello.answer, hello.metrics.turn) == ("Hi!", 2)
 
 
-def test_an_answer_that_max_tokens_ended_is_incomplete_unless_it_was_interrupted():
+def test_answer_ended_by_max_tokens_is_incomplete_unless_interrupted():
     tracker, story = answered("story")
     tracker.on_event(
         protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1000, finish_reason="length"), 1.1
@@ -942,7 +942,7 @@ STORY = (text("Once upon a time, "), said(1000, "Once upon"), text("there was â€
         ),
     ],
 )
-def test_of_an_answer_that_was_not_heard_to_its_end_it_is_said_what_was(capsys, events, played_ms, shown):
+def test_partly_heard_answer_is_marked_with_the_heard_part(capsys, events, played_ms, shown):
     with CallView(make_console()) as view:
         view.use_playback({"r": played_ms}.__getitem__)
         for event in events:

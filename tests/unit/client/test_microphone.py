@@ -87,7 +87,7 @@ async def test_a_clip_is_spoken_and_its_true_span_is_known(monkeypatch):
     assert spoken[0].ended.is_set()
 
 
-async def test_nobody_speaks_two_things_at_once():
+async def test_microphone_that_speaks_refuses_another_recording():
     mic = PacedMicrophone(lambda _: asyncio.sleep(0))
     mic.speak(np.ones(1600, np.int16))
     with pytest.raises(RuntimeError, match="speaking already"):

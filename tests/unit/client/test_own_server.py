@@ -42,7 +42,7 @@ def test_the_program_is_asked(program, monkeypatch, given, passed):
     assert (program / "arguments").read_text().strip() == passed
 
 
-def test_what_is_missing_is_told_by_the_exit_status(program):
+def test_missing_weights_set_the_exit_status(program):
     (program / "status").write_text("1")
     assert main(["models", "--profile", "open"]) == 1
 
@@ -174,7 +174,7 @@ def test_the_demonstration_takes_the_usual_profile_or_the_one_that_is_named(serv
         assert server.options.profile == profile
 
 
-def test_what_the_launcher_does_during_a_call_is_told_afterwards_and_where(server, monkeypatch, tmp_path):
+def test_launcher_output_during_a_call_is_shown_afterwards(server, monkeypatch, tmp_path):
     monkeypatch.setattr(own_server, "CHECKOUT", tmp_path)
     (tmp_path / ".server/demo").mkdir(parents=True)
     server.during["start"] = lambda: server.say("loaded qwen3 (1 of 9)")

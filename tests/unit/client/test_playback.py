@@ -65,7 +65,7 @@ def test_a_paused_speaker_is_silent_and_goes_on_exactly_where_it_was():
     assert speaker.read_samples(5).tolist() == [2, 3, 4, 5, 0]
 
 
-def test_a_response_that_is_interrupted_while_paused_is_dropped_and_the_next_one_is_played():
+def test_response_interrupted_while_paused_is_dropped_and_the_next_plays():
     speaker = PlaybackBuffer(1000)
     speaker.push(piece([1, 2, 3]))
     speaker.read_samples(1)

@@ -105,7 +105,7 @@ def test_pauses_do_not_add_up_and_an_unknown_one_does_not_end():
     assert clock.played_ms("r") == pytest.approx(60)
 
 
-def test_an_interruption_while_paused_drops_the_response_and_lets_the_next_one_play():
+def test_interruption_while_paused_drops_the_response_and_plays_the_next():
     heard, clock = heard_by()
     clock.push(piece(1000), 0.0)
     clock.pause("r", 0.25)

@@ -344,7 +344,7 @@ async def test_a_task_that_waits_for_room_hears_of_the_end(models):
         await sending
 
 
-async def test_nobody_at_the_address():
+async def test_call_to_an_address_without_a_server_fails():
     with pytest.raises(ConnectError, match="nothing answers"):
         async with open_server("127.0.0.1:1"):
             pass

@@ -156,7 +156,7 @@ async def test_closing_the_stage_stops_its_answers(models):
     assert model.aborted.is_set()
 
 
-async def test_an_answer_that_nobody_reads_is_not_asked_for(models):
+async def test_answer_without_a_reader_is_not_requested(models):
     fake, server = models
     Chat(fake)
     async with Generation(server) as chat, chat.answer(HELLO):
@@ -164,7 +164,7 @@ async def test_an_answer_that_nobody_reads_is_not_asked_for(models):
     assert fake.asked == []
 
 
-async def test_a_model_that_says_nothing_is_told_to_stop(models):
+async def test_silent_model_is_aborted(models):
     fake, server = models
     model = Chat(fake)
     async with Generation(server, timeout_s=0.05) as chat:
@@ -357,7 +357,7 @@ async def test_a_voice_that_no_synthesizer_has_is_refused_before_anybody_is_aske
     assert fake.asked == []
 
 
-async def test_a_list_names_nobody_twice_and_nobody_else(models):
+async def test_list_of_voices_has_each_voice_once(models):
     _, server = models
     for wrong in ("espeak,espeak", "espeak,", "", "auto,espeak"):
         with pytest.raises(InvalidInputError):

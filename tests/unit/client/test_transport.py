@@ -120,13 +120,13 @@ async def closing_server(*, reset):
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_a_port_that_closes_connections_is_told_from_one_where_nobody_listens(reset):
+async def test_port_that_closes_connections_has_an_error_of_its_own(reset):
     async with closing_server(reset=reset) as address:
         with pytest.raises(NoGrpcError, match=f"^{address} closes connections at once; is it Triton's HTTP"):
             await reach(address)
 
 
-async def test_a_port_where_nobody_listens():
+async def test_port_without_a_listener_is_reported():
     with pytest.raises(NoServerError, match=r"nothing answers at 127\.0\.0\.1:9"):
         await reach("127.0.0.1:9")
 
@@ -152,7 +152,7 @@ def test_a_status_says_whether_to_try_again(code, details, kind, retryable):
     assert details.endswith(str(error))
 
 
-def test_a_stream_that_ended_before_a_write_is_told_in_plain_words():
+def test_write_to_an_ended_stream_raises_a_plain_error():
     error = error_of_status(grpc.StatusCode.INTERNAL, "Internal error from Core")
     assert str(error) == "the server ended the stream before it took the request"
     assert error.retryable
@@ -256,7 +256,7 @@ async def test_a_server_without_the_model_is_unavailable():
     assert isinstance(caught.value.__cause__, ModelUnavailableError)
 
 
-async def test_nobody_at_the_address_is_known_at_once():
+async def test_address_without_a_server_fails_at_once():
     with pytest.raises(ConnectError, match="nothing answers at"):
         async with asyncio.timeout(5):
             await connect(NO_SERVER, retry=NO_RETRY, deadlines=Deadlines(connect_s=60)).__aenter__()
@@ -342,7 +342,7 @@ async def test_say_tells_how_to_start_a_server():
         (["demo", "--script", "/nowhere.toml", "--server", NO_SERVER], 1, "No such file"),
     ],
 )
-def test_mistakes_are_told_in_one_line(capsys, arguments, status, words):
+def test_command_line_mistakes_are_one_line(capsys, arguments, status, words):
     assert main(arguments) == status
     captured = capsys.readouterr()
     assert captured.err.startswith("parley: ")

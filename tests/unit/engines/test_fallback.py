@@ -323,7 +323,7 @@ class Reloaded(Engine):
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-def test_engine_without_replacement_says_the_rest_when_its_process_is_there_again(run, failures):
+def test_engine_without_replacement_says_the_rest_after_its_restart(run, failures):
     rig = Rig(Reloaded(3, failures))
     pieces = run(rig.say())
     assert words(pieces) == TEXT.split()

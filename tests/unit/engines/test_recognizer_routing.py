@@ -120,7 +120,7 @@ async def test_a_model_that_refuses_more_than_the_language_is_not_replaced(serve
     assert {model for model, *_ in server.asked} == {"moonshine", "whisper"}
 
 
-async def test_a_model_that_has_failed_does_not_stop_one_that_understands_the_language(server):
+async def test_failed_model_does_not_stop_another_with_the_language(server):
     server.failures["moonshine"] = ModelUnavailableError("moonshine is being loaded")
     recognizer = server.recognizer()
     await recognizer.check(AsrOptions(language="es"))

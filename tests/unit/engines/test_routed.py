@@ -64,7 +64,7 @@ def test_the_first_that_has_the_voice_and_the_language_speaks(voice, language, r
 
 
 @pytest.mark.parametrize("voice", ["missing", "kokoro/sam", "kokoro/", "/joe", "heart/kokoro", "", "JOE"])
-def test_a_voice_that_nobody_has_is_refused_with_all_that_there_are(voice):
+def test_unknown_voice_is_refused_with_the_list_of_voices(voice):
     with pytest.raises(UnsupportedVoiceError, match="possible are joe, sam, heart, kokoro/joe, man"):
         find_route(lineup(), voice, "en")
 

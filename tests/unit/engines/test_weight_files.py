@@ -112,7 +112,7 @@ def test_a_recogniser_needs_what_its_description_names(tmp_path):
         check_weights(settings("whisper", tmp_path))
 
 
-def test_a_folder_of_another_family_without_its_description_is_answered_with_that(tmp_path):
+def test_folder_of_another_family_without_a_description_is_refused(tmp_path):
     mine = tmp_path / "my-zipformer"
     write(mine, {"encoder.onnx", "decoder.onnx", "joiner.onnx", "tokens.txt"})
     environment = {"PARLEY_WEIGHTS_SHERPA_ONNX": str(mine)}
@@ -155,7 +155,7 @@ def test_the_t3_file_may_be_named(tmp_path):
         check_weights(settings("t3", tmp_path, PARLEY_T3_CHECKPOINT="t3_c.safetensors"))
 
 
-def test_the_agent_learns_what_is_incomplete_and_leaves_other_faults_to_the_models(tmp_path):
+def test_agent_finds_incomplete_weights_and_leaves_other_faults_to_models(tmp_path):
     write(tmp_path, NEEDED["kokoro"] - {"kokoro-82m/voices/ef_dora.bin"} | NEEDED["piper"])
     write(tmp_path, NEEDED["t3"])
     (tmp_path / "chatterbox/t3_cfg.safetensors").write_bytes(b"")

@@ -235,7 +235,7 @@ def test_a_file_that_no_registry_has_is_the_hubs_alone(without_hub):
         without_hub.fetch(lonely)
 
 
-def test_a_truncated_package_is_told_and_fetched_again_by_the_next_run(without_hub):
+def test_truncated_package_is_reported_and_fetched_again(without_hub):
     package = without_hub.shelf / "voices@2.0.tgz"
     whole = package.read_bytes()
     package.write_bytes(whole[: len(whole) // 2])

@@ -169,7 +169,7 @@ class TestNpm:
         assert arguments[-1] == "voices@2.0.0"
         assert (program / "cache").read_text().strip().startswith(str(download.work)), "it goes with the rest"
 
-    def test_a_client_that_gives_nothing_is_told(self, download, program):
+    def test_client_without_data_is_reported(self, download, program):
         (program / "bin/npm").write_text("#!/bin/sh\n")
         with pytest.raises(FetchError, match="gave no archive"):
             download("npm:voices@2.0.0")

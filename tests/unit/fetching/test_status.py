@@ -198,7 +198,7 @@ def test_programs_get_json(entries, models, capsys):
     assert lines[0]["licence"] == "MIT"
 
 
-def test_a_profile_that_nothing_is_for_is_told(entries, capsys):
+def test_profile_without_entries_is_reported(entries, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["--status", "--profile", "opne"])
     assert "argument --profile: no 'opne' (did you mean open?); there are" in capsys.readouterr().err

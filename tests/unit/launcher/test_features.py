@@ -50,7 +50,7 @@ def test_features_have_the_models_that_the_agent_and_its_engines_call(profile):
 
 
 @pytest.mark.parametrize("profile", ["tiny", "open", "gpu"])
-def test_weights_of_features_are_fetched_with_the_profile_or_prepared_by_their_commands(profile):
+def test_weights_of_features_are_fetched_or_prepared(profile):
     for feature in read_features(profile):
         prepared = {command.rpartition("MODEL=")[2]: command.split()[1] for command in feature.prepare}
         assert prepared.keys() <= {*MANIFEST["checkpoints"], *MANIFEST["chatterbox"]}

@@ -133,7 +133,7 @@ def test_only_temporary_folders_of_dead_launchers_without_processes_are_removed(
         holder.wait()
 
 
-def test_only_new_empty_environments_are_removed_and_only_without_other_new_servers(tmp_path, monkeypatch):
+def test_only_new_empty_environments_without_new_servers_are_removed(tmp_path, monkeypatch):
     old, full, empty = [tmp_path / f"python_env_{name}" for name in ("old", "full", "empty")]
     for path in (old, full, empty):
         path.mkdir()

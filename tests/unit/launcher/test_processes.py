@@ -29,7 +29,7 @@ def until_state(pid, states):
         time.sleep(0.01)
 
 
-def test_a_stopped_child_is_told_from_a_running_one(child):
+def test_stopped_child_differs_from_a_running_one(child):
     until_state(child.pid, "RS")
     os.kill(child.pid, signal.SIGSTOP)
     until_state(child.pid, "T")

@@ -414,7 +414,7 @@ def test_dead_instances_at_the_limit_cost_a_new_server_once_calls_could_leave(ma
     assert any("holds 2 dead instances" in line for line in case.said)
 
 
-def test_a_drain_that_was_asked_for_before_outlasts_the_restart_for_dead_instances(make):
+def test_drain_requested_before_outlasts_the_restart_for_dead_instances(make):
     case = make(dead_instances=1, drain_s=0.0)
     case.server.drain_file.write_text('{"deadline_s": 60}')
     case.server.regions = 3
@@ -509,7 +509,7 @@ def test_a_server_that_cannot_be_started_is_given_up_with_its_reason(make):
     assert case.record()["server"]["state"] == "failed"
 
 
-def test_a_start_for_which_the_machine_has_no_memory_is_an_attempt_like_any_other(make):
+def test_start_without_memory_counts_as_an_attempt(make):
     case = make(server_attempts=2)
     case.server.starts = [OSError(12, "Cannot allocate memory")]
     case.server.status = 7
@@ -650,7 +650,7 @@ def test_one_canary_that_fails_changes_nothing(make):
     assert case.server.loads == []
 
 
-def test_a_canary_that_a_replaced_process_did_not_answer_is_not_held_against_the_new_one(make):
+def test_canary_of_a_replaced_process_does_not_count_against_the_new_one(make):
     asked, over, again = threading.Event(), threading.Event(), threading.Event()
 
     def echo(address, deadline_s):

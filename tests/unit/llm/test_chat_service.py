@@ -128,7 +128,7 @@ class Guided(HermesFormat):
 
 
 class TestGuidance:
-    async def test_the_engine_is_told(self):
+    async def test_engine_gets_the_grammar(self):
         engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
         await collect(service(engine, replies=Guided()).generate(request()))
         assert engine.requests[0].structural_tag == "a grammar"

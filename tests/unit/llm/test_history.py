@@ -130,7 +130,7 @@ MESSAGES = st.lists(st.sampled_from(["user", "assistant", "system", "call", "cal
 
 @given(MESSAGES, st.integers(40, 600))
 @settings(max_examples=200)
-def test_whatever_is_written_stays_within_the_budget_and_no_result_loses_its_call(roles, budget):
+def test_summary_stays_within_the_budget_and_keeps_calls_of_results(roles, budget):
     history = History("", budget)
     added = []
     for number, role in enumerate(roles):
@@ -236,7 +236,7 @@ def test_what_was_forgotten_meanwhile_does_not_come_back():
     assert history.messages() == before
 
 
-def test_exchanges_that_only_look_the_same_are_not_taken_for_those_that_were_forgotten():
+def test_similar_exchanges_are_not_taken_for_summarised_ones():
     history = History("", 300)
     for _ in range(4):
         history.add_user("yes")

@@ -188,7 +188,7 @@ async def test_death_fails_running_and_later_requests(fake, caplog):
     assert fake.closed.is_set()
 
 
-async def test_death_is_reported_once_what_ran_has_its_error_and_before_the_engine_is_freed(fake):
+async def test_death_is_reported_after_the_errors_of_requests_and_before_the_engine_is_freed(fake):
     reports = queue.SimpleQueue()
     engine = InProcessEngine(
         lambda: fake, stall_timeout_s=5, died=lambda reason: reports.put((reason, fake.closed.is_set()))

@@ -169,7 +169,7 @@ ADDRESS = {
         ({"not": {"required": ["a"]}, "properties": {"a": True}}, ['{"a"?: Any}']),
     ],
 )
-def test_arguments_that_are_one_object_are_told_by_their_types(schema, expected):
+def test_arguments_as_one_object_are_described_by_their_types(schema, expected):
     assert arguments_of(**schema) == expected
 
 
@@ -232,7 +232,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["$ref", "allOf", "anyOf", "properties", "required", "$defs"]), JSON))
-def test_whatever_a_schema_says_what_is_told_of_it_is_bounded(schema):
+def test_description_of_any_schema_is_bounded(schema):
     assert sum(map(len, compact(schema, 200))) <= 200
 
 
@@ -590,7 +590,7 @@ def test_the_conversation_is_one_of_python():
     assert first["content"].endswith(again[0]["content"])
 
 
-def test_without_tools_calls_are_only_told_of():
+def test_calls_without_tools_stay_in_the_prompt_as_text():
     first, *others = PythonRendering(examples=True).render(HISTORY, ()).conversation
     assert first == {"role": "system", "content": "You are Parley."}
     assert others[-7:] == [

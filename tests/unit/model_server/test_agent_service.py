@@ -168,7 +168,7 @@ async def test_profile_open_replaces_a_voice_by_the_other_loaded_one_before_espe
     assert await asked_for(settings_of(tts or values["tts"], values["tts_fallback"], loaded), None) == asked
 
 
-def test_a_list_may_name_nobody_twice():
+def test_list_of_synthesizers_with_a_duplicate_is_refused():
     for config in (settings_of("espeak,espeak"), settings_of("espeak,chatterbox", "espeak,espeak")):
         with pytest.raises(ModelLoadingError, match="twice"):
             make_engines(config, SilentPort(), UNMEASURED)
@@ -195,9 +195,7 @@ class Deaf:
         (None, "", "", ["moonshine", "whisper"]),
     ],
 )
-async def test_recognisers_are_asked_in_order_and_those_that_are_not_loaded_are_left_out(
-    loaded, first, last, asked
-):
+async def test_recognisers_are_asked_in_order_without_unloaded_ones(loaded, first, last, asked):
     environment = {} if loaded is None else {"PARLEY_LOADED_MODELS": loaded}
     parameters = Parameters("voice_agent", {"asr": "moonshine, whisper"}, environment=environment)
     port = Deaf()

@@ -84,7 +84,7 @@ class Rows:
         return [str(one) if isinstance(one, InferenceError) else one["Y"].tolist() for one in found]
 
 
-def test_requests_with_rows_that_are_not_finite_fail_and_the_others_run_again_together():
+def test_requests_with_infinite_rows_fail_and_the_others_run_again():
     network = Rows()
     assert network.serve([1], [2, 10, 3], [4], [5, 6], [11]) == [
         [2],

@@ -125,7 +125,7 @@ async def test_a_file_of_the_server_before_is_ignored_until_it_is_written_again(
         await follower.wait(1)
 
 
-def test_a_server_starts_with_tritonserver_or_with_the_launcher_that_replaces_it():
+def test_server_starts_with_tritonserver_or_the_launcher():
     parent_ns = psutil.Process(os.getppid()).create_time() * 1e9
     assert server_start_ns({}) == pytest.approx(parent_ns, abs=2e9)
     assert server_start_ns({}) < time.time_ns()

@@ -21,7 +21,7 @@ print("buffered", end="")
 """
 
 
-def test_the_process_ends_after_what_others_registered_and_before_the_interpreter_does():
+def test_process_ends_after_registered_exits_and_before_the_interpreter():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True
     )

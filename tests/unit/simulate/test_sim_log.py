@@ -10,7 +10,7 @@ def written(tape):
     return [f"{line.at_s:.1f} {line.who}: {line.text}" for line in transcript(tape.log)]
 
 
-def test_a_call_is_told_in_order_with_the_reasons_of_what_the_agent_did():
+def test_log_of_a_call_is_in_order_with_reasons():
     tape = Tape()
     tape.act(said("set a timer for [700] ten minutes"), 1.0, 3.5)
     tape.add(2.0, protocol.Transcript(utterance=1, text="set a timer", is_final=False, confidence=0.5))

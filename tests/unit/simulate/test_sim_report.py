@@ -46,7 +46,7 @@ def test_a_rung_holds_if_answers_come_in_time_and_whole():
     assert rung(1, [600.0], gaps=Share(20, ["90 ms"])).holds(GOAL)
 
 
-def test_what_holds_is_told():
+def test_ladder_reports_the_most_calls_held():
     rungs = [rung(1, [800.0]), rung(2, [600.0]), rung(3, [900.0]), rung(4, [950.0])]
     assert most_calls_held(rungs, GOAL) == 2
     assert most_calls_held(rungs[2:], GOAL) == 0

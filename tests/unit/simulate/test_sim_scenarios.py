@@ -83,7 +83,7 @@ async def test_tools_answer_as_the_scenario_says():
     assert failed.output == {"error": "no bell"}
 
 
-def test_the_model_is_told_of_the_samples_own_parameters():
+def test_model_gets_the_parameters_of_the_sample():
     (tool,) = make_table((ToolScript(name="get_weather", delay_ms=5),)).definitions
     assert tool.description
     assert set(tool.parameters["properties"]) == {"city", "day"}

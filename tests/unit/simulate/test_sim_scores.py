@@ -234,7 +234,7 @@ def test_sound_that_stopped_before_counts_from_the_halt():
     assert scores.stop_queued == [300]
 
 
-def test_an_interruption_that_changes_nothing_is_missed_unless_the_answer_was_nearly_over():
+def test_interruption_without_effect_counts_as_missed_unless_the_answer_was_nearly_over():
     tape = Tape()
     story(tape)
     tape.act(said("stop", "agent+300"), 2.8, 3.1, over="r1", over_ms=300)

@@ -101,7 +101,7 @@ async def test_no_argument_leads_elsewhere(http, toolbox, city):
     assert http.received == []
 
 
-async def test_a_refusal_is_told_with_its_words(http, toolbox):
+async def test_refusal_is_reported_with_its_text(http, toolbox):
     http.answers.append(response("no such city" + "x" * 5_000, status="404 Not Found"))
     outcome = await toolbox().call("t", {})
     assert outcome.is_error
@@ -216,7 +216,7 @@ async def test_a_call_that_hangs_is_given_up_at_its_own_limit(http, toolbox):
         await http.hung_up.wait()
 
 
-async def test_arguments_that_nobody_described_are_invalid(http, toolbox):
+async def test_undescribed_arguments_are_invalid(http, toolbox):
     events = []
     desk = ToolExecutor([], events.append, AgentConfig(), toolbox(parameters=CITY))
     answer = await desk.call(1, ToolCall(id="c", name="t", arguments={"city": "Rome", "admin": "yes"}))
@@ -259,7 +259,7 @@ async def test_secrets_are_hidden_where_json_escapes_them(http, status):
     await box.close()
 
 
-async def test_nobodys_argument_repeats_a_fixed_part_of_the_query(http, toolbox):
+async def test_argument_cannot_repeat_a_fixed_part_of_the_query(http, toolbox):
     box = toolbox("/?k%65y=fixed", parameters={"properties": {}, "additionalProperties": True})
     outcome = await box.call("t", {"key": "another"})
     assert outcome.output == {"error": "the argument 'key' has the name of a fixed part of the query"}

@@ -199,7 +199,7 @@ async def test_a_huge_answer_is_cut_or_given_up(program):
         await works_again(box)
 
 
-async def test_a_server_that_is_not_there_keeps_nobody_waiting(tmp_path, caplog):
+async def test_unreachable_server_blocks_no_call(tmp_path, caplog):
     program = Program("json", tmp_path, port=1)
     async with opened(program.settings()) as box:
         assert list(box.tools) == []
@@ -207,7 +207,7 @@ async def test_a_server_that_is_not_there_keeps_nobody_waiting(tmp_path, caplog)
     assert "MCP server program: no connection (ConnectError)" in caplog.text
 
 
-async def test_a_program_that_is_not_there_keeps_nobody_waiting(tmp_path, caplog):
+async def test_missing_program_blocks_no_call(tmp_path, caplog):
     settings = Program("stdio", tmp_path).settings(command=[str(tmp_path / "none")])
     async with opened(settings) as box:
         assert list(box.tools) == []

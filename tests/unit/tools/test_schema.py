@@ -208,7 +208,7 @@ def test_unique_items_that_are_chosen_for_one_hash_have_many():
         ([0.5, 0.25, 0.5], False),
     ],
 )
-def test_unique_items_are_told_apart_as_json_schema_says(items, unique):
+def test_unique_items_are_compared_as_json_schema_says(items, unique):
     schema = {"type": "array", "uniqueItems": True}
     assert jsonschema.Draft202012Validator(schema).is_valid(items) == unique
     assert (problems({"a": schema}, {"a": items}) == []) == unique

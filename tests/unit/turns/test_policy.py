@@ -365,7 +365,7 @@ def test_what_was_read_again_replaces_all_utterances_from_the_first_of_them_on()
     assert prepare == PrepareResponse("hello my name is anna")
 
 
-def test_what_another_turn_said_does_not_come_back_with_a_text_that_was_read_with_it():
+def test_text_of_another_turn_is_not_repeated():
     policy, at = paused_turn("hello")
     policy.on_transcript(2, "there", at)
     policy.take()
@@ -382,7 +382,7 @@ def test_words_that_a_second_reading_finds_make_the_pause_begin_anew():
     assert wait.until == pytest.approx(due)
 
 
-def test_a_noise_that_a_second_reading_finds_nothing_in_does_not_make_the_pause_begin_anew():
+def test_noise_without_words_in_a_second_reading_keeps_the_pause():
     policy, at = paused_turn("set a timer")
     (commit,) = policy.on_transcript(2, "", at, first=1, before="set a timer")
     assert isinstance(commit, CommitTurn)

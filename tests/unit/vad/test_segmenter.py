@@ -29,7 +29,7 @@ def test_silence_is_nothing():
     assert run([QUIET] * 100) == []
 
 
-def test_speech_begins_where_it_was_first_heard_and_is_reported_when_it_has_lasted():
+def test_speech_begins_at_its_onset_and_is_reported_after_its_minimum():
     assert run([QUIET] * 4 + [LOUD] * 5) == [SpeechBegan(onset=4 * WINDOW, detected=7 * WINDOW)]
 
 
@@ -50,7 +50,7 @@ def test_a_short_noise_is_ignored():
     assert run([LOUD], min_speech_ms=0) == [SpeechBegan(onset=0, detected=WINDOW)]
 
 
-def test_a_dip_that_stays_above_the_release_threshold_does_not_cancel_a_beginning():
+def test_dip_above_the_release_threshold_keeps_the_onset():
     assert run([LOUD, MIDDLE, LOUD]) == [SpeechBegan(onset=0, detected=3 * WINDOW)]
 
 
@@ -98,7 +98,7 @@ def test_flush_forgets_speech_that_was_only_beginning():
     assert segmenter.flush() == []
 
 
-def test_an_onset_is_told_with_the_first_window_and_either_becomes_speech_or_is_lost():
+def test_onset_is_reported_with_the_first_window_and_confirmed_or_lost():
     segmenter = SpeechSegmenter(VadOptions(), max_utterance_ms=60_000)
     steps = [segmenter.push(p) for p in (QUIET, LOUD, QUIET, LOUD, MIDDLE, LOUD, LOUD)]
     assert steps == [
@@ -112,7 +112,7 @@ def test_an_onset_is_told_with_the_first_window_and_either_becomes_speech_or_is_
     ]
 
 
-def test_an_onset_that_is_speech_at_once_is_told_with_it():
+def test_onset_that_is_speech_at_once_is_reported_with_it():
     assert run_all([LOUD], min_speech_ms=0) == [OnsetHeard(0), SpeechBegan(onset=0, detected=WINDOW)]
 
 
@@ -127,7 +127,7 @@ def test_speech_that_begins_anew_after_a_cut_has_an_onset_too():
 FAINT = 0.2
 
 
-def test_a_faint_onset_is_told_early_and_speech_begins_where_it_would_have_begun():
+def test_faint_onset_is_reported_early_and_keeps_the_begin_of_speech():
     script = [QUIET, FAINT, QUIET, QUIET, LOUD, LOUD, LOUD]
     assert run_all(script, onset_threshold=0.15) == [
         OnsetHeard(WINDOW),
@@ -136,7 +136,7 @@ def test_a_faint_onset_is_told_early_and_speech_begins_where_it_would_have_begun
     assert run(script, onset_threshold=0.15) == run(script)
 
 
-def test_a_faint_sound_that_goes_on_is_told_once_until_it_was_quiet():
+def test_lasting_faint_sound_is_reported_once():
     segmenter = SpeechSegmenter(VadOptions(onset_threshold=0.15), max_utterance_ms=60_000)
     found = [segmenter.push(FAINT) for _ in range(20)]
     assert found == [[OnsetHeard(0)], [], [], [], [OnsetLost()], *([[]] * 15)]

@@ -65,7 +65,7 @@ def test_a_listener_runs_dry_when_all_was_played():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_starves_and_few_run_dry(seed):
+def test_scheduling_starves_no_stream_and_few_run_dry(seed):
     """Long and short utterances share a server that is fast enough for all of them together."""
     rng = random.Random(seed)
     now = 0.0

@@ -21,7 +21,7 @@ def test_a_row_without_tokens_has_no_marks():
 
 
 @pytest.mark.parametrize(("turbo", "generated"), [(False, 0), (False, 1), (True, 0), (True, 1)])
-def test_the_start_token_is_penalized_and_with_turbo_only_until_there_are_others(turbo, generated):
+def test_start_token_is_penalized_with_turbo_only_at_the_start(turbo, generated):
     scores = torch.ones(1, VOCABULARY)
     seen = mark_tokens(torch.tensor([[7]]), torch.tensor([generated]), VOCABULARY)
     scored = score_tokens(scores, [SamplingRow(GREEDY, generated)], seen, turbo=turbo)

@@ -21,7 +21,7 @@ SEED = int(
 
 
 @pytest.mark.timeout(120 + MESSAGES // 20)
-async def test_a_gateway_bears_whatever_strangers_send(tmp_path):
+async def test_gateway_survives_hostile_requests(tmp_path):
     async with AttackedGateway(tmp_path) as gateway:
 
         async def attack(number):

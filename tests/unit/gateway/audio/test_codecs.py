@@ -141,7 +141,7 @@ def test_telephone_audio_comes_through_both_ways(encoding, decode):
     assert len(AudioStreamDecoder(form).decode(coded)) == 2 * len(spoken)
 
 
-def test_silence_is_silence():
+def test_ulaw_silence_decodes_to_silence():
     heard = AudioStreamDecoder(AudioFormat("ulaw", 8_000)).decode(encode_ulaw(np.zeros(800, np.int16)))
     assert not heard.any()
 

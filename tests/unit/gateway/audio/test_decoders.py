@@ -227,7 +227,7 @@ asyncio.run(main())
     await until(lambda: not any(map(is_alive, pids)))
 
 
-async def test_one_that_hangs_is_ended_and_may_be_tried_again(begin):
+async def test_hanging_process_is_ended_and_can_be_retried(begin):
     decoding = begin(wall_s=0.2)
     with pytest.raises(DecodersBusyError, match="longer than"):
         await decoding.stick()
@@ -251,7 +251,7 @@ async def test_memory_is_bounded(begin):
     assert len(await decoding.decode()) == 16_000
 
 
-async def test_so_many_wait(begin):
+async def test_waiting_requests_are_bounded(begin):
     decoding = begin(processes=1, waiting=1)
     (task,) = await stuck(decoding)
     waiting = asyncio.create_task(decoding.decode())

@@ -158,7 +158,7 @@ async def test_another_server_tells_where_one_does_not_answer_in_time(gateway, m
     await until(one.agents[0].streams[0].cancelled.is_set)
 
 
-async def test_what_one_server_told_is_asked_of_another_when_that_one_has_gone(gateway):
+async def test_description_is_read_from_another_server_after_a_loss(gateway):
     one = await gateway(describing, describing)
     assert (await one.http.get("/v1/agent")).status_code == 200
     one.gateway.servers.all[0]._is_reachable = False
@@ -191,13 +191,13 @@ async def test_only_so_many_servers_are_asked(gateway):
     assert sorted(server.is_ready for server in one.gateway.servers.all) == [False, False, True]
 
 
-async def test_what_a_server_refuses_is_told_in_its_words(gateway):
+async def test_refusal_of_a_server_is_passed_on(gateway):
     one = await gateway(TooManySessionsError("full"), ConnectError("down"))
     answer = await one.http.get("/v1/agent")
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_sessions")
 
 
-async def test_who_may_not_talk_to_the_agent_is_not_told(gateway, tmp_path):
+async def test_agent_description_without_the_scope_is_refused(gateway, tmp_path):
     key = new_key("reader", ["transcribe"])
     keys = tmp_path / "keys.toml"
     keys.write_text(key.line + "\n")

@@ -114,7 +114,7 @@ async def test_a_refusal_for_good_is_not_tried_elsewhere(gateway):
     assert one.agents[1].streams == []
 
 
-async def test_the_last_refusal_counts_if_nobody_takes_the_call(gateway):
+async def test_last_refusal_is_returned_without_a_ready_server(gateway):
     one = await gateway(TooManySessionsError("full"), TooManySessionsError("full too"))
     with pytest.raises(TooManySessionsError, match="full"):
         await open_and_close(one)
@@ -384,7 +384,7 @@ async def test_a_drain_takes_no_new_calls_and_lets_the_old_ones_finish(gateway):
 
 
 @pytest.mark.parametrize("agent", [polite, stubborn])
-async def test_after_the_grace_calls_are_ended_and_clients_told(gateway, agent):
+async def test_calls_after_the_drain_end_with_going_away(gateway, agent):
     one = await gateway(agent, calls={"close_s": 0.1})
     async with one.stream() as socket:
         await receive(socket, "connected")

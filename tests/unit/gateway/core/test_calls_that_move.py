@@ -205,7 +205,7 @@ async def test_every_ready_server_is_asked_before_a_call_ends(gateway):
     assert asked == 5
 
 
-async def test_a_call_that_has_lost_its_server_may_fill_another_beyond_the_limit_of_the_settings(gateway):
+async def test_call_that_moves_may_exceed_the_limit_of_a_server(gateway):
     agents = Agent(), Agent()
     one = await gateway(*agents, servers={"sessions": 1})
     async with one.stream() as socket, one.stream() as other:

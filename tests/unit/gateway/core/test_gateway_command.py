@@ -107,7 +107,7 @@ _BOTH = (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("signals", [(signal.SIGTERM,), _BOTH], ids=["one", "two"])
-def test_it_says_where_it_is_and_ends_when_told(signals):
+def test_command_prints_its_address_and_ends_on_a_signal(signals):
     command = [sys.executable, "-m", "parley_client", "gateway", "--listen", "0", "--server", "127.0.0.1:9"]
     environment = os.environ | {"PARLEY_GATEWAY_LISTEN_HEALTH_PORT": "0"}
     with subprocess.Popen(

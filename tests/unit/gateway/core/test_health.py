@@ -102,7 +102,9 @@ async def test_a_server_whose_agent_fails_twice_gets_no_calls(gateway):
         (grpc.ChannelConnectivity.READY, "not_ready", "not ready: server-0:1 (loading)"),
     ],
 )
-async def test_no_server_is_told_from_one_that_is_not_ready(gateway, monkeypatch, state, reason, message):
+async def test_readyz_reason_distinguishes_no_server_from_not_ready(
+    gateway, monkeypatch, state, reason, message
+):
     one = await gateway(polite, polite)
     first, other = one.gateway.servers.all
     for server in (first, other):
@@ -218,7 +220,7 @@ async def test_an_answer_that_is_too_old_is_none():
         await asyncio.wait([watch])
 
 
-async def test_strangers_see_nothing_of_models_and_memory(gateway, tmp_path):
+async def test_state_of_models_and_memory_needs_the_admin_scope(gateway, tmp_path):
     plain, admin = new_key("plain", ["agent"]), new_key("ops", ["admin"])
     keys = tmp_path / "keys.toml"
     keys.write_text(f"{plain.line}\n{admin.line}\n")

@@ -61,7 +61,7 @@ async def test_a_session_of_another_gateway_is_refused_with_a_code_of_its_own(ga
     assert (call.status_code, call.json()["error"]["code"]) == (404, "wrong_gateway")
 
 
-async def test_ids_cannot_be_guessed_and_those_of_other_keys_not_told_from_unknown_ones(gateway, tmp_path):
+async def test_session_ids_of_other_keys_look_unknown(gateway, tmp_path):
     ann, bob = new_key("ann", ["agent"]), new_key("bob", ["agent"])
     (tmp_path / "keys.toml").write_text(f"{ann.line}\n{bob.line}\n")
     one = await gateway(

@@ -368,7 +368,7 @@ async def test_a_token_for_one_use_opens_one_connection_at_any_gateway(two, monk
                 await opening
 
 
-async def test_strangers_make_no_gateway_ask_the_others(two, monkeypatch):
+async def test_request_without_credentials_reaches_no_peer(two, monkeypatch):
     other = two[1]
     monkeypatch.setattr(other.gateway.peers, "_ask_all", None)
     headers = {"Authorization": "Bearer ek_ghost_x"}

@@ -88,7 +88,7 @@ async def test_body_in_chunks_of_one_byte_is_parsed_a_few_events_per_turn(gatewa
     assert turns.most <= EVENTS_PER_TURN
 
 
-async def test_connections_that_send_single_bytes_share_the_budget_and_others_get_through(gateway, turns):
+async def test_connections_with_single_bytes_share_the_budget_and_others_pass(gateway, turns):
     one = await gateway()
     senders = [asyncio.create_task(trickle(one, 1_000)) for _ in range(32)]
     await until(lambda: sum(turns.events.values()) > 1_000)

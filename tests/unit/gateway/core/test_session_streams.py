@@ -204,7 +204,7 @@ async def test_a_client_that_vanishes_ends_the_call(gateway):
     assert (await one.status(socket.session_id))["reason"] == "disconnected"
 
 
-async def test_a_server_that_is_lost_is_told_once_and_the_stream_closed(gateway):
+async def test_lost_server_is_reported_once_and_closes_the_stream(gateway):
     async def agent(stream):
         await stream.frames.get()
         stream.say(protocol.Connected(session_id="fake", output_sample_rate=22_050))

@@ -59,7 +59,7 @@ async def test_a_body_that_says_something_else_is_refused(gateway, body):
     assert answer.json()["error"]["code"] == "invalid_message"
 
 
-async def test_a_session_to_which_nobody_connects_expires(gateway):
+async def test_session_without_a_stream_expires(gateway):
     one = await gateway(sessions={"connect_s": 0.01})
     session_id = await one.create()
     status = await one.status(session_id)

@@ -52,7 +52,7 @@ def test_the_only_place_is_anybodys():
     assert places.has_room("other")
 
 
-def test_callers_that_cannot_be_told_apart_share_all():
+def test_callers_without_an_identity_share_all():
     places = Shares(4)
     with ExitStack() as held:
         assert fill(places, held, None) == 4

@@ -187,7 +187,7 @@ def test_a_response_that_follows_a_truncation_of_the_last_one_gets_the_answer(se
     check_answered(session, 2)
 
 
-def test_a_requested_response_that_the_user_interrupts_before_its_content_is_cancelled(session):
+def test_requested_response_interrupted_before_its_content_is_cancelled(session):
     session.send("response.create")
     session.take()
     session.interrupted(turn=1, reason="words", text="")

@@ -273,7 +273,7 @@ async def test_a_packet_that_aiortc_cannot_handle_ends_the_call(monkeypatch):
     await callee.close()
 
 
-async def test_a_connection_that_cannot_be_made_ends_the_call_and_is_no_unhandled_error(gateway, monkeypatch):
+async def test_failed_connection_ends_the_call_without_an_unhandled_error(gateway, monkeypatch):
     """As a transport raises that is stopped while aiortc's task turns to it, which nothing awaits."""
 
     async def closed(transport, parameters):

@@ -61,7 +61,7 @@ async def test_a_scope_that_is_missing_is_refused(guard, keys_file, connection):
         await guard.admit(connection(**bearer(keys_file.key)), "admin")
 
 
-async def test_where_nobody_is_asked_any_key_will_do(connection):
+async def test_any_key_without_authentication_is_anonymous(connection):
     guard = Guard()
     for headers in ({}, bearer("anything")):
         principal = await guard.admit(connection(**headers), "agent")
@@ -160,7 +160,7 @@ async def test_a_token_cannot_be_exchanged_for_another(guard, owner, connection)
         guard.grant(principal)
 
 
-async def test_nobody_passes_on_what_they_have_not_got(guard, owner):
+async def test_grant_beyond_the_owners_rights_is_refused(guard, owner):
     with pytest.raises(ForbiddenError, match="admin"):
         guard.grant(owner, scopes=["agent", "admin"])
     bound = replace(owner, session_id="s-1")
@@ -225,7 +225,7 @@ async def test_guessing_is_stopped_and_forgotten_again(keys_file, connection, cl
 
 
 @pytest.mark.parametrize("guess", ["parley_nobody_guess", "ek_a.b.c", "a.b.c", "guess"])
-async def test_guesses_of_others_keep_nobody_out(keys_file, connection, clock, guess):
+async def test_guesses_from_one_address_block_no_other(keys_file, connection, clock, guess):
     other = new_key("other", ["agent"])
     keys_file.write(keys_file.line, other.line)
     guard = Guard(
@@ -375,7 +375,7 @@ async def test_who_is_refused_is_written_down_if_it_is_known(guard, keys_file, c
     assert (refused["who"], refused["code"]) == (keys_file.id, "forbidden")
 
 
-async def test_strangers_do_not_use_up_what_all_of_them_may(connection):
+async def test_anonymous_requests_are_limited_by_address(connection):
     guard = Guard(rates=RateSettings(key_requests="1/minute", ip_requests="2/minute"))
     for _ in range(2):
         await guard.admit(connection(), "agent")

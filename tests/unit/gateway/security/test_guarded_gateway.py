@@ -316,7 +316,7 @@ async def test_no_more_than_4_kib_is_read_before_somebody_is_known(open_to_telep
         assert upload.read <= 4_096 + 1_024, path
 
 
-async def test_a_stranger_is_counted_before_anything_is_read(open_to_telephones):
+async def test_unsigned_request_is_counted_before_its_body_is_read(open_to_telephones):
     one = await open_to_telephones(rates={"ip_requests": "2/minute"})
     for path, method in paths_of(one.app):
         address = f"198.51.100.{paths_of(one.app).index((path, method))}"

@@ -72,7 +72,7 @@ def test_a_star_lets_all_pages_in_but_only_with_keys(connection):
         ("rebound.example:8080", False),
     ],
 )
-def test_a_name_that_points_here_is_not_enough_where_nobody_is_asked(connection, host, allowed):
+def test_host_name_without_authentication_has_to_be_allowed(connection, host, allowed):
     assert is_allowed(Origins(anonymous=True), connection, f"http://{host}", host) is allowed
     assert is_allowed(Origins(hosts=["rebound.example"], anonymous=True), connection, f"http://{host}", host)
 

@@ -59,7 +59,7 @@ async def test_one_too_many_is_refused_and_time_helps(clock):
     assert await hits(rates) == 3
 
 
-async def test_the_wait_that_is_told_is_enough_for_one_more(clock):
+async def test_retry_after_suffices_for_one_more_request(clock):
     rates = Rates(RateSettings(key_requests="1/minute"))
     await rates.hit("key_requests", "a")
     for _ in range(20):
@@ -144,7 +144,7 @@ async def test_without_redis_the_settings_say_what_happens(redis, caplog, policy
         assert caplog.text.count("does not answer") == 1
 
 
-async def test_without_redis_nobody_may_be_let_in(redis):
+async def test_rate_store_refuse_without_redis_refuses_all(redis):
     async with shared(redis, store_failure="refuse") as rates:
         await redis.stop()
         with pytest.raises(RatesUnavailableError) as caught:

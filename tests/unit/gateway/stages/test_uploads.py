@@ -77,7 +77,7 @@ async def test_boundaries_are_bounded(gateway):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_what_has_no_room_is_told_to_come_back(start, path):
+async def test_upload_without_room_gets_retry_after(start, path):
     gateway = await start(uploads={"disk_bytes": 100_000, "retry_after_s": 7})
     large = form(MODEL, part("file", wav(np.zeros(100_000, np.int16)), filename="a.wav"))
 
@@ -94,7 +94,7 @@ async def test_what_has_no_room_is_told_to_come_back(start, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_full_disk_is_told_and_the_gateway_lives(gateway, monkeypatch, path):
+async def test_full_disk_is_reported_and_the_gateway_survives(gateway, monkeypatch, path):
     with monkeypatch.context() as patch:
 
         def write(*_):
