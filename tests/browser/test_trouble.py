@@ -113,7 +113,7 @@ def test_a_server_with_tools_gets_none_of_the_demo(gateway, open_page):
         assert asked.value.post_data_json["tools"] == []
 
 
-def test_what_the_server_refuses_is_said_in_its_words(gateway, open_page):
+def test_refusal_of_the_server_is_shown_verbatim(gateway, open_page):
     with open_page(gateway) as visit:
         page = visit.page
         page.get_by_role("button", name="Settings").click()

@@ -98,7 +98,7 @@ def test_a_key_that_is_lost_gets_a_successor_and_the_others_go_on(made, folder, 
 
 
 @pytest.mark.parametrize(("name", "others"), [("tls.key", "tls.crt"), ("keys.toml", "api_key")])
-def test_what_cannot_be_made_for_the_rest_is_said_and_nothing_is_replaced(made, folder, name, others):
+def test_prepare_that_fails_replaces_no_file(made, folder, name, others):
     (folder / name).unlink()
     done = prepare(folder)
     assert done.returncode == 1

@@ -98,7 +98,7 @@ def test_the_chart_packages_of_the_memory_plans_what_its_templates_read():
         assert not [name for name in plan if f" .{name}" not in templates]
 
 
-def test_what_models_compile_can_be_kept_for_new_pods():
+def test_compiled_models_are_kept_for_new_pods():
     def cache(values):
         pod = render(SETS[values]).pod("worker")
         (volume,) = [one for one in pod["volumes"] if one["name"] == "cache"]

@@ -133,7 +133,7 @@ async def test_a_flush_brings_the_final_text_at_once(triton):
     assert events[-2].recognition_usage.audio_duration == pytest.approx(1.4, abs=0.1)
 
 
-async def test_what_was_said_is_written_down_when_the_audio_ends(triton):
+async def test_end_of_audio_completes_the_transcript(triton):
     async with parley.STT(server=triton, model="nemotron_streaming") as stt, stt.stream() as stream:
         push(stream, recording("01-hello"))
         stream.end_input()
@@ -445,7 +445,7 @@ async def test_errors_are_livekits(fake, wire, kind, status, retryable):
         await stream.aclose()
 
 
-async def test_what_was_not_begun_is_tried_again(fake):
+async def test_request_without_output_is_retried(fake):
     answers = [failing("overloaded: busy"), failing("overloaded: busy"), good_text]
 
     async def answer(message):

@@ -438,7 +438,7 @@ async def test_late_language_model_is_reported(fake):
     assert error.category is ErrorCategory.CONNECTIVITY
 
 
-def test_what_no_error_of_parleys_is_stays_unclassified():
+def test_foreign_errors_stay_unclassified():
     assert category_of(RuntimeError()) is None
 
 

@@ -27,7 +27,7 @@ def test_the_text_that_was_asked_for_is_the_last():
     assert finals.heard(text("b")) == [Text(text("b"))]
 
 
-def test_of_two_final_texts_the_second_is_the_last():
+def test_second_of_two_final_texts_ends_the_turn():
     finals = FinalTexts()
     finals.ask()
     finals.heard(text("a"))
@@ -35,7 +35,7 @@ def test_of_two_final_texts_the_second_is_the_last():
     assert finals.finalized() == [Text(text("b"), finalized=True)]
 
 
-def test_who_asks_again_before_the_answer_is_answered_twice():
+def test_second_question_before_the_answer_is_answered_too():
     finals = FinalTexts()
     finals.ask()
     finals.ask()
@@ -46,7 +46,7 @@ def test_who_asks_again_before_the_answer_is_answered_twice():
     assert finals.heard(text("c")) == [Text(text("c"))]
 
 
-def test_what_is_no_text_is_not_waited_for():
+def test_empty_text_is_not_waited_for():
     finals = FinalTexts()
     finals.ask()
     finals.heard(text(""))

@@ -143,7 +143,7 @@ def test_operations_are_not_public(nginx, network, path, secrets):
 
 
 @pytest.mark.parametrize("path", ["", "readyz", "v1/agent", "v1/audio/voices"])
-def test_what_the_page_asks_before_a_call_is_answered(nginx, network, path, secrets):
+def test_requests_of_the_page_before_a_call_are_answered(nginx, network, path, secrets):
     assert answered(network, secrets, path, (secrets / "api_key").read_text()) == 200
 
 

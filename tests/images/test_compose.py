@@ -65,7 +65,7 @@ def test_nginx_reads_its_configuration_where_a_reload_finds_it(compose):
     assert "-c" not in nginx["entrypoint"]
 
 
-def test_everything_waits_until_what_it_needs_is_well(compose):
+def test_services_wait_for_healthy_dependencies(compose):
     services = compose["services"]
     waits = {name: service.get("depends_on", {}) for name, service in services.items()}
     assert waits["worker"]["weights"]["condition"] == "service_completed_successfully"

@@ -99,7 +99,7 @@ async def test_small_talk_calls_nothing(ask):
     assert calls == []
 
 
-async def test_what_a_prompt_begins_with_is_read_once(ask):
+async def test_common_prefix_of_prompts_is_read_once(ask):
     text, _, _ = await ask("Who wrote Hamlet?", tools=[HEATING])
     _, _, completed = await ask("Who wrote Hamlet?", text, "And when?", tools=[HEATING])
     assert completed.cached_tokens > completed.prompt_tokens - 96

@@ -103,7 +103,7 @@ def at_16_khz(audio, rate):
 
 
 @pytest.mark.parametrize("language", SAID)
-def test_what_kokoro_says_whisper_understands(reader, recordings, language):
+def test_speech_of_kokoro_is_understood_by_whisper(reader, recordings, language):
     options = reader.options(language, [], 1.0)
     for text in SAID[language]:
         heard = reader.read(recordings[text], options)

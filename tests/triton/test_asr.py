@@ -147,7 +147,7 @@ async def test_start_again_begins_anew(port, clips, key):
     await send(port, key, end=True)
 
 
-async def test_what_cannot_be_served_is_refused_and_the_stream_lives_on(port, key):
+async def test_invalid_request_is_refused_and_the_stream_lives_on(port, key):
     await send(port, key, start=True)
     with pytest.raises(InvalidMessageError):
         await send(port, key, message=b"garbage")
@@ -176,7 +176,7 @@ async def test_a_chunk_without_start_is_refused(port, key):
         await send(port, key, np.zeros(160, np.int16))
 
 
-async def test_one_stream_too_many_is_refused_until_another_ends(port, key):
+async def test_stream_beyond_the_limit_is_refused_until_another_ends(port, key):
     keys = [f"{key}-{number}" for number in range(MAX_SESSIONS)]
     for name in keys:
         await send(port, name, start=True)

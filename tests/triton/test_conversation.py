@@ -73,7 +73,7 @@ def spoken_words(answer):
     return re.sub(r"[^a-z' ]", " ", re.sub(r"\d+", spell, answer)).split()
 
 
-def test_everything_said_is_heard(call_report):
+def test_all_utterances_are_recognised(call_report):
     _, turns, _ = call_report
     assert [(said, turn.problem) for said, turn in turns.items() if turn.problem] == []
     errors = sum(word_errors(said.split(), turn.heard.split()) for said, turn in turns.items())

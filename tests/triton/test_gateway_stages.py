@@ -95,7 +95,7 @@ async def test_a_recording_is_written_down_as_it_is_recognised(client):
 
 
 @pytest.mark.parametrize("form", ["mp3", "opus", "aac", "flac", "wav", "pcm"])
-async def test_what_is_spoken_can_be_heard(client, form):
+async def test_synthesized_speech_is_recognised(client, form):
     async with client.audio.speech.with_streaming_response.create(
         model="tts-1", voice="alloy", input="thank you", response_format=form
     ) as answer:

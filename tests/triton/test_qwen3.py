@@ -176,7 +176,7 @@ class TestAbort:
         for stream in streams:
             assert [event async for event in stream][-1].finish_reason == "stop"
 
-    async def test_of_unknown_requests_does_nothing(self, chat):
+    async def test_abort_of_an_unknown_request_does_nothing(self, chat):
         await chat.abort("no-such-request")
 
     async def test_a_caller_that_goes_away_frees_its_place(self, chat):

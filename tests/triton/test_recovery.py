@@ -81,7 +81,7 @@ async def test_the_call_of_another_instance_goes_on_when_one_fails(supervised, c
     assert 1 <= case.calls_of_its_own < 2 * CALLS, "each instance had one"
 
 
-async def test_what_was_replaced_is_counted(supervised, callers):
+async def test_replaced_processes_are_counted(supervised, callers):
     with urllib.request.urlopen(f"http://{supervised.endpoints.metrics}/metrics") as page:  # noqa: ASYNC210
         metrics = page.read().decode()
     record = json.loads(supervised.record_path.read_text())

@@ -124,7 +124,7 @@ def test_a_busy_port_is_named_with_its_holder(tmp_path, repository):
             server.start()
 
 
-def test_one_server_per_state_folder(tmp_path, repository):
+def test_second_server_of_a_state_folder_is_refused(tmp_path, repository):
     folder = repository("echo", GOOD)
     with (
         EmbeddedServer(options(tmp_path, folder)),
@@ -362,7 +362,7 @@ def test_the_command_loads_a_model_that_died_again(launched):
     assert leftovers(server.pid, launched.prefix) == ([], [])
 
 
-def test_what_a_killed_launcher_left_is_cleared_by_the_next_start(tmp_path, launched):
+def test_next_start_clears_the_leftovers_of_a_killed_launcher(tmp_path, launched):
     launched.process.kill()
     launched.process.wait(timeout=10)
     assert launched.server.is_running(), "the server was not asked to stop"

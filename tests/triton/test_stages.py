@@ -141,7 +141,7 @@ async def test_a_text_is_spoken_while_it_is_written_and_stopped(stages):
         assert rest in ([], ["there."])
 
 
-async def test_what_is_spoken_can_be_heard(stages, clips):
+async def test_synthesized_speech_is_recognised(stages, clips):
     """The voice is not one that the recogniser knows, so words are counted."""
     async with Synthesis(stages) as synthesis:
         pieces = [piece async for piece in synthesis.speak("thank you", sample_rate=16_000)]

@@ -102,7 +102,7 @@ async def test_the_recogniser_goes_on_with_other_options(server):
     assert not [event for event in seen if isinstance(event, protocol.ErrorEvent)]
 
 
-async def test_what_is_discarded_was_not_said(server):
+async def test_discarded_speech_is_not_in_the_history(server):
     async with connect(server.endpoints.grpc, turn=protocol.TurnOptions(detection="manual")) as call:
         await speak(call, "02-weather.wav", pause_ms=1_200)
         call.discard()

@@ -206,7 +206,7 @@ def test_the_best_readings_come_on_request(clips, tmp_path, capsys, monkeypatch)
     assert scores == sorted(scores, reverse=True)
 
 
-async def test_what_cannot_be_served_is_refused_with_its_code(port, clips):
+async def test_invalid_request_is_refused_with_its_code(port, clips):
     with pytest.raises(InvalidAudioError, match="empty"):
         await send(port, np.zeros(0, np.int16))
     with pytest.raises(InvalidAudioError, match="1440"):

@@ -47,7 +47,7 @@ def test_without_us_it_would(tmp_path):
     assert list(tmp_path.rglob(".onnxruntime"))
 
 
-def test_what_the_operator_has_set_stays():
+def test_settings_of_the_operator_stay():
     environment = {"HF_HUB_DISABLE_TELEMETRY": "0"}
     turn_off_telemetry(environment)
     assert environment == {**TELEMETRY_OFF, "HF_HUB_DISABLE_TELEMETRY": "0"}

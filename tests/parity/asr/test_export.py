@@ -176,7 +176,7 @@ def test_an_export_that_drifts_is_not_written_and_others_are(run, capsys):
         ("offline", "broken", "NeMo cannot load"),
     ],
 )
-def test_what_is_not_what_the_manifest_says_is_refused(run, capsys, name, kind, why):
+def test_export_that_differs_from_the_manifest_is_refused(run, capsys, name, kind, why):
     assert run(name, kind) == 1
     assert why in capsys.readouterr().err
     assert folders(run) == []

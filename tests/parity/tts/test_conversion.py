@@ -268,7 +268,7 @@ def test_no_file_can_run_code(published, run, tmp_path, capsys, variant, file): 
     assert left(run) == []
 
 
-def test_what_drifts_is_not_written_and_what_was_there_stays(published, run, capsys):
+def test_conversion_that_drifts_keeps_the_old_files(published, run, capsys):
     assert run("original", published("original")) == 0
     before = (run.models / "original/manifest.json").read_bytes()
     assert run("original", published("original"), IMPOSSIBLE) == 1
@@ -277,7 +277,7 @@ def test_what_drifts_is_not_written_and_what_was_there_stays(published, run, cap
     assert left(run) == ["original"]
 
 
-def test_what_is_missing_is_named_with_the_command_that_brings_it(copied, run, capsys):
+def test_missing_weights_are_named_with_their_command(copied, run, capsys):
     (copied / "conds.pt").unlink()
     assert run("original", copied) == 1
     error = capsys.readouterr().err

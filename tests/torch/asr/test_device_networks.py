@@ -109,7 +109,7 @@ def test_weights_in_one_file_are_the_same(weights, tmp_path):
     assert all(torch.equal(found[name], weights[name]) for name in weights)
 
 
-def test_what_is_no_model_is_refused(weights, tmp_path):
+def test_folder_without_a_model_is_refused(weights, tmp_path):
     with pytest.raises(WeightsNotFoundError, match=r"neither model\.safetensors nor encoder-r1\.onnx"):
         read_weights(tmp_path, tmp_path / "encoder-r1.onnx", tmp_path / "decoder.onnx")
     (tmp_path / WEIGHTS_FILE).write_bytes(b"none")

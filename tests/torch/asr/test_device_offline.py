@@ -111,7 +111,7 @@ def test_beams_are_those_of_onnx(export, onnx, batch):
         assert same_tokens(one.best, other.best)
 
 
-def test_what_is_longer_than_what_was_prepared_is_refused(encoder):
+def test_input_longer_than_prepared_is_refused(encoder):
     with pytest.raises(InvalidInputError, match="a row has 601 frames; at most 600 are prepared for"):
         encoder.encode(np.zeros((1, 80, 601), np.float32), np.array([601]))
 

@@ -221,7 +221,7 @@ def test_beams_are_those_of_onnx(export, recordings):
         assert [ids for ids, _ in own.readings()] == [ids for ids, _ in other.readings()]
 
 
-def test_one_too_many_is_refused(recognizer):
+def test_stream_beyond_the_limit_is_refused(recognizer):
     slots = [recognizer.acquire() for _ in range(8)]
     with pytest.raises(OverloadedError, match="all 8 slots"):
         recognizer.acquire()
@@ -231,7 +231,7 @@ def test_one_too_many_is_refused(recognizer):
         recognizer.release(slots[0])
 
 
-def test_what_is_not_there_is_refused(export):
+def test_missing_files_are_refused(export):
     settings = DeviceSettings(torch.device("cpu"))
     with pytest.raises(ModelLoadingError, match="no encoder for 240 ms"):
         load_streaming(export, [240], settings, slots=1, audio=16_000)

@@ -51,7 +51,7 @@ def test_an_offline_export_in_bfloat16_is_smaller_and_near(tmp_path):
     assert (tmp_path / "model.safetensors").stat().st_size < 7_000_000
 
 
-def test_what_differs_is_not_written(tmp_path, monkeypatch, capsys):
+def test_export_that_differs_is_not_written(tmp_path, monkeypatch, capsys):
     source = ROOT / "models" / checkpoint.DEFAULT
     monkeypatch.setitem(export_torch.LIMITS, torch.bfloat16, 1e-9)
     assert export_torch.main([str(source), "--into", str(tmp_path / "none")]) == 1
@@ -60,7 +60,7 @@ def test_what_differs_is_not_written(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("missing", ["", "vocab.txt"])
-def test_what_is_no_export_is_an_error(tmp_path, capsys, missing):
+def test_folder_without_an_export_is_an_error(tmp_path, capsys, missing):
     (tmp_path / "config.json").write_text("{}")
     if missing:
         (tmp_path / "encoder-model.onnx").write_bytes(b"")

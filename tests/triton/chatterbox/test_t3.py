@@ -124,7 +124,7 @@ class TestAbort:
         await model.abort(wanted.request_id)
         assert await collect(model, wanted) == ([], TokensCompleted(finish_reason="abort"))
 
-    async def test_of_unknown_requests_does_nothing(self, model):
+    async def test_abort_of_an_unknown_request_does_nothing(self, model):
         await model.abort("no-such-request")
 
     async def test_a_caller_that_goes_away_frees_its_place(self, model):

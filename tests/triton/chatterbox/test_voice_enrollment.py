@@ -128,7 +128,7 @@ def clipped():
     ],
     ids=lambda value: "" if isinstance(value, bytes) else None,
 )
-async def test_what_no_voice_can_be_made_of_gets_its_code(voices, recording, fields, error):
+async def test_unusable_recording_gets_its_error_code(voices, recording, fields, error):
     before = await voices.list()
     with pytest.raises(error) as caught:
         await voices.enroll(recording, **{"name": "Anna", "consent": "I agree.", **fields})

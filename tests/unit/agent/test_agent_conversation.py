@@ -24,7 +24,7 @@ from parley.protocol import (
 )
 
 
-async def test_how_the_agent_sounds_is_the_sessions_choice():
+async def test_voice_options_are_the_sessions():
     call = FakeCall()
     call.hears((200, 1000, "hello"))
     call.chat.answers.append(says("Hello! How can I help you?"))

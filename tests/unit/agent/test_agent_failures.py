@@ -282,7 +282,7 @@ async def test_a_recogniser_that_breaks_off_an_utterance_ends_it():
     assert call.chat.requests == []
 
 
-async def test_what_was_understood_of_an_utterance_that_is_broken_off_is_answered():
+async def test_partial_text_of_a_broken_utterance_is_answered():
     call = FakeCall()
     begun, _, _ = utterance(1, 200, 9_000, "")
     partial = TranscriptEvent(utterance=1, text="what time is it", is_final=False, confidence=0.9)
@@ -428,7 +428,7 @@ async def test_a_recogniser_that_returns_is_used_again():
 
 
 @pytest.mark.parametrize("logged", [False, True])
-async def test_what_was_said_is_logged_only_if_the_operator_wants_it(logged, caplog):
+async def test_transcripts_are_logged_only_with_log_transcripts(logged, caplog):
     caplog.set_level("DEBUG")
     call = FakeCall(AgentConfig(log_transcripts=logged))
     call.hears((200, 1_000, "my secret"))

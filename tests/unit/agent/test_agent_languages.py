@@ -17,7 +17,7 @@ def test_prompt_and_apologies_are_those_of_the_language(language, name, sorry):
     assert all(text.startswith(sorry) for text in (config.apology, config.acted_apology, config.deaf_apology))
 
 
-def test_what_the_operator_has_set_stays():
+def test_settings_of_the_operator_stay():
     config = localize(AgentConfig(apology="Ay.", deaf_apology=""), "es")
     assert (config.apology, config.deaf_apology) == ("Ay.", "")
 

@@ -234,7 +234,7 @@ async def test_a_discarded_turn_leaves_no_time_for_a_later_one():
     await call.end()
 
 
-async def test_one_sound_is_one_false_interruption():
+async def test_sound_counts_as_one_false_interruption():
     call = FakeCall()
     call.hears((200, 1_000, "tell me a story"), (2_500, 5_500, "uh-huh"))
     call.chat.answers.append(says(f"{STORY} {STORY}"))
@@ -326,7 +326,7 @@ async def test_canaries_are_not_measured():
     assert recorded.gauge(names.ACTIVE, "agent_0") == 0
 
 
-async def test_one_of_many_chunks_is_timed_without_the_networks():
+async def test_chunk_overhead_is_sampled_without_network_time():
     metrics = MetricsRecorder(names.FAMILIES)
     agent = names.AgentMetrics(language_model="", instance="", goal_ms=1_000.0, metrics=metrics)
     session = names.SessionMetrics(agent, lambda _: None, lambda: "")

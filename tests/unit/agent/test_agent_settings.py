@@ -49,7 +49,7 @@ def test_an_eagerness_that_does_not_exist_is_refused():
         read("config.pbtxt", PARLEY_VOICE_AGENT_EAGERNESS="hasty")
 
 
-def test_what_is_said_by_itself_can_be_chosen_and_switched_off():
+def test_fixed_phrases_can_be_set_and_disabled():
     config = read(
         "configs/tiny.pbtxt",
         PARLEY_VOICE_AGENT_GREETING="Welcome.",

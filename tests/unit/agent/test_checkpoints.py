@@ -104,7 +104,7 @@ async def test_muted_audio_counts_too():
     await call.end()
 
 
-async def test_what_was_said_before_the_session_was_muted_is_heard_again():
+async def test_resume_while_muted_replays_speech_before_the_mute():
     call = await begun()
     call.send(Control(action="mute"))
     await call.until(300)

@@ -114,7 +114,7 @@ def test_an_answer_that_was_written_is_over():
     ("cut", "shown", "rest"),
     [("It is one.…", "It is one. And tw", " one."), ("It is one…", "It is one two", " one")],
 )
-def test_of_an_answer_that_was_cut_at_its_longest_the_end_is_not_spoken(cut, shown, rest):
+def test_end_of_an_answer_cut_at_max_tokens_is_not_spoken(cut, shown, rest):
     begun = find_begun(answer(RoundState(text=cut, said=True)), progress(shown, (0, "It"), (200, "is")))
     assert (begun.over, begun.cut, begun.text) == (True, True, "")
     assert begun.left == ((0, rest),)

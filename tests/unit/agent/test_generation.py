@@ -146,7 +146,7 @@ async def test_a_warm_up_is_less_urgent_and_not_tried_again():
     assert asked.sampling.max_tokens == 1
 
 
-def test_how_often_and_when_is_a_setting():
+def test_retry_settings_are_read_from_parameters():
     values = {"llm_retries": "0", "llm_retry_s": "0.5"}
     deadlines = AgentConfig.from_parameters(Parameters("voice_agent", values, environment={})).deadlines
     assert (deadlines.llm_retries, deadlines.llm_retry_s) == (0, 0.5)

@@ -204,7 +204,7 @@ async def heard_over_the_story(start_ms, end_ms, text, *, start=None, answer=STO
         ("once there was a robot", "echo"),
     ],
 )
-async def test_what_is_no_interruption_only_pauses_the_agent(text, reason):
+async def test_false_interruption_only_pauses_the_agent(text, reason):
     call = await heard_over_the_story(3_000, 3_600, text)
     (paused,), (resumed,) = call.outlet.of(Paused), call.outlet.of(Resumed)
     assert (resumed.reason, resumed.text) == (reason, text)
@@ -355,7 +355,7 @@ async def test_yes_is_an_answer_to_a_question_and_at_the_end(start_ms, answer):
     assert call.chat.prompt()[-1] == ("user", "yes")
 
 
-async def test_what_the_client_wants_said_is_said_in_order_and_remembered():
+async def test_say_texts_are_spoken_in_order_and_remembered():
     call = FakeCall()
     call.hears((6_000, 6_500, "hello"))
     await call.start(Start(greeting="Welcome."))
@@ -373,7 +373,7 @@ async def test_what_the_client_wants_said_is_said_in_order_and_remembered():
     ]
 
 
-async def test_what_comes_before_the_session_is_open_is_said_after_the_greeting():
+async def test_say_before_connected_follows_the_greeting():
     call = FakeCall()
     call.recognition.start_s = 0.5
     starting = asyncio.create_task(call.start(Start(greeting="Welcome.")))
@@ -391,7 +391,7 @@ async def test_what_comes_before_the_session_is_open_is_said_after_the_greeting(
     ]
 
 
-async def test_what_must_not_be_interrupted_is_answered_afterwards():
+async def test_speech_over_an_uninterruptible_text_is_answered_afterwards():
     call = FakeCall()
     call.hears((500, 900, "what time is it"), (1_500, 1_900, "please"))
     await call.start(Start(greeting=""))
@@ -493,7 +493,7 @@ async def test_silence_is_broken_by_prompts_and_ended():
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_what_a_tool_did_stays_done(answered):
+async def test_result_of_a_tool_survives_an_interruption(answered):
     call = FakeCall()
     call.hears((200, 1_000, "set a timer"), (2_300, 2_800, "and hello"))
     call.chat.answers += [calls(("set_timer", {"minutes": 5})), says(STORY), says("Hello.")]

@@ -119,7 +119,7 @@ async def test_a_late_text_is_asked_for_without_waiting_for_more_audio():
     await stop(running)
 
 
-async def test_who_takes_long_is_asked_ever_more_seldom():
+async def test_slow_recogniser_is_polled_less_often():
     recognizer = Recognizer(2.0)
     handler, running = await listen(recognizer)
     await handler.heard_at

@@ -177,7 +177,7 @@ async def test_phrases_are_no_part_of_the_prompt():
         (Start(language="de"), UnsupportedLanguageError("language 'de' is not understood; only en")),
     ],
 )
-async def test_what_the_recogniser_does_not_have_is_refused_before_a_stream_is_opened(start, refusal):
+async def test_unsupported_options_are_refused_before_a_stream_is_opened(start, refusal):
     call = FakeCall()
     call.recognition.refusals.append(refusal)
     await call.start(start)
@@ -373,7 +373,7 @@ async def test_sessions_are_refused_with_the_given_reason_until_it_is_withdrawn(
     await call.end()
 
 
-async def test_one_recogniser_of_several_is_enough():
+async def test_session_opens_with_one_recogniser_of_several():
     names = ("moonshine", "whisper")
     call = FakeCall(AgentConfig(asr=names, absent_models={"moonshine": "it is not loaded"}))
     await call.start()

@@ -99,7 +99,7 @@ async def test_text_that_breaks_off_before_anything_was_spoken_is_no_answer():
     assert call.outlet.codes == ["inference_failed"]
 
 
-async def test_what_was_said_before_a_tool_ran_may_be_all_there_is_to_say():
+async def test_text_before_a_tool_call_may_be_the_whole_answer():
     goodbye = [
         TextDelta(text="Goodbye."),
         ToolCalled(call=ToolCall(id="x", name="get_weather", arguments={})),

@@ -107,7 +107,7 @@ def test_a_mark_that_comes_during_a_pause_counts():
     assert 450 <= playout.played_ms(4.1) <= 550 + 1e-6
 
 
-def test_of_a_segment_that_has_not_begun_nothing_was_heard():
+def test_segment_that_has_not_begun_was_not_heard():
     playout = spoken()
     playout.begin(0, "Nothing of this was made into audio.")
     assert playout.heard(0.9).text == "Hello there."
@@ -124,6 +124,6 @@ def test_of_a_segment_that_has_not_begun_nothing_was_heard():
         ("One.", "", None),
     ],
 )
-def test_what_is_never_spoken_is_not_missing(text, heard, remembered):
+def test_unspoken_text_is_not_missing(text, heard, remembered):
     messages = remember([ToolRound(text=text)], HeardSpeech(0, ((0, heard),) if heard else ()))
     assert [message.content for message in messages] == ([remembered] if remembered else [])

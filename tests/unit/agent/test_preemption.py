@@ -48,7 +48,7 @@ async def test_the_answer_is_heard_the_moment_the_turn_is_over():
     assert call.speculated == ["used"]
 
 
-async def test_what_the_user_adds_makes_another_answer():
+async def test_further_words_replace_the_preemptive_answer():
     call = FakeCall()
     call.hears((200, 1_000, "set a timer"), (1_600, 2_400, "ten minutes"))
     call.chat.answers += [says("For how long? I ask because I want to know."), says("Okay, ten minutes.")]
@@ -85,7 +85,7 @@ async def test_tools_run_when_the_turn_is_over_and_not_before():
     assert [event.arguments["city"] for event in call.outlet.of(ToolRequest)] == ["Rome"]
 
 
-async def test_one_that_failed_is_begun_anew():
+async def test_failed_preemptive_answer_is_begun_anew():
     call = FakeCall()
     call.hears((200, 1_000, "hello"))
     call.chat.answers += [[InferenceError("x")]] * 3 + [says("Hello!")]
@@ -120,7 +120,7 @@ async def test_a_turn_has_so_many_attempts(per_turn, begun):
     assert len(call.chat.requests) == begun + 1
 
 
-async def test_what_is_thrown_away_in_a_minute_is_bounded():
+async def test_discarded_preemptive_answers_per_minute_are_bounded():
     call = FakeCall(AgentConfig(wasted_speculations_per_minute=2))
     pauses = [(200 + 900 * n, 600 + 900 * n, "more") for n in range(12)]
     call.hears(*pauses)

@@ -74,7 +74,7 @@ async def test_a_prompt_does_not_break_into_a_pause_that_is_waited_for():
     assert call.chat.prompt()[1:] == [("user", "set a timer for ten minutes")]
 
 
-async def test_what_was_said_before_belongs_to_what_is_typed():
+async def test_speech_before_a_typed_text_joins_its_turn():
     call = FakeCall()
     call.hears((200, 1_000, "set a timer for"))
     await call.start(Start(turn=NORMAL))
@@ -88,7 +88,7 @@ async def test_what_was_said_before_belongs_to_what_is_typed():
     assert len(call.chat.requests) == 1
 
 
-async def test_what_waited_is_answered_together_with_what_follows():
+async def test_waiting_turn_is_answered_with_the_next_one():
     call = FakeCall()
     call.hears((500, 900, "what time is it"), (4_300, 5_000, "and where"))
     await call.start()
@@ -136,7 +136,7 @@ async def test_a_text_that_does_not_come_does_not_keep_the_agent_silent():
     await call.end()
 
 
-async def test_one_sound_is_one_false_alarm():
+async def test_sound_is_one_false_alarm():
     call = FakeCall()
     call.hears((200, 1_000, "tell me a story"), (2_500, 4_500, ""), (5_000, 5_300, ""))
     call.chat.answers.append(says(STORY + " " + STORY))

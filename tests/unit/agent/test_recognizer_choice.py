@@ -427,7 +427,7 @@ async def test_a_model_under_load_is_not_replaced_by_one_that_needs_more(names):
 
 
 @pytest.mark.parametrize("hanging", [1, 2, 3])
-async def test_of_many_models_those_that_hang_leave_the_last_one_time(hanging):
+async def test_hanging_models_leave_time_for_the_last_one(hanging):
     names = ("moonshine", "parakeet", "nemotron", "whisper")
     models = Models(*names)
     models.ready, models.hanging = set(names), set(names[:hanging])

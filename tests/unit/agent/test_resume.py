@@ -203,7 +203,7 @@ async def test_a_turn_that_gets_no_answer_is_remembered():
     await call.end()
 
 
-async def test_what_waits_for_the_agents_turn_comes_after_it():
+async def test_queued_texts_follow_the_resumed_turn():
     kept = Resume(
         state=state(
             turns=3,

@@ -121,7 +121,7 @@ async def test_an_interrupted_answer_is_corrected_in_both_directions():
     await following.end()
 
 
-async def test_what_a_tool_did_stays():
+async def test_result_of_a_tool_stays_after_truncation():
     call = await begin(calls(("get_time", {})), says("It is noon now."))
     call.send(Text(text="what time is it"))
     asked = await call.wait_for(ToolRequest)

@@ -74,7 +74,7 @@ async def test_a_turn_ends_when_the_client_says_so():
     assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")
 
 
-async def test_what_is_being_said_belongs_to_the_turn_that_ends():
+async def test_commit_includes_the_current_utterance():
     call = FakeCall()
     call.hears((200, 2_000, "set a timer for ten minutes"))
     await call.start(Start(turn=MANUAL))
@@ -126,7 +126,7 @@ async def test_a_turn_that_is_ended_by_hand_interrupts_the_agent():
 
 
 @pytest.mark.parametrize("eagerness", ["normal", "off"])
-async def test_what_is_discarded_was_not_said(eagerness):
+async def test_discarded_speech_is_not_in_the_history(eagerness):
     call = FakeCall()
     call.hears((200, 900, "forget this"), (3_000, 3_900, "what time is it"))
     await call.start(Start(turn=TurnOptions(eagerness=eagerness)))
@@ -216,7 +216,7 @@ async def test_commit_without_scoring_is_decided():
     assert len(call.chat.requests) == 1
 
 
-async def test_what_is_said_after_the_end_is_another_turn():
+async def test_speech_after_commit_is_another_turn():
     call = FakeCall()
     first, second = late_utterance(1, 500, 1_200, "first"), late_utterance(2, 1_700, 2_000, "second")
     call.recognition.script.extend(sorted([*first, *second], key=lambda scripted: scripted[0]))
@@ -357,7 +357,7 @@ async def test_typed_text_is_remembered_like_speech():
     assert call.chat.prompt() == [("user", "hello")]
 
 
-async def test_what_is_remembered_is_not_answered():
+async def test_remembered_message_is_not_answered():
     call = FakeCall()
     await call.start(Start(system_prompt=""))
     call.send(Remember(role="user", text="My name is Anna."))
@@ -376,7 +376,7 @@ async def test_what_is_remembered_is_not_answered():
     ]
 
 
-async def test_what_is_remembered_meanwhile_follows_the_answer():
+async def test_message_remembered_during_an_answer_follows_it():
     call = FakeCall()
     call.chat.answers.append(calls(("get_weather", {})))
     await call.start(Start(system_prompt="", tools=[Tool(name="get_weather")]))
@@ -400,7 +400,7 @@ async def test_what_is_remembered_meanwhile_follows_the_answer():
         Respond(system_prompt="x" * 30_000),
     ],
 )
-async def test_what_is_no_message_is_refused(message):
+async def test_invalid_message_is_refused(message):
     call = FakeCall()
     await call.start()
     call.send(message)
@@ -441,7 +441,7 @@ async def test_stopping_one_response_keeps_a_requested_one(by_truncation):
     assert done.turn == 2
 
 
-async def test_what_must_not_be_interrupted_is_stopped_by_the_client():
+async def test_interrupt_by_the_client_stops_an_uninterruptible_text():
     call = FakeCall()
     await call.start()
     call.send(Say(text=STORY, interruptible=False))
@@ -625,7 +625,7 @@ async def test_a_new_prompt_and_new_tools_count_from_the_next_answer_on():
     assert len({warmed.request_id for warmed in call.chat.warmed}) == 2
 
 
-async def test_what_is_left_out_stays():
+async def test_omitted_fields_of_an_update_stay():
     call = FakeCall()
     await call.start(Start(system_prompt="Be brief.", voice="high"))
     call.send(Update(exaggeration=1.0))
@@ -856,7 +856,7 @@ async def test_answers_may_be_written_only():
     assert call.chat.prompt() == [("user", "a story"), ("assistant", STORY), ("user", "go on")]
 
 
-async def test_of_a_written_answer_that_is_stopped_what_was_written_is_remembered():
+async def test_stopped_text_answer_keeps_the_sent_text():
     call = FakeCall()
     call.chat.answers.append(says(STORY))
     call.chat.token_s = 0.1

@@ -100,7 +100,7 @@ async def test_there_is_one_at_a_time():
     assert call.history.messages()[-1].content == f"answer {call.count}"
 
 
-async def test_one_that_fails_is_not_made_again_until_there_is_more_to_summarise(caplog):
+async def test_failed_summary_is_retried_only_with_a_longer_history(caplog):
     call = Conversation()
     call.writer.failure = InferenceError("broken")
     call.grow()
@@ -117,7 +117,7 @@ async def test_one_that_fails_is_not_made_again_until_there_is_more_to_summarise
     assert call.system.endswith("They said hello.")
 
 
-async def test_one_that_is_late_is_stopped_and_the_oldest_are_forgotten(caplog):
+async def test_late_summary_is_stopped_and_the_oldest_messages_dropped(caplog):
     call = Conversation()
     call.writer.takes_s = 60
     call.grow()
@@ -132,7 +132,7 @@ async def test_one_that_is_late_is_stopped_and_the_oldest_are_forgotten(caplog):
     assert len(call.history.messages()) < 20
 
 
-async def test_one_that_comes_too_late_changes_nothing():
+async def test_summary_that_comes_too_late_changes_nothing():
     call = Conversation()
     call.grow()
     await asyncio.sleep(0.5)

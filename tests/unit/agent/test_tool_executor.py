@@ -360,7 +360,7 @@ def restored(*calls, turns=3, results=()):
         (restored(), f"call-{'0' * 9_000}3-1", "was never made"),
     ],
 )
-async def test_what_another_server_may_have_cancelled_is_dropped(caplog, state, call_id, why):
+async def test_response_to_a_call_of_another_server_is_dropped(caplog, state, call_id, why):
     caplog.set_level("DEBUG")
     async with rig() as executor:
         executor.executor.restore(state)

@@ -159,7 +159,7 @@ async def test_rounds_of_tools_are_bounded():
     assert [bool(request.tools) for request in call.chat.requests] == [True, True, False]
 
 
-async def test_what_is_said_before_a_call_is_spoken_while_the_tool_runs():
+async def test_text_before_a_tool_call_is_spoken_while_it_runs():
     announced = [
         TextDelta(text="Let me check."),
         ToolCalled(call=ToolCall(id="x", name="get_weather", arguments={})),

@@ -74,7 +74,7 @@ async def test_the_server_s_choice_counts_where_the_client_makes_none():
     assert call.outlet.of(TurnDecision)[0].needed_ms == 1_000
 
 
-async def test_what_sounds_complete_is_answered_as_soon_as_it_is_scored():
+async def test_complete_turn_is_answered_after_its_score():
     call = FakeCall()
     call.hears((200, 1_000, "what time is it"))
     await answered(call, Start(turn=TurnOptions(eagerness="normal", complete_ms=0)))
@@ -91,7 +91,7 @@ async def test_what_sounds_complete_is_answered_as_soon_as_it_is_scored():
     assert (metrics.speculations, metrics.speculated, metrics.llm_first_token_ms) == (1, True, 10)
 
 
-async def test_what_sounds_incomplete_is_waited_for():
+async def test_incomplete_turn_waits():
     call = FakeCall()
     call.turn_model.scores.append(0.0)
     call.hears((200, 1_000, "set a timer"))
@@ -178,7 +178,7 @@ async def test_the_model_hears_eight_seconds_at_most():
     assert [len(speech) for speech in call.turn_model.heard] == [8 * 16_000]
 
 
-async def test_of_a_turn_that_is_over_nothing_is_kept():
+async def test_finished_turn_leaves_no_state():
     call = FakeCall()
     call.hears((200, 1_000, "hello there"), (4_000, 5_000, "what time is it"))
     await call.start(NORMAL)
@@ -292,7 +292,7 @@ def reads_again(call: FakeCall, *, before: str, text: str, first: int = 1) -> No
     call.recognition.script.append((at, anew))
 
 
-async def test_what_was_read_together_with_the_rest_of_the_turn_is_answered():
+async def test_text_decoded_with_its_turn_is_answered():
     call = FakeCall()
     call.hears((200, 1_000, "set a timer for the"), (2_200, 3_000, "then minutes"))
     reads_again(call, before="set a timer for", text="ten minutes")
@@ -319,7 +319,7 @@ async def test_end_of_every_turn_reaches_the_recogniser(eagerness):
     assert {at // 1_000 for at in call.recognition.turns_over} == {1, 6}
 
 
-async def test_what_is_no_interruption_is_not_read_together_with_what_follows():
+async def test_false_interruption_is_not_decoded_with_the_next_turn():
     call = FakeCall()
     call.chat.answers.append(says(STORY))
     call.hears((200, 1_000, "tell me a story"), (3_000, 3_300, "mhm"))

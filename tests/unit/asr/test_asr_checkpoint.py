@@ -15,7 +15,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_the_config_does_not_say_is_as_in_published_exports(folder):
+def test_missing_config_values_are_those_of_published_exports(folder):
     export = checkpoint.load(folder)
     assert export.vocabulary == ("<unk>", "▁a", "b", "<blk>")
     assert export.blank == 3

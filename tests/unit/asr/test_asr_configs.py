@@ -70,7 +70,7 @@ def test_the_gpu_profile_takes_the_published_weights():
 
 
 @pytest.mark.parametrize(("model", "profile"), CONFIGS)
-def test_one_instance_holds_all_streams(model, profile):
+def test_config_has_one_instance_for_all_streams(model, profile):
     config = read(REPOSITORY / model / profile)
     (group,) = config.instance_group
     assert group.count == 1
@@ -145,7 +145,7 @@ def test_sizes_go_together(profile):
 
 
 @pytest.mark.parametrize("profile", TRANSCRIBERS)
-def test_one_instance_answers_each_request_when_it_is_done(profile):
+def test_config_has_one_decoupled_instance(profile):
     config = read(TRANSCRIBERS[profile])
     (group,) = config.instance_group
     assert group.count == 1

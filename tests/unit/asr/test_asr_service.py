@@ -83,7 +83,7 @@ def test_the_reply_to_start_has_the_languages(server):
     assert server.one(audio=SPEECH).languages == []
 
 
-def test_everything_in_one_request(server):
+def test_whole_utterance_in_one_request_is_recognised(server):
     message = json.dumps({"flush": True, "options": {"vad": {"threshold": 0.3}}}).encode()
     reply = server.one(audio=SPEECH[: 640 * MS], message=message, start=True, end=True)
     assert texts(reply) == ["t64"]
@@ -162,7 +162,7 @@ def test_a_chunk_without_a_start_is_refused(server):
     assert isinstance(server.one(audio=SPEECH), SessionNotFoundError)
 
 
-def test_one_stream_too_many_is_refused_until_another_ends(server):
+def test_stream_beyond_the_limit_is_refused_until_another_ends(server):
     for key in "abc":
         server.one(key, start=True)
     assert isinstance(server.one("d", start=True), TooManySessionsError)

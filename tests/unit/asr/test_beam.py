@@ -261,7 +261,7 @@ def test_the_network_runs_once_per_step_for_all_rows(batch):
 
 
 @pytest.mark.parametrize("max_tail", [1, 3])
-def test_what_is_kept_open_is_bounded(batch, max_tail):
+def test_open_hypotheses_are_bounded(batch, max_tail):
     encoded, _ = batch
     beam = beam_of(RandomJoint(), 6, max_tail=max_tail)
     state, counts = beam.initial_state(6), np.zeros(6, int)

@@ -41,7 +41,7 @@ def test_a_phrase_earns_its_weight_for_every_token_and_keeps_it():
     assert credit == 0
 
 
-def test_what_was_begun_is_taken_back():
+def test_boost_of_a_partial_phrase_is_taken_back():
     earned, credit = walk(build([[1, 2, 3]], 1.0), [1, 2, 4])
     assert earned[2] == pytest.approx(-worth(2))
     assert credit == 0
@@ -138,7 +138,7 @@ def test_a_bonus_is_taken_from_other_tokens():
     assert not shared[0].any()
 
 
-def test_what_is_taken_back_goes_to_no_other_token():
+def test_retracted_boost_goes_to_no_other_token():
     scores = np.zeros((1, TOKENS), np.float32)
     assert np.array_equal(share(scores, scores - 2.0), scores - 2.0)
 
@@ -173,7 +173,7 @@ def test_words_of_a_phrase_follow_one_another():
     }
 
 
-def test_what_cannot_be_spelled_as_written_is_spelled_in_lower_case():
+def test_unspellable_phrase_is_spelled_in_lower_case():
     lower, upper = (compile_phrases([text], 1.0, VOCABULARY) for text in ("hello", "HeLLo"))
     assert np.array_equal(lower.arcs, upper.arcs)
 

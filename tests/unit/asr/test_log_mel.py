@@ -101,7 +101,7 @@ def test_features_of_constant_audio_are_finite(mel, level):
         assert np.isfinite(normalize(mel.offline(np.full(count, level, np.float32)))).all()
 
 
-def test_one_frame_has_no_deviation_and_becomes_zero(mel):
+def test_single_frame_is_normalized_to_zero(mel):
     assert not normalize(mel.offline(np.ones(200, np.float32))).any()
 
 
@@ -214,7 +214,7 @@ def test_frames_are_given_as_soon_as_their_audio_is_there(front_end):
     assert np.abs(frames[0] - offline_frames(audio)[:, :8]).max() < 1e-5
 
 
-def test_what_a_dropped_step_wrote_ahead_disturbs_nothing():
+def test_frames_of_a_dropped_step_have_no_effect():
     rings = AudioRings(1, capacity=1000, longest=300, lead=10)
     rings.clear(0)
     ones, twos = np.full(700, 1, np.int16), np.full(290, 2, np.int16)
@@ -240,7 +240,7 @@ def test_rings_are_read_across_their_end():
         ]
 
 
-def test_one_step_is_one_transform_for_all_streams(monkeypatch):
+def test_step_makes_one_transform_for_all_streams(monkeypatch):
     calls = []
     rfft = np.fft.rfft
     monkeypatch.setattr(np.fft, "rfft", lambda pieces, axis: (calls.append(pieces.shape), rfft(pieces))[1])

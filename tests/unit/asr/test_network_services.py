@@ -65,7 +65,7 @@ def test_encoder_requests_share_one_run_and_get_their_own_rows():
         assert (result["ENCODED"] == value).all()
 
 
-def test_one_band_stands_for_all_and_does_not_disturb_others():
+def test_request_with_one_band_is_broadcast_alone():
     narrow = {name: value[:, :1] for name, value in features(1, 10, 3.0).items()}
     encoder = Doubler()
     alone, other = EncoderService(encoder, bands=4).serve([narrow, features(1, 12)])
@@ -200,7 +200,7 @@ def test_decoder_requests_share_one_loop_and_equal_single_ones(decoder):
 
 
 @DECODERS
-def test_one_encoded_value_stands_for_all_and_does_not_disturb_others(decoder):
+def test_request_with_one_encoded_value_is_broadcast_alone(decoder):
     length = np.ones((1, 1), np.int64)
     narrow = {"ENCODED": np.full((1, 1, 1), 0.5, np.float32), "ENCODED_LENGTH": length}
     wide = {"ENCODED": np.full((1, FEATURES, 1), 0.5, np.float32), "ENCODED_LENGTH": length}
@@ -264,7 +264,7 @@ ARCS = phrases()["PHRASE_ARCS"]
         (greedy, phrases(PHRASE_FALLBACK=np.zeros((1, 0), np.float32))),
     ],
 )
-def test_what_makes_no_sense_is_refused_alone(decoder, given):
+def test_invalid_request_is_refused_alone(decoder, given):
     service = DecoderService(decoder())
     bad, good = service.serve([speech(1, 6, 0) | given, speech(1, 6, 0)])
     assert isinstance(bad, InvalidInputError)

@@ -87,7 +87,7 @@ def test_the_final_covers_the_preroll_and_the_silence():
 
 
 @pytest.mark.parametrize("chunk_ms", [1, 20, 32, 100, 333, 1000])
-def test_how_the_audio_is_cut_changes_nothing_but_the_partials(chunk_ms):
+def test_chunk_sizes_change_only_the_partials(chunk_ms):
     audio = sound(*UTTERANCE, *UTTERANCE)
     _, replies = feed(new_stream(), audio, chunk_ms=chunk_ms)
     expected = [
@@ -234,7 +234,7 @@ def test_streams_together_get_what_each_gets_alone():
         assert events_of(together) == events_of(own)
 
 
-def test_one_step_makes_one_call_to_each_network():
+def test_step_calls_each_network_once():
     models = LoudnessModels()
     streams = [feed(new_stream(), sound((320, False), (700, True)), LoudnessModels())[0] for _ in range(4)]
     results = step([ChunkRequest(stream, sound((240, True))) for stream in streams], models)
@@ -383,7 +383,7 @@ def test_after_a_turn_is_over_the_next_is_read_by_itself():
     assert finals(replies) == alone[1:]
 
 
-def test_what_was_cut_for_its_length_is_not_joined():
+def test_utterances_cut_for_their_length_are_not_joined():
     audio = sound((320, False), (4000, True), (640, False), (800, True), (640, False))
     limits = {"window_ms": 2000, "cut_search_ms": 500}
     _, replies = feed(new_stream(AsrOptions(join_ms=20_000), **limits), audio, BothEnds())

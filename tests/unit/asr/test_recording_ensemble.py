@@ -130,7 +130,7 @@ def test_words_may_be_left_out(read, spoken):
         ({"REQUEST": np.array([[b'{"phrases": ["Ann"]}']], np.object_)}, InvalidMessageError, "no phrases"),
     ],
 )
-def test_what_cannot_be_read_fails_alone(features, spoken, change, error, said):
+def test_unreadable_recording_fails_alone(features, spoken, change, error, said):
     good = {"AUDIO": spoken[0].audio[None], "REQUEST": struct_tensor(TranscribeRequest(), batched=True)}
     bad, answer = features.serve([{**good, **change}, good])
     with pytest.raises(error, match=said):

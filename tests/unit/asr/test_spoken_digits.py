@@ -27,7 +27,7 @@ WORDS = "cero uno dos cinco punto arroba guion bajo juan com , . 7".split()
         ("fr", "C'est jean tiret paul arobase exemple point fr.", "C'est jean-paul@exemple.fr."),
     ],
 )
-def test_what_is_spelled_out_is_written(language, said, written):
+def test_spelled_digits_are_written_as_figures(language, said, written):
     assert inverse_normalizer(language)(said) == written
 
 
@@ -51,6 +51,6 @@ def test_all_else_stays_as_it_is(language, text):
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join))
-def test_what_is_written_is_left_alone(text):
+def test_written_figures_are_left_alone(text):
     write = inverse_normalizer("es")
     assert write(write(text)) == write(text)

@@ -66,7 +66,7 @@ def test_an_export_is_read(export):
         {"normalize": "per_feature"},
     ],
 )
-def test_what_cannot_stream_is_refused(export, changes):
+def test_network_without_streaming_is_refused(export, changes):
     with pytest.raises(ModelLoadingError):
         load(export(**changes))
 
@@ -161,7 +161,7 @@ def test_a_reused_slot_begins_with_the_initial_values():
     assert slots.gather(slot)["length"].tolist() == [3]
 
 
-def test_one_too_many_is_refused_until_another_is_given_back():
+def test_slot_beyond_the_limit_is_refused_until_one_is_free():
     slots = SlotArrays(2, INITIAL)
     first, second = slots.acquire(), slots.acquire()
     assert {first, second} == {0, 1}

@@ -102,7 +102,7 @@ def test_words_lie_within_the_utterance_and_are_left_out_on_request():
 
 @pytest.mark.parametrize("lookahead_ms", LOOK_AHEADS)
 @pytest.mark.parametrize("chunk_ms", [20, 80, 500, 10_000])
-def test_how_the_audio_is_cut_does_not_change_what_was_said(lookahead_ms, chunk_ms):
+def test_chunk_sizes_do_not_change_the_text(lookahead_ms, chunk_ms):
     audio = speech(*UTTERANCE, *UTTERANCE)
     _, expected = feed(Model(), audio, chunk_ms=32, lookahead_ms=lookahead_ms)
     _, found = feed(Model(), audio, chunk_ms=chunk_ms, lookahead_ms=lookahead_ms)
@@ -260,7 +260,7 @@ def test_a_chunk_of_silence_follows_the_last_word():
     assert len(model.encoders[16].calls) == -(-(frames + 16) // 16)
 
 
-def test_one_step_is_one_call_to_each_network():
+def test_step_is_one_call_to_each_network():
     model = Model()
     streams = [feed(model, speech((320, False), (320, True), seed=seed), last=False)[0] for seed in range(4)]
     model.detector.calls.clear()

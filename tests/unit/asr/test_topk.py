@@ -25,7 +25,7 @@ def test_the_best_of_a_log_softmax(k, boosted, scale):
     assert np.abs(found - np.take_along_axis(everything, best, axis=1)).max() < 1e-5
 
 
-def test_of_equal_classes_the_first_is_best():
+def test_first_of_equal_classes_is_best():
     scores = np.array([[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0]], np.float32)
     assert top_k(scores, 1)[1].tolist() == [[1], [0]]
     assert top_k(scores, 4)[1].tolist() == [[1, 2, 0, 3], [0, 1, 2, 3]]

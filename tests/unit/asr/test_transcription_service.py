@@ -186,7 +186,7 @@ def test_a_later_request_joins_the_next_round(service, rounds):
         (SECOND, b'{"language": "tlh"}', UnsupportedLanguageError),
     ],
 )
-def test_what_cannot_be_served_is_refused(service, audio, message, error):
+def test_invalid_request_is_refused(service, audio, message, error):
     with pytest.raises(error):
         submit(service, audio=audio, message=message)
 

@@ -150,5 +150,5 @@ def test_no_word_is_lost_or_said_twice(words, before):
 
 @settings(deadline=None)
 @given(st.lists(st.lists(WORD, min_size=1).map(" ".join), min_size=1, max_size=4), st.lists(WORD))
-def test_what_is_read_as_before_is_parted_as_before(before, last):
+def test_equal_text_keeps_its_division(before, last):
     assert split_text(" ".join([*before, *last]), before) == [*before, " ".join(last)]

@@ -173,7 +173,7 @@ SPICE = (
 
 @settings(max_examples=500)
 @given(st.lists(st.sampled_from(SPICE), max_size=16), st.sampled_from([" ", ", ", ". ", "-", "  "]))
-def test_what_is_written_is_not_written_anew(words, between):
+def test_written_text_is_unchanged(words, between):
     once = write(between.join(words))
     assert write(once) == once
 
@@ -193,7 +193,7 @@ def tiny():
     return domain, callers
 
 
-def test_what_callers_say_changes_only_where_figures_are_said(tiny):
+def test_text_of_callers_changes_only_in_figures(tiny):
     domain, callers = tiny
     rng = random.Random(0)
     for _ in range(3000):

@@ -17,7 +17,7 @@ def piece(start, length):
 
 
 @given(st.lists(st.integers(1, 30), max_size=30), st.integers(0, 1000))
-def test_what_was_heard_last_is_kept(lengths, position):
+def test_last_audio_is_kept(lengths, position):
     recent = RecentAudio(CAPACITY)
     end = 0
     for length in lengths:
@@ -43,7 +43,7 @@ def test_a_gap_makes_it_forget_what_came_before():
     assert recent.since(0).tolist() == list(range(25, 35))
 
 
-def test_one_long_piece_is_cut():
+def test_long_piece_is_cut():
     recent = RecentAudio(CAPACITY)
     recent.append(piece(0, 500))
     assert recent.since(0).tolist() == list(range(450, 500))

@@ -237,7 +237,7 @@ def broken_note(source, target):
 
 
 @pytest.mark.parametrize("change", [spoil_file, drop_file, another_version, another_source, broken_note])
-def test_what_is_stale_or_damaged_is_made_again(source, target, change, capsys):
+def test_stale_or_damaged_file_is_made_again(source, target, change, capsys):
     write_gguf(source)
     assert run(source, target) == 0
     change(source, target)
@@ -257,7 +257,7 @@ def test_what_is_stale_or_damaged_is_made_again(source, target, change, capsys):
         ({"spoil": "output.weight"}, "values that are no numbers"),
     ],
 )
-def test_what_cannot_be_converted_is_said_and_leaves_what_was_there(source, target, fields, said, capsys):
+def test_failed_conversion_is_reported_and_keeps_the_old_file(source, target, fields, said, capsys):
     write_gguf(source)
     assert run(source, target) == 0
     kept = (target / NOTE).read_bytes()

@@ -66,7 +66,7 @@ def test_files_and_folders_are_unpacked(tmp_path, target, mode, monkeypatch):
         ("./model_config.yaml", "File exists"),
     ],
 )
-def test_what_could_write_elsewhere_or_twice_is_refused(tmp_path, target, member, why):
+def test_archive_with_unsafe_or_duplicate_paths_is_refused(tmp_path, target, member, why):
     with pytest.raises(ExportError, match=why):
         archive.unpack(write(tmp_path / "a.nemo", [*WHOLE, (member, b"")]), target)
     assert not (tmp_path / "outside").exists()

@@ -99,7 +99,7 @@ def test_nothing_is_left_unfilled(sessions):
     assert all(isinstance(json.loads(result), dict | list) for result in results)
 
 
-def test_what_is_learned_is_what_the_parser_of_answers_reads(sessions):
+def test_learned_answers_are_readable_by_the_parser(sessions):
     packer_sees = 0
     for session in sessions[:60]:
         functions = {function.name: function for function in as_functions(session.tools)}
@@ -133,7 +133,7 @@ def test_the_same_seed_draws_the_same(tools, talk):
 
 
 @pytest.mark.parametrize("text", ["", " yes", "*Yes*", 'He said "no".', "One\ntwo", "{room} is on"])
-def test_what_cannot_be_said_is_refused(text):
+def test_unsayable_text_is_refused(text):
     with pytest.raises(ValueError, match="cannot be said"):
         assistant(text)
 

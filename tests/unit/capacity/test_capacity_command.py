@@ -96,7 +96,7 @@ def test_a_single_call_that_fails_once_is_said_with_its_code(tmp_path, monkeypat
     assert "a single call failed: overloaded" in capsys.readouterr().err
 
 
-def test_what_cannot_be_written_or_read_is_noticed_before_the_search(levels, tmp_path, capsys):
+def test_unusable_files_are_noticed_before_the_search(levels, tmp_path, capsys):
     levels(lambda _: AssertionError())
     assert run(tmp_path, "--json", str(tmp_path))[0] == 1
     assert "is a folder; name a file" in capsys.readouterr().err

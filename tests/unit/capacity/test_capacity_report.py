@@ -112,7 +112,7 @@ async def test_gpus_that_cannot_be_read_to_the_end_are_unknown(monkeypatch, capl
     assert "GPU is lost" in caplog.text
 
 
-async def test_of_another_machine_nothing_is_known():
+async def test_usage_of_a_remote_machine_is_unknown():
     async with UsageMeter(None) as meter:
         pass
     assert (meter.cpus, meter.busy_gpus) == (None, None)

@@ -209,7 +209,7 @@ async def test_a_session_is_steered_and_changed():
     ]
 
 
-async def test_what_the_protocol_cannot_take_is_refused_before_it_is_sent():
+async def test_invalid_message_is_refused_before_it_is_sent():
     agent = FakeAgent()
     async with dial(agent) as call:
         for send, value, why in (

@@ -92,6 +92,6 @@ def test_a_tool_loses_titles_but_no_property_of_that_name():
         "f",
     ],
 )
-def test_what_is_no_tool(function):
+def test_invalid_tool_is_refused(function):
     with pytest.raises(InvalidMessageError):
         read_tool(function)

@@ -485,7 +485,7 @@ def test_a_transcript_replaces_those_before_that_it_was_recognised_with():
     assert report.heard == "My number is 95 one."
 
 
-def test_what_still_comes_of_an_answer_belongs_to_its_own_turn():
+def test_late_audio_belongs_to_its_own_turn():
     tracker = TurnTracker()
     story, stop = TurnReport("story"), TurnReport("stop")
     tracker.begin(story)
@@ -724,7 +724,7 @@ def test_answer_ended_by_max_tokens_is_incomplete_unless_interrupted():
     assert not story.incomplete
 
 
-def test_what_the_agent_says_of_its_own_accord_does_not_replace_an_answer():
+def test_unrequested_speech_does_not_replace_an_answer():
     tracker, story = answered("story")
     tracker.on_event(protocol.TurnMetrics(turn=1), 2.0)
     heard_answer(tracker, 2, 12.0)
@@ -836,7 +836,7 @@ def test_the_line_of_an_answer_has_the_time_of_its_beginning(capsys, aloud):
     assert lines == [f"{first} agent One moment, please.", "3.00s tool t()", f"{second} agent It is eight."]
 
 
-def test_what_happens_to_an_answer_is_a_plain_line_each(capsys):
+def test_events_of_an_answer_are_one_line_each(capsys):
     run = protocol.ToolRun(
         turn=1, call_id="c1", name="find", arguments={"q": "tea"}, is_error=False, duration_ms=12.4
     )
@@ -879,7 +879,7 @@ def test_what_happens_to_an_answer_is_a_plain_line_each(capsys):
     ]
 
 
-def test_what_has_no_end_is_shown_on_leaving(capsys):
+def test_open_text_is_shown_at_the_end(capsys):
     with CallView(make_console()) as view:
         view.show(protocol.ResponseText(turn=1, response_id="r", text="Once upon "), 1.0)
         view.show(protocol.Transcript(utterance=1, text="wai", is_final=False, confidence=0.5), 1.5)
@@ -1002,7 +1002,7 @@ def test_the_whole_report_can_be_read_in_80_columns():
     assert {len(line) - len(line.lstrip()) for line in explained if line.startswith(" " * 13)} == {14}
 
 
-def test_what_is_no_measurement_is_shown_as_such_and_not_counted():
+def test_missing_measurements_are_shown_and_not_counted():
     usual, moved, early, silent = (
         measured("usual"),
         measured("moved"),
@@ -1078,7 +1078,7 @@ async def test_all_lines_of_a_call_have_one_clock(monkeypatch):
     assert times == sorted(times)
 
 
-def test_one_turn_is_one_line_without_percentiles():
+def test_single_turn_is_reported_without_percentiles():
     report = TurnReport("one", speech_ended_s=1.0, detected_s=1.3, answered_s=1.5)
     assert shown([report]) == ["Latency (ms): voice→voice 500, end heard 300, then voice 200"]
     explained = shown([report], explain=True)

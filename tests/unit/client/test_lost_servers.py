@@ -149,7 +149,7 @@ async def test_hanging_up_without_a_server_ends_at_once():
     await servers.stop()
 
 
-async def test_what_is_sent_without_a_server_reaches_the_next_one_in_order():
+async def test_messages_without_a_server_reach_the_next_one_in_order():
     servers = Servers(CutStream(replies=3), *[ModelUnavailableError("gone")] * 4)
     line = Conversation(servers, bounds=Bounds(audio_ms=40, outage_ms=1_000))
     async with line:

@@ -92,7 +92,7 @@ def test_audio_is_kept_from_the_checkpoint_on_and_within_its_bound():
     assert sent.end == 20 * 320
 
 
-def test_what_is_kept_begins_with_a_whole_millisecond():
+def test_kept_audio_begins_at_a_whole_millisecond():
     sent = SentAudio(limit_ms=10)
     sent.add(bytes(range(250)) * 2)  # 15.6 ms
     assert sent.begin_ms * 32 + len(sent.between(0, sent.end)) == 500

@@ -54,7 +54,7 @@ async def test_audio_is_heard_in_order_and_the_stream_is_ended(models):
     assert pushed(fake)[-1][1].flush
 
 
-async def test_what_comes_while_the_model_is_busy_leaves_together(models):
+async def test_audio_during_a_request_is_sent_together(models):
     fake, server = models
     async with Recognition(server) as stream:
         fake.may_hear.clear()
@@ -245,7 +245,7 @@ async def test_nothing_can_be_sent_after_the_end(models):
     ("said", "kind"),
     [("invalid_message: vad", InvalidMessageError), ("unsupported_language: xx", UnsupportedLanguageError)],
 )
-async def test_what_the_model_refuses_is_raised_when_it_is_opened(models, said, kind):
+async def test_refusal_of_the_model_is_raised_at_opening(models, said, kind):
     fake, server = models
     fake.refusal = said
     with pytest.raises(kind):

@@ -28,7 +28,7 @@ from parley_stages import Generation, Synthesis, WordTiming
 from parley_stages.server import LazyServer
 
 
-async def test_those_who_come_first_share_the_connection():
+async def test_first_callers_share_the_connection():
     async with serving_models() as (fake, _):
         lazy = LazyServer(fake.address)
         first, second = await asyncio.gather(lazy.get(), lazy.get())

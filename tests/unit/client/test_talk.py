@@ -78,7 +78,7 @@ def talk_with(behaviour, monkeypatch):
     return talk.run(build_parser().parse_args(["talk"]), make_console())
 
 
-async def test_what_is_said_is_sent_and_what_is_answered_is_heard(headset, monkeypatch, capsys):
+async def test_microphone_is_sent_and_answers_are_played(headset, monkeypatch, capsys):
     marks = []
 
     async def answers(stream):

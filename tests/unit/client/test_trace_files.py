@@ -388,7 +388,7 @@ def test_the_command_tells_the_two_kinds_of_files_apart(traces, tmp_path, capsys
         (b"{}\n", "line 1: no recorded event"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(content, words, tmp_path, capsys):
+def test_undrawable_file_is_a_one_line_error(content, words, tmp_path, capsys):
     path = tmp_path / "file.jsonl"
     if content is not None:
         path.write_bytes(content)

@@ -93,7 +93,7 @@ async def test_segments_are_printed_where_words_have_no_times(triton, tmp_path, 
     assert "no times of words" in err
 
 
-async def test_what_brings_a_language_is_said_once_for_all_files(triton, tmp_path, capsys):
+async def test_hint_about_a_language_is_printed_once(triton, tmp_path, capsys):
     triton.failure = (
         grpc.StatusCode.INTERNAL,
         "unsupported_language: language 'es' is not one of the model's",

@@ -314,7 +314,7 @@ class Refusing(Triton):
             yield message
 
 
-async def test_what_a_server_says_is_shown_as_it_is():
+async def test_message_of_a_server_is_shown_verbatim():
     # Triton likes brackets, which rich would read as its own markup.
     words = "[request id: start] no [/model] is ready"
     async with serving(Refusing(words)) as (address, _):

@@ -148,7 +148,7 @@ def test_the_help_explains_the_sample(capsys, action):
     assert "sample used: how much of a voice's recording" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_stands_before_the_action_counts():
+def test_options_before_the_action_count():
     def read(*arguments):
         args = build_parser().parse_args(["voices", *arguments])
         return args.action, args.server, args.timeout, args.json
@@ -196,7 +196,7 @@ async def test_an_empty_list_is_a_sentence(triton, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_what_cannot_be_sent_is_one_line(tmp_path, capsys):
+def test_unusable_recording_is_a_one_line_error(tmp_path, capsys):
     missing = tmp_path / "none.wav"
     assert command(["voices", "enroll", str(missing), "--name", "Anna"]) == 1
     assert "none.wav" in capsys.readouterr().err

@@ -164,7 +164,7 @@ def test_silence_of_a_text_without_words_is_no_failure(run):
 
 
 @pytest.mark.parametrize("after", range(6))
-def test_what_was_spoken_is_not_repeated(run, after):
+def test_fallback_does_not_repeat_spoken_text(run, after):
     rig = Rig(Engine(), Engine(16_000, level=2))
     rig.engines[0].fail_after = after
     pieces = run(rig.say())

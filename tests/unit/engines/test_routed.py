@@ -131,7 +131,7 @@ async def test_only_one_that_has_to_be_asked_is_asked():
     assert (engines[0][1].checked, engines[1][1].checked) == ([], ["anna"])
 
 
-async def test_what_is_left_can_still_be_stopped_and_what_is_done_cannot():
+async def test_open_requests_can_be_aborted_and_finished_ones_not():
     engines = lineup()
     routed = RoutedSynthesizer(engines)
     async with aclosing(routed.speak(SpeakRequest(request_id="left", voice="heart"))) as pieces:

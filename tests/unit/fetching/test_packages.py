@@ -174,7 +174,7 @@ class TestNpm:
         with pytest.raises(FetchError, match="gave no archive"):
             download("npm:voices@2.0.0")
 
-    def test_what_a_client_says_last_is_the_reason(self, download, program):
+    def test_last_line_of_a_client_is_the_reason(self, download, program):
         (program / "bin/npm").write_text("#!/bin/sh\necho 404 Not Found >&2\nexit 1\n")
         with pytest.raises(FetchError, match=r"voices@2\.0\.0: 404 Not Found"):
             download("npm:voices@2.0.0")

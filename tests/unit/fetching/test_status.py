@@ -186,7 +186,7 @@ def test_the_total_is_what_is_on_the_disk_with_what_a_model_was_made_of(entries,
     assert [line["on_disk"] for line in lines] == [0, small - 1]
 
 
-def test_what_is_absent_does_not_count_for_the_disk(entries, tmp_path, capsys):
+def test_absent_files_do_not_count_for_the_disk(entries, tmp_path, capsys):
     assert main(["--status", "voice", "tiny-one"]) == 1
     assert capsys.readouterr().out.endswith("\n0 B on the disk; 2 of 2 not there\n")
 
@@ -228,7 +228,7 @@ def test_a_profile_whose_weights_cannot_be_fetched_is_an_error(entries, tmp_path
 
 
 @pytest.mark.parametrize("name", ["detector", "tiny-one"])
-def test_what_comes_with_setup_is_not_fetched(entries, name, capsys):
+def test_files_of_setup_are_not_fetched(entries, name, capsys):
     assert main([name]) == 1
     assert "make setup" in capsys.readouterr().err
 
@@ -244,7 +244,7 @@ def test_only_published_weights_are_recorded(entries, capsys):
     assert caught.value.code == 2
 
 
-def test_one_model_is_fetched_and_made_with_what_it_needs(entries, models, tmp_path, monkeypatch, capsys):
+def test_model_is_fetched_and_made_with_its_dependencies(entries, models, tmp_path, monkeypatch, capsys):
     """Both were there already: neither hub nor registry is asked."""
     monkeypatch.setenv("PARLEY_MODEL_HUB", NO_HUB)
     assert main(["small"]) == 0
@@ -316,7 +316,7 @@ class TestTheOneThatThereIs:
             if (name := config.parameters["weights"].string_value) and not optional:
                 assert "open" in known[name].profiles, path
 
-    def test_what_is_made_is_made_of_one_pinned_file(self, known):
+    def test_made_files_have_one_pinned_source(self, known):
         made = [entry for entry in known.values() if isinstance(entry, Made)]
         assert made
         for entry in made:
@@ -338,12 +338,12 @@ class TestTheOneThatThereIs:
         assert all(file.pieces for entry in pinned for file in entry.files)
         assert 700e6 < sum(entry.size for entry in pinned) < 730e6, "what docs/models.md says"
 
-    def test_what_is_installed_is_there(self, known, tmp_path):
+    def test_installed_packages_are_present(self, known, tmp_path):
         for entry in known.values():
             if isinstance(entry, Installed):
                 assert state_of(entry, known, tmp_path, anew=True).there, entry.name
 
-    def test_what_is_included_is_there_wherever_the_weights_are(self, known, tmp_path, monkeypatch):
+    def test_included_files_are_present_in_any_weights_folder(self, known, tmp_path, monkeypatch):
         monkeypatch.setattr("fetching.status.INCLUDED", INCLUDED)
         for entry in known.values():
             if isinstance(entry, Included):

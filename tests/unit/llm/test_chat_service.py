@@ -151,14 +151,14 @@ class TestGuidance:
             await collect(service(engine, replies=Guided()).generate(request()))
         assert len(engine.requests) == 1
 
-    async def test_what_fails_later_has_failed(self):
+    async def test_later_failure_is_an_error(self):
         engine = ScriptedEngine(Progress("It", 1), InferenceError("broken"))
         with pytest.raises(InferenceError, match="broken"):
             await collect(service(engine, replies=Guided()).generate(request()))
         assert len(engine.requests) == 1
 
 
-async def test_how_urgent_it_is_reaches_the_engine():
+async def test_priority_reaches_the_engine():
     engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
     urgent = request()
     await collect(service(engine).generate(urgent))
@@ -188,7 +188,7 @@ class TestAbort:
         # Only once: the id may be used again.
         assert len(await collect(chat.generate(request()))) == 2
 
-    async def test_of_an_unknown_request_does_nothing(self):
+    async def test_abort_of_an_unknown_request_does_nothing(self):
         engine = ScriptedEngine(Progress("It's", 1, finish_reason="stop"))
         chat = service(engine)
         await chat.abort("other")
@@ -265,7 +265,7 @@ class TestAdmission:
 DEFAULT = Sampling(temperature=0.7, top_p=0.8, max_tokens=256, seed=3)
 
 
-def test_what_is_not_asked_for_is_the_servers_choice():
+def test_omitted_sampling_is_the_servers():
     assert choose_sampling(SamplingOptions(), DEFAULT) == DEFAULT
 
 

@@ -51,7 +51,7 @@ def test_names_are_written_as_json():
     assert begin == '<tool_call>\n{"name": "a\\"b", "arguments": '
 
 
-def test_one_tool_that_is_not_supported_leaves_the_others_guided(caplog):
+def test_unsupported_tool_leaves_the_others_guided(caplog):
     tools = [Tool(name="get_time", parameters=CITY), Tool(name="odd", parameters={"not": {}})]
     found = forms(ToolGuidance(Check('"not"')).tag(tools))
     assert list(found.values()) == [CITY, {"type": "object"}]
@@ -100,7 +100,7 @@ def test_tags_are_made_once_and_the_oldest_are_forgotten():
         ("enum", ["a"] * 500, True),
     ],
 )
-def test_what_costs_too_much_is_left_out_at_any_depth(keyword, value, stays):
+def test_costly_constraint_is_left_out_at_any_depth(keyword, value, stays):
     def schema(limits):
         return {"type": "object", "properties": {"a": {"anyOf": [{"type": "string", **limits}]}}}
 
@@ -179,7 +179,7 @@ def test_tools_share_what_a_grammar_may_hold(large, caplog):
     assert "tool 'second' is called with unguided arguments: the schemas of all tools hold " in caplog.text
 
 
-def test_what_tools_are_described_with_costs_nothing():
+def test_descriptions_of_tools_cost_nothing():
     schema = many(100, {"type": "string", "description": "What it is, in many words. " * 4})
     schema["required"] = [*schema["properties"]]
     tools = [Tool(name=f"tool{number}", parameters=schema) for number in range(5)]

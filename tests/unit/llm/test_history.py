@@ -89,7 +89,7 @@ def say(history, number):
     history.extend([ChatMessage(role="assistant", content=f"Announcement {number}: the train is late.")])
 
 
-def test_what_is_said_to_a_user_who_never_answers_is_forgotten_in_time():
+def test_unanswered_messages_are_dropped_in_time():
     history = History("You are an agent.", 400)
     sizes = set()
     for number in range(300):
@@ -104,7 +104,7 @@ def test_what_is_said_to_a_user_who_never_answers_is_forgotten_in_time():
     assert history.messages() == [system, *rest[1:]]
 
 
-def test_one_exchange_of_many_answers_is_forgotten_message_by_message():
+def test_exchange_of_many_answers_is_dropped_message_by_message():
     history = History("", 400)
     history.add_user("hello")
     for number in range(300):
@@ -227,7 +227,7 @@ def test_a_summary_becomes_part_of_the_next_one():
     assert history.messages()[0].content == f"{PROMPT}\n\n{LEAD}They spoke of much."
 
 
-def test_what_was_forgotten_meanwhile_does_not_come_back():
+def test_messages_dropped_during_a_summary_stay_dropped():
     history = long_history()
     plan = history.plan_summary()
     history.forget_oldest()
@@ -249,7 +249,7 @@ def test_similar_exchanges_are_not_taken_for_summarised_ones():
     assert not history.apply_summary(plan, "Yes, yes.")
 
 
-def test_what_was_added_meanwhile_stays():
+def test_messages_added_during_a_summary_stay():
     history = long_history()
     plan = history.plan_summary()
     history.add_user("and now")
@@ -401,7 +401,7 @@ def test_a_restored_history_is_the_same():
     assert after.state() == before.state()
 
 
-def test_of_a_history_that_is_too_long_the_newest_stays():
+def test_too_long_history_keeps_the_newest_messages():
     calls = [ToolCall(id="c", name="look", arguments={})]
     messages = [
         *(ChatMessage(role="user", content="word " * 20) for _ in range(500)),

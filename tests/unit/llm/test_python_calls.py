@@ -90,7 +90,7 @@ def test_every_function_has_a_name_of_its_own(names, expected):
         {"properties": []},
     ],
 )
-def test_what_is_no_plain_signature_takes_an_object(schema):
+def test_tool_without_a_plain_signature_takes_an_object(schema):
     (function,) = as_functions([Tool(name="odd", parameters=schema)])
     assert function.parameters is None
     assert function.call({"a": 1}) == 'odd(**{"a": 1})'
@@ -630,7 +630,7 @@ async def test_a_call_becomes_an_event():
     assert "set_timer(" in engine.requests[0].structural_tag
 
 
-async def test_what_is_said_becomes_text():
+async def test_say_call_is_streamed_as_text():
     _, answer = ask(Progress('say("Hel', 2), Progress('lo.")', 2, finish_reason="stop"))
     first, second, completed = [event async for event in answer]
     assert [first, second] == [TextDelta(text="Hel"), TextDelta(text="lo.")]
@@ -664,7 +664,7 @@ async def test_after_results_something_is_said(notes):
     assert "stop(" in later
 
 
-async def test_what_is_said_goes_on():
+async def test_say_call_is_continued():
     reports = Progress(" ten o", 2), Progress("'clock.\")", 2, finish_reason="stop")
     engine, answer = ask(*reports, prefix='It is "about"')
     first, second, completed = [event async for event in answer]
@@ -675,7 +675,7 @@ async def test_what_is_said_goes_on():
     assert [element["type"] for element in tag["elements"]] == ["regex", "const_string"]
 
 
-async def test_what_is_said_may_be_complete():
+async def test_continued_say_call_may_be_complete():
     _, answer = ask(Progress('")', 1, finish_reason="stop"), prefix="It is ten.")
     (completed,) = [event async for event in answer]
     assert completed.finish_reason == "stop"

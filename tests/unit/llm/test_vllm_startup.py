@@ -120,7 +120,7 @@ def test_vllm_makes_of_each_profile_what_is_meant(read):
     assert built["open"] == {**common, "chunked": True, "long": 0, "sequences": 16, "length": 5632}
 
 
-def test_what_vllm_refuses_is_the_requests_fault(read):
+def test_refusal_of_vllm_is_an_invalid_request(read):
     seen, _ = read
     assert seen["refused"] == "the prompt cannot be empty"
 

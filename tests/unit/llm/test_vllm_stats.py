@@ -35,7 +35,7 @@ def metrics(recorder):
     return made
 
 
-def test_what_vllm_reports_is_recorded(vllm_stats, recorder, metrics):
+def test_statistics_of_vllm_are_recorded(vllm_stats, recorder, metrics):
     logger = vllm_stats.make_stat_logger(metrics)(vllm_config=None, engine_indexes=[0])
     scheduler = SimpleNamespace(
         num_running_reqs=2, num_waiting_reqs=3, num_skipped_waiting_reqs=1, kv_cache_usage=0.25

@@ -41,5 +41,5 @@ def test_the_models_have_the_weights_of_the_documents(model, weights):
 @pytest.mark.parametrize(
     "model", ["nemotron_streaming", "parakeet_encoder", "qwen3", "t3", "s3gen", "voice_agent"]
 )
-def test_what_takes_memory_follows_the_plan(model):
+def test_memory_settings_follow_the_plan(model):
     assert settings(model)["memory_plan"] == "true"

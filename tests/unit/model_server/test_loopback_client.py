@@ -150,7 +150,7 @@ async def test_streams_that_are_left_are_not_piled_up(port, server):
     await within(server.cancelled.wait())  # the oldest
 
 
-async def test_what_stops_a_stream_needs_none_of_the_places_of_streams(port, server):
+async def test_abort_needs_no_place_of_streams(port, server):
     busy = asyncio.ensure_future(listen(port))
     await within(server.arrived.wait())
     with pytest.raises(OverloadedError):

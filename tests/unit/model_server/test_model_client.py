@@ -143,7 +143,7 @@ class TestBlocking:
         model.answer(response(Y=[7]))
         assert port.infer(blocking_request())["Y"].tolist() == [7]
 
-    def test_what_triton_itself_raises_is_a_failed_call(self, port, pb_utils):
+    def test_exception_of_triton_is_a_failed_call(self, port, pb_utils):
         pb_utils.InferenceRequest = None
         with pytest.raises(InferenceError, match="call to double failed"):
             port.infer(blocking_request())

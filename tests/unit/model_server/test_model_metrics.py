@@ -86,7 +86,7 @@ def publish(page):
         publisher.close()
 
 
-def test_what_is_recorded_comes_to_the_page(page, publish):
+def test_recorded_metrics_reach_the_page(page, publish):
     metrics = MetricsRecorder((BYTES, OPEN, WAIT))
     publish(metrics)
     metrics.count(BYTES, 5)

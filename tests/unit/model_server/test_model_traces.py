@@ -92,7 +92,7 @@ def test_without_an_endpoint_nothing_is_recorded():
     traces.close()
 
 
-def test_what_others_do_for_a_request_is_below_its_span(traces):
+def test_nested_requests_are_below_the_span_of_the_request(traces):
     message = SpeakRequest(request_id="a", traceparent=PARENT)
     span = traces.begin("speak", PARENT)
     assert below(span, message).traceparent == span.traceparent != PARENT

@@ -57,7 +57,7 @@ def test_errors_are_answered_and_logged(pb_utils, caplog):
     assert "overloaded: full" in caplog.text
 
 
-def test_what_a_caller_said_is_answered_but_not_logged(pb_utils, caplog):
+def test_error_with_callers_words_is_sent_but_not_logged(pb_utils, caplog):
     request = Request()
     with Responder(pb_utils, request):
         raise InvalidMessageError("phrase 'Jane Doe' cannot be written")
@@ -227,7 +227,7 @@ def test_other_text_is_an_inference_error():
     assert type(read_failure("tensor X has the wrong shape")) is InferenceError
 
 
-def test_what_a_stopping_server_refuses_has_not_failed():
+def test_refusal_while_stopping_is_not_a_failure():
     text = "Model nemotron_streaming - Error when running inference: Server not ready"
     assert type(read_failure(text)) is ShuttingDownError
 
@@ -349,7 +349,7 @@ def test_no_call_is_lost_between_a_submission_and_the_end_of_the_thread():
         assert thread.is_idle
 
 
-def test_what_a_thread_is_asked_is_answered_behind_what_waits(thread):
+def test_thread_result_follows_waiting_work(thread):
     order = []
     thread.submit(lambda: order.append("before"))
 

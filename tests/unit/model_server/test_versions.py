@@ -38,7 +38,7 @@ def test_a_version_is_the_numbers_that_it_begins_with(text, numbers):
     assert parse_version(text) == numbers
 
 
-def test_what_is_no_version_is_an_error():
+def test_invalid_version_is_an_error():
     with pytest.raises(ValueError, match="'dev' is not a version"):
         parse_version("dev")
 
@@ -186,7 +186,7 @@ def test_an_old_driver_with_the_library_of_a_newer_one_is_accepted():
         check_gpus(0, {}, FakeNvml("570.172.08", (9, 0), cuda=12_080))
 
 
-def test_what_nvml_cannot_say_is_only_logged(monkeypatch, caplog):
+def test_failure_of_nvml_is_only_logged(monkeypatch, caplog):
     check_gpus(0, {}, FakeNvml("580.65", None))
     assert "could not be read: lost" in caplog.text
     monkeypatch.setattr(versions, "open_nvml", lambda: None)

@@ -133,7 +133,7 @@ def test_every_kind_is_in_the_examples():
 
 
 @pytest.mark.parametrize("item", FULL, ids=lambda item: type(item).__name__)
-def test_what_was_written_is_read(item):
+def test_encoded_message_is_decoded_equal(item):
     decode = decode_message if isinstance(item, MESSAGES) else decode_event
     assert decode(encode(item)) == item
     # The type is on the wire, so that neither side has to guess.
@@ -172,7 +172,7 @@ def test_any_text_survives(text, data):
     ],
     ids=lambda raw: raw[:40].decode("latin1"),
 )
-def test_what_is_no_message_is_refused_with_the_code_for_it(raw):
+def test_invalid_message_is_refused_with_its_code(raw):
     with pytest.raises(InvalidMessageError):
         decode_message(raw)
 
@@ -212,7 +212,7 @@ def test_an_interruption_of_an_older_server_has_a_reason():
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"type":"start"}', b'{"type":"closed","reason":"bored"}'])
-def test_what_is_no_event_is_refused(raw):
+def test_invalid_event_is_refused(raw):
     with pytest.raises(InvalidMessageError):
         decode_event(raw)
 

@@ -81,7 +81,7 @@ def test_unsteady():
 """
 
 
-def test_what_passed_only_when_it_was_repeated_is_named(tmp_path):
+def test_tests_that_passed_when_repeated_are_named(tmp_path):
     (tmp_path / "test_some.py").write_text(UNSTEADY)
     for report, again in (("suite.xml", []), ("suite.again.xml", ["--last-failed"])):
         done = run_pytest(tmp_path, f"--junit-xml={tmp_path / 'reports' / report}", *again)

@@ -145,7 +145,7 @@ async def test_a_pause_halts_the_loudspeaker_and_nothing_is_lost():
     assert scores.halt_ms == pytest.approx([300], abs=40)
 
 
-async def test_what_comes_after_the_caller_does_not_wait_for_the_agent():
+async def test_next_line_of_the_caller_does_not_wait_for_the_agent():
     log = await hold(FakeLine(STORY), said("beep"), said("beep", "caller+400"))
     first, second = log.acts
     assert second.began_s == pytest.approx(first.ended_s + 0.4, abs=0.04)

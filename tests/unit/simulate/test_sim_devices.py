@@ -109,7 +109,7 @@ def test_clips_sound_at_the_same_time():
     assert abs(int(second.mean()) - 4_000) < 5
 
 
-def test_what_is_too_loud_is_clipped():
+def test_loud_audio_is_clipped():
     mixer = Mixer()
     for _ in range(3):
         mixer.place(clip(CHUNK, 20_000))

@@ -53,7 +53,7 @@ def test_log_of_a_call_is_in_order_with_reasons():
     ]
 
 
-def test_what_went_wrong_stands_where_it_happened():
+def test_problems_are_at_their_place_in_the_log():
     tape = Tape()
     act = tape.act(said("cough", kind="sound"), 1.0, 1.2)
     act.problem = "no answer to speak over"

@@ -51,7 +51,7 @@ def test_a_filler_may_come_first():
         ("hello [500 you", "not closed"),
     ],
 )
-def test_what_is_no_sentence_is_refused(written, why):
+def test_invalid_sentence_is_refused(written, why):
     with pytest.raises(ScenarioError, match=why):
         parse_sentence(written, SOUNDS)
 
@@ -103,7 +103,7 @@ def load(folder: Path, text: str):
     return load_scenario(path)
 
 
-def test_everything_that_a_scenario_may_say(tmp_path):
+def test_scenario_with_all_fields_is_read(tmp_path):
     (tmp_path / "hello.wav").write_bytes(b"")
     scenario = load(
         tmp_path,
@@ -230,7 +230,7 @@ def test_with_an_echo_the_agent_speaks_at_the_microphones_rate(tmp_path):
         ("title = ", "call.toml"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path, text, why):
+def test_mistake_in_a_scenario_is_reported_with_its_place(tmp_path, text, why):
     with pytest.raises(ScenarioError, match=why) as caught:
         load(tmp_path, text)
     assert "call.toml" in str(caught.value)

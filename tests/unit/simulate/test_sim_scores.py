@@ -93,7 +93,7 @@ def test_a_cut_off_that_was_heard():
     assert scores.wrongful.count == 0
 
 
-def test_what_the_caller_still_had_to_say_may_stop_the_answer_to_a_part_of_it():
+def test_rest_of_a_question_may_stop_the_answer_to_its_part():
     tape = Tape()
     tape.act(said("set a timer for [900] ten minutes"), 1.0, 3.0)
     tape.heard("set a timer for", 1.8, 2.0, 2.05)

@@ -66,7 +66,7 @@ def test_a_cut_is_known_to_a_piece(spoken, wrong):
     assert bool(problem(tape)) == wrong
 
 
-def test_what_was_remembered_too_much_or_too_little_is_named():
+def test_wrong_memory_is_reported():
     tape = story_tape(done=False, heard_ms=350)
     tape.interrupted(1, 3.0, TEXT)
     assert "'there was a robot', which was not heard" in problem(tape)
@@ -75,7 +75,7 @@ def test_what_was_remembered_too_much_or_too_little_is_named():
     assert "does not remember 'a time there was', which was heard" in problem(tape)
 
 
-def test_what_fills_the_time_of_a_tool_is_not_remembered():
+def test_phrase_during_a_tool_is_not_remembered():
     tape = story_tape()
     entries = tape.log.ledger["r1"].entries
     filler = [Entry(100 * number, 100, word) for number, word in enumerate(("One", "moment,", "please."))]

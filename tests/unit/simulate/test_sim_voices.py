@@ -63,7 +63,7 @@ def test_half_a_file_is_as_good_as_none(tmp_path, spoken):
     assert spoken == [LINES[0], LINES[0]]
 
 
-def test_those_that_were_used_longest_ago_are_forgotten(tmp_path):
+def test_least_recently_used_lines_are_dropped(tmp_path):
     kept = LineCache(CAST, tmp_path / "lines", most=2)
     kept.speak(LINES[:2])
     for path in (tmp_path / "lines").iterdir():

@@ -157,7 +157,7 @@ class TestStream:
         assert heard.samples == sum(2 * len(part.strip()) for part in parts) * PER_TOKEN
         rig.assert_idle()
 
-    async def test_one_segment_ahead_and_no_more(self):
+    async def test_synthesis_is_at_most_one_segment_ahead(self):
         rig = Rig()
         rig.audio.step_s = 5.0
         speaking, _ = rig.begin("One segment here.")
@@ -304,14 +304,14 @@ class TestFailures:
             (hangs("voices", "delay_s", 100.0), {"voice_s": 1.0}, DeadlineExceededError, "voices"),
         ],
     )
-    async def test_of_a_part(self, break_rig, limits, error, match):
+    async def test_failure_of_a_part_is_raised(self, break_rig, limits, error, match):
         rig = Rig(**limits)
         break_rig(rig)
         with pytest.raises(error, match=match):
             await rig.say(TEXT)
         rig.assert_idle()
 
-    async def test_of_s3gen_aborts_t3(self):
+    async def test_failure_of_s3gen_aborts_t3(self):
         rig = Rig()
         rig.tokens.token_s = 0.1
         rig.audio.failures.append(InferenceError("boom"))

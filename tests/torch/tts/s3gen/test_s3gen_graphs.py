@@ -246,7 +246,7 @@ def test_graphs_are_captured_by_the_thread_that_serves(networks):
         service.close()
 
 
-def test_what_cannot_be_prepared_is_not_served(networks):
+def test_graph_that_cannot_be_prepared_is_not_served(networks):
     def warm_up():
         raise torch.OutOfMemoryError("no memory for graphs")
 

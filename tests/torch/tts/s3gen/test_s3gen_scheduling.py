@@ -18,7 +18,7 @@ def keys(batch):
     return [work.key for work in batch]
 
 
-def test_who_runs_dry_first_comes_first():
+def test_stream_that_runs_dry_first_is_served_first():
     ready = [Work("later", 100, 5.0), Work("first", 100, -1.0), Work("soon", 100, 2.0)]
     assert keys(choose_batch(ready, S3GenLimits(max_batch=2))) == ["first", "soon"]
     assert keys(choose_batch(ready, S3GenLimits(max_batch=1))) == ["first"]

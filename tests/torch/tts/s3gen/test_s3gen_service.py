@@ -242,7 +242,7 @@ def test_an_utterance_without_tokens_fails(make_service, synthesizer, voice, kin
     assert other.wait().samples == 5 * 960
 
 
-def test_what_begins_together_is_made_together(make_service, synthesizer, voice):
+def test_simultaneous_requests_share_a_batch(make_service, synthesizer, voice):
     steps, sinks = Gated(synthesizer), [Sink(), Sink(), Sink()]
     service = make_service(steps, gather_s=0.5)
     for name, sink in zip("abc", sinks, strict=True):

@@ -113,7 +113,7 @@ def test_the_final_text_is_begun_before_the_end_is_certain(text_reader):
     assert text_reader.waiting == []
 
 
-def test_what_was_begun_in_vain_is_not_read(text_reader):
+def test_cancelled_utterance_is_not_decoded(text_reader):
     call = Call(new_pipeline(text_reader), partial_interval_ms=0)
     call.send(sound((640, False), (960, True), (160, False), (960, True), (640, False)))
     assert [asked.dropped for asked in text_reader.waiting] == [True, False]
@@ -181,7 +181,7 @@ def test_partial_texts_go_on_over_a_cut():
     assert max(stable) >= 2
 
 
-def test_what_sounds_like_speech_and_is_none_has_no_text():
+def test_noise_has_no_text():
     class NoisyModels(LoudnessModels):
         def detect(self, windows, counts, state, context):
             return np.full(windows.shape[:2], 0.9, np.float32), state, context

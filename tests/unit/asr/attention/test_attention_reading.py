@@ -179,7 +179,7 @@ def test_networks_that_do_not_go_together_are_refused(parts):
         MoonshineNetwork(Session([], STATES, []), decoder(**parts), tokens=5)
 
 
-def test_what_lies_in_the_folder_is_loaded(tmp_path):
+def test_files_of_the_folder_are_loaded(tmp_path):
     (tmp_path / TOKENIZER).write_bytes(tokenizer(b"<unk>", b"<s>", b"</s>", "▁Hi".encode(), b"."))
     scores = [np.eye(5, dtype=np.float32)[None, None, at] * 20 for at in (3, 4, END)]
     sessions = {
@@ -234,7 +234,7 @@ def test_no_more_is_said_than_there_is_time_for():
         (list(range(17)) * 3, 0),
     ],
 )
-def test_what_is_only_said_again_is_found(ids, again):
+def test_repeated_suffix_is_found(ids, again):
     assert repeated(ids) == again
 
 
@@ -322,7 +322,7 @@ def test_read_of_two_full_stops_keeps_one(written, read):
     assert reader.read(np.full(16_000, 9_000, np.int16), NOTHING).text == read
 
 
-def test_what_the_network_is_not_sure_of_is_no_text():
+def test_uncertain_text_is_dropped():
     reader = new_reader()
     loud = np.full(16_000, 9_000, np.int16)
     assert reader.read(loud, NOTHING).text == "t100"
@@ -402,7 +402,7 @@ def test_speech_is_cut_where_it_is_quietest():
     assert 6_000 * MS <= at <= 6_400 * MS
 
 
-def test_of_equally_quiet_places_the_last_one_is_taken():
+def test_cut_is_at_the_last_of_equally_quiet_places():
     audio = np.full(10_000 * MS, 5_000, np.int16)
     assert quietest(audio, 4_000 * MS, 9_000 * MS) >= 8_900 * MS
     assert quietest(audio, 4_000 * MS, 4_000 * MS) == 4_000 * MS

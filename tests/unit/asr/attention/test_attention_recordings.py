@@ -59,7 +59,7 @@ def times(reply):
     return [(segment.start_ms, segment.end_ms) for segment in reply.segments]
 
 
-def test_what_lies_far_apart_is_read_apart(reader, finish):
+def test_distant_speech_is_decoded_separately(reader, finish):
     recording = new(reader, sound((960, True), (2_000, False), (960, True), (960, False)))
     finish(recording)
     reply = recording.reply()
@@ -74,7 +74,7 @@ def test_what_lies_far_apart_is_read_apart(reader, finish):
     assert reply.confidence > 0.9
 
 
-def test_what_lies_close_together_is_read_at_once_if_there_is_room(reader, finish):
+def test_close_speech_is_decoded_together_within_the_window(reader, finish):
     close = sound((640, True), (640, False), (640, True), (640, False))
     recording = new(reader, close)
     finish(recording)
@@ -94,7 +94,7 @@ def test_long_speech_is_cut_and_nothing_is_lost(reader, finish, network):
     assert 20_000 <= sum(network.read) // MS - 96 <= 20_700
 
 
-def test_how_much_speech_was_found_is_in_the_reply(reader, finish):
+def test_reply_has_the_amount_of_speech(reader, finish):
     recording = new(reader, sound((960, True), (2_000, False), (640, True)))
     finish(recording)
     assert 1_600 <= recording.reply().speech_ms <= 2_960

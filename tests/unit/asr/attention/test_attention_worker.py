@@ -276,7 +276,7 @@ def test_a_text_that_takes_too_long_will_never_come(text_reader, network, clock)
         text_reader.check()
 
 
-def test_how_long_a_text_took_includes_its_wait(text_reader, network, clock):
+def test_time_of_a_text_includes_its_wait(text_reader, network, clock):
     first = ask(text_reader, 100)
     begun(network)
     second = ask(text_reader, 200)

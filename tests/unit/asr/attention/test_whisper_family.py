@@ -119,7 +119,7 @@ def test_an_expected_phrase_is_spelled_in_the_models_tokens(write):
     assert reader.read(SECOND, reader.options("es", ["tal tal"], 1.0)).text == "tal tal"
 
 
-def test_what_the_model_takes_for_silence_is_no_text(write):
+def test_silence_token_gives_no_text(write):
     words = ({HOLA: 1.0}, {QUE: 1.0})
     silent = Decoder(*words, after_start={SILENCE: 9.0})
     spoken = Decoder(*words, after_start={ES: 9.0})

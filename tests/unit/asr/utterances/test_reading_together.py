@@ -102,7 +102,7 @@ def result(request):
         return error
 
 
-def test_what_waits_is_read_in_one_run_finals_first(text_reader, reader):
+def test_waiting_utterances_share_a_run_finals_first(text_reader, reader):
     first = begin(text_reader, reader)
     waiting = [asked(text_reader, ms, final=ms != 700) for ms in (500, 700, 600, 2_000, 500)]
     reader.permits.release(10)
@@ -110,7 +110,7 @@ def test_what_waits_is_read_in_one_run_finals_first(text_reader, reader):
     assert reader.runs == [[100], [500, 600, 500], [2_000], [700]]
 
 
-def test_one_that_fails_does_not_fail_those_beside_it(text_reader, reader):
+def test_failed_utterance_does_not_fail_its_batch(text_reader, reader):
     begin(text_reader, reader)
     reader.failing = {600}
     waiting = [asked(text_reader, ms) for ms in (500, 600, 550)]
@@ -121,7 +121,7 @@ def test_one_that_fails_does_not_fail_those_beside_it(text_reader, reader):
     text_reader.check()
 
 
-def test_what_is_not_wanted_any_more_is_no_part_of_a_run(text_reader, reader):
+def test_cancelled_utterance_is_left_out_of_a_run(text_reader, reader):
     begin(text_reader, reader)
     waiting = [asked(text_reader, ms) for ms in (500, 600)]
     waiting[0].drop()

@@ -95,7 +95,7 @@ def test_every_piece_is_answered_at_once():
     assert resampler.delay_ms < 3
 
 
-def test_what_the_lower_rate_cannot_hold_is_gone():
+def test_downsampling_removes_frequencies_above_the_new_rate():
     loud = tone(6_000, 16_000)
     quiet = LiveResampler(16_000, 8_000).push(loud)
     assert np.abs(quiet[400:]).max() <= 10

@@ -91,7 +91,7 @@ def test_a_file_becomes_the_samples_that_the_client_sends_of_it(tmp_path, speech
 
 @pytest.mark.parametrize("rate", RATES[1:])
 @pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
-def test_what_16_khz_cannot_hold_does_not_fold_back(rate, subtype):
+def test_downsampling_to_16_khz_does_not_alias(rate, subtype):
     time = np.arange(2 * rate) / rate
     data = encode(0.5 * np.sin(2 * np.pi * 8_300 * time), rate, "WAV", subtype)
     container = container_of(data[:16])
@@ -140,7 +140,7 @@ def test_a_chain_of_one_form_is_read_to_its_end():
 
 
 @pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG"])
-def test_of_a_damaged_file_it_is_said_without_words_of_the_library(form):
+def test_damaged_file_is_reported_without_the_librarys_text(form):
     head = encode(np.zeros(8_000), 16_000, form, None)[:20]
     with pytest.raises(RefusedError, match="its data is damaged, or not of this form"):
         decoded(head + b"\x07" * 200)

@@ -273,7 +273,7 @@ async def test_they_wait_so_long(begin):
     assert len(await decoding.decode()) == 16_000
 
 
-async def test_one_owner_leaves_a_process_to_others(begin):
+async def test_owner_leaves_a_decoder_to_others(begin):
     decoding = begin(processes=4, waiting=8)
     tasks = [asyncio.create_task(decoding.stick("one")) for _ in range(9)]
     await until(lambda: len(decoding.processes) == 3)

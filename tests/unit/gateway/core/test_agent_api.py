@@ -208,7 +208,7 @@ async def test_agent_description_without_the_scope_is_refused(gateway, tmp_path)
     assert one.agents[0].call_ids == []
 
 
-async def test_those_who_waited_for_a_failure_do_not_ask_again(gateway, monkeypatch):
+async def test_requests_that_waited_for_a_failure_do_not_repeat_it(gateway, monkeypatch):
     async def silent(stream):
         await stream.frames.get()
         stream.say(protocol.Connected(session_id="s", output_sample_rate=22_050))  # an older agent

@@ -220,7 +220,7 @@ async def test_a_check_that_fails_itself_is_written_down_and_made_again(caplog):
     ] * 2
 
 
-async def test_what_becomes_of_a_server_is_one_line_each(caplog):
+async def test_changes_of_a_server_are_one_log_line_each(caplog):
     answers = [ModelUnavailableError("refused")] * 3 + [None] * 2 + [ModelUnavailableError("gone")] * 2
     asked = []
 
@@ -283,7 +283,7 @@ async def test_a_server_is_checked_more_often_while_none_is_ready(monkeypatch):
         await until(lambda: second.is_ready)
 
 
-async def test_one_late_answer_is_forgiven_and_two_are_not():
+async def test_server_is_lost_after_two_late_answers():
     answers = asyncio.Queue()
     checked = asyncio.Queue()
 

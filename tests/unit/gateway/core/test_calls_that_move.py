@@ -59,7 +59,7 @@ async def test_a_session_goes_on_at_another_server(gateway, caplog):
     await until(lambda: all(server.users == 0 for server in servers))
 
 
-async def test_what_was_played_can_be_read_while_the_session_is_open(gateway):
+async def test_history_of_an_open_session_has_what_was_played(gateway):
     agent = Agent()
     one = await gateway(agent)
     async with one.stream() as socket:

@@ -155,7 +155,7 @@ async def test_without_the_setting_there_is_no_such_port(gateway):
     assert (await gateway()).health_url == ""
 
 
-async def test_who_may_see_what_is_the_same_at_the_port_of_probes(gateway, tmp_path):
+async def test_port_of_probes_has_the_same_access_rules(gateway, tmp_path):
     admin = new_key("ops", ["admin"])
     (tmp_path / "keys.toml").write_text(f"{admin.line}\n")
     one = await gateway(listen={"health_port": 0}, security={"keys_file": str(tmp_path / "keys.toml")})

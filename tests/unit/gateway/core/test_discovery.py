@@ -93,7 +93,7 @@ async def test_a_name_stands_for_all_its_addresses_and_is_resolved_again():
 
 
 @pytest.mark.parametrize(("answer", "problem"), [(OSError("no resolver"), "no resolver"), ((), "no address")])
-async def test_what_was_found_counts_while_a_name_cannot_be_resolved(caplog, answer, problem):
+async def test_found_servers_stay_while_a_name_cannot_be_resolved(caplog, answer, problem):
     names = Names("10.0.0.1")
     async with pool(addresses=("dns://triton:8001",), resolve=names.resolve) as servers:
         names.answer = answer
@@ -193,7 +193,7 @@ def test_a_file_has_a_limit_for_each_server():
         "\xff",
     ],
 )
-def test_what_is_no_list_of_servers_is_refused(text):
+def test_invalid_list_of_servers_is_refused(text):
     with pytest.raises(GatewaySettingsError, match=r"not a list of servers|names no server"):
         read_endpoints(text.encode("latin-1"), ServerSettings())
 
@@ -233,7 +233,7 @@ def test_an_address_of_another_form_is_refused(address):
         load_settings(flags={"servers": {"addresses": [address]}})
 
 
-def test_how_many_servers_there_may_be():
+def test_servers_are_limited():
     assert ServerSettings(addresses=("a:1", "b:1")).max_connected == 2
     assert ServerSettings(addresses=("dns://a:1",), max_servers=7).max_connected == 7
     assert ServerSettings(file="servers", max_servers=7).max_connected == 7

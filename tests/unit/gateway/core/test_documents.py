@@ -220,7 +220,7 @@ def test_all_settings_have_defaults_that_can_be_used():
 # --- what else is asked by HTTP -----------------------------------------------------------------
 
 
-async def test_what_is_not_there_is_said_in_the_usual_form(gateway):
+async def test_missing_route_has_the_usual_error_body(gateway):
     one = await gateway()
     nothing = await one.http.get("/v1/nothing")
     assert (nothing.status_code, nothing.json()["error"]["code"]) == (404, "not_found")

@@ -54,7 +54,7 @@ def test_a_port_that_is_taken_leads_to_another(capsys):
         *(["--drain-seconds", number] for number in ("inf", "nan", "-1", "86401")),
     ],
 )
-def test_what_is_no_address_and_no_time_is_refused(arguments, capsys):
+def test_invalid_addresses_and_times_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as refusal:
         flags(*arguments)
     assert refusal.value.code == 2
@@ -70,7 +70,7 @@ def test_what_is_no_address_and_no_time_is_refused(arguments, capsys):
         (["--listen", "192.0.2.1:0", "--config", "keys.toml"], "cannot listen on 192.0.2.1"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
+def test_unusable_settings_are_a_one_line_error(arguments, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "keys.toml").write_text("[security]\ninsecure_allow_anonymous = true\n")
     assert main(["gateway", *arguments]) == 1

@@ -138,7 +138,7 @@ async def test_a_server_that_is_whole_makes_the_gateway_ready(gateway):
     assert await get(one, "/ready") == (200, {"ready": True})
 
 
-async def test_what_a_lost_server_answered_is_forgotten(gateway):
+async def test_canary_results_of_a_lost_server_are_dropped(gateway):
     one = await gateway(servers=QUICK)
     (server,) = one.gateway.servers.all
     await until(lambda: server.models.results)

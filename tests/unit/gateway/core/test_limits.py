@@ -291,7 +291,7 @@ async def test_a_call_too_many_is_refused_with_a_time_to_wait(gateway):
         await receive(socket, "connected")
 
 
-async def test_one_key_cannot_have_all_calls(gateway):
+async def test_key_cannot_hold_all_calls(gateway):
     one = await gateway(calls={"limit": 10, "per_key": 1})
     key = Principal(id="key-1", scopes=frozenset({"agent"}))
     async with one.gateway.calls.open(protocol.Start(), principal=key, api="test"):
@@ -300,7 +300,7 @@ async def test_one_key_cannot_have_all_calls(gateway):
         one.gateway.calls.check_room(Principal(id="key-2", scopes=frozenset({"agent"})))
 
 
-async def test_who_comes_without_a_key_is_not_one(gateway):
+async def test_limit_per_key_ignores_callers_without_a_key(gateway):
     one = await gateway(calls={"limit": 10, "per_key": 1})
     async with one.stream() as socket:
         await receive(socket, "connected")
@@ -428,7 +428,7 @@ async def test_a_head_is_bounded_however_it_comes(gateway, request_, statuses, c
     assert code is None or json.loads(raw.rpartition(b"\r\n\r\n")[2])["error"]["code"] == code
 
 
-async def test_what_follows_a_refused_head_is_thrown_away(gateway, monkeypatch):
+async def test_data_after_a_refused_head_is_dropped(gateway, monkeypatch):
     monkeypatch.setattr("parley_gateway.protocols._REFUSED_S", 60.0)
     made = []
 
@@ -463,7 +463,7 @@ async def test_a_client_that_is_gone_before_its_refusal_is_let_go(gateway, monke
     assert "Traceback" not in caplog.text
 
 
-async def test_one_turn_of_the_event_loop_reads_little(gateway, monkeypatch):
+async def test_turn_of_the_event_loop_reads_a_bounded_amount(gateway, monkeypatch):
     sizes = []
 
     def note(self, data):
@@ -501,7 +501,7 @@ async def test_a_websocket_whose_headers_its_library_refuses_is_answered(gateway
         (b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n", (414, b"target_too_long")),
     ],
 )
-async def test_what_is_wrong_with_a_websockets_request_is_said(gateway, head, answer):
+async def test_invalid_websocket_request_gets_an_error(gateway, head, answer):
     status, why = answer
     one = await gateway()
     statuses, raw = await answers(one, head + b"Host: localhost\r\n" + UPGRADE + b"\r\n")

@@ -410,7 +410,7 @@ def shake_hands(trust, served, folder):
             continue
 
 
-def test_who_has_a_certificate_of_the_same_authority_is_no_gateway(tmp_path):
+def test_certificate_of_the_same_authority_for_another_name_is_refused(tmp_path):
     authority = Authority()
     own = authority.issue("voice.example.com")
     (tmp_path / "chain.pem").write_bytes(own[0] + authority.certificate)

@@ -268,7 +268,7 @@ async def test_without_metrics_the_gateways_own_users_count(error):
             assert [server.users for server in servers.all] == [3, 3]
 
 
-async def test_what_was_read_too_long_ago_does_not_count(clock):
+async def test_outdated_load_does_not_count(clock):
     pages = Pages(a=report(15), b=report(0))
     async with pool(pages, load_s=2.0) as servers:
         await until(lambda: servers.all[0].sessions == 15)

@@ -84,7 +84,7 @@ async def test_an_open_session_does_not_expire(gateway):
         assert (await one.status(socket.session_id))["state"] == "open"
 
 
-async def test_what_is_over_is_forgotten(gateway):
+async def test_ended_sessions_are_forgotten(gateway):
     one = await gateway(sessions={"connect_s": 0.001, "remembered_s": 0.01})
     session_id = await one.create()
     answer = await one.http.get(f"/v1/sessions/{session_id}/status")
@@ -105,7 +105,7 @@ async def test_only_so_many_sessions_wait_and_are_remembered(gateway):
     assert (await one.status(second))["reason"] == "deleted"
 
 
-async def test_one_key_cannot_have_all_sessions_that_wait():
+async def test_key_cannot_hold_all_waiting_sessions():
     book = SessionRegistry(SessionSettings(waiting=3, waiting_per_key=2), "a")
     ann, bob = (Principal(id=name, scopes=frozenset(["agent"])) for name in ("ann", "bob"))
     first = book.create(protocol.Start(), ann)

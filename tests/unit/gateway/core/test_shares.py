@@ -66,7 +66,7 @@ def test_places_come_back():
     assert not places._owners
 
 
-async def test_who_waits_for_bytes_is_served_in_order():
+async def test_waits_for_bytes_are_served_in_order():
     limiter = ShareLimiter(10)
     served = []
 
@@ -100,7 +100,7 @@ async def test_bytes_that_come_as_their_waiter_leaves_are_not_lost():
     await asyncio.wait_for(limiter.acquire(1), 1)
 
 
-async def test_one_owner_that_waits_holds_up_no_other():
+async def test_waiting_owner_blocks_no_other():
     limiter = ShareLimiter(4)
     served = []
 

@@ -56,7 +56,7 @@ async def test_all_recordings_share_one_budget(spool):
         await one.append(bytes(900_000))
 
 
-async def test_one_owner_does_not_take_the_whole_budget(spool):
+async def test_owner_cannot_take_the_whole_budget(spool):
     with spool.open("one") as theirs, spool.open("one") as more, spool.open("other") as other:
         await theirs.append(bytes(700_000))
         with pytest.raises(UploadsFullError):
@@ -111,7 +111,7 @@ async def test_a_thread_that_still_writes_keeps_its_file_open(spool, tmp_path, m
     assert open_files(tmp_path) == []
 
 
-async def test_what_a_killed_process_left_is_removed(spool, tmp_path, monkeypatch):
+async def test_leftovers_of_a_killed_process_are_removed(spool, tmp_path, monkeypatch):
     (tmp_path / "parley-upload-abc").write_bytes(bytes(10))
     (tmp_path / "else").write_bytes(bytes(10))
     spool.prepare()

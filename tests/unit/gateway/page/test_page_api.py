@@ -30,7 +30,7 @@ def client():
         yield client
 
 
-def test_everything_that_the_page_names_is_there(client):
+def test_all_files_of_the_page_exist(client):
     page = client.get("/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     named = re.findall(r'(?:href|src)="([^"]+)"', page.text)

@@ -193,7 +193,7 @@ def test_large_settings_push_out_their_owner_s_own():
     assert sum(bool(secrets.find(connection(f"loud-{number}"))) for number in range(100)) == 67
 
 
-def test_what_has_expired_is_not_found():
+def test_expired_secret_is_not_found():
     secrets = SecretSessions(2)
     store(secrets, "old", "one", {"instructions": "mine"}, expires_at=1.0)
     store(secrets, "new", "one", {"instructions": "yours"})
@@ -204,7 +204,7 @@ def test_what_has_expired_is_not_found():
 ONE, OTHER = (Principal(id=name, scopes=frozenset({"agent"})) for name in ("key-1", "key-2"))
 
 
-def test_one_key_cannot_have_all_places():
+def test_key_cannot_hold_all_places():
     places = ConnectionSlots(CallSettings(limit=3, per_key=1), "connections")
     with places.take(ONE):
         with pytest.raises(TooManyCallsError, match="of this key are open"), places.take(ONE):

@@ -40,7 +40,7 @@ def test_items_follow_each_other(session):
         ({"type": "message", "role": "user", "content": [], "id": "there"}, "item_create_duplicate_item_id"),
     ],
 )
-def test_what_cannot_be_remembered_is_refused(session, item, code):
+def test_unsupported_item_is_refused(session, item, code):
     session.send("conversation.item.create", **message("user", "one", id="there"))
     session.take()
     session.commands.take()
@@ -122,7 +122,7 @@ def test_only_audio_of_the_agent_can_be_truncated(make_session, who):
     assert session.error("param") == ("item_id",)
 
 
-def test_what_follows_a_call_is_cut_from_its_own_beginning(session):
+def test_truncate_after_a_call_counts_from_its_own_item(session):
     session.user_says("weather?")
     session.agent_says("Let me see.", ms=800)
     session.agent_calls(("call-1-1", "get_weather"))
@@ -155,7 +155,7 @@ def test_an_answer_without_audio_is_deleted_at_once(session):
     assert session.kinds() == ["conversation.item.deleted"]
 
 
-def test_what_the_user_said_stays(session):
+def test_items_of_the_user_cannot_be_deleted(session):
     session.user_says("hello")
     item_id = session.one("conversation.item.added")["item"]["id"]
     session.send("conversation.item.delete", item_id=item_id)

@@ -207,7 +207,7 @@ def test_a_requested_response_outlives_an_interruption_of_the_turn_before(sessio
     check_answered(session, 2)
 
 
-def test_one_answer_at_a_time(session):
+def test_second_response_create_is_refused(session):
     session.send("response.create")
     session.send("response.create", event_id="second")
     assert session.error() == ("conversation_already_has_active_response", "second")
@@ -249,7 +249,7 @@ def test_the_audio_of_an_answer_is_an_object(session, sound):
         ({"audio": {"output": {"voice": "missing"}}}, "response.audio.output"),
     ],
 )
-def test_what_a_single_answer_cannot_have_is_refused(session, options, param):
+def test_unsupported_options_of_a_response_are_refused(session, options, param):
     session.send("response.create", response=options)
     assert session.error("code", "param") == ("unsupported", param)
     assert session.commands.take() == []
@@ -322,7 +322,7 @@ def test_all_outputs_are_waited_for(session):
     assert session.commands.take() == [("answer_tool", "call-1-1", 1), ("answer_tool", "call-1-2", 2)]
 
 
-def test_what_is_said_before_a_call_is_said_to_its_end(session):
+def test_text_before_a_call_is_spoken_to_its_end(session):
     session.user_says("weather?")
     session.on_agent(protocol.ResponseText(turn=1, response_id="r-1", text="Let me see."))
     session.agent_calls(("call-1-1", "get_weather"))

@@ -186,7 +186,7 @@ def nested(levels):
     return value
 
 
-def test_what_is_nested_reasonably_is_taken(session):
+def test_moderately_nested_settings_are_accepted(session):
     tool = TOOL | {"parameters": {"type": "object", "default": nested(50)}}
     session.send("session.update", session={"type": "realtime", "tools": [tool]})
     ((_, update),) = session.commands.take()
@@ -215,7 +215,7 @@ def test_what_is_nested_reasonably_is_taken(session):
         ({"tools": [TOOL] * 129}, "invalid_value", "session.tools"),
     ],
 )
-def test_what_cannot_be_had_is_refused_as_a_whole(session, fields, code, param):
+def test_update_with_an_unsupported_part_is_refused_as_a_whole(session, fields, code, param):
     update = {"type": "realtime", "instructions": "Not taken.", **fields}
     session.send("session.update", event_id="e1", session=update)
     assert session.error("code", "param", "event_id") == (code, param, "e1")
@@ -234,7 +234,7 @@ def test_what_cannot_be_had_is_refused_as_a_whole(session, fields, code, param):
         ('{"type": "input_audio_buffer.append", "event_id": "e", "audio": "?"}', "invalid_value", "e"),
     ],
 )
-def test_what_cannot_be_read_is_said(session, raw, code, event_id):
+def test_unreadable_event_gets_an_error(session, raw, code, event_id):
     session.receive(raw)
     assert session.error() == (code, event_id)
 

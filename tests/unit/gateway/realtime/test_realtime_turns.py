@@ -211,7 +211,7 @@ def test_an_empty_turn_cannot_be_ended(manual):
     assert manual.commands.take() == []
 
 
-def test_what_was_said_can_be_thrown_away(manual):
+def test_clear_drops_the_current_speech(manual):
     manual.send("input_audio_buffer.append", audio=SECOND)
     manual.send("input_audio_buffer.clear")
     assert manual.kinds() == ["input_audio_buffer.cleared"]

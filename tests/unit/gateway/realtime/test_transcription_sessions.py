@@ -169,7 +169,7 @@ def test_they_cannot_change_once_audio_was_sent():
         ({"type": "input_audio_buffer.append", "audio": "?"}, "invalid_value"),
     ],
 )
-def test_what_it_cannot_do_is_said(event, code):
+def test_unsupported_transcription_options_are_refused(event, code):
     session = Session()
     session.send(**{"kind": event.pop("type"), **event})
     assert session.error("code")[0] == code

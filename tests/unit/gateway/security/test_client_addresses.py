@@ -81,10 +81,10 @@ def test_an_ipv6_network_counts_as_one():
      ("0.0.0.0", False),  # noqa: S104
      ("::", False), ("", False), ("192.0.2.1", False), ("localhost.example", False)],
 )  # fmt: skip
-def test_what_only_this_machine_reaches(host, loopback):
+def test_loopback_addresses_are_recognised(host, loopback):
     assert is_loopback(host) is loopback
 
 
-def test_what_is_no_network_is_refused():
+def test_invalid_network_is_refused():
     with pytest.raises(GatewaySettingsError, match="trusted_proxies"):
         ClientAddresses(["proxy.example"])

@@ -53,7 +53,7 @@ def test_two_different_credentials_are_refused(connection):
         find_credential(connection(authorization="Bearer k1", x_api_key="k2"))
 
 
-def test_what_is_too_long_is_not_looked_at(connection):
+def test_overlong_credentials_are_refused(connection):
     with pytest.raises(UnauthorizedError, match="at most"):
         find_credential(connection(authorization="Bearer " + "x" * (MAX_CREDENTIAL_CHARS + 1)))
 

@@ -48,7 +48,7 @@ def test_public_url_of_this_machine_needs_nothing():
     check("127.0.0.1", public_url="http://localhost:8080")
 
 
-def test_who_really_wants_to_can(caplog):
+def test_anonymous_access_can_be_allowed(caplog):
     with caplog.at_level(logging.WARNING):
         check(EVERYWHERE, insecure=True)
     assert "need no credentials" in caplog.text

@@ -91,7 +91,7 @@ def revoke(key_id, file):
     return gateway_keys.run(args, Console(file=io.StringIO()), str)
 
 
-def test_of_two_keys_that_are_revoked_at_once_both_are_gone(keys_file, monkeypatch):
+def test_simultaneous_revocations_both_apply(keys_file, monkeypatch):
     first, second = read_keys(keys_file.read_bytes())
     waits, without_key = threading.Event(), keys.without_key
     other = threading.Thread(target=revoke, args=(second, keys_file))
@@ -189,7 +189,7 @@ def test_a_file_of_another_owner_is_not_replaced(keys_file, capsys, monkeypatch)
         (["revoke", "missing"], 2, "has no key 'missing'"),
     ],
 )
-def test_what_cannot_be_listed_or_revoked_is_said(keys_file, capsys, arguments, status, words):
+def test_unusable_keys_file_is_reported(keys_file, capsys, arguments, status, words):
     before = keys_file.read_bytes()
     assert main(["gateway", "keys", *arguments]) == status
     assert words in " ".join(capsys.readouterr().err.split())

@@ -252,7 +252,7 @@ async def test_to_bring_nothing_is_no_guess(keys_file, connection):
             await guard.admit(connection(), "agent")
 
 
-async def test_what_another_gateway_passes_on_was_counted_there(keys_file, connection, clock):
+async def test_passed_on_request_is_not_counted_again(keys_file, connection, clock):
     guard = Guard(
         SecuritySettings(keys_file=str(keys_file.path)),
         rates=RateSettings(
@@ -368,7 +368,7 @@ async def test_every_decision_is_written_down_without_secrets(guard, keys_file, 
         assert secret not in written
 
 
-async def test_who_is_refused_is_written_down_if_it_is_known(guard, keys_file, connection, audited):
+async def test_refusal_is_audited_with_the_known_identity(guard, keys_file, connection, audited):
     with pytest.raises(ForbiddenError):
         await guard.admit(connection(**bearer(keys_file.key)), "admin")
     (refused,) = audited()

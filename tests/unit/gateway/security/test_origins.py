@@ -80,7 +80,7 @@ def test_host_name_without_authentication_has_to_be_allowed(connection, host, al
 @pytest.mark.parametrize(
     "text", ["app.example", "ftp://app.example", "https://app.example/path", "https://["]
 )
-def test_what_is_no_origin_is_refused_at_the_start(text):
+def test_invalid_origin_is_refused_at_the_start(text):
     with pytest.raises(GatewaySettingsError, match="not an origin"):
         Origins([text])
 

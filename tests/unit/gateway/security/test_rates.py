@@ -51,7 +51,7 @@ async def shared(redis, **settings):
         await rates.aclose()
 
 
-async def test_one_too_many_is_refused_and_time_helps(clock):
+async def test_request_beyond_the_rate_is_refused_until_later(clock):
     rates = Rates(RateSettings(key_requests="3/minute"))
     assert await hits(rates) == 3
     assert await hits(rates, "b") == 3

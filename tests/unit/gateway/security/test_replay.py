@@ -13,7 +13,7 @@ def test_a_token_is_used_once(clock):
     assert used.use("b", int(clock.now) + 60)
 
 
-def test_what_is_remembered_is_bounded_and_nothing_is_forgotten_early(clock):
+def test_used_tokens_are_bounded_and_kept_until_they_expire(clock):
     used = UsedTokens(2, clock)
     used.use("long", int(clock.now) + 600)
     used.use("short", int(clock.now) + 60)

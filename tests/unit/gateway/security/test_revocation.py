@@ -151,7 +151,7 @@ async def test_a_file_that_cannot_be_read_revokes_nothing(keys_file, key_guard, 
     key_guard.check_root(owner, "agent")
 
 
-async def test_what_a_jwt_has_opened_stays_for_a_while(jwt_guard, connection, clock):
+async def test_connection_outlives_its_jwt_by_stay_open_s(jwt_guard, connection, clock):
     owner = await jwt_guard.admit(connection(authorization=f"Bearer {signed(30)}"), "agent")
     token = jwt_guard.grant(owner).token
     holder = await jwt_guard.admit(connection(authorization=f"Bearer {token}"), "agent")

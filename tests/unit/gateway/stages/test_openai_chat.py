@@ -73,7 +73,7 @@ async def test_an_answer(gateway):
     assert answer["usage"] == USAGE
 
 
-async def test_what_the_model_is_asked(gateway):
+async def test_chat_request_reaches_the_model(gateway):
     says(gateway, DONE)
     messages = [
         {"role": "developer", "content": "Be kind."},
@@ -156,7 +156,7 @@ async def test_calls_of_tools(gateway):
     assert [(one["index"], one["id"]) for one in calls] == [(0, "c1"), (1, "c2")]
 
 
-async def test_one_call_at_a_time(gateway):
+async def test_parallel_tool_calls_false_gives_one_call(gateway):
     says(gateway, call(1), call(2), Completed(finish_reason="tool_calls"))
     answer = (await ask(gateway, tools=[TOOL], parallel_tool_calls=False)).json()["choices"][0]
     assert [one["id"] for one in answer["message"]["tool_calls"]] == ["c1"]
@@ -234,7 +234,7 @@ async def test_clients_cannot_choose_their_prefix_cache(gateway):
         (["aab"], ["aa", "ab"], ["", "a", ""]),
     ],
 )
-def test_what_may_be_shown(stops, texts, shown):
+def test_stop_filter_withholds_possible_stops(stops, texts, shown):
     stopper = StopFilter(stops)
     assert [stopper.feed(text) for text in texts] + [stopper.finish()] == shown
 

@@ -30,7 +30,7 @@ def opened(sealed, *lines, **bound):
     return Sealer(Keys(*lines)).open(sealed, **(BOUND | bound))
 
 
-def test_what_is_sealed_can_be_opened_and_not_be_read():
+def test_sealed_record_opens_and_is_unreadable():
     sealed = seal(NEW)
     assert b"said" not in sealed
     assert len(sealed) == len(b"what was said") + OVERHEAD_BYTES

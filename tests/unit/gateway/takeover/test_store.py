@@ -28,7 +28,7 @@ async def stores(redis):
         await store.aclose()
 
 
-async def test_what_one_gateway_writes_another_finds(stores):
+async def test_record_of_one_gateway_is_found_by_another(stores):
     one, other = stores(), stores()
     assert await other.find("a") is None
     assert await one.save("a", 1, b"x\0y", KEEP_S)
@@ -39,7 +39,7 @@ async def test_what_one_gateway_writes_another_finds(stores):
     assert await one.refresh("b", 1, KEEP_S) == "gone"
 
 
-async def test_who_has_lost_a_session_cannot_write_it(stores):
+async def test_former_owner_cannot_write_a_session(stores):
     one, other = stores(), stores()
     await one.save("a", 1, b"old", KEEP_S)
     await one.save("a", 1, b"newest", KEEP_S)
@@ -106,7 +106,7 @@ async def test_the_certificate_of_redis_has_to_name_its_host(query, is_checked):
     await one.aclose()
 
 
-async def test_of_many_that_claim_a_session_at_once_one_gets_it(stores):
+async def test_simultaneous_claims_have_one_winner(stores):
     all_of_them = [stores() for _ in range(8)]
     await all_of_them[0].save("a", 1, b"x", KEEP_S)
     claims = [

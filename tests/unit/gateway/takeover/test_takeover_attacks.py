@@ -122,7 +122,7 @@ async def test_a_client_that_never_got_the_next_token_may_use_the_last_one_again
     assert said == ["1", "2"]
 
 
-async def test_of_two_takeovers_at_once_one_wins(gateways):
+async def test_simultaneous_takeovers_have_one_winner(gateways):
     one, two, three = [await gateways.start() for _ in range(3)]
     async with await opened(one) as socket:
         client = await kept(socket)
@@ -244,7 +244,7 @@ async def test_an_earlier_state_in_the_place_of_a_later_one_opens_nothing(gatewa
             assert (await take_over(one, second.token)).status_code == 201
 
 
-async def test_what_a_client_says_it_has_is_checked_like_all_else(gateways):
+async def test_progress_of_a_client_is_checked(gateways):
     one = await gateways.start()
     async with await opened(one) as socket:
         client = await kept(socket)
