@@ -43,7 +43,7 @@ TARGETS = """() => [...document.querySelectorAll('button, input:not([type=checkb
   .map((element) => [element.id, element.getBoundingClientRect().height])"""
 
 
-def test_it_fits_and_can_be_read(gateway, open_page):
+def test_page_fits_and_is_readable(gateway, open_page):
     PICTURES.mkdir(parents=True, exist_ok=True)
     with open_page(gateway, 0.5, "weather", 60.0) as visit:
         page = visit.page
@@ -86,7 +86,7 @@ def check_all(page, name):
         assert [target for target in page.evaluate(TARGETS) if target[1] < 36] == []
 
 
-def test_it_works_by_keyboard_and_is_read_out(gateway, open_page):
+def test_page_works_by_keyboard_and_screen_reader(gateway, open_page):
     with open_page(gateway, reduced_motion="reduce") as visit:
         page = visit.page
         start = page.get_by_role("button", name="Start talking")

@@ -144,7 +144,7 @@ def test_the_microphone_can_be_tried_before_a_call(gateway, open_page):
         assert page.evaluate("JSON.parse(localStorage['parley-settings']).microphone")
 
 
-def test_a_page_that_is_not_secure_says_so(triton, open_page, tmp_path):
+def test_insecure_page_shows_a_message(triton, open_page, tmp_path):
     gateway = GatewayProcess(triton.address, tmp_path / "log", security_hosts="parley.test")
     gateway.start()
     try:

@@ -106,7 +106,7 @@ def test_prepare_that_fails_replaces_no_file(made, folder, name, others):
     assert contents(folder) == {file: content for file, content in made.items() if file != name}
 
 
-def test_why_a_key_could_not_be_made_is_said(folder):
+def test_failure_to_make_a_key_is_reported(folder):
     (folder / "api_key").unlink()
     done = prepare(folder, PARLEY="/bin/ls")
     assert done.returncode == 1

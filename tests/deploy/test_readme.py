@@ -35,7 +35,7 @@ def installed(command):
 COMMANDS = [installed(line) for line in re.findall(r"^helm install calls .*$", README, re.MULTILINE)]
 
 
-def test_it_shows_every_profile():
+def test_readme_shows_every_profile():
     profiles = [
         next(word for word in render(one).container("worker")["args"] if word.startswith("--profile"))
         for one in COMMANDS

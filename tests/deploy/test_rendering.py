@@ -22,7 +22,7 @@ def rendered(request):
     return render(SETS[request.param])
 
 
-def test_there_are_sets_for_every_way_of_use():
+def test_sets_of_values_cover_every_use():
     assert len(SETS) >= 30
     assert f"with {len(SETS)} sets of values" in (CHART / "README.md").read_text()
     kinds = {found["kind"] for values in SETS.values() for found in render(values).objects}
@@ -221,7 +221,7 @@ def components(rule, direction):
 
 
 @pytest.mark.parametrize("name", set(SETS) - {"no-policies"})
-def test_nothing_but_named_traffic_is_admitted(name):
+def test_network_policy_admits_named_traffic_only(name):
     rendered = render(SETS[name])
     found = policies_of(rendered)
     deny, worker, gateway = (found[part] for part in ("default-deny", "worker", "gateway"))

@@ -99,7 +99,7 @@ async def test_the_servers_own_end_of_speech_ends_a_turn(triton):
     assert call.of("error") == []
 
 
-async def test_nothing_stays_behind_of_what_was_left(triton):
+async def test_abandoned_streams_leave_no_task(triton):
     story = conversation("tell me a story")
     async with parley.LLM(server=triton) as model, parley.TTS(server=triton) as tts:
         for _ in range(70):  # each model takes 64 requests, and so does the connection
@@ -470,7 +470,7 @@ async def test_half_an_answer_is_not_said_twice(fake):
     assert [message["op"] for message in fake.asked].count("generate") == 1
 
 
-async def test_nothing_listens():
+async def test_address_without_a_listener_fails():
     async with parley.LLM(server="127.0.0.1:9") as model:
         with pytest.raises(APIConnectionError) as caught:
             await model.chat(chat_ctx=conversation(), conn_options=ONCE).collect()

@@ -47,7 +47,7 @@ def test_an_image_runs_as_a_user_of_its_own_and_says_what_it_is(name):
     }
 
 
-def test_nothing_that_builds_or_installs_is_left(files):
+def test_image_has_no_build_tools(files):
     left = [tool for tool in BUILD_TOOLS for folder in PROGRAMS if (files / folder / tool).exists()]
     assert left == []
     installed = {

@@ -23,20 +23,20 @@ def on_device(values):
 
 @pytest.mark.parametrize(("rows", "classes", "k"), [(1, 129, 1), (7, 1025, 4), (3, 40, 40), (0, 5, 2)])
 @pytest.mark.parametrize("boosted", [False, True])
-def test_it_finds_what_numpy_finds(rows, classes, k, boosted):
+def test_topk_equals_numpy(rows, classes, k, boosted):
     scores = 10 * RNG.standard_normal((rows, classes)).astype(np.float32)
     bonus = RNG.standard_normal((rows, classes)).astype(np.float32) if boosted else None
     check(*kernel_top_k(on_device(scores), k, on_device(bonus)), scores, k, bonus)
 
 
-def test_it_takes_the_first_of_equal_classes_and_rows_that_are_not_contiguous():
+def test_topk_of_strided_rows_takes_the_first_of_equal_classes():
     scores = torch.tensor([[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0]], device=DEVICE)
     assert kernel_top_k(scores, 3)[1].tolist() == [[1, 2, 0], [0, 1, 2]]
     wide = torch.arange(24.0, device=DEVICE).reshape(3, 8)[:, ::2]
     check(*kernel_top_k(wide, 2), wide.cpu().numpy(), 2, None)
 
 
-def test_it_takes_half_precision():
+def test_topk_accepts_half_precision():
     scores = on_device(10 * RNG.standard_normal((4, 129)).astype(np.float32)).half()
     check(*kernel_top_k(scores, 4), scores.float().cpu().numpy(), 4, None)
 

@@ -73,7 +73,7 @@ async def ask(server):
     await port.close()
 
 
-async def test_it_answers_in_words(ask):
+async def test_model_answers_in_words(ask):
     # Nothing that it has to know: what it knows is at the edge, where processors may differ.
     text, calls, completed = await ask("My name is Tom and I live in Leeds. Where do I live?")
     assert "Leeds" in text
@@ -81,7 +81,7 @@ async def test_it_answers_in_words(ask):
     assert completed.finish_reason == "stop"
 
 
-async def test_it_calls_a_tool_that_it_has_never_seen(ask):
+async def test_model_calls_an_unseen_tool(ask):
     text, calls, completed = await ask("Turn on the heating in the bathroom.", tools=[HEATING])
     assert (text, completed.finish_reason) == ("", "tool_calls")
     ((name, arguments),) = calls

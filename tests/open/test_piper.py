@@ -60,7 +60,7 @@ def say(synthesizer, text=TEXT, request_id="a", seed=1, **fields):
     return sink
 
 
-def test_it_speaks(synthesizer):
+def test_piper_speaks(synthesizer):
     sink = say(synthesizer)
     samples = sink.samples
     assert 4.0 < len(samples) / RATE < 7.0

@@ -91,7 +91,7 @@ def test_perf_analyzer_drives_it(server, tmp_path, model):
     assert 0 < figures.p50 <= figures.p95 <= figures.p99
 
 
-async def test_it_works_again_when_a_step_was_loaded_again(server, port):
+async def test_ensemble_works_after_a_step_was_reloaded(server, port):
     (stub,) = [one for one in find_stubs(server.pid) if one.model == "parakeet_text"]
     psutil.Process(stub.pid).kill()
     async with asyncio.timeout(100):

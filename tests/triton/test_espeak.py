@@ -57,7 +57,7 @@ async def test_streams_audio_with_marks(speaker):
     assert [mark.at_sample for mark in marks] == sorted(mark.at_sample for mark in marks)
 
 
-async def test_nothing_to_say(speaker):
+async def test_text_without_words_gives_no_audio(speaker):
     assert await collect(speaker, request("")) == []
     assert await collect(speaker, request(" ... ")) == []
 

@@ -38,5 +38,5 @@ def test_every_name_of_a_diagram_is_defined_where_it_says(diagram):
         assert match[3] in methods[match[2]], message
 
 
-def test_there_are_diagrams():
+def test_architecture_page_has_diagrams():
     assert len(DIAGRAMS) == 4

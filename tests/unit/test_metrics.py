@@ -81,7 +81,7 @@ def test_a_collector_that_fails_takes_nothing_else_with_it(caplog):
     assert "no driver" in caplog.text
 
 
-def test_nothing_is_lost_between_threads():
+def test_counts_of_several_threads_add_up():
     metrics = MetricsRecorder((BYTES,))
     total = 0
 

@@ -68,7 +68,7 @@ def test_as_many_samples_come_out_as_went_in(mark, count):
     np.testing.assert_allclose(marked(mark, audio, [count // 3]), whole, rtol=0, atol=1e-6)
 
 
-def test_it_is_late_by_what_the_network_must_know(mark):
+def test_watermark_delay_is_the_networks_context(mark):
     stream, audio, sent = mark.begin(), speech(2.0), 0
     for at in range(0, len(audio), 480):
         sent += len(stream.push(audio[at : at + 480], last=False))
@@ -108,7 +108,7 @@ def installed(layers, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("choice", ["auto", "on"])
-def test_it_is_there_where_the_library_is(installed, mark, choice):
+def test_watermark_is_that_of_the_installed_library(installed, mark, choice):
     audio = speech(1.0)
     found = load_watermark(choice)
     np.testing.assert_array_equal(marked(found, audio, []), marked(mark, audio, []))

@@ -83,7 +83,7 @@ async def test_a_call_that_was_refused_has_done_nothing():
     assert spoken(call) == [AgentConfig().apology]
 
 
-async def test_without_a_phrase_for_it_nothing_is_said():
+async def test_missing_phrase_is_not_spoken():
     config = AgentConfig(acted_apology="", deadlines=NO_RETRIES)
     failure = [InferenceError("broken")]
     call = await booked(failure, failure, config=config)

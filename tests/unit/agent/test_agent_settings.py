@@ -65,7 +65,7 @@ def test_fixed_phrases_can_be_set_and_disabled():
     assert not config.log_transcripts
 
 
-def test_it_is_what_the_agent_is_configured_with():
+def test_setting_reaches_the_agent():
     parameters = Parameters(
         "voice_agent",
         {"asr": "hears,understands", "system_prompt": "A secret.", "examples": " set a timer | hello|| "},

@@ -174,7 +174,7 @@ async def test_each_request_to_the_language_model_has_its_first_token():
     assert all(span.attributes["parley.first_token_ms"] >= 0 for span in spans.named("chat fake_llm"))
 
 
-async def test_a_prepared_answer_that_is_discarded_is_a_turn_that_says_so():
+async def test_discarded_preemptive_answer_is_a_turn_with_that_outcome():
     spans = Spans()
     call = FakeCall(CONFIG, tracing=spans.tracing)
     call.hears((200, 1_000, "set a timer"), (1_600, 2_400, "ten minutes"))

@@ -104,6 +104,6 @@ def test_phrases_have_languages():
     assert parse_fillers("") == {}
 
 
-def test_there_are_phrases_for_languages_that_are_spoken():
+def test_phrases_exist_for_spoken_languages():
     assert set(DEFAULT_FILLERS) <= set(LANGUAGES)
     assert all(phrases and all(phrases) for phrases in DEFAULT_FILLERS.values())

@@ -297,7 +297,7 @@ async def test_noise_that_goes_on_does_not_keep_the_agent_silent():
     assert call.outlet.of(Interrupted) == []
 
 
-async def test_where_there_is_noise_the_agent_waits_for_words():
+async def test_agent_in_noise_waits_for_words():
     call = FakeCall()
     noises = [(2_500 + 900 * n, 2_600 + 900 * n, "") for n in range(3)]
     call.hears((200, 1_000, "tell me a story"), *noises, (5_600, 6_400, "tell me another one"))
@@ -531,7 +531,7 @@ async def test_a_longer_lead_does_not_change_what_was_heard():
 
 @pytest.mark.parametrize("text", ["rome", "mhm", "to rome"])
 @pytest.mark.parametrize("lasts_ms", [150, 500])
-async def test_where_the_agent_only_thinks_all_words_go_on_with_the_turn(text, lasts_ms):
+async def test_words_before_the_first_audio_continue_the_turn(text, lasts_ms):
     """There is nothing to speak over: neither length nor number nor meaning of the words counts."""
     call = FakeCall()
     call.chat.first_s = 3.0

@@ -317,7 +317,7 @@ async def test_a_message_that_fails_unexpectedly_does_not_end_the_session(monkey
 
 
 @pytest.mark.parametrize("model", ["asr", "llm"])
-async def test_without_an_engine_that_it_needs_the_agent_says_so(model):
+async def test_agent_without_a_needed_engine_reports_it(model):
     config = AgentConfig()
     name = getattr(config, model) if model == "llm" else config.asr[0]
     call = FakeCall(AgentConfig(absent_models={name: "/secret/weights does not exist", "kokoro": "too"}))

@@ -77,7 +77,7 @@ def test_a_call_without_a_result_was_never_made():
     assert [call.id for call in asked.tool_calls] == [result.tool_call_id] == ["b"]
 
 
-def test_nothing_is_played_during_a_pause():
+def test_pause_plays_no_audio():
     playout = spoken()
     playout.pause(0.3)
     assert playout.played_ms(5.0) == pytest.approx(300)

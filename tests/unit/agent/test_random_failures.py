@@ -279,5 +279,5 @@ async def run(seed: int, *, steered: bool) -> None:
 
 @pytest.mark.parametrize("steered", [False, True])
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_nothing_is_stuck_and_no_word_is_lost(batch, steered):
+async def test_random_failures_lose_no_word_and_block_nothing(batch, steered):
     await run_batch(batch, RUNS // 2, partial(run, steered=steered))

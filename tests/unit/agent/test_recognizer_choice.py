@@ -393,7 +393,7 @@ async def test_all_streams_of_a_call_are_ended_at_once():
     assert models.streams == []
 
 
-async def test_where_no_model_opens_a_stream_the_failure_is_that_of_the_last():
+async def test_failure_without_an_open_stream_is_that_of_the_last_model():
     models = Models()
     models.ready.add("moonshine")
     models.start_failures = {"moonshine": InferenceError("one"), "whisper": InferenceError("the other")}
@@ -455,7 +455,7 @@ async def test_models_whose_streams_do_not_open_leave_the_last_one_time(hanging,
     assert models.streams == []
 
 
-async def test_where_all_streams_hang_the_call_is_refused_in_the_time_of_one_reply():
+async def test_hanging_streams_refuse_the_call_within_one_reply():
     models = Models("moonshine", "parakeet", "whisper")
     models.ready = models.start_hanging = set(models.names)
     recognition = AudioRecognition(models.make, "call", AsrOptions(), Handler(), CONFIG)

@@ -90,7 +90,7 @@ def spoken(call: FakeCall) -> str:
 # --- where it goes on -------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_repeated_and_numbers_go_on():
+async def test_resume_repeats_nothing_and_continues_numbers():
     call = await resumed(Resume(state=state(turns=2, utterances=4, audio_ms=60_000), audio_ms=60_500))
     call.recognition.script.extend(all_of_utterance(1, 1_000, 1_500, "hello"))
     await call.until(4_000)

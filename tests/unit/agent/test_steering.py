@@ -59,7 +59,7 @@ def written(call) -> str:
 # --- ending a turn by hand ------------------------------------------------------------------
 
 
-async def test_a_turn_ends_when_the_client_says_so():
+async def test_commit_ends_the_turn():
     call = FakeCall()
     call.hears((200, 1_000, "set a timer"), (3_000, 3_900, "for ten minutes"))
     await call.start(Start(turn=MANUAL))
@@ -165,7 +165,7 @@ async def test_a_turn_by_hand_is_bounded():
 
 @pytest.mark.parametrize("word", ["yes", "okay"])
 @pytest.mark.parametrize("commit_ms", [1_300, 1_600, 2_500])
-async def test_a_yes_is_a_turn_where_the_client_says_so(word, commit_ms):
+async def test_committed_backchannel_is_a_turn(word, commit_ms):
     call = FakeCall()
     call.hears((1_000, 1_500, word))
     await call.start(Start(turn=MANUAL, greeting=STORY))
@@ -233,7 +233,7 @@ async def test_speech_after_commit_is_another_turn():
 
 
 @pytest.mark.parametrize("text", ["", "forget this"])
-async def test_nothing_that_counts_is_silence_also_by_hand(text):
+async def test_manual_turn_without_speech_is_silence(text):
     call = FakeCall()
     call.hears((200, 900, text))
     await call.start(Start(turn=MANUAL, silence=SilenceOptions(hang_up_after_ms=5_000)))

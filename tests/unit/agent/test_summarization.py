@@ -88,7 +88,7 @@ async def test_a_long_conversation_is_summarised_and_its_new_beginning_read():
     assert call.summariser.close() == set()
 
 
-async def test_there_is_one_at_a_time():
+async def test_summaries_are_made_one_at_a_time():
     call = Conversation()
     call.grow()
     for _ in range(3):

@@ -119,7 +119,7 @@ def test_rows_do_not_see_each_other():
     assert not scores[2].any()
 
 
-def test_nothing_boosts_nothing():
+def test_empty_phrases_boost_nothing():
     automaton = build([], 1.0)
     assert len(automaton.bonus) == 0
     assert walk(automaton, [0, 1, 2]) == ([0, 0, 0], 0)
@@ -185,7 +185,7 @@ def test_a_spelling_that_only_some_method_finds_is_enough():
 
 
 @pytest.mark.parametrize(("phrases", "weight"), [([], 1.0), (["hello"], 0.0)])
-def test_nothing_to_boost(phrases, weight):
+def test_no_phrases_need_no_boosting(phrases, weight):
     automaton = compile_phrases(phrases, weight, VOCABULARY)
     assert len(automaton.bonus) == len(PhraseAutomaton.nothing().bonus) == 0
 

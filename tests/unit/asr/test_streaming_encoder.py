@@ -125,7 +125,7 @@ def test_an_encoder_takes_a_chunk_after_its_history_and_gives_the_next_caches():
     assert all((after[name] == 1).all() for name in NEMO)
 
 
-def test_an_encoder_that_fails_or_cannot_stream_says_so():
+def test_failed_or_unsuitable_encoder_is_reported():
     session = Session()
     found = encoder(session)
     session.failure = RuntimeError("out of memory")
@@ -186,7 +186,7 @@ def test_rows_are_copies_in_the_order_asked_for_and_only_theirs_are_written():
     assert slots.gather(everything)["value"].tolist() == [10, 91, 12, 93]
 
 
-def test_some_rows_are_taken_and_put_back():
+def test_selected_rows_are_taken_and_put_back():
     rows = {"value": np.array([1, 2, 3]), "other": np.zeros(3)}
     assert take(rows, np.array([0, 1, 2]), ["value"]) == {"value": rows["value"]}
     assert take(rows, np.array([0, 1, 2]), ["value"])["value"] is rows["value"]

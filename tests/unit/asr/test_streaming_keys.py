@@ -80,7 +80,7 @@ def test_attention_without_a_past_is_refused():
         with_keys(changed, SHAPES.cache_last_channel)
 
 
-def test_it_runs_as_it_is_where_it_cannot_be_changed(monkeypatch, caplog):
+def test_network_that_cannot_be_changed_runs_unchanged(monkeypatch, caplog):
     def refuse(*_):
         raise ModelLoadingError("attention is another one")
 

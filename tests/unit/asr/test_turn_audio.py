@@ -77,7 +77,7 @@ def test_the_oldest_utterances_are_forgotten_where_there_are_too_many():
     assert turn.with_piece(piece(9, 20_000, 20_300, 24_000, 24_100)).joined() is None
 
 
-def test_nothing_is_kept_if_nothing_may_be_joined():
+def test_turn_audio_without_joining_is_empty():
     assert TurnAudio(0).with_piece(piece(1, 0, 300, 1300, 1400)).pieces == ()
 
 

@@ -143,7 +143,7 @@ UNCHANGED = [
 @pytest.mark.parametrize(
     ("said", "written"), [*DIGITS.items(), *MAIL.items(), *WEB.items(), *SPELLING.items()]
 )
-def test_it_is_written_as_a_person_would_write_it(said, written):
+def test_spoken_forms_become_written_forms(said, written):
     assert write(said) == written
 
 

@@ -58,7 +58,7 @@ def test_speech_over_an_echo_is_not_the_echo(story, other):
         (np.arange(50).astype(np.int16), np.zeros(100, np.int16)),
     ],
 )
-def test_where_there_is_nothing_there_is_no_echo(heard, played):
+def test_silence_has_no_echo(heard, played):
     assert likeness(heard, played) == 0.0
 
 

@@ -141,7 +141,7 @@ def test_a_tied_head_is_the_embedding(source, target):
     assert read(target / "config.json")["tie_word_embeddings"] is False
 
 
-def test_nothing_is_done_twice(source, target, capsys):
+def test_second_conversion_does_nothing(source, target, capsys):
     write_gguf(source)
     assert run(source, target) == 0
     made = (target / "model.safetensors").stat().st_mtime_ns

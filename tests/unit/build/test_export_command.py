@@ -52,6 +52,6 @@ def test_an_unknown_name_is_wrong_usage(run, capsys):
         (["theirs"], "error: {file} is missing: get it with `make fetch MODEL=nemo/theirs`"),
     ],
 )
-def test_a_missing_checkpoint_is_said_with_its_remedy(run, capsys, tmp_path, arguments, error):
+def test_missing_checkpoint_is_reported_with_its_remedy(run, capsys, tmp_path, arguments, error):
     assert run(*arguments) == 1
     assert capsys.readouterr().err.strip() == error.format(file=tmp_path / "models/nemo/theirs/theirs.nemo")

@@ -37,7 +37,7 @@ def test_another_manifest_counts(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("target", ["export", "convert"])
-def test_nothing_is_set_up_for_an_unknown_name(tmp_path, target):
+def test_unknown_name_sets_nothing_up(tmp_path, target):
     for name in ("Makefile", "build/known_entry.py", "build/checkpoints.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

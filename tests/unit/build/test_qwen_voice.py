@@ -54,7 +54,7 @@ def messages(sessions, role):
     ]
 
 
-def test_there_are_many_tools_and_no_name_is_used_twice(tools):
+def test_names_of_tools_are_many_and_unique(tools):
     names = [name for kind in tools for name in kind.names]
     assert len(tools) >= 60
     assert len(names) == len(set(names))
@@ -90,7 +90,7 @@ def test_every_call_is_complete_and_fits_its_tool(sessions):
     assert calls > 500
 
 
-def test_nothing_is_left_unfilled(sessions):
+def test_templates_are_filled_completely(sessions):
     for role in ("user", "assistant", "tool"):
         texts = [message.content for message in messages(sessions, role)]
         assert texts

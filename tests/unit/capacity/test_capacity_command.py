@@ -57,7 +57,7 @@ def test_turns_that_cannot_be_enough_are_warned_of(levels, tmp_path, capsys):
     assert "that takes 59 turns" in capsys.readouterr().out
 
 
-def test_nothing_held_is_a_failure(levels, tmp_path):
+def test_capacity_of_zero_is_a_failure(levels, tmp_path):
     levels(lambda _: [4_000.0] * 60)
     status, found = run(tmp_path)
     assert (status, found["calls_held"]) == (1, 0)
@@ -71,7 +71,7 @@ def test_an_interrupted_search_keeps_its_levels(levels, tmp_path, capsys):
     assert "The search was interrupted." in capsys.readouterr().out
 
 
-def test_a_server_that_refuses_a_single_call_is_said(tmp_path, monkeypatch, capsys):
+def test_refusal_of_a_single_call_is_reported(tmp_path, monkeypatch, capsys):
     async def refuses(*_):
         return LevelResult(1, refused=["connect_failed"])
 
@@ -82,7 +82,7 @@ def test_a_server_that_refuses_a_single_call_is_said(tmp_path, monkeypatch, caps
     assert "make serve" in error
 
 
-def test_a_single_call_that_fails_once_is_said_with_its_code(tmp_path, monkeypatch, capsys):
+def test_failed_single_call_is_reported_with_its_code(tmp_path, monkeypatch, capsys):
     async def refuses(*_):
         return LevelResult(1, refused=["overloaded"])
 
@@ -104,7 +104,7 @@ def test_unusable_files_are_noticed_before_the_search(levels, tmp_path, capsys):
     assert "none.py: there is no such file" in capsys.readouterr().err
 
 
-def test_a_warm_up_that_never_ends_is_said(tmp_path, monkeypatch, capsys):
+def test_endless_warm_up_is_reported(tmp_path, monkeypatch, capsys):
     async def hangs(*_):
         return LevelResult(1, overdue_s=90.0)
 

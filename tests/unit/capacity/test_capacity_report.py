@@ -38,7 +38,7 @@ def test_a_minute_of_a_call_costs_its_share_of_a_replica():
     assert capacity(price=None).cost_per_minute(4.0) is None
 
 
-def test_where_nothing_is_held_nothing_is_divided():
+def test_report_without_held_calls_divides_nothing():
     found = capacity(held=0).to_json()
     assert found["calls_held"] == 0
     assert set(found["replicas"].values()) == {None}

@@ -34,13 +34,13 @@ class Levels:
         (11, [1, 2, 4, 8, 16, 12, 10, 11]),
     ],
 )
-async def test_it_doubles_and_then_halves_the_gap(capacity, asked):
+async def test_search_doubles_and_then_halves_the_gap(capacity, asked):
     levels = Levels(lambda calls: calls <= capacity)
     assert await find_capacity(levels, start=1, most=64) == Found(capacity, is_bounded=True)
     assert levels.asked == asked
 
 
-async def test_where_the_first_level_fails_lower_ones_are_tried():
+async def test_search_tries_lower_levels_after_a_first_failure():
     assert await find_capacity(Levels(lambda calls: calls <= 3), start=8, most=64) == Found(
         3, is_bounded=True
     )
@@ -49,7 +49,7 @@ async def test_where_the_first_level_fails_lower_ones_are_tried():
     assert nothing.asked == [1]
 
 
-async def test_where_none_fails_the_highest_level_is_a_lower_bound():
+async def test_search_without_failure_gives_a_lower_bound():
     levels = Levels(lambda _: True)
     assert await find_capacity(levels, start=3, most=20) == Found(20, is_bounded=False)
     assert levels.asked == [3, 6, 12, 20]

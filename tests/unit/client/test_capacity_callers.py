@@ -119,7 +119,7 @@ async def test_usage_is_measured_while_turns_count():
     assert result.cpus > 0
 
 
-async def test_where_turns_never_count_no_usage_is_known():
+async def test_usage_without_counted_turns_is_unknown():
     def refused():
         return connect("", transport=FakeAgent(TooManySessionsError("full")), retry=NO_RETRY)
 

@@ -76,7 +76,7 @@ async def test_the_page_is_there_for_as_long_as_it_is_needed():
         free.bind(("127.0.0.1", port))
 
 
-async def test_where_its_port_is_taken_it_has_another():
+async def test_taken_port_is_replaced():
     async with serve_page(NOWHERE) as first, serve_page(NOWHERE) as second:
         assert first != second
         assert (await get(f"{second}/")).status_code == 200
@@ -458,7 +458,7 @@ def test_a_server_of_the_checkout_is_known_by_its_launcher(noted, tmp_path, serv
         ("serving", False, "does not answer, but its launcher runs"),
     ],
 )
-def test_only_a_server_that_is_known_to_load_is_said_to(noted, tmp_path, state, before, words):
+def test_only_a_loading_server_is_called_loading(noted, tmp_path, state, before, words):
     noted(state, before=before)
     said = advice(NoServerError("nothing"), "127.0.0.1:8001", tmp_path)
     assert words in said
@@ -471,7 +471,7 @@ def test_notes_that_cannot_be_read_say_nothing_of_loading(noted, tmp_path):
     assert noted_state("127.0.0.1:8001", tmp_path) == "lost"
 
 
-def test_after_a_lost_call_it_is_said_what_to_do(noted, tmp_path):
+def test_lost_call_prints_advice(noted, tmp_path):
     lost = CallLostError("the stream broke")
     assert f"call again. `{PARLEY} probe`" in advice(lost, "127.0.0.1:8001", tmp_path)
     assert f"call again. `{PARLEY} probe`" in advice(lost, None, tmp_path)

@@ -59,7 +59,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(drain, "_POLL_S", 0.01)
 
 
-def test_it_waits_until_no_instance_has_calls(tmp_path, capsys):
+def test_drain_waits_until_no_instance_has_calls(tmp_path, capsys):
     file = tmp_path / "drain.json"
     pages = [page((1, 0), (0, 1)), page((1, 1), (2, 1)), 503, page((0, 1), (2, 1)), page((0, 1), (0, 1))]
     with metrics_pages(*pages) as metrics:
@@ -85,7 +85,7 @@ def nowhere():
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_where_a_server_may_be_absent_nothing_listens_and_there_are_no_calls(tmp_path, capsys):
+def test_drain_of_an_absent_server_with_absent_ok_succeeds(tmp_path, capsys):
     """A pod that is deleted before its server runs, or whose server has ended."""
     file = tmp_path / "drain.json"
     metrics = nowhere()
@@ -272,7 +272,7 @@ def test_a_server_without_a_file_cannot_be_drained(noted, capsys):
     assert "PARLEY_DRAIN_FILE is empty" in capsys.readouterr().err
 
 
-def test_where_the_named_server_does_not_run_the_names_of_others_are_said(noted, capsys):
+def test_drain_of_an_unknown_name_lists_the_running_servers(noted, capsys):
     assert main(["drain"]) == 1
     assert "no server 'default' runs here; name its file with --file" in capsys.readouterr().err
     noted()

@@ -231,7 +231,7 @@ async def test_key_and_audio_never_leave_tls(tmp_path):
             assert (await call.hang_up()).reason == "hangup"
 
 
-async def test_an_answer_that_no_gateway_gives_is_said():
+async def test_answer_of_another_program_is_reported():
     gateway = Gateway()
 
     async def greet():
@@ -243,7 +243,7 @@ async def test_an_answer_that_no_gateway_gives_is_said():
             await calling(url).__aenter__()
 
 
-async def test_a_gateway_that_is_not_there_is_said():
+async def test_missing_gateway_is_reported():
     with pytest.raises(ConnectError, match="no gateway answers at"):
         await calling("http://127.0.0.1:1").__aenter__()
 

@@ -96,7 +96,7 @@ async def test_a_terminal_that_is_closed_ends_the_typing(terminal, monkeypatch):
             await ended.wait()
 
 
-async def test_without_somebody_at_the_terminal_nothing_is_read(terminal, monkeypatch):
+async def test_keyboard_without_a_terminal_reads_nothing(terminal, monkeypatch):
     monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp() + 1)  # in the background
     assert not can_be_typed_at()
     with typed_lines(pytest.fail, pytest.fail, pytest.fail):

@@ -151,7 +151,7 @@ def test_a_server_is_started_and_stopped(server):
     assert server.done == ["free", "check", "bring", "start", "stop", "stopped"]
 
 
-def test_options_that_cannot_be_used_are_refused_before_anything_is_said(server):
+def test_unusable_options_are_refused_before_any_output(server):
     server.during["check"] = lambda: fail(LauncherError("no profile"))
     console = Console(file=io.StringIO())
     with pytest.raises(ClientError, match="no profile"):

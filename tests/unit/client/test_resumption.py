@@ -378,7 +378,7 @@ def test_before_the_first_word_the_session_begins_again():
     assert line.kept.make_start().resume.audio_ms == 60
 
 
-def test_a_listening_agent_is_said_once_when_the_session_begins_again():
+def test_resumed_session_reports_listening_once():
     line = Line()
     listening = protocol.AgentState(state="listening")
     assert line.event(listening) == [listening]

@@ -231,7 +231,7 @@ async def test_half_a_sample_is_refused(models):
             stream.send(b"123")
 
 
-async def test_nothing_can_be_sent_after_the_end(models):
+async def test_audio_after_the_end_is_refused(models):
     _, server = models
     async with Recognition(server) as stream:
         stream.end()

@@ -345,7 +345,7 @@ async def test_the_synthesizer_that_has_the_voice_is_asked(models, configured, r
     assert (fake.asked_models, fake.asked[0].get("voice")) == ([asked[0]], asked[1])
 
 
-async def test_a_voice_that_no_synthesizer_has_is_refused_before_anybody_is_asked(models):
+async def test_unknown_voice_is_refused_before_a_request(models):
     fake, server = models
     Voice(fake)
     async with Synthesis(server, model="kokoro") as synthesis:

@@ -392,7 +392,7 @@ def test_an_engine_that_does_not_speak_the_language_is_no_replacement(run, failu
     assert (len(first.requests), len(last.requests)) == (1, 2)
 
 
-def test_where_no_other_engine_speaks_the_language_the_failure_is_reported(run):
+def test_failure_without_a_fallback_for_the_language_is_reported(run):
     rig = Rig(Engine(languages=("es",)), Engine())
     rig.engines[0].fail_after = 0
     with pytest.raises(InferenceError):

@@ -212,7 +212,7 @@ async def test_events_may_be_cut_anywhere(size):
         assert (await collect(chat.generate(request())))[0] == TextDelta(text="Grüß dich")
 
 
-async def test_an_answer_that_came_to_its_limit_says_so():
+async def test_answer_at_its_limit_has_the_reason_length():
     async with chatting(delta("length", content="And then")) as (chat, _):
         assert (await collect(chat.generate(request())))[-1] == Completed(finish_reason="length")
 

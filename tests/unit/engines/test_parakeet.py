@@ -72,7 +72,7 @@ async def test_options_are_checked_without_leaving_a_sequence(port, recognizer):
     assert port.said() == [AsrRequest(options=options)]
 
 
-async def test_nothing_is_sent_for_a_stream_that_is_not_open(port, recognizer):
+async def test_closed_stream_sends_nothing(port, recognizer):
     await recognizer.close()
     with pytest.raises(SessionNotFoundError):
         await recognizer.push(np.zeros(5, np.int16))

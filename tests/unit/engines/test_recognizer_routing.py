@@ -140,7 +140,7 @@ async def test_a_model_that_hangs_leaves_the_next_ones_their_time(server):
         assert await recognizer.languages() == ["en", "es", "de"]
 
 
-async def test_where_all_models_hang_the_first_failure_is_the_error(server):
+async def test_hanging_models_raise_the_first_failure(server):
     server.hanging = {"moonshine", "whisper", "other"}
     async with asyncio.timeout(10):
         with pytest.raises(DeadlineExceededError, match="moonshine"):

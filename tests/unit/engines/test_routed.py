@@ -97,7 +97,7 @@ def test_a_voice_that_is_not_known_may_be_of_one_that_has_to_be_asked():
         find_route(synthesizers, "piper/anna", "en")
 
 
-def test_names_are_qualified_where_they_are_somebody_elses_too():
+def test_ambiguous_voice_names_are_qualified():
     assert voice_names(lineup()) == ["joe", "sam", "heart", "kokoro/joe", "man"]
     assert qualify([("a", ["x"]), ("b", ["x", "y"])]) == [["x"], ["b/x", "y"]]
     for name in voice_names(lineup()):

@@ -381,7 +381,7 @@ class TestMade:
             monkeypatch.setattr(module, "INCLUDED", tmp_path / "models")
         return program
 
-    def test_it_is_made_once_and_then_its_source_is_not_needed(self, machine, project):
+    def test_made_file_needs_no_source_afterwards(self, machine, project):
         entries = {"big": BIG, "small": self.ENTRY}
         assert prerequisites([self.ENTRY], entries, machine.models) == [BIG]
         machine.fetch(BIG)

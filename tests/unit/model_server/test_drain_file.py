@@ -59,7 +59,7 @@ async def following(file, started_ns=0):
         await asyncio.wait([task])
 
 
-async def test_it_is_followed(tmp_path):
+async def test_drain_file_is_followed(tmp_path):
     file = tmp_path / "drain.json"
     async with following(file) as follower:
         ask_to_drain(file, 1_000.0)

@@ -211,7 +211,7 @@ def test_a_run_that_fails_by_itself_was_not_stopped():
         onnx.Stop().run(EndlessSession(RuntimeError("no memory")), {})
 
 
-def test_nothing_runs_after_a_stop():
+def test_stopped_session_runs_nothing():
     session, stop = EndlessSession(), onnx.Stop()
     stop.request()
     with pytest.raises(onnx.StoppedError):

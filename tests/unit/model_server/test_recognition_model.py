@@ -61,7 +61,7 @@ def test_languages_are_those_of_the_weights_or_of_the_setting(setting, languages
     assert not caplog.records
 
 
-def test_weights_that_list_no_languages_count_as_english_and_the_log_says_so(caplog):
+def test_weights_without_languages_count_as_english_with_a_log_line(caplog):
     assert read_languages(Parameters("rail", {"languages": "all"}, environment={}), ()) == ("en",)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
@@ -126,7 +126,7 @@ def test_voice_activity_is_detected_in_the_process_of_the_recogniser():
 DEADLINE_S = 10
 
 
-def test_it_runs_again_and_again_also_after_a_failure(caplog):
+def test_step_repeats_also_after_a_failure(caplog):
     seen: list[str] = []
     enough = threading.Event()
 

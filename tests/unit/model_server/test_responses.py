@@ -281,7 +281,7 @@ def test_a_response_that_a_thread_cannot_send_fails_its_request(pb_utils, thread
     assert caplog.text.count("a response could not be sent") == 1
 
 
-def test_nothing_follows_a_response_that_a_thread_could_not_send(pb_utils, thread):
+def test_failed_send_ends_the_response(pb_utils, thread):
     gate, request = Gate(thread), Request()
     responder = Responder(pb_utils, request, thread=thread)
     thread.submit(lambda: setattr(request.sender, "broken", True))

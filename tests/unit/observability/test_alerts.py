@@ -82,7 +82,7 @@ def test_the_page_of_metrics_is_up_to_date():
     assert load("metrics_docs").with_tables(page) == page, "run .venv/bin/python build/metrics_docs.py"
 
 
-def test_without_phoenix_it_is_said_how_to_get_it(monkeypatch, tmp_path):
+def test_missing_phoenix_prints_its_command(monkeypatch, tmp_path):
     monkeypatch.setattr(observe, "PHOENIX", tmp_path / "phoenix")
     assert "scripts/setup --phoenix" in observe.explain_traces("127.0.0.1:6006")
     (tmp_path / "phoenix").touch()

@@ -63,7 +63,7 @@ def test_every_package_is_required_by_one_that_is_locked():
         assert set(via) & roots or set(via) <= lock.keys(), (name, via)
 
 
-def test_there_is_one_onnx_runtime_and_one_cuda():
+def test_lock_has_one_onnx_runtime_and_one_cuda():
     lock = read_lock()
     together = lock.keys() | read_lock("networks").keys()
     assert "onnxruntime-gpu" in together

@@ -151,7 +151,7 @@ def test_a_suite_is_not_passed_by_a_part_of_it(tmp_path, case, passes, statuses)
         assert "skipped when it was repeated: test_some::test_unsteady" in summary(reports, status=1)
 
 
-def test_nothing_is_said_where_all_was_run(tmp_path):
+def test_summary_of_a_complete_run_is_empty(tmp_path):
     assert summary(tmp_path) == ""
 
 

@@ -16,7 +16,7 @@ def piece(response: str, offset_ms: int, length_ms: int, text: str = "") -> Agen
     return AgentAudio(1, response, offset_ms, RATE, np.ones(length_ms * 16, np.int16), text)
 
 
-def test_it_keeps_an_account_of_what_came_and_what_was_heard():
+def test_loudspeaker_records_received_and_played_audio():
     speaker = Loudspeaker()
     speaker.push(piece("r1", 0, 100, "once"), 1.0)
     speaker.push(piece("r1", 100, 100, "upon a"), 1.0)
@@ -31,7 +31,7 @@ def test_it_keeps_an_account_of_what_came_and_what_was_heard():
     assert speaker.played_ms("r2") == 0
 
 
-def test_it_halts_and_goes_on_where_it_was():
+def test_loudspeaker_pauses_and_continues():
     heard = []
     speaker = Loudspeaker(heard.append)
     speaker.push(piece("r1", 0, 200), 1.0)

@@ -135,7 +135,7 @@ def test_parts_of_recordings_are_cut_out(tmp_path):
         ('[{"file": "b.wav", "text": "one"}]', "b.wav is not there"),
     ],
 )
-def test_recordings_that_cannot_be_read_are_said(tmp_path, written, complaint):
+def test_unreadable_recordings_are_reported(tmp_path, written, complaint):
     manifest = tmp_path / "m.json"
     manifest.write_text(written)
     with pytest.raises(RecordingError, match=complaint):

@@ -204,6 +204,6 @@ def test_an_endpoint_is_written_as_driver_and_options(monkeypatch):
         ("parley-llm", "parley-llm needs url=HOST:PORT"),
     ],
 )
-def test_what_is_wrong_with_an_endpoint_is_said(written, complaint):
+def test_unusable_endpoint_is_reported(written, complaint):
     with pytest.raises(EndpointError, match=complaint):
         parse_endpoint(written)

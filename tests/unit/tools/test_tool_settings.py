@@ -75,7 +75,7 @@ def test_a_file_is_read(tmp_path):
         ({"http": [{**HTTP, "name": f"t{n}"} for n in range(200)]}, "at most 128"),
     ],
 )
-def test_what_cannot_be_is_said_at_start(tmp_path, changes, said):
+def test_invalid_settings_are_reported_at_the_start(tmp_path, changes, said):
     file = tmp_path / "tools.json"
     file.write_text(json.dumps({"allowed_hosts": ["api.example.com"], **changes}))
     with pytest.raises(ModelLoadingError, match=said):

@@ -178,7 +178,7 @@ def test_something_is_missing(kind, text):
 @pytest.mark.parametrize(
     ("kind", "text"), [(kind, text) for kind, texts in FINISHED.items() for text in texts]
 )
-def test_nothing_is_missing(kind, text):
+def test_finished_texts_have_their_cue(kind, text):
     cue = find_cue(text, "en")
     assert (cue.kind, cue.finished) == (kind, True)
 

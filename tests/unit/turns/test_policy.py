@@ -159,7 +159,7 @@ def test_without_a_score_the_silence_counts():
     assert said(wait) == ("wait", "text_unfinished", "set a timer for")
 
 
-def test_where_there_is_no_model_none_is_asked():
+def test_policy_without_a_model_requests_no_score():
     policy = EndpointingPolicy(NORMAL, "en", scored=False)
     policy.on_speech_started(1)
     assert policy.on_speech_stopped(2, 2.3) == []
@@ -167,7 +167,7 @@ def test_where_there_is_no_model_none_is_asked():
     assert said(commit) == ("commit", "not_scored", "hello there")
 
 
-def test_what_is_said_in_the_pause_belongs_to_the_turn():
+def test_speech_in_the_pause_belongs_to_the_turn():
     policy, _, _ = turn("set a timer for", 0.9)
     (resume,) = policy.on_speech_started(10.8)
     assert isinstance(resume, Resume)

@@ -85,7 +85,7 @@ class TestWhole:
         assert rig.tokens.requests[0].text == "I have five cats here."
         assert heard.words(text) == text.split()
 
-    async def test_nothing_to_say(self):
+    async def test_text_without_words_gives_no_audio(self):
         rig = Rig()
         for text in ("", " ", "...", "[laugh]", "— —"):
             heard = await rig.say(text)

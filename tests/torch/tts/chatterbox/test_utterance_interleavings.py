@@ -79,7 +79,7 @@ WORLDS = st.builds(
 
 @settings(deadline=None, max_examples=400)
 @given(WORLDS, st.lists(ACTIONS, max_size=12))
-def test_nothing_is_left_over(world, actions):
+def test_interleavings_leave_no_state(world, actions):
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(live(world, actions))
         assert not runner.get_loop().problems, runner.get_loop().problems

@@ -41,7 +41,7 @@ def test_starting_a_run_costs_time_too():
     assert keys(choose_batch(ready, S3GenLimits(overhead=0))) == ["urgent"]
 
 
-def test_where_rows_are_not_free_only_equals_join():
+def test_rows_that_cost_join_equals_only():
     on_cpu = S3GenLimits(row_cost=1.0, stretch=3.0)
     unequal = [Work("urgent", 100, 0.0), Work("short", 26, 1.0), Work("alike", 90, 2.0)]
     assert keys(choose_batch(unequal, on_cpu)) == ["urgent", "alike"], "padding would cost more than a start"

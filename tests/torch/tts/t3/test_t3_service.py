@@ -254,7 +254,7 @@ async def test_an_abort_gets_no_event():
     assert answers.sent == []
 
 
-async def test_nothing_more_is_sent_to_a_client_that_cancelled():
+async def test_cancelled_client_gets_no_more_tokens():
     answers = Answers(open_for=1)
     handler = SpeechTokenHandler(
         service(Engine(tokens(4), tokens(5), tokens(6562, finish="stop"))), ModelTraces("t3", None)

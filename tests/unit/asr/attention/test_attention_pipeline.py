@@ -135,7 +135,7 @@ def test_a_step_waits_for_no_text(text_reader):
     assert [type(event) for event in call.events()][-4:-2] == [OnsetEvent, SpeechStartedEvent]
 
 
-def test_there_is_one_partial_text_on_its_way_at_most(text_reader):
+def test_partial_texts_are_decoded_one_at_a_time(text_reader):
     call = Call(new_pipeline(text_reader), partial_interval_ms=80).send(sound((640, False), (4_000, True)))
     assert [asked.final for asked in text_reader.waiting] == [False]
     text_reader.read()
@@ -308,7 +308,7 @@ def test_a_failed_voice_activity_network_fails_the_piece():
     assert len(call.finals) == 1
 
 
-def test_nothing_of_a_stream_that_is_closed_is_read(text_reader):
+def test_closed_stream_is_not_decoded(text_reader):
     pipeline = new_pipeline(text_reader)
     call = Call(pipeline, partial_interval_ms=240).send(UTTERANCE).send(sound((960, True)))
     assert any(asked.final for asked in text_reader.waiting)

@@ -159,13 +159,13 @@ def test_later_steps_keep_what_the_first_one_made_of_the_audio():
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("out of memory"), [np.full((1, 2, 3), np.nan, np.float32)]])
-def test_an_encoder_that_fails_says_so(answer):
+def test_failed_encoder_is_reported(answer):
     network = MoonshineNetwork(Session([], STATES, [answer]), decoder(), tokens=5)
     with pytest.raises(InferenceError):
         network.encode(SECOND, Stop())
 
 
-def test_a_decoder_that_fails_says_so():
+def test_failed_decoder_is_reported():
     network = MoonshineNetwork(
         Session([], STATES, [[np.ones((1, 2, 3), np.float32)]]), decoder(RuntimeError("no")), tokens=5
     )
@@ -210,7 +210,7 @@ def test_a_text_ends_with_its_end():
     assert tokens.confidence == pytest.approx(sure, abs=1e-6)
 
 
-def test_no_more_is_said_than_there_is_time_for():
+def test_length_of_a_text_is_bounded_by_the_audio():
     endless = ScriptedNetwork(*(3 + number % 37 for number in range(1_000)))
     assert len(read(endless, SECOND).ids) == RULES.limit(16_000) == 12
     assert RULES.limit(1_600) == 4

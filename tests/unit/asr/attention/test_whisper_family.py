@@ -176,7 +176,7 @@ def test_a_folder_says_its_family_and_files(write):
         ({"family": "whisper", "encoder": "/no/x.onnx"}, WeightsNotFoundError, r"without /no/x\.onnx"),
     ],
 )
-def test_a_folder_that_says_something_else_is_refused(write, described, error, problem):
+def test_folder_with_another_description_is_refused(write, described, error, problem):
     with pytest.raises(error, match=problem):
         load(write(**described), Decoder())
 

@@ -49,6 +49,6 @@ def test_arrays_are_decoded_as_bytes_are():
     assert np.array_equal(decode_ulaw(np.frombuffer(EVERY_CODE, np.uint8)), decode_ulaw(EVERY_CODE))
 
 
-def test_nothing_stays_nothing():
+def test_empty_audio_stays_empty():
     assert len(decode_ulaw(b"")) == len(decode_alaw(b"")) == 0
     assert encode_ulaw(np.zeros(0, np.int16)) == encode_alaw(np.zeros(0, np.int16)) == b""

@@ -166,7 +166,7 @@ async def test_description_is_read_from_another_server_after_a_loss(gateway):
     assert [len(agent.call_ids) for agent in one.agents] == [1, 1]
 
 
-async def test_where_no_server_answers_that_has_a_code_of_its_own(gateway):
+async def test_agent_without_a_server_has_a_code_of_its_own(gateway):
     one = await gateway(ConnectError("one is down"), CallLostError("the other broke off"))
     answer = await one.http.get("/v1/agent")
     error = answer.json()["error"]
@@ -250,7 +250,7 @@ async def test_a_session_in_a_language_of_the_agent_waits_for_its_stream(gateway
 
 # An agent of an earlier version reports no recognisers that did not answer.
 @pytest.mark.parametrize(("understood", "unavailable"), [(["en"], ["whisper"]), (None, []), (["en"], None)])
-async def test_nothing_is_refused_while_a_recogniser_does_not_say_its_languages(
+async def test_languages_are_unchecked_while_a_recogniser_is_silent(
     gateway, monkeypatch, understood, unavailable
 ):
     described = msgspec.structs.replace(

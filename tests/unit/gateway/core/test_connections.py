@@ -139,7 +139,7 @@ async def test_probes_are_answered_at_their_own_port_while_the_other_takes_nothi
             assert (await http.get("/readyz")).status_code == 503
 
 
-async def test_nothing_else_is_answered_at_the_port_of_probes(gateway):
+async def test_port_of_probes_answers_probes_only(gateway):
     one = await gateway(listen={"health_port": 0})
     assert reached(one.health_url) != reached(one.url)
     async with httpx.AsyncClient(base_url=one.health_url) as http:
@@ -185,7 +185,7 @@ async def test_the_port_of_probes_has_a_bound_of_its_own(gateway, opened, monkey
     assert one.gateway.connections.count == before
 
 
-async def test_a_port_of_probes_that_is_taken_is_said(gateway):
+async def test_taken_port_of_probes_is_reported(gateway):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

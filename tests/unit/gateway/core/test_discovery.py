@@ -122,7 +122,7 @@ async def test_a_lookup_that_hangs_is_not_begun_again():
         await until(lambda: addresses(servers) == ["10.0.0.1:8001"])
 
 
-async def test_there_are_only_so_many_servers_and_those_in_use_stay(caplog):
+async def test_servers_beyond_the_limit_are_left_out_and_used_ones_stay(caplog):
     names = Names("10.0.0.5", "10.0.0.6")
     async with pool(addresses=("dns://triton:1",), max_servers=3, resolve=names.resolve) as servers:
         names.answer = tuple(f"10.0.0.{number}" for number in range(1, 9))

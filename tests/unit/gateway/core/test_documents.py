@@ -242,7 +242,7 @@ async def test_counters_tell_of_calls_frames_and_servers(gateway):
         assert await one.metric("parley_gateway_frames_sent_total") >= 1
 
 
-async def test_counters_are_for_administrators_where_anybody_is_asked(gateway, tmp_path):
+async def test_metrics_with_authentication_need_the_admin_scope(gateway, tmp_path):
     plain, admin = new_key("plain", ["agent"]), new_key("admin", ["admin"])
     file = tmp_path / "keys.toml"
     file.write_text(f"{plain.line}\n{admin.line}\n")

@@ -33,7 +33,7 @@ def test_flags_are_settings():
     assert flags("--port", "9000")["listen"]["host"] is None
 
 
-def test_where_to_listen_is_said_once(capsys):
+def test_conflicting_addresses_to_listen_on_are_refused(capsys):
     assert main(["gateway", "--listen", "9000", "--port", "0"]) == 2
     assert "not both" in capsys.readouterr().err
 

@@ -45,7 +45,7 @@ def everywhere(monkeypatch):
 
 @pytest.mark.parametrize("variable", ["PORT", "HEALTH_PORT"])
 @pytest.mark.parametrize(("status", "exit_status"), [(200, 0), (503, 1)])
-def test_it_asks_where_probes_are_answered(monkeypatch, capsys, variable, status, exit_status):
+def test_health_command_uses_the_port_of_probes(monkeypatch, capsys, variable, status, exit_status):
     with answering(status) as port:
         monkeypatch.setenv(f"PARLEY_GATEWAY_LISTEN_{variable}", str(port))
         assert main(["gateway", "health"]) == exit_status

@@ -115,7 +115,7 @@ async def test_every_message_reaches_the_agent(gateway, message):
     assert protocol.decode_message(seen.message) == protocol.decode_message(json.dumps(message).encode())
 
 
-def test_there_is_a_way_for_every_kind_of_message():
+def test_every_kind_of_message_is_handled():
     assert set(_SEND) == set(FROM_CLIENT)
 
 

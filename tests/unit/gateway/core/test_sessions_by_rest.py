@@ -34,7 +34,7 @@ async def test_a_new_session_waits(gateway):
     assert one.agents[0].streams == []
 
 
-async def test_nothing_need_be_said_about_a_session(gateway):
+async def test_session_without_options_is_created(gateway):
     one = await gateway()
     assert (await one.http.post("/v1/sessions")).status_code == 201
 
@@ -52,7 +52,7 @@ async def test_nothing_need_be_said_about_a_session(gateway):
         b"[" * 100_000,
     ],
 )
-async def test_a_body_that_says_something_else_is_refused(gateway, body):
+async def test_invalid_body_is_refused(gateway, body):
     one = await gateway()
     answer = await one.http.post("/v1/sessions", content=body)
     assert answer.status_code == 400
@@ -273,7 +273,7 @@ async def test_tools_can_be_replaced_before_and_during_a_call(gateway):
     assert (await one.http.post(path, json={"tools": []})).status_code == 410
 
 
-async def test_somebody_else_s_session_is_not_there(gateway, monkeypatch):
+async def test_session_of_another_key_is_not_found(gateway, monkeypatch):
     one = await gateway()
     session_id = await one.create()
 

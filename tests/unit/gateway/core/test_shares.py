@@ -44,7 +44,7 @@ def test_owners_that_come_at_the_same_time_get_the_same():
         assert min(got) >= PER_FREE * 64 // (1 + PER_FREE * 6)
 
 
-def test_the_only_place_is_anybodys():
+def test_only_place_goes_to_any_owner():
     places = Shares(1)
     with places.take("one"):
         assert not places.has_room("one")

@@ -69,7 +69,7 @@ async def test_owner_cannot_take_the_whole_budget(spool):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-async def test_a_full_disk_is_said_and_nothing_stays(spool, tmp_path, monkeypatch, code):
+async def test_full_disk_is_reported_without_leftovers(spool, tmp_path, monkeypatch, code):
     def write(*_):
         raise OSError(code, os.strerror(code))
 
@@ -136,7 +136,7 @@ async def test_filesystems_without_unnamed_files_do(spool, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("folder", ["/nonexistent", "/proc"])
-def test_a_folder_that_cannot_be_used_is_said(folder):
+def test_unusable_folder_is_reported(folder):
     spool = Spool(UploadSettings(folder=folder), Metrics().uploads)
     with pytest.raises(GatewaySettingsError, match=r"uploads\.folder"):
         spool.prepare()

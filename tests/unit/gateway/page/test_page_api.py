@@ -57,7 +57,7 @@ def test_every_module_that_a_module_imports_is_there(assets):
             assert "/".join(parts) in assets.files, f"{path} imports {name}"
 
 
-def test_nothing_comes_from_elsewhere_or_is_written_into_the_document(assets):
+def test_page_has_no_foreign_or_inline_code(assets):
     page = assets.index.content.decode()
     assert not re.search(r"<script(?![^>]*\bsrc=)", page)
     assert not re.search(r"<style|\sstyle=|\son\w+=|https?://", page)

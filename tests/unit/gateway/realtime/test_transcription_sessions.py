@@ -148,7 +148,7 @@ def test_settings_reach_the_recogniser():
     assert (options.vad.threshold, options.vad.silence_ms) == (0.7, 900)
 
 
-def test_they_cannot_change_once_audio_was_sent():
+def test_formats_cannot_change_after_audio():
     session = Session()
     session.send("input_audio_buffer.append", audio=SECOND)
     assert session.commands.samples == pytest.approx(16_000, abs=200)

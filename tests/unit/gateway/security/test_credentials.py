@@ -31,7 +31,7 @@ def test_every_protocol_has_its_place(connection, headers):
 
 
 @pytest.mark.parametrize("headers", [{}, {"sec_websocket_protocol": "realtime"}, {"x_api_key": " "}])
-def test_nothing_is_found_where_nothing_is(connection, headers):
+def test_request_without_credentials_has_none(connection, headers):
     assert find_credential(connection("websocket", **headers)) is None
 
 

@@ -43,7 +43,7 @@ async def test_a_key_lets_in(guard, keys_file, connection):
 
 
 @pytest.mark.parametrize("credential", ["parley_x_y", "sk-something", "a.b.c", "ek_a.b.c", ""])
-async def test_nothing_else_lets_in(guard, connection, credential):
+async def test_other_credentials_are_refused(guard, connection, credential):
     headers = {"x_api_key": credential} if credential else {}
     with pytest.raises(UnauthorizedError):
         await guard.admit(connection(**headers), "agent")

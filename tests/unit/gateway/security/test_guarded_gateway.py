@@ -305,7 +305,7 @@ KINDS = [b"application/json", b"multipart/form-data; boundary=x", b"application/
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_no_more_than_4_kib_is_read_before_somebody_is_known(open_to_telephones, kind):
+async def test_at_most_4_kib_are_read_before_authentication(open_to_telephones, kind):
     one = await open_to_telephones()
     paths = paths_of(one.app)
     assert {"/v1/tokens", "/v1/twilio/voice", "/v1/realtime/client_secrets"} <= {path for path, _ in paths}

@@ -101,7 +101,7 @@ def test_the_matcher_finds_what_re_finds(pattern):
         assert matcher.spans(text) == [found.span() for found in pattern.finditer(text)], text
 
 
-def test_there_are_such_patterns():
+def test_scanned_modules_have_patterns():
     assert len(PATTERNS) > 30
     for module in (
         "audit",

@@ -52,7 +52,7 @@ def test_the_first_key_seals_and_all_of_them_open():
     "changed",
     [{"name": "gw_2"}, {"owner": "key b"}, {"name": "gw_1\0k", "owner": "ey a"}, {"epoch": 0}, {"epoch": 2}],
 )
-def test_it_belongs_to_one_session_of_one_owner_in_one_epoch(changed):
+def test_sealed_record_is_bound_to_session_owner_and_epoch(changed):
     with pytest.raises(SealError):
         opened(seal(NEW), NEW, **changed)
 

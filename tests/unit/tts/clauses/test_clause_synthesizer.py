@@ -222,7 +222,7 @@ def test_an_abort_may_overtake_its_request(rig):
     assert rig.network.made == []
 
 
-def test_nothing_is_made_for_a_cancelled_request(rig):
+def test_cancelled_request_makes_no_audio(rig):
     gone = Sink()
     gone.wanted = False
     assert rig.say(sink=gone).wait().chunks == []

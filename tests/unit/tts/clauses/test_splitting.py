@@ -52,7 +52,7 @@ def cut(text, limits=None):
         ("Yes.", ["Yes."]),
     ],
 )
-def test_it_is_cut_where_a_speaker_could_pause(text, clauses):
+def test_long_text_is_cut_at_possible_pauses(text, clauses):
     assert cut(text) == clauses
 
 
@@ -83,7 +83,7 @@ def test_words_said_for_one_number_are_no_place_to_cut():
 
 
 @given(st.lists(st.sampled_from(["a", "and", "in", "word,", "end.", "x" * 90, "y" * 700]), max_size=80))
-def test_nothing_is_lost_and_no_clause_is_too_long(pieces):
+def test_clauses_keep_the_text_within_their_length(pieces):
     limits = ClauseLimits()
     words = words_of(" ".join(pieces))
     clauses = split_clauses(words, limits)

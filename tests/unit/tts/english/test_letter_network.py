@@ -39,7 +39,7 @@ def reference(arrays, word):
 
 
 @pytest.mark.parametrize("word", ["xiaoping", "a", "zbigniew", "ngozi"])
-def test_it_computes_what_pytorch_does(arrays, word, monkeypatch):
+def test_letter_network_equals_pytorch(arrays, word, monkeypatch):
     seen = []
     monkeypatch.setattr("parley.tts.english.network.from_arpabet", lambda names: seen.extend(names) or "")
     LetterNetwork(arrays).read(word)

@@ -209,7 +209,7 @@ def test_a_program_that_is_not_there_is_named(caplog):
     assert "cannot be started" in caplog.text
 
 
-def test_it_ends_with_its_owner(started):
+def test_phoneme_process_ends_with_its_owner(started):
     process = started()
     number = int(say(process, "pid"))
     process.close()

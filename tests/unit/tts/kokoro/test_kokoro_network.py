@@ -92,7 +92,7 @@ def test_what_was_stopped_is_not_begun(network):
         network.make([word("hə")], DEFAULT, stop)
 
 
-def test_it_is_heard_without_the_silence_and_at_the_level_of_its_voice(network):
+def test_audio_is_trimmed_and_has_the_level_of_its_voice(network):
     request = SpeakRequest(request_id="a", voice="bm_lewis")
     raw = network.make([word("həw")], "bm_lewis", Stop())
     sound = network.speak([word("həw")], request, Stop())

@@ -49,7 +49,7 @@ def test_examples(written, spoken, expected):
     st.lists(st.text(alphabet="ab1$.", min_size=1, max_size=4), max_size=8),
     st.lists(st.text(alphabet="ab1$.", min_size=1, max_size=4), max_size=8),
 )
-def test_nothing_is_lost(written, spoken):
+def test_normalization_keeps_all_words(written, spoken):
     words = align(" ".join(written), " ".join(spoken))
     assert [" ".join(written)[word.start : word.end] for word in words] == written
     if written:

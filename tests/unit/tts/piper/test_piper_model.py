@@ -99,7 +99,7 @@ TEXT = "Hello world, please record it. I need five dollars, and the music."
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=["gpu", "open"])
-def test_it_speaks_as_it_is_configured(parameters, opened, path):
+def test_piper_follows_its_settings(parameters, opened, path):
     asked = set()
 
     class Noted(Parameters):
