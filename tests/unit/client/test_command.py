@@ -88,7 +88,7 @@ async def test_without_the_gateways_packages_there_is_none(monkeypatch):
         assert url is None
 
 
-NOBODY = "127.0.0.1:1"
+NO_SERVER = "127.0.0.1:1"
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_numbers_out_of_range_are_wrong_usage(argument, words, capsys):
         ("--verison", "", "--verison (did you mean --version?)"),
     ],
 )
-def test_what_is_misspelt_is_answered_with_the_usage_of_its_command(arguments, command, words, capsys):
+def test_misspelt_option_prints_the_usage_of_its_command(arguments, command, words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments.split())
     error = capsys.readouterr().err
@@ -180,7 +180,7 @@ def test_a_text_with_spaces_may_begin_with_dashes(text):
     assert (args.system_prompt, [str(file) for file in args.files]) == (text, ["a.wav"])
 
 
-def test_what_follows_two_dashes_is_no_option():
+def test_arguments_after_two_dashes_are_no_options():
     args = build_parser().parse_args(["say", "--voice", "anna", "--", "--mine.wav", "--voise"])
     assert [str(file) for file in args.files] == ["--mine.wav", "--voise"]
 
@@ -192,7 +192,7 @@ def test_a_misspelt_option_is_found_by_its_text_with_spaces_too(capsys):
 
 
 def start_of(*arguments):
-    """What the server is told first."""
+    """The start message that the server gets."""
     args = build_parser().parse_args(["talk", *arguments])
     return open_call(args, tool_table(args))._start
 
@@ -213,7 +213,7 @@ def test_the_arguments_of_a_session_become_its_options():
     assert (start.exaggeration, start.guidance_weight) == (0.7, 0.3)
 
 
-def test_what_is_not_asked_for_is_left_to_the_server():
+def test_omitted_options_are_left_to_the_server():
     start = start_of()
     assert (start.barge_in, start.silence) == (protocol.BargeInOptions(), protocol.SilenceOptions())
     assert (start.sampling, start.greeting) == (protocol.SamplingOptions(), None)
@@ -232,9 +232,9 @@ def test_the_version(capsys):
 )
 def test_every_command_says_the_same_where_nothing_answers(command, clip, capsys):
     arguments = [str(clip) if word == "CLIP" else word for word in command]
-    assert main([*arguments, "--server", NOBODY]) == 1
+    assert main([*arguments, "--server", NO_SERVER]) == 1
     said = capsys.readouterr().err
-    assert f"parley: nothing answers at {NOBODY} (connect_failed)" in said
+    assert f"parley: nothing answers at {NO_SERVER} (connect_failed)" in said
     assert "make serve" in said
 
 
@@ -272,7 +272,7 @@ def test_failed_turn_sets_the_exit_status(command, tmp_path, monkeypatch, capsys
     monkeypatch.setattr(say, "open_call", open_fake)
     monkeypatch.setattr(demo, "serve_page", no_page)
     out = str(tmp_path / "out.wav")
-    assert main([command, "--script", str(script), "--server", NOBODY, "--out", out]) == 1
+    assert main([command, "--script", str(script), "--server", NO_SERVER, "--out", out]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "hello: no voice (model_unavailable)" in lines  # a line about a busy machine follows
     assert any(line.endswith("agent  Hi! (not heard)") for line in lines)
@@ -289,15 +289,15 @@ def test_a_tool_that_the_server_has_too_can_be_left_out():
     start = protocol.Start(tools=start_of().tools)
     with pytest.raises(InvalidMessageError) as caught:
         check_start(start, KnownSpeaker(None, model="espeak"), AgentConfig(), Server())
-    assert "--no-demo-tools" in advice(caught.value, NOBODY)
-    assert advice(InvalidMessageError("something else"), NOBODY) == ""
+    assert "--no-demo-tools" in advice(caught.value, NO_SERVER)
+    assert advice(InvalidMessageError("something else"), NO_SERVER) == ""
     assert not start_of("--no-demo-tools").tools
 
 
 def test_a_language_that_the_server_lacks_is_answered_with_what_brings_it():
     refusal = UnsupportedLanguageError("language 'es' is understood by none of moonshine")
     for error in (refusal, CallRefusedError(refusal)):
-        said = advice(error, NOBODY)
+        said = advice(error, NO_SERVER)
         assert "`make fetch MODEL=whisper-base`" in said
         named = set(re.findall(r"\((\w\w)\)", said))
         assert named == {tag.partition("-")[0] for tag in espeak.LANGUAGES} - {"en"}
@@ -318,24 +318,24 @@ def test_a_language_that_another_machine_lacks_is_not_brought_by_make():
 
 def test_a_language_of_recordings_needs_no_voice():
     said = advice(
-        UnsupportedLanguageError("language 'es' is not one of the model's"), NOBODY, command="transcribe"
+        UnsupportedLanguageError("language 'es' is not one of the model's"), NO_SERVER, command="transcribe"
     )
     assert "`make fetch MODEL=whisper-base`" in said
     assert "voice" not in said
-    assert advice(UnsupportedLanguageError("language 'xx' is unknown"), NOBODY, command="voices") == ""
+    assert advice(UnsupportedLanguageError("language 'xx' is unknown"), NO_SERVER, command="voices") == ""
 
 
 def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():
     error = ConnectError("no call")
     error.__cause__ = ModelUnavailableError("the model voice_agent is not loaded by this server")
-    assert advice(error, NOBODY) == ""
-    assert "make serve" in advice(NoServerError("nothing"), NOBODY)
+    assert advice(error, NO_SERVER) == ""
+    assert "make serve" in advice(NoServerError("nothing"), NO_SERVER)
 
 
-def test_how_a_drain_ends_is_said_of_a_server_that_is_drained(tmp_path):
-    refusal = ServersRefusedError([NOBODY], ShuttingDownError("the server takes no new sessions"))
-    assert "drain --cancel`" in advice(refusal, NOBODY, tmp_path)
-    assert advice(ServersRefusedError([NOBODY], TooManySessionsError("full")), NOBODY, tmp_path) == ""
+def test_drained_server_error_names_the_end_of_the_drain(tmp_path):
+    refusal = ServersRefusedError([NO_SERVER], ShuttingDownError("the server takes no new sessions"))
+    assert "drain --cancel`" in advice(refusal, NO_SERVER, tmp_path)
+    assert advice(ServersRefusedError([NO_SERVER], TooManySessionsError("full")), NO_SERVER, tmp_path) == ""
 
 
 @pytest.mark.parametrize(
@@ -397,8 +397,8 @@ def test_every_command_has_examples_that_it_understands(command, capsys):
 
 
 def test_at_a_port_that_is_not_grpc_the_right_one_is_to_be_named():
-    assert "gRPC port with --server" in advice(NoGrpcError("it closes"), NOBODY)
-    assert "gRPC port with --server" in advice(WrongPortError("it speaks HTTP"), NOBODY)
+    assert "gRPC port with --server" in advice(NoGrpcError("it closes"), NO_SERVER)
+    assert "gRPC port with --server" in advice(WrongPortError("it speaks HTTP"), NO_SERVER)
 
 
 STARTED = psutil.Process().create_time()
@@ -489,7 +489,7 @@ async def run_transcribe(*files, server):
     return await transcribe.run(args, make_console())
 
 
-async def test_one_bad_recording_does_not_keep_the_others_from_being_read(clip, tmp_path, capsys):
+async def test_bad_recording_does_not_stop_the_others(clip, tmp_path, capsys):
     async with serving(b'{"text": "hello", "duration_ms": 62}') as triton:
         assert await run_transcribe(tmp_path / "none.wav", clip, server=triton.address) == 1
     shown = capsys.readouterr()
@@ -542,7 +542,7 @@ async def test_unloaded_model_is_refused_with_the_loaded_ones_nearest_first(clip
 
 
 @pytest.mark.parametrize("model", TRANSCRIBERS)
-async def test_of_a_model_for_recordings_that_is_not_loaded_the_weights_are_named(clip, model):
+async def test_unloaded_model_for_recordings_names_its_weights(clip, model):
     config = CHECKOUT / "model_repository" / model / "config.pbtxt"
     (weights,) = re.findall(r'"weights" value \{ string_value: "(.+?)"', config.read_text())
     async with serving(b"{}") as triton:
@@ -567,7 +567,7 @@ async def test_of_a_model_for_recordings_that_is_not_loaded_the_weights_are_name
         (["--timeout=-1"], "seconds above 0 expected"),
     ],
 )
-def test_how_recordings_are_read_is_checked_before_a_server_is_asked(arguments, words, capsys):
+def test_options_for_recordings_are_checked_before_a_request(arguments, words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["transcribe", "a.wav", *arguments])
     assert words in capsys.readouterr().err
@@ -583,8 +583,8 @@ def test_a_folder_is_no_recording(tmp_path):
         read_speech(tmp_path / ("x" * 5_000))
 
 
-def test_what_cannot_be_written_is_known_before_the_call(clip, tmp_path, capsys):
-    assert main(["say", str(clip), "--out", str(tmp_path), "--server", NOBODY]) == 1
+def test_unwritable_output_is_reported_before_the_call(clip, tmp_path, capsys):
+    assert main(["say", str(clip), "--out", str(tmp_path), "--server", NO_SERVER]) == 1
     assert f"{tmp_path}: is a folder" in capsys.readouterr().err
     with pytest.raises(AudioFileError, match="cannot be written"):
         check_output(clip / "call.wav")
@@ -609,10 +609,10 @@ def test_the_demonstration_names_its_page_only_where_that_stays(monkeypatch, cap
 
     monkeypatch.setattr(demo, "serve_page", page)
     monkeypatch.setattr(demo, "play", play)
-    arguments = ["demo", "--server", NOBODY, "--out", "/dev/null", "--stay" if stay else "--no-stay"]
+    arguments = ["demo", "--server", NO_SERVER, "--out", "/dev/null", "--stay" if stay else "--no-stay"]
     assert main(arguments) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert served == ([NOBODY] if stay else [])
+    assert served == ([NO_SERVER] if stay else [])
     for words in ("8080 is taken", "Talk to it yourself at http://127.0.0.1:9999/", "your turn"):
         assert (words in shown) == stay
 
@@ -628,11 +628,11 @@ def test_the_demonstration_speaks_of_what_the_models_know(flags, said, monkeypat
         return 0
 
     monkeypatch.setattr(demo, "play", play)
-    assert main(["demo", "--server", NOBODY, "--out", "/dev/null", "--no-stay", *flags]) == 0
+    assert main(["demo", "--server", NO_SERVER, "--out", "/dev/null", "--no-stay", *flags]) == 0
     assert played[0].turns[0].text == said
 
 
 def test_the_demonstration_needs_the_repository(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "_EXAMPLES", tmp_path)
-    assert main(["demo", "--server", NOBODY]) == 1
+    assert main(["demo", "--server", NO_SERVER]) == 1
     assert "the demonstration needs the repository" in capsys.readouterr().err

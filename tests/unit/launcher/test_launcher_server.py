@@ -403,7 +403,7 @@ def test_a_server_that_ends_is_started_again_on_the_same_ports(make):
     assert not list(SHARED_MEMORY.glob(f"{prefix}*"))
     timer = threading.Timer(0.2, server.request_stop)
     timer.start()
-    assert server.wait() == 0, "nothing has to be told to callers of wait"
+    assert server.wait() == 0, "callers of wait get no error"
     timer.join()
 
 

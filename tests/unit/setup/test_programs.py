@@ -67,7 +67,7 @@ def test_without_root_the_command_that_installs_the_browser_is_named(machine, ca
     assert "sudo apt-get install chromium" in capsys.readouterr().err
 
 
-def test_what_drives_the_browser_is_installed_too(machine, tmp_path):
+def test_browser_driver_is_installed(machine, tmp_path):
     machine(library=False, chromium="exit 0", apt_get=f'echo "$@" > {tmp_path}/libatomic.so.1')
     programs.provide_browser(Path())
     assert (tmp_path / "libatomic.so.1").read_text().split()[-1] == "libatomic1"

@@ -66,7 +66,7 @@ def test_the_first_supported_python_with_its_library_is_taken(fake_python):
     assert choose("", paths) == (paths[4], f"Python 3.12 ({paths[4]})")
 
 
-def test_without_a_suitable_python_uv_provides_one_and_the_reason_is_told(fake_python):
+def test_without_a_suitable_python_uv_provides_one_with_the_reason(fake_python):
     chosen, remark = choose("", [fake_python("bare", "3.11", library=False)])
     assert chosen == MANAGED
     assert "sudo apt-get install libpython3.11" in remark
@@ -161,7 +161,7 @@ def uv_that(tmp_path):
     return make
 
 
-def test_what_uv_complains_of_is_shown(uv_that, capfd):
+def test_errors_of_uv_are_shown(uv_that, capfd):
     with pytest.raises(SetupError, match="uv pip install failed with status 2; its message is above"):
         uv_that("echo 'error: no such package' >&2; exit 2").run("pip", "install", "a")
     assert "error: no such package" in capfd.readouterr().err
@@ -187,7 +187,7 @@ def test_uvs_environment(tmp_path):
 def test_missing_libraries_are_named_with_one_command():
     missing = [
         Library("libno.so.1", "libno1", "nothing"),
-        Library("libneither.so.2", "libneither2", "nobody"),
+        Library("libneither.so.2", "libneither2", "missing"),
     ]
     with pytest.raises(SetupError, match=r"libno\.so\.1 is missing .*apt-get install libno1 libneither2$"):
         check_system((*missing, Library("libc.so.6", "libc6", "all")))
@@ -317,7 +317,7 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout, uv):
     assert uv.last.commands[1] == f"venv --quiet --managed-python --python {MANAGED} {checkout / '.venv'}"
 
 
-def test_what_would_disturb_goes_into_a_folder_of_its_own(checkout, uv):
+def test_conflicting_packages_get_a_folder_of_their_own(checkout, uv):
     environment = EXPORT._replace(check="pass")
     environments.make(checkout, environment)
     (apart,) = [command for command in uv.last.commands if "chatterbox.txt" in command]
@@ -424,7 +424,7 @@ def test_the_talk_environment_is_more_than_the_serving_one(checkout, uv):
     assert environments.is_ready(checkout, HARMLESS), "it need not be made again for the tests"
 
 
-def test_an_image_gets_its_packages_first_and_then_parley_without_what_installs_it(checkout, uv):
+def test_image_gets_packages_first_and_then_parley_without_the_installer(checkout, uv):
     for lock in ("gateway", "project"):
         (checkout / f"build/requirements/{lock}.txt").write_text(lock)
     packages = IN_IMAGES["gateway"]._replace(check="pass")
@@ -497,7 +497,7 @@ def test_every_locked_package_has_one_version_and_a_hash(lock):
     assert len(packages) == len(starts) == len({name for name, _, _ in packages})
 
 
-def test_what_must_stay_apart_is_not_in_the_serving_lock():
+def test_separate_packages_are_not_in_the_serving_lock():
     locked = locked_versions("serve.txt")
     assert not {"torch", "torchvision", "torchaudio", "torchcodec", "triton"} & set(locked)
     assert locked["numpy"].startswith("1."), "the stub of Triton 24.10 reads arrays of numpy 2 as empty"

@@ -263,7 +263,7 @@ async def test_waiting_requests_are_bounded(begin):
     assert len(await waiting) == 16_000
 
 
-async def test_they_wait_so_long(begin):
+async def test_waits_are_bounded_in_time(begin):
     decoding = begin(processes=1, wait_s=0.1)
     (task,) = await stuck(decoding)
     with pytest.raises(DecodersBusyError, match="no decoder became free"):
@@ -295,7 +295,7 @@ async def test_samples_have_room_or_are_refused(begin):
     assert decoding.spool.reserved == 0
 
 
-async def test_where_limits_have_no_effect_nothing_starts(begin, monkeypatch):
+async def test_decoders_without_effective_limits_do_not_start(begin, monkeypatch):
     with pytest.raises(RuntimeError, match="RLIMIT_AS"):
         decoder_process.probe_limits(1_000)
     result = decoders._Result(failed="RuntimeError: RLIMIT_AS has no effect on this system")
