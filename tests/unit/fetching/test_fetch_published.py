@@ -97,7 +97,7 @@ def test_all_files_that_are_wanted_come_whole(person):
     }
 
 
-def test_what_is_there_is_not_fetched_again(person):
+def test_present_file_is_not_fetched_again(person):
     person.fetch()
     person.remote.requests.clear()
     assert whole(person.fetch())
@@ -172,7 +172,7 @@ def test_wrong_bytes_are_fetched_once_more(person):
     ],
     ids=["wrong", "wrong small file", "too long", "busy for good"],
 )
-def test_what_never_comes_right_is_refused_and_leaves_nothing(person, faults, words):
+def test_download_with_a_wrong_checksum_is_refused_without_leftovers(person, faults, words):
     person.remote.faults = faults
     with pytest.raises(FetchError, match=words):
         person.fetch()
@@ -195,7 +195,7 @@ def test_a_busy_hub_is_asked_again(person, code):
 @pytest.mark.parametrize(
     ("code", "advice"), [(404, "PARLEY_MODEL_HUB"), (401, "HF_TOKEN"), (403, "licence"), (400, "400")]
 )
-def test_what_will_not_pass_is_not_tried_again(person, code, advice):
+def test_permanent_failure_is_not_retried(person, code, advice):
     person.remote.faults = [status(code)]
     with pytest.raises(FetchError, match=advice):
         person.fetch()
@@ -269,7 +269,7 @@ def test_too_little_room_is_found_out_before(person, monkeypatch):
     assert person.remote.requests == []
 
 
-def test_what_has_come_needs_no_room_again(person, monkeypatch):
+def test_partial_download_reduces_the_needed_room(person, monkeypatch):
     person.fetch()
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
@@ -312,19 +312,19 @@ class TestCommand:
         run.models, run.lock, run.entries = tmp_path / "models", lock, entries
         return run
 
-    def test_it_lists_what_there_is_in_columns(self, run, capsys):
+    def test_list_has_columns(self, run, capsys):
         long = "x" * 60
         with run.entries.open("a") as file:
             file.write(f'[weights."{long}"]\nrepository = "r"\ninclude = []\nabout="a model"\n')
         assert run() == 0
         assert len({line.index("a model") for line in capsys.readouterr().out.splitlines()}) == 1
 
-    def test_it_fetches_into_the_models_folder(self, run):
+    def test_fetch_writes_into_the_models_folder(self, run):
         assert run("tiny") == 0
         assert whole(run.models / "tiny")
 
     @pytest.mark.parametrize("arguments", [(), ("--lock",)])
-    def test_it_records_what_it_got_and_keeps_to_it(self, run, remote, capsys, arguments):
+    def test_fetch_pins_the_fetched_files(self, run, remote, capsys, arguments):
         assert run("tiny", *arguments) == 0
         assert f"tiny is pinned to {COMMIT} in build/checkpoints.lock.json" in capsys.readouterr().err
         pinned = json.loads(run.lock.read_text())["tiny"]
@@ -368,7 +368,7 @@ class TestCommand:
         assert run("tiny", "--lock") == 0
         assert json.loads(run.lock.read_text())["tiny"]["repository"] == REPOSITORY
 
-    def test_one_lock_pins_several_entries(self, run):
+    def test_lock_pins_several_entries(self, run):
         other = run.entries.read_text().replace('"tiny"', '"other"')
         run.entries.write_text(run.entries.read_text() + other)
         assert run("other") == run("tiny") == 0
@@ -382,7 +382,7 @@ class TestCommand:
         error = capsys.readouterr().err.splitlines()[-1]
         assert "pins tiny to files of maker/model that are not those of the manifest" in error
 
-    def test_where_the_lock_cannot_be_written_the_folder_pins(self, run, remote, monkeypatch, capsys):
+    def test_fetch_with_a_read_only_lock_pins_by_the_folder(self, run, remote, monkeypatch, capsys):
         def refuse(*_):
             raise PermissionError("read-only")
 
