@@ -85,12 +85,12 @@ Written by `build/settings_docs.py`. A model's settings are the `parameters` of 
 profile gpu) or `configs/PROFILE.pbtxt`. `PARLEY_<MODEL>_<NAME>` replaces one of them for a server:
 `PARLEY_VOICE_AGENT_MAX_TOOLS=8 make serve` sets `max_tools` of `voice_agent`. With a value out of its
 bounds a model does not serve, and the error names the setting. Settings whose names end in `_s` are in
-seconds, in `_ms` in milliseconds; lists are written with commas. An empty cell below a profile is the
-default.
+seconds, in `_ms` in milliseconds; lists are written with commas. The third column names the profiles that
+have the model, and their values where they differ from the default; without a name: of all of them.
 """
 _GATEWAY = """## The gateway
 
-[gateway.md](gateway.md#settings) says how to set them. Times whose names end in `_s` are in seconds.
+How to set them: [gateway.md](gateway.md#settings).
 """
 
 
@@ -127,10 +127,15 @@ def page() -> str:
             continue
         values = read_values(folder.name)
         sections.append(f"## `{folder.name}`\n")
-        rows = [f"| setting | default | {' | '.join(values)} | |", "|---" * (len(values) + 3) + "|"]
+        rows = [f"| setting | default | {', '.join(values)} | |", "|---|---|---|---|"]
         for name, (default, text) in settings.items():
-            cells = " | ".join(_shown(own.get(name, "")) for own in values.values())
-            rows.append(f"| `{name}` | {_shown(default)} | {cells} | {text} |")
+            given = {profile: _unified(own.get(name, default), default) for profile, own in values.items()}
+            different = {profile: value for profile, value in given.items() if value != default}
+            if len(different) == len(values) and len(set(different.values())) == 1:
+                cell = _shown(different.popitem()[1])
+            else:
+                cell = ", ".join(f"{profile} {_shown(value)}" for profile, value in different.items())
+            rows.append(f"| `{name}` | {_shown(default)} | {cell} | {text} |")
         sections.append("\n".join(rows) + "\n")
     return "\n".join([*sections, _GATEWAY, "\n".join(gateway_rows()) + "\n"])
 
@@ -245,6 +250,14 @@ def _field_texts(owner: ast.AST) -> Iterator[tuple[str, str]]:
 def _in_markdown(text: str) -> str:
     plain = re.sub(r":(?:class|func|mod|data):`([^`]+)`", r"`\1`", " ".join(text.split()))
     return plain.replace("``", "`").replace("|", "\\|")
+
+
+def _unified(value: str, default: str) -> str:
+    """The default where a value is the same number, such as 60 and 60.0."""
+    try:
+        return default if float(value) == float(default) else value
+    except ValueError:
+        return value
 
 
 def _shown(text: str) -> str:

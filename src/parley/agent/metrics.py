@@ -57,9 +57,8 @@ CHUNK_OVERHEAD = Family(
 )
 SESSIONS = _counter(
     "voice_agent_sessions",
-    "Sessions that were asked for, by outcome: opened, failed (before `connected`), left (the client ended "
-    "it before), full (refused: all are in use), invalid (refused for its options), stopping (refused, or "
-    "ended before `connected`: the server is drained or stops)",
+    "Requested sessions, by outcome: opened, failed (before `connected`), left (ended by the client before), "
+    "full (all are in use), invalid (its options), stopping (the server is drained or stops)",
     ("outcome",),
     tuple((outcome,) for outcome in ("opened", "failed", "left", "full", "invalid", "stopping")),
 )
@@ -84,8 +83,7 @@ SENT = _counter("voice_agent_audio_bytes_sent", "PCM audio to clients")
 TOKENS = _counter("voice_agent_tokens_generated", "Tokens of answers that were complete", ("model",))
 ERRORS = _counter(
     "voice_agent_errors",
-    "Errors that clients were sent, by type (the part of the call that failed: asr, llm, tts, tool or "
-    "connection) and code",
+    "Errors that clients were sent, by type (asr, llm, tts, tool, connection) and code",
     ("type", "code"),
 )
 SLOW = _counter(
