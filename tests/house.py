@@ -117,6 +117,7 @@ def main() -> int:
         "pages-docs": len(list((ROOT / "docs").glob("*.md"))),
         "words-docs": sum(len(text.split()) for text in texts_of(ROOT / "docs", "*.md")),
         "lines-readme": lines_of([(ROOT / "README.md").read_text("utf-8")]),
+        "words-contributing": len((ROOT / "CONTRIBUTING.md").read_text("utf-8").split()),
         "shared-names": len(shared),
         "modules-in-a-circle": len(circle),
     }
