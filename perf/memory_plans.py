@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from google.protobuf import text_format
-from gpu_check.sizes import QWEN3_4B, T3_WIDTH, qwen3_sizes, t3_shapes, t3_sizes
+from gpu_check.sizes import QWEN3_4B, T3_WIDTH, qwen3_cached, t3_cached, t3_shapes
 from gpu_check.speech import random_networks
 from tritonclient.grpc import model_config_pb2
 
@@ -142,12 +142,12 @@ def least_caches(plan: GpuPlan) -> dict[str, float]:
 
 def qwen3_token_bytes() -> int:
     """Keys and values of one token."""
-    return qwen3_sizes(QWEN3_4B).cached * _HALF
+    return qwen3_cached(QWEN3_4B) * _HALF
 
 
 def t3_token_bytes() -> int:
     """Keys and values of one position, of both streams of guidance."""
-    return t3_sizes(T3_WIDTH).cached * _HALF
+    return t3_cached(T3_WIDTH) * _HALF
 
 
 def _cache(model: str, plan: GpuPlan) -> float:

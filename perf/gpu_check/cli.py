@@ -19,11 +19,12 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 
+from harness.report import write_json
+
 from gpu_check.calls import EXCHANGE, count_calls, find_plan_memory
-from gpu_check.findings import Findings, Section, Settings, SkippedError, throughputs, to_json
+from gpu_check.findings import Findings, Section, Settings, SkippedError, summary, throughputs
 from gpu_check.language import check_qwen3, check_t3
 from gpu_check.recognition import check_kernels, check_nemotron, check_parakeet
-from gpu_check.roofline import measure_roof
 from gpu_check.synthesis import check_s3gen
 
 _SECTIONS: dict[str, Section] = {
@@ -42,17 +43,15 @@ def main() -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = describe(device)
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    roof = measure_roof(device)
-    print(f"roof, measured: {roof}", flush=True)
     plan = find_plan_memory(device)
     found: list[Findings] = []
     for name in args.only or _SECTIONS:
         print(name, flush=True)
         ends_at = time.monotonic() + 60.0 * args.minutes
-        found.append(run(name, Settings(device, roof, args.small or device.type == "cpu", ends_at)))
+        found.append(run(name, Settings(device, args.small or device.type == "cpu", ends_at)))
         calls = count_calls(throughputs(found), plan)
         if args.json:  # after each, because a later one may end the process
-            args.json.write_text(to_json(machine, roof, found, calls))
+            write_json(args.json, summary(machine, found, calls))
     on_gpu = device.type == "cuda"
     print("calls that this GPU would hold" if on_gpu else "calls that this processor would hold: of no GPU")
     print(f"  each: {EXCHANGE}", plan.line, *calls.lines(), sep="\n  ")

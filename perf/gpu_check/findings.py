@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 
 from gpu_check.calls import HeldCalls
-from gpu_check.roofline import Roof, Work
 
 
 class SkippedError(Exception):
@@ -22,7 +21,6 @@ class Settings:
     """How every section runs."""
 
     device: torch.device
-    roof: Roof
     small: bool
     """Narrow networks with all their layers, for a machine without a GPU."""
     ends_at: float
@@ -69,11 +67,6 @@ class Findings:
         """Note the throughput of a load, which counts if it is ``enough`` for speech in real time."""
         self.throughput = max(self.throughput or 0.0, rate if enough else 0.0)
 
-    def share(self, name: str, roof: Roof, work: Work, dtype: torch.dtype, taken_s: float) -> None:
-        """Keep the share of the roof that a run reaches which takes so long, and print it."""
-        share, limit = roof.share(work, dtype, taken_s)
-        self.measure(f"{name}: share of the roof, {limit}", 100 * share, "%")
-
     def measure(self, name: str, value: float, unit: str) -> None:
         """Keep a value, and print it."""
         self.figures.append(Figure(name, value, unit))
@@ -102,12 +95,10 @@ def throughputs(found: Sequence[Findings]) -> dict[str, float]:
     }
 
 
-def to_json(machine: dict[str, str], roof: Roof, found: list[Findings], calls: HeldCalls) -> str:
+def summary(machine: dict[str, str], found: Sequence[Findings], calls: HeldCalls) -> dict[str, Any]:
     """All of it, for a file."""
-    content = {
+    return {
         "machine": machine,
-        "roof": asdict(roof),
         "sections": [asdict(findings) for findings in found],
         "calls": {**asdict(calls), "held": calls.held},
     }
-    return json.dumps(content, indent=1)

@@ -24,7 +24,8 @@ import torch
 
 from gpu_check.calls import EXCHANGE, read_planned
 from gpu_check.findings import Findings, Settings, SkippedError
-from gpu_check.sizes import QWEN3_4B, T3_TEXTS, T3_WIDTH, DecoderSizes, qwen3_sizes, t3_shapes, t3_sizes
+from gpu_check.sizes import QWEN3_4B, T3_TEXTS, T3_WIDTH, t3_shapes
+from gpu_check.timing import memory_used_mib
 from parley.llm.engine import Engine, EngineRequest
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineLoad, EngineMetrics
 from parley.llm.startup import start_engine
@@ -43,8 +44,7 @@ _IDLE_TIMEOUT_S = 10.0
 
 _T3_TOKENS = 5 * TOKENS_PER_SECOND
 _T3_TEXT_TOKENS = 64
-"""With voice, emotion and start, a prompt of ``_T3_PROMPT`` positions."""
-_T3_PROMPT = 100
+"""With voice, emotion and start, a prompt of 100 positions."""
 _VOICE_TOKENS = 150
 
 _QWEN3_TOKENS = 64
@@ -90,9 +90,6 @@ class _Running:
     abort: Callable[[str], Coroutine[Any, Any, None]]
     vocabulary: int
     """Ids of all tokens are below."""
-    sizes: DecoderSizes
-    prompt: int
-    """Tokens of a request before its answer."""
     least_rate: float
     """Tokens in a second of each request that are needed for speech."""
 
@@ -178,10 +175,7 @@ def _start_t3(settings: Settings, checkpoint: Path) -> _Running:
                 if not isinstance(event, TokensCompleted):
                     yield spoken.tolist()
 
-    sizes = t3_sizes(_t3_width(settings))
-    return _Running(
-        engine, loads, ask, service.abort, SPEECH_CODES, sizes, _T3_PROMPT, float(TOKENS_PER_SECOND)
-    )
+    return _Running(engine, loads, ask, service.abort, SPEECH_CODES, float(TOKENS_PER_SECOND))
 
 
 def _utterance(name: str, tokens: int, rng: np.random.Generator) -> TokenUtterance:
@@ -216,8 +210,7 @@ def _start_qwen3(settings: Settings, folder: Path, config: dict[str, Any]) -> _R
                 if report.token_ids:
                     yield report.token_ids
 
-    sizes, vocabulary = qwen3_sizes(config), config["vocab_size"]
-    return _Running(engine, loads, ask, engine.abort, vocabulary, sizes, length, EXCHANGE.spoken_tokens)
+    return _Running(engine, loads, ask, engine.abort, config["vocab_size"], EXCHANGE.spoken_tokens)
 
 
 def _t3_width(settings: Settings) -> int:
@@ -254,26 +247,13 @@ def _write_t3(folder: Path, settings: Settings) -> Path:
 
 async def _measure_start(settings: Settings, findings: Findings, start: Callable[[], _Running]) -> _Running:
     """Start an engine; its time has compilation, the graphs, and the import of vLLM if it is the first."""
-    before, began = _memory_used(settings), time.perf_counter()
+    before, began = memory_used_mib(settings.device), time.perf_counter()
     running = start()
     findings.measure("start", time.perf_counter() - began, "s")
     if settings.device.type == "cuda":
-        findings.measure("memory of the GPU", (_memory_used(settings) - before) / 2**30, "GiB")
+        findings.measure("memory of the GPU", (memory_used_mib(settings.device) - before) / 1024, "GiB")
     findings.measure("tokens that the cache holds", _cache_tokens(running.engine), "")
     return running
-
-
-def _memory_used(settings: Settings) -> int:
-    """Bytes of the whole GPU, of all processes."""
-    if settings.device.type != "cuda":
-        return 0
-    free, total = torch.cuda.mem_get_info(settings.device)
-    return total - free
-
-
-def _dtype(engine: Any) -> torch.dtype:
-    dtype: torch.dtype = engine._engine.model_config.dtype  # noqa: SLF001 - nothing public has it
-    return dtype
 
 
 def _cache_tokens(engine: Any) -> int:
@@ -283,7 +263,7 @@ def _cache_tokens(engine: Any) -> int:
 
 async def _check(settings: Settings, findings: Findings, running: _Running, tokens: int) -> None:
     """Speed, then cancellation, then the end."""
-    before = 0
+    before = 0.0
     try:
         findings.measure("first request", (await _follow(running, "first", tokens)).taken_s, "s")
         for sessions in _SESSIONS[:2] if settings.small else _SESSIONS:
@@ -292,7 +272,7 @@ async def _check(settings: Settings, findings: Findings, running: _Running, toke
                 break
             await _measure_level(settings, findings, running, sessions, tokens)
         await _check_cancelling(settings, findings, running, tokens)
-        before = _memory_used(settings)
+        before = memory_used_mib(settings.device)
     finally:
         began = time.perf_counter()
         await running.engine.shutdown()
@@ -300,7 +280,7 @@ async def _check(settings: Settings, findings: Findings, running: _Running, toke
     if settings.device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
-        findings.measure("memory freed", (before - _memory_used(settings)) / 2**30, "GiB")
+        findings.measure("memory freed", (before - memory_used_mib(settings.device)) / 1024, "GiB")
 
 
 async def _measure_level(
@@ -320,9 +300,6 @@ async def _measure_level(
     findings.measure(f"{name}: tokens in a second", rate, "")
     findings.measure(f"{name}: … of each", rate / sessions, "")
     findings.keeps_up(rate, rate / sessions >= running.least_rate)
-    dtype = _dtype(running.engine)
-    work = running.sizes.step(sessions, running.prompt + tokens / 2, dtype)
-    findings.share(f"{name}, with their prompts", settings.roof, work, dtype, sessions / rate)
     findings.measure(f"{name}: first token p50", statistics.median(first), "ms")
     findings.measure(f"{name}: first token, the last", max(first), "ms")
     lengths = {len(answer.tokens) for answer in answers}

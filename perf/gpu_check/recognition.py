@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_check.findings import Findings, Settings
-from gpu_check.roofline import Work, count_flops
 from gpu_check.timing import forget_memory, memory_mib, once, seconds
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.decoding.topk import top_k
 from parley.asr.features import LogMel
-from parley_torch.asr.fastconformer import SUBSAMPLING, EncoderPool, EncoderSizes, FastConformer
+from parley_torch.asr.fastconformer import SUBSAMPLING, EncoderSizes, FastConformer
 from parley_torch.asr.features import DeviceLogMel
 from parley_torch.asr.memory import (
     NEMOTRON_DECODER,
@@ -27,7 +26,6 @@ from parley_torch.asr.memory import (
     TransducerSizes,
     decoder_memory,
     encoder_memory,
-    encoder_parameters,
     streaming_memory,
 )
 from parley_torch.asr.offline import DeviceEncoder, DeviceGreedyRows, RunSizes
@@ -71,9 +69,6 @@ def check_kernels(settings: Settings, findings: Findings) -> None:
             taken = seconds(lambda: fused(on_device, 4), settings.device, rounds=50)  # noqa: B023
             plain = seconds(lambda: plain_top_k(on_device, 4), settings.device, rounds=50)  # noqa: B023
             findings.measure(f"top-k of {rows} rows, fused kernel", 1e6 * taken, "µs")
-            # Scores are read, and values and ids written; comparisons are no products.
-            work = Work(0.0, 4.0 * rows * (_CLASSES + 4 + 4))
-            findings.share(f"top-k of {rows} rows", settings.roof, work, torch.float32, taken)
             findings.measure(f"top-k of {rows} rows, plain torch", 1e6 * plain, "µs")
     _check_features(settings, findings)
 
@@ -147,8 +142,6 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
             findings.measure(f"{name}, {rows} streams", 1_000 * taken, "ms")
             audio_s = rows * _CHUNK / 100
             findings.measure(f"{name}, {rows} streams: seconds of audio in a second", audio_s / taken, "")
-            work = _step_work(sizes, decoder, rows, dtype)
-            findings.share(f"{name}, {rows} streams", settings.roof, work, dtype, taken)
             if dtype is _dtypes(settings)[-1]:
                 findings.keeps_up(audio_s / taken, taken < _CHUNK / 100)
         computed = streaming_memory(
@@ -271,43 +264,11 @@ def _measure_utterances(
     encoding = seconds(lambda: encoder.encode(features, lengths), settings.device)
     findings.measure(f"{label}, encoder", 1_000 * encoding, "ms")
     findings.measure(f"{label}: seconds of audio in a second", rows * length / encoding, "")
-    work = _whole_work(network.sizes, rows, 100 * length, network.dtype)
-    findings.share(f"{label}, encoder", settings.roof, work, network.dtype, encoding)
     state = decoder.initial(rows)
     decoding = seconds(lambda: decoder.decode(encoded, counts, state, None), settings.device)
     findings.measure(f"{label}, greedy decoding", 1_000 * decoding, "ms")
     if network.dtype is _dtypes(settings)[-1] and length == _SECONDS[0]:  # questions are short
         findings.keeps_up(rows * length / (encoding + decoding), encoding + decoding < length)
-
-
-@torch.inference_mode()
-def _step_work(encoder: EncoderSizes, decoder: TransducerSizes, rows: int, dtype: torch.dtype) -> Work:
-    """A step of streams: products of the encoder, which has nearly all; weights and rows of all networks."""
-    with torch.device("meta"):
-        network = FastConformer(encoder)
-        pool = EncoderPool.allocate(
-            encoder, rows=rows, left=LEFT, silence=0.0, dtype=network.dtype, device=torch.device("meta")
-        )
-        every = torch.zeros(rows, dtype=torch.int64)
-        features = torch.zeros(rows, _CHUNK, encoder.bands)
-        positions = network.positions(LEFT, _CHUNK // SUBSAMPLING)
-        flops = count_flops(lambda: network.step(features, pool, every, every, positions))
-    weights = encoder_parameters(encoder) * dtype.itemsize + decoder.parameters * torch.float32.itemsize
-    row = EncoderPool.row_bytes(encoder, left=LEFT, dtype=dtype) + decoder.row_bytes
-    return Work(flops, weights + 2 * rows * row)
-
-
-@torch.inference_mode()
-def _whole_work(encoder: EncoderSizes, rows: int, frames: int, dtype: torch.dtype) -> Work:
-    """A run of the encoder over utterances of so many feature frames."""
-    with torch.device("meta"):
-        network = FastConformer(encoder)
-        features, lengths = torch.zeros(rows, frames, encoder.bands), torch.full((rows,), frames)
-        count = encoder.subsampled(frames)
-        positions = network.positions(0, count)
-        flops = count_flops(lambda: network(features, lengths, positions))
-    values = rows * (frames * encoder.bands + count * encoder.width) * torch.float32.itemsize
-    return Work(flops, encoder_parameters(encoder) * dtype.itemsize + values)
 
 
 def _compare_memory(settings: Settings, findings: Findings, name: str, *parts: RecognizerMemory) -> None:

@@ -1,15 +1,10 @@
-"""Published sizes of the models on vLLM, and what one token costs them."""
+"""Published sizes of the models on vLLM."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from gpu_check.roofline import Work
 from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE
 
 QWEN3_4B: dict[str, Any] = {
@@ -37,46 +32,16 @@ T3_TEXTS = 704
 _T3_LAYERS = 30
 _T3_SPEECHES = 8194
 _T3_STREAMS = 2
-"""Guidance speaks with the text and without it."""
 
 
-@dataclass(frozen=True)
-class DecoderSizes:
-    """What a decoder does for each token."""
-
-    weights: int
-    """Parameters that a token is multiplied with; tables that are only looked up are none."""
-    cached: int
-    """Values that are kept of a token: keys and values of all layers and streams."""
-    attended: int
-    """Multiplications with every token before, all layers and streams together."""
-    streams: int = 1
-
-    def step(self, requests: int, context: float, dtype: torch.dtype) -> Work:
-        """One step of several requests, each with ``context`` tokens before."""
-        multiplied = self.streams * self.weights + self.attended * context
-        moved = self.weights + self.cached * context * requests
-        return Work(2.0 * multiplied * requests, moved * dtype.itemsize)
+def qwen3_cached(config: Mapping[str, Any]) -> int:
+    """Values that Qwen3 keeps of a token: keys and values of all layers."""
+    return int(2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"])
 
 
-def qwen3_sizes(config: Mapping[str, Any]) -> DecoderSizes:
-    """Of a model of Qwen3's architecture."""
-    width, layers, head = config["hidden_size"], config["num_hidden_layers"], config["head_dim"]
-    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
-    layer = width * (2 * queries + 2 * keys) + 3 * width * config["intermediate_size"]
-    weights = layers * layer + width * config["vocab_size"]
-    return DecoderSizes(weights, cached=2 * layers * keys, attended=2 * layers * queries)
-
-
-def t3_sizes(width: int) -> DecoderSizes:
-    """Of Chatterbox's T3, without what computes the prompt."""
-    weights = sum(
-        math.prod(shape)
-        for name, shape in t3_shapes(width)
-        if len(shape) == 2 and name.startswith(("tfmr.layers.", "speech_head."))
-    )
-    values = 2 * _T3_LAYERS * width * _T3_STREAMS
-    return DecoderSizes(weights, cached=values, attended=values, streams=_T3_STREAMS)
+def t3_cached(width: int) -> int:
+    """The same of T3, whose guidance speaks with the text and without it."""
+    return 2 * _T3_LAYERS * width * _T3_STREAMS
 
 
 def t3_shapes(width: int) -> Iterator[tuple[str, tuple[int, ...]]]:

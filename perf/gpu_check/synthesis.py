@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from gpu_check.calls import read_planned
 from gpu_check.findings import Findings, Settings
-from gpu_check.roofline import Work, count_flops
 from gpu_check.speech import Level, make_speech, random_networks, speak_at_once
 from gpu_check.timing import memory_used_mib, once, seconds
 from parley.runtime.parameters import Parameters
@@ -124,11 +123,6 @@ def _compare_ways(settings: Settings, findings: Findings, networks: Networks) ->
         plain[size] = seconds(run, settings.device, rounds=1 if settings.small else 5)
         results[size] = run()
         findings.measure(f"flow {_named(size)}, operation by operation", 1_000 * plain[size], "ms")
-    works = {size: _work(synthesizer, networks, size, run) for size, run in runs.items()}
-    kind = next(networks.flow.decoder.estimator.parameters()).dtype
-    for size, work in works.items():
-        findings.measure(f"flow {_named(size)}", work.flops / 1e9, "GFLOP")
-        findings.share(f"flow {_named(size)}, operation by operation", settings.roof, work, kind, plain[size])
     _compare_vocoder(settings, findings, networks)
     if settings.device.type != "cuda":
         findings.skipped = "graphs need a GPU"
@@ -139,28 +133,8 @@ def _compare_ways(settings: Settings, findings: Findings, networks: Networks) ->
         findings.measure(f"flow {_named(size)}, capture", taken, "s")
         taken = seconds(run, settings.device)
         findings.measure(f"flow {_named(size)}, graph", 1_000 * taken, "ms")
-        findings.share(f"flow {_named(size)}, graph", settings.roof, works[size], kind, taken)
         error = float((run() - results[size]).abs().max())
         findings.check(f"flow {_named(size)}: a graph computes the same", error < 1e-2, f"{error:.2g}")
-
-
-def _work(
-    synthesizer: AudioSynthesizer,
-    networks: Networks,
-    size: tuple[int, tuple[int, int], int],
-    run: Callable[[], torch.Tensor],
-) -> Work:
-    """The estimator's weights are read in each step, the encoder's and the past once."""
-    _, past, rows = size
-    steps = len(synthesizer.empty.step_contexts)
-    estimator = _bytes(networks.flow.decoder.estimator.parameters())
-    rest = _bytes(networks.flow.parameters()) - estimator
-    kept = _bytes(synthesizer.empty.blank(past[0]).cut(past[1]).tensors)
-    return Work(count_flops(run), steps * estimator + rest + rows * kept)
-
-
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _row(synthesizer: AudioSynthesizer, frames: int, past: tuple[int, int]) -> FlowRow:
@@ -207,7 +181,6 @@ def _compare_vocoder(settings: Settings, findings: Findings, networks: Networks)
             graphs.pitch.run(around)  # noqa: B023
             return torch.stack(graphs.waveform.run(windows))  # noqa: B023
 
-        work = Work(count_flops(plain), _bytes((*vocoder.parameters(), mels, sources)))
         ways = {"operation by operation": plain}
         if device.type == "cuda":
             ways["graph"] = replayed
@@ -215,7 +188,6 @@ def _compare_vocoder(settings: Settings, findings: Findings, networks: Networks)
         for way, run in ways.items():
             taken = seconds(run, device)
             findings.measure(f"{name}, {way}", 1_000 * taken, "ms")
-            findings.share(f"{name}, {way}", settings.roof, work, torch.float32, taken)
         error = float((replayed() - plain()).abs().max())
         passed = error < _WAVEFORM_ERROR
         findings.check(f"{name}: a graph computes the same", passed, f"{error:.2g} < {_WAVEFORM_ERROR:g}")

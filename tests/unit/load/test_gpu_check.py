@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from types import SimpleNamespace
@@ -16,59 +15,13 @@ import torch
 from gpu_check import calls as gpu_calls
 from gpu_check import language
 from gpu_check.calls import EXCHANGE, FILL, STAGES, PlanMemory, count_calls, find_plan_memory, read_planned
-from gpu_check.findings import Findings, Settings, throughputs, to_json
+from gpu_check.findings import Findings, Settings, summary, throughputs
 from gpu_check.recognition import largest_difference
-from gpu_check.roofline import Roof, Work, count_flops, measure_roof
-from gpu_check.sizes import QWEN3_4B, DecoderSizes, qwen3_sizes, t3_sizes
 
 from parley.launcher.options import ROOT
 
-ROOF = Roof({"float32": 1e12, "bfloat16": 1e13}, 1e11)
 CPU = torch.device("cpu")
 H100 = PlanMemory("memory", 64)
-
-
-class TestRoof:
-    def test_a_run_is_limited_by_what_takes_longer(self):
-        much = Work(flops=2e12, moved=1e9)  # 2 s and 0.01 s
-        assert ROOF.share(much, torch.float32, 4.0) == (0.5, "compute")
-        assert ROOF.share(much, torch.bfloat16, 4.0) == (0.05, "compute")
-        little = Work(flops=1e9, moved=1e11)  # 0.001 s and 1 s
-        assert ROOF.share(little, torch.float32, 4.0) == (0.25, "memory")
-
-    def test_it_is_kept_in_percent(self, capsys):
-        findings = Findings("s3gen")
-        findings.share("flow", ROOF, Work(1e12, 0.0), torch.float32, 2.0)
-        (figure,) = findings.figures
-        assert (figure.name, figure.value, figure.unit) == ("flow: share of the roof, compute", 50.0, "%")
-        assert "flow: share of the roof, compute: 50 %" in capsys.readouterr().out
-
-    def test_the_roof_of_this_machine(self):
-        roof = measure_roof(CPU)
-        assert list(roof.flops) == ["float32", "bfloat16"]
-        assert min(*roof.flops.values(), roof.bandwidth) > 0
-        assert "TFLOP/s in float32" in str(roof)
-
-    def test_work_is_counted_by_torch(self):
-        left, right = torch.ones(3, 5), torch.ones(5, 7)
-        assert count_flops(lambda: left @ right) == 2 * 3 * 5 * 7
-
-
-class TestSizes:
-    def test_a_step_reads_the_weights_once_for_all_requests(self):
-        sizes = DecoderSizes(weights=1_000, cached=10, attended=20)
-        one, many = (sizes.step(requests, 50.0, torch.float16) for requests in (1, 8))
-        assert one == Work(2 * (1_000 + 20 * 50), 2 * (1_000 + 10 * 50))
-        assert many == Work(8 * one.flops, 2 * (1_000 + 8 * 10 * 50))
-
-    def test_guidance_multiplies_twice_and_reads_once(self):
-        plain, guided = (DecoderSizes(1_000, 0, 0, streams).step(1, 0, torch.float32) for streams in (1, 2))
-        assert guided == Work(2 * plain.flops, plain.moved)
-
-    def test_the_published_models(self):
-        """By their cards: 4.0 and 0.5 billion, of which tables and the prompt's parts are none here."""
-        assert qwen3_sizes(QWEN3_4B).weights == pytest.approx(4.02e9, rel=0.01)
-        assert t3_sizes(1_024).weights == pytest.approx(0.51e9, rel=0.01)
 
 
 class TestCalls:
@@ -172,9 +125,8 @@ class TestFindings:
 
     def test_the_file_has_all_of_it(self):
         findings = Findings("t3", throughput=900.0)
-        findings.share("one", ROOF, Work(1e12, 0.0), torch.float32, 2.0)
-        written = json.loads(to_json({"GPU": "none"}, ROOF, [findings], count_calls({"t3": 900.0}, H100)))
-        assert written["roof"]["flops"]["bfloat16"] == 1e13
+        findings.measure("one", 50.0, "ms")
+        written = summary({"GPU": "none"}, [findings], count_calls({"t3": 900.0}, H100))
         assert written["sections"][0]["throughput"] == 900.0
         assert written["sections"][0]["figures"][0]["value"] == 50.0
         assert written["calls"]["by_memory"] == 64
@@ -182,24 +134,18 @@ class TestFindings:
 
 
 @pytest.mark.parametrize(("least", "keeps_up"), [(1.0, True), (1e12, False)])
-async def test_a_load_of_requests_gives_throughput_and_share(least, keeps_up):
+async def test_a_load_of_requests_gives_throughput(least, keeps_up):
     async def ask(name, tokens):
         for token in range(tokens):
             yield [token]
 
-    engine = SimpleNamespace(_engine=SimpleNamespace(model_config=SimpleNamespace(dtype=torch.bfloat16)))
-    sizes = DecoderSizes(weights=1_000, cached=10, attended=20)
-    running = language._Running(engine, None, ask, None, 100, sizes, prompt=5, least_rate=least)
-    settings = Settings(CPU, ROOF, small=True, ends_at=0.0)
+    running = language._Running(None, None, ask, None, 100, least_rate=least)
+    settings = Settings(CPU, small=True, ends_at=0.0)
     findings = Findings("qwen3")
     await language._measure_level(settings, findings, running, 3, 8)
     figures = {figure.name: figure.value for figure in findings.figures}
     rate = figures["3 requests: tokens in a second"]
     assert findings.throughput == (rate if keeps_up else 0.0)
-    share, limit = ROOF.share(sizes.step(3, 9.0, torch.bfloat16), torch.bfloat16, 3 / rate)
-    assert figures[f"3 requests, with their prompts: share of the roof, {limit}"] == pytest.approx(
-        100 * share
-    )
     assert findings.passed
 
 
