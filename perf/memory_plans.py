@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from google.protobuf import text_format
 from gpu_check.sizes import QWEN3_4B, T3_WIDTH, qwen3_cached, t3_cached, t3_shapes
 from gpu_check.speech import random_networks
-from tritonclient.grpc import model_config_pb2
 
+from parley.launcher.models import read_config
+from parley.launcher.options import GPU_PROFILE
 from parley.runtime.batching import parse_sizes
 from parley.runtime.gpu_plan import GpuPlan, read_plans
 from parley.runtime.parameters import Parameters
@@ -100,16 +100,14 @@ class Need:
 
 def read_settings(model: str, plan: GpuPlan) -> Parameters:
     """The settings that a model reads on a GPU of the plan's class."""
-    config = model_config_pb2.ModelConfig()
-    text_format.Parse((REPOSITORY / model / "config.pbtxt").read_text(), config)
+    config = read_config(REPOSITORY / model, GPU_PROFILE)
     values = {name: value.string_value for name, value in config.parameters.items()}
     return Parameters(model, {**values, **plan.settings.get(model, {})}, environment={})
 
 
 def count_sessions(plan: GpuPlan) -> int:
     """Sessions of all instances of the agent."""
-    config = model_config_pb2.ModelConfig()
-    text_format.Parse((REPOSITORY / "voice_agent" / "config.pbtxt").read_text(), config)
+    config = read_config(REPOSITORY / "voice_agent", GPU_PROFILE)
     return len(config.instance_group) * read_settings("voice_agent", plan).integer("max_sessions", 16)
 
 

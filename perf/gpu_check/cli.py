@@ -7,11 +7,13 @@ GPU the networks are narrow, and kernels run in the compiler's interpreter.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -19,10 +21,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 
-from harness.report import write_json
-
-from gpu_check.calls import EXCHANGE, count_calls, find_plan_memory
-from gpu_check.findings import Findings, Section, Settings, SkippedError, summary, throughputs
+from gpu_check.findings import Findings, Section, Settings, SkippedError
 from gpu_check.language import check_qwen3, check_t3
 from gpu_check.recognition import check_kernels, check_nemotron, check_parakeet
 from gpu_check.synthesis import check_s3gen
@@ -43,18 +42,14 @@ def main() -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = describe(device)
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    plan = find_plan_memory(device)
     found: list[Findings] = []
     for name in args.only or _SECTIONS:
         print(name, flush=True)
         ends_at = time.monotonic() + 60.0 * args.minutes
         found.append(run(name, Settings(device, args.small or device.type == "cpu", ends_at)))
-        calls = count_calls(throughputs(found), plan)
         if args.json:  # after each, because a later one may end the process
-            write_json(args.json, summary(machine, found, calls))
-    on_gpu = device.type == "cuda"
-    print("calls that this GPU would hold" if on_gpu else "calls that this processor would hold: of no GPU")
-    print(f"  each: {EXCHANGE}", plan.line, *calls.lines(), sep="\n  ")
+            sections = [asdict(one) for one in found]
+            args.json.write_text(json.dumps({"machine": machine, "sections": sections}, indent=1))
     checks = [check for findings in found for check in findings.checks]
     failed = sum(not check.passed for check in checks) + sum(bool(findings.error) for findings in found)
     idle = [findings.section for findings in found if not findings.figures]

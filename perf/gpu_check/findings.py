@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
-from gpu_check.calls import HeldCalls
+from parley.errors import ModelLoadingError
+from parley.runtime.gpu_plan import planned_settings
 
 
 class SkippedError(Exception):
@@ -60,12 +60,6 @@ class Findings:
     skipped: str = ""
     """Why the section, or the rest of it, did not run."""
     error: str = ""
-    throughput: float | None = None
-    """Units of :data:`gpu_check.calls.STAGES` in a second, of the best load that keeps up with speech."""
-
-    def keeps_up(self, rate: float, enough: bool) -> None:
-        """Note the throughput of a load, which counts if it is ``enough`` for speech in real time."""
-        self.throughput = max(self.throughput or 0.0, rate if enough else 0.0)
 
     def measure(self, name: str, value: float, unit: str) -> None:
         """Keep a value, and print it."""
@@ -77,28 +71,15 @@ class Findings:
         self.checks.append(Check(name, passed, detail))
         print(f"  {'ok' if passed else 'FAILED'}: {name} {detail}".rstrip(), flush=True)
 
-    @property
-    def passed(self) -> bool:
-        """Whether nothing failed; a section that was skipped has not failed."""
-        return not self.error and all(check.passed for check in self.checks)
-
 
 Section = Callable[[Settings, Findings], None]
 
 
-def throughputs(found: Sequence[Findings]) -> dict[str, float]:
-    """By stage, of those that were measured and did not fail."""
-    return {
-        findings.section: findings.throughput
-        for findings in found
-        if findings.throughput is not None and findings.passed
-    }
-
-
-def summary(machine: dict[str, str], found: Sequence[Findings], calls: HeldCalls) -> dict[str, Any]:
-    """All of it, for a file."""
-    return {
-        "machine": machine,
-        "sections": [asdict(findings) for findings in found],
-        "calls": {**asdict(calls), "held": calls.held},
-    }
+def read_planned(model: str, device: torch.device) -> dict[str, str]:
+    """A model's settings in the GPU's memory plan; none without a GPU or a plan, or where it has no place."""
+    if device.type != "cuda":
+        return {}
+    try:
+        return dict(planned_settings(model))
+    except ModelLoadingError:
+        return {}

@@ -22,8 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gpu_check.calls import EXCHANGE, read_planned
-from gpu_check.findings import Findings, Settings, SkippedError
+from gpu_check.findings import Findings, Settings, SkippedError, read_planned
 from gpu_check.sizes import QWEN3_4B, T3_TEXTS, T3_WIDTH, t3_shapes
 from gpu_check.timing import memory_used_mib
 from parley.llm.engine import Engine, EngineRequest
@@ -90,8 +89,6 @@ class _Running:
     abort: Callable[[str], Coroutine[Any, Any, None]]
     vocabulary: int
     """Ids of all tokens are below."""
-    least_rate: float
-    """Tokens in a second of each request that are needed for speech."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +172,7 @@ def _start_t3(settings: Settings, checkpoint: Path) -> _Running:
                 if not isinstance(event, TokensCompleted):
                     yield spoken.tolist()
 
-    return _Running(engine, loads, ask, service.abort, SPEECH_CODES, float(TOKENS_PER_SECOND))
+    return _Running(engine, loads, ask, service.abort, SPEECH_CODES)
 
 
 def _utterance(name: str, tokens: int, rng: np.random.Generator) -> TokenUtterance:
@@ -210,7 +207,7 @@ def _start_qwen3(settings: Settings, folder: Path, config: dict[str, Any]) -> _R
                 if report.token_ids:
                     yield report.token_ids
 
-    return _Running(engine, loads, ask, engine.abort, config["vocab_size"], EXCHANGE.spoken_tokens)
+    return _Running(engine, loads, ask, engine.abort, config["vocab_size"])
 
 
 def _t3_width(settings: Settings) -> int:
@@ -299,7 +296,6 @@ async def _measure_level(
     rate = statistics.median(rates)
     findings.measure(f"{name}: tokens in a second", rate, "")
     findings.measure(f"{name}: … of each", rate / sessions, "")
-    findings.keeps_up(rate, rate / sessions >= running.least_rate)
     findings.measure(f"{name}: first token p50", statistics.median(first), "ms")
     findings.measure(f"{name}: first token, the last", max(first), "ms")
     lengths = {len(answer.tokens) for answer in answers}

@@ -142,8 +142,6 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
             findings.measure(f"{name}, {rows} streams", 1_000 * taken, "ms")
             audio_s = rows * _CHUNK / 100
             findings.measure(f"{name}, {rows} streams: seconds of audio in a second", audio_s / taken, "")
-            if dtype is _dtypes(settings)[-1]:
-                findings.keeps_up(audio_s / taken, taken < _CHUNK / 100)
         computed = streaming_memory(
             sizes,
             decoder,
@@ -267,8 +265,6 @@ def _measure_utterances(
     state = decoder.initial(rows)
     decoding = seconds(lambda: decoder.decode(encoded, counts, state, None), settings.device)
     findings.measure(f"{label}, greedy decoding", 1_000 * decoding, "ms")
-    if network.dtype is _dtypes(settings)[-1] and length == _SECONDS[0]:  # questions are short
-        findings.keeps_up(rows * length / (encoding + decoding), encoding + decoding < length)
 
 
 def _compare_memory(settings: Settings, findings: Findings, name: str, *parts: RecognizerMemory) -> None:

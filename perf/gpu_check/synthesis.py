@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpu_check.calls import read_planned
-from gpu_check.findings import Findings, Settings
+from gpu_check.findings import Findings, Settings, read_planned
 from gpu_check.speech import Level, make_speech, random_networks, speak_at_once
 from gpu_check.timing import memory_used_mib, once, seconds
 from parley.runtime.parameters import Parameters
@@ -118,11 +117,11 @@ def _compare_ways(settings: Settings, findings: Findings, networks: Networks) ->
     synthesizer = AudioSynthesizer(networks, settings.device, buckets=_load(settings, networks).buckets)
     sizes = _SIZES[-1:] if settings.small else _SIZES  # a processor takes minutes for the others
     runs = {size: _batch(synthesizer, *size) for size in sizes}
-    plain, results = {}, {}
+    results = {}
     for size, run in runs.items():
-        plain[size] = seconds(run, settings.device, rounds=1 if settings.small else 5)
+        taken = seconds(run, settings.device, rounds=1 if settings.small else 5)
         results[size] = run()
-        findings.measure(f"flow {_named(size)}, operation by operation", 1_000 * plain[size], "ms")
+        findings.measure(f"flow {_named(size)}, operation by operation", 1_000 * taken, "ms")
     _compare_vocoder(settings, findings, networks)
     if settings.device.type != "cuda":
         findings.skipped = "graphs need a GPU"
@@ -230,8 +229,6 @@ def _serve(settings: Settings, findings: Findings, *, meanflow: bool) -> None:
             for _ in range(2):
                 speak_at_once(service, level, tokens)
             findings.measure(f"{kind}, {sessions} sessions: seconds of audio in a second", level.rate, "")
-            if meanflow:
-                findings.keeps_up(level.rate, level.rate >= sessions)
             findings.measure(f"{kind}, {sessions} sessions: first audio p50", _median_ms(level), "ms")
             memory = memory_used_mib(settings.device) - before
             findings.measure(f"{kind}, {sessions} sessions: memory", memory, "MiB")
