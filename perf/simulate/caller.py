@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import ParleyError
+from parley_client.audio.files import Pcm
+from parley_client.audio.microphone import PacedMicrophone
 from parley_client.call import Call
 from parley_client.cli.conversation import PlaybackMarks
 from parley_client.errors import CallEndedError
 from parley_client.events import AgentAudio, CallEvent
 from parley_client.options import Deadlines
 from parley_client.transport import TritonTransport
-from simulate.devices import EchoPath, Loudspeaker, Microphone, Mixer
+from simulate.devices import EchoPath, Loudspeaker, Mixer
 from simulate.log import Act, CallLog, Event, Halt, Sound
 from simulate.rendering import Studio, background_gain
 from simulate.scenario import Background, Exchange, Scenario, make_table
@@ -135,7 +137,8 @@ class Caller:
         self._studio = studio
         self._log = CallLog(scenario)
         self._mixer = Mixer(seed)
-        self._microphone = Microphone(self._mixer, call.send_audio, before=self._advance, clock=clock)
+        self._clock = clock
+        self._microphone = PacedMicrophone(self._record, clock=clock)
         echo = scenario.caller.echo
         self._loudspeaker = Loudspeaker(None if echo is None else EchoPath(echo, self._mixer).heard)
         self._activity = Activity()
@@ -148,6 +151,7 @@ class Caller:
         A call that breaks ends the log with its failure.
         """
         helpers: list[asyncio.Task[None]] = []
+        self._microphone.restart()
         try:
             async with asyncio.TaskGroup() as group:
                 helpers += [
@@ -303,11 +307,13 @@ class Caller:
             now = self._now()
             self._marks.update(self._loudspeaker.playing(now), now)
 
-    def _advance(self) -> None:
+    async def _record(self, _silence: Pcm) -> None:
+        """Send the next chunk of what sounds, the loudspeaker's echo included."""
         self._loudspeaker.advance(self._now())
+        await self._call.send_audio(self._mixer.next_chunk())
 
     def _now(self) -> float:
-        return self._microphone.now()
+        return self._clock() - self._microphone.began_s
 
 
 @dataclass(frozen=True)

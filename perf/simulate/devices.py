@@ -1,23 +1,21 @@
-"""The caller's microphone: whatever sounds at a time, mixed and sent at the pace of time."""
+"""The devices of a caller: what the microphone records, what the loudspeaker plays, and its echo."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.audio.playout import Heard, PlayoutClock
 from parley_client.events import AgentAudio
 from simulate.rendering import Clip
 from simulate.scenario import Echo
 from simulate.voices import RATE
 
-CHUNK_MS = 32
-_CHUNK = CHUNK_MS * RATE // 1000
+_CHUNK = DEFAULT_CHUNK_MS * RATE // 1000
 _ROOM_RMS = 8.0
 """Even a quiet room is not silent: -72 dB of full scale."""
 _ECHO_SECONDS = 12
@@ -97,47 +95,6 @@ class Mixer:
         self._clips = [(at, samples) for at, samples in self._clips if at + len(samples) > stop]
         self.sent = stop
         return np.asarray(np.clip(np.rint(mixed), -32_768, 32_767), np.int16)
-
-
-class Microphone:
-    """Sends a mixer's chunks; each when its last sample has been recorded, on a fixed schedule.
-
-    Args:
-        mixer: what is recorded.
-        send: takes a chunk.
-        before: called before each chunk, so that the loudspeaker's echo is there.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(
-        self,
-        mixer: Mixer,
-        send: Callable[[NDArray[np.int16]], Awaitable[None]],
-        *,
-        before: Callable[[], None],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._mixer = mixer
-        self._send = send
-        self._before = before
-        self._clock = clock
-        self._began = clock()
-        self.worst_late_s = 0.0
-        """The longest that a chunk left behind its time."""
-
-    def now(self) -> float:
-        """Seconds of the call."""
-        return self._clock() - self._began
-
-    async def run(self) -> None:
-        """Send for ever; cancel to stop."""
-        self._began = self._clock()
-        while True:
-            due = (self._mixer.sent + _CHUNK) / RATE
-            await asyncio.sleep(max(0.0, due - self.now()))
-            self.worst_late_s = max(self.worst_late_s, self.now() - due)
-            self._before()
-            await self._send(self._mixer.next_chunk())
 
 
 @dataclass(frozen=True)

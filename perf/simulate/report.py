@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from harness.report import make_table
 from harness.stats import p50_p95, text_of
 from rich.console import Console
-from rich.table import Table
 
 from simulate.caller import Job
 from simulate.scenario import Scenario
@@ -30,6 +30,10 @@ _PAUSED = "false cut-offs, turns with a pause inside"
 _ALOUD = "… in which the agent was heard"
 _HALTED = "… pauses by what was none"
 _LATENCY = "end of speech to first audio"
+_LADDER = (
+    *("calls at once", "exchanges", "p50 / p95 ms", "missed turns", "answers with gaps"),
+    *("microphone behind, at most, ms", "broken", "holds"),
+)
 
 
 @dataclass(frozen=True)
@@ -137,13 +141,8 @@ def print_table(
     """
     exchanges = ", ".join(str(scores.exchanges) for _, scores in columns)
     calls = ", ".join(str(scores.calls) for _, scores in columns)
-    table = Table(
-        title=f"{exchanges} exchanges in {calls} calls; times p50 / p95 in ms", title_justify="left"
-    )
-    table.add_column("")
-    for name, _ in columns:
-        table.add_column(name, justify="right")
-    table.add_column("goal", justify="right")
+    title = f"{exchanges} exchanges in {calls} calls; times p50 / p95 in ms"
+    table = make_table(title, "", *(name for name, _ in columns), "goal")
     for row in _rows(latency_ms):
         table.add_row(row.name, *(_cell(row, scores) for _, scores in columns), row.goal)
     console.print(table)
@@ -211,18 +210,7 @@ def print_ladder(console: Console, rungs: Sequence[Rung], latency_ms: tuple[floa
     goal = " and ".join(
         f"{name} ≤ {limit:.0f}" for name, limit in zip(("p50", "p95"), latency_ms, strict=True)
     )
-    table = Table(title=f"{_LATENCY}: {goal} ms", title_justify="left")
-    for heading in (
-        "calls at once",
-        "exchanges",
-        "p50 / p95 ms",
-        "missed turns",
-        "answers with gaps",
-        "microphone behind, at most, ms",
-        "broken",
-        "holds",
-    ):
-        table.add_column(heading, justify="right")
+    table = make_table(f"{_LATENCY}: {goal} ms", *_LADDER, left=0)
     for rung in rungs:
         scores = rung.scores
         table.add_row(

@@ -1,8 +1,6 @@
-import asyncio
-
 import numpy as np
 import pytest
-from simulate.devices import EchoPath, Loudspeaker, Microphone, Mixer
+from simulate.devices import EchoPath, Loudspeaker, Mixer
 from simulate.rendering import Clip
 from simulate.scenario import Echo
 
@@ -144,24 +142,3 @@ def test_an_echo_of_what_is_past_is_lost_and_the_rest_is_not():
     sound = mixer.next_chunk()
     assert abs(sound[:100].mean() - 3_000) < 5
     assert abs(sound[100:]).max() < 100
-
-
-async def test_chunks_are_sent_when_they_are_full(monkeypatch):
-    now, sent, before = [50.0], [], []
-
-    async def sleep(seconds: float) -> None:
-        now[0] += seconds
-        if len(sent) == 4:
-            raise asyncio.CancelledError
-
-    async def send(chunk: np.ndarray) -> None:
-        sent.append((now[0], len(chunk)))
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    microphone = Microphone(Mixer(), send, before=lambda: before.append(now[0]), clock=lambda: now[0])
-    with pytest.raises(asyncio.CancelledError):
-        await microphone.run()
-    assert [length for _, length in sent] == [CHUNK] * 4
-    assert [at for at, _ in sent] == pytest.approx([50.032, 50.064, 50.096, 50.128])
-    assert before == pytest.approx([at for at, _ in sent])
-    assert microphone.worst_late_s == pytest.approx(0.0)
