@@ -27,12 +27,11 @@ from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
 from parley_stages.transcription import TRANSCRIBERS
 from stages.drivers.table import DRIVERS, EndpointSpec, parse_endpoint
-from stages.figures import LevelResult
 from stages.material import Material, load_material
 from stages.plots import LEGEND, draw_all
 from stages.protocols import EndpointError, Level, Stage
+from stages.results import LevelResult, load_table, notes, stage_tables
 from stages.runner import Runner
-from stages.tables import load_table, notes, stage_tables
 from stages.turns import Patience, Turn
 
 _STAGES = {stage.value.replace(" ", "-"): stage for stage in Stage}

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from harness.stats import estimate
 from matplotlib.figure import Figure as Plot
 
-from stages.figures import FIGURES, LevelResult
+from stages.results import FIGURES, LevelResult
 
 _SIZE_INCHES = (9.6, 3.8)
 _MARKS = {0.5: "o", 0.95: "^"}

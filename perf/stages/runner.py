@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
-from stages.calls import call
-from stages.figures import LevelResult
 from stages.material import Material
 from stages.protocols import (
     Agent,
@@ -21,9 +19,8 @@ from stages.protocols import (
     Stage,
     Voice,
 )
-from stages.recognition import recognize
-from stages.requests import answer, speak
-from stages.turns import Patience, Turn, stop
+from stages.results import LevelResult
+from stages.turns import Patience, Turn, answer, call, recognize, speak, stop
 
 _TICK_S = 0.01
 _STAGGER_S = 0.37

@@ -14,12 +14,11 @@ from fake_services import Service, serving
 from harness.recordings import RecordingError, load_recordings
 from harness.report import to_markdown, write_html
 from stages import cli
-from stages.figures import LevelResult
 from stages.material import Material, load_material
 from stages.plots import draw_all
 from stages.protocols import RATE, Level, Stage
+from stages.results import LevelResult, load_table, notes, stage_tables
 from stages.runner import Runner
-from stages.tables import load_table, notes, stage_tables
 from stages.turns import Turn
 
 MATERIAL = Material(utterances=[utterance()], prompts=(), texts=("hello",), questions=[utterance()], about="")

@@ -20,10 +20,8 @@ from fake_endpoints import (
     over,
     utterance,
 )
-from stages.calls import call
 from stages.protocols import Delta, EndpointError, Prompt, Sound, Text, Usage
-from stages.recognition import recognize
-from stages.requests import Arrival, answer, first_audible_s, speak
+from stages.turns import Arrival, answer, call, first_audible_s, recognize, speak
 
 
 async def test_a_stream_is_timed_from_its_speech():

@@ -10,12 +10,10 @@ import pytest
 import soundfile
 from fake_endpoints import QUICK, utterance
 from fake_services import Service, serving
-from stages.calls import call
 from stages.drivers.common import EndpointOptions
 from stages.drivers.table import DRIVERS, parse_endpoint
 from stages.protocols import EndpointError, Prompt, Stage
-from stages.recognition import recognize
-from stages.requests import answer, speak
+from stages.turns import answer, call, recognize, speak
 
 PROMPT = Prompt("Be short.", "hello")
 PATIENT = replace(QUICK, turn_s=30.0)
