@@ -26,6 +26,7 @@ from parley_client.audio.files import resample
 from simulate.scenario import ScenarioError
 
 _HERE = Path(__file__).parent
+_PROGRAM = _HERE / "voice_process.py"
 
 RATE = 16_000
 _TIMEOUT_S = 1_800
@@ -50,8 +51,8 @@ class Marks:
 class Cast:
     """Who can call."""
 
-    program: Path
-    """Reads ``(text, voice, rate)`` as JSON, and writes what they sound like."""
+    engine: str
+    """Of ``voice_process.py``."""
     voices: Mapping[str, str]
     """Names for voices of the synthesizer; scenarios may also use its own."""
     marks: Marks
@@ -62,7 +63,7 @@ class Cast:
 
 
 ESPEAK = Cast(
-    program=_HERE / "espeak_process.py",
+    engine="espeak",
     voices={
         "woman-1": "gmw/en-US+f3",
         "woman-2": "gmw/en+Annie",
@@ -77,7 +78,7 @@ ESPEAK = Cast(
     respelled={"mhm": "umhum", "hm": "hum", "mm": "um"},
 )
 KOKORO = Cast(
-    program=_HERE / "kokoro_process.py",
+    engine="kokoro",
     # None of them is a voice that the agent has by default.
     voices={
         "woman-1": "af_bella",
@@ -156,7 +157,7 @@ def speak_all(lines: Sequence[Line], cast: Cast) -> dict[Line, Spoken]:
         ]
         done = subprocess.run(
             # Its folder has modules of its own, which must not come before others.
-            [sys.executable, "-P", str(cast.program), str(out)],
+            [sys.executable, "-P", str(_PROGRAM), cast.engine, str(out)],
             input=msgspec.json.encode(request),
             capture_output=True,
             timeout=_TIMEOUT_S,
@@ -246,7 +247,7 @@ class LineCache:
 
 def _stamp(cast: Cast) -> str:
     """A checksum of everything that the sound depends on, apart from text, voice and rate."""
-    digest = hashlib.sha256(cast.program.read_bytes())
+    digest = hashlib.sha256(cast.engine.encode() + _PROGRAM.read_bytes())
     for name in cast.weights:
         folder = models_folder() / name
         # What begins with a dot is a note about the weights.
