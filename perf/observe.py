@@ -18,14 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
@@ -77,8 +74,17 @@ def render_config(
     }
 
 
-class BackgroundProgram:
-    """A program that runs from entering until leaving.
+@contextmanager
+def running(
+    name: str,
+    command: Sequence[str],
+    ready_url: str,
+    log: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    ready_s: float = _READY_S,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that runs until the block is left.
 
     Args:
         name: for messages.
@@ -87,144 +93,84 @@ class BackgroundProgram:
         log: gets what it writes.
         environment: variables besides those of this process.
         ready_s: seconds until then.
+
+    Raises:
+        RuntimeError: it does not become ready; the message has the end of its log.
     """
-
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        ready_url: str,
-        log: Path,
-        *,
-        environment: Mapping[str, str] | None = None,
-        ready_s: float = _READY_S,
-    ) -> None:
-        self._name = name
-        self._command = list(command)
-        self._ready_url = ready_url
-        self._log = log
-        self._environment = {**os.environ, **(environment or {})}
-        self._ready_s = ready_s
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        """Start it.
-
-        Raises:
-            RuntimeError: it does not become ready; the message has the end of its log.
-        """
-        with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
-                self._command, stdout=output, stderr=subprocess.STDOUT, env=self._environment
-            )
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
+        )
+    try:
+        end = time.monotonic() + ready_s
+        while not _answers(ready_url):
+            if time.monotonic() > end or process.poll() is not None:
+                last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+                raise RuntimeError(f"{name} did not start:\n" + "\n".join(last))
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.terminate()
         try:
-            self._await_ready()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def poll(self) -> int | None:
-        """Its exit status; None: it runs."""
-        assert self._process is not None
-        return self._process.poll()
-
-    def stop(self) -> None:
-        """Stop it; does nothing when it is not running."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_S)
+            process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _await_ready(self) -> None:
-        end = time.monotonic() + self._ready_s
-        while time.monotonic() < end and self.poll() is None:
-            try:
-                with urllib.request.urlopen(self._ready_url, timeout=1.0):  # noqa: S310 - this machine
-                    return
-            except OSError:
-                time.sleep(0.05)
-        last = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-        raise RuntimeError(f"{self._name} did not start:\n" + "\n".join(last))
+            process.kill()
+            process.wait()
 
 
-class Prometheus(BackgroundProgram):
-    """A Prometheus of its own.
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1.0):  # noqa: S310 - this machine
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def prometheus(config: dict[str, Any], folder: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Prometheus.
 
     Args:
         config: see :func:`render_config`.
         folder: for its data and its log.
         address: where its page listens.
     """
-
-    def __init__(self, config: dict[str, Any], folder: Path, address: str) -> None:
-        self.address = address
-        file = folder / "prometheus.yaml"
-        file.write_text(json.dumps(config), encoding="utf-8")
-        super().__init__(
-            "Prometheus",
-            [
-                find_program("prometheus"),
-                f"--config.file={file}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={address}",
-                "--storage.tsdb.retention.size=1GB",
-            ],
-            f"http://{address}/-/ready",
-            folder / "prometheus.log",
-        )
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series of an expression now.
-
-        Raises:
-            ValueError: Prometheus refuses it.
-        """
-        url = f"http://{self.address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-        try:
-            with urllib.request.urlopen(url, timeout=_STOP_S) as response:
-                series: list[dict[str, Any]] = json.load(response)["data"]["result"]
-        except urllib.error.HTTPError as error:
-            raise ValueError(f"{expression}: {error.read().decode(errors='replace')}") from error
-        return series
+    file = folder / "prometheus.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    command = [
+        find_program("prometheus"),
+        f"--config.file={file}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+        "--storage.tsdb.retention.size=1GB",
+    ]
+    with running("Prometheus", command, f"http://{address}/-/ready", folder / "prometheus.log") as process:
+        yield process
 
 
-class Phoenix(BackgroundProgram):
-    """An Arize Phoenix of its own, which takes traces by OTLP over HTTP and shows them.
+@contextmanager
+def phoenix(folder: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An Arize Phoenix, which takes traces by OTLP over HTTP and shows them.
 
     Args:
         folder: for its data and its log.
         address: where its page, its interface and its collector listen.
     """
-
-    def __init__(self, folder: Path, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        super().__init__(
-            "Phoenix",
-            [str(PHOENIX), "serve"],
-            f"http://{address}/healthz",
-            folder / "phoenix.log",
-            environment={
-                "PHOENIX_HOST": host,
-                "PHOENIX_PORT": port,
-                "PHOENIX_GRPC_PORT": free_address().rpartition(":")[2],
-                "PHOENIX_WORKING_DIR": str(folder / "phoenix"),
-                # Nothing leaves this machine.
-                "PHOENIX_TELEMETRY_ENABLED": "false",
-                "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
-                "PHOENIX_DISABLE_AGENT_ASSISTANT": "true",
-            },
-            ready_s=_PHOENIX_READY_S,
-        )
+    host, _, port = address.rpartition(":")
+    environment = {
+        "PHOENIX_HOST": host,
+        "PHOENIX_PORT": port,
+        "PHOENIX_GRPC_PORT": free_address().rpartition(":")[2],
+        "PHOENIX_WORKING_DIR": str(folder / "phoenix"),
+        # Nothing leaves this machine.
+        "PHOENIX_TELEMETRY_ENABLED": "false",
+        "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
+        "PHOENIX_DISABLE_AGENT_ASSISTANT": "true",
+    }
+    url, log = f"http://{address}/healthz", folder / "phoenix.log"
+    command = [str(PHOENIX), "serve"]
+    with running("Phoenix", command, url, log, environment=environment, ready_s=_PHOENIX_READY_S) as process:
+        yield process
 
 
 def free_address() -> str:
@@ -256,16 +202,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="parley-observe-") as folder, ExitStack() as programs:
         try:
-            running: list[BackgroundProgram] = [
-                programs.enter_context(Prometheus(config, Path(folder), arguments.listen))
-            ]
+            started = [programs.enter_context(prometheus(config, Path(folder), arguments.listen))]
             print(f"Prometheus: http://{arguments.listen}/targets and /alerts; Ctrl-C ends it")
             print(f"dashboards for Grafana: {ROOT / 'deploy' / 'grafana'}", flush=True)
             if arguments.phoenix and PHOENIX.exists():
                 print("starting Phoenix, which takes up to a minute", flush=True)
-                running.append(programs.enter_context(Phoenix(Path(folder), arguments.phoenix)))
+                started.append(programs.enter_context(phoenix(Path(folder), arguments.phoenix)))
             print(explain_traces(arguments.phoenix), flush=True)
-            while (ended := next((one.poll() for one in running if one.poll() is not None), None)) is None:
+            while (ended := next((one.poll() for one in started if one.poll() is not None), None)) is None:
                 time.sleep(_WATCH_S)
         except KeyboardInterrupt:
             return 130

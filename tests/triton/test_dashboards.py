@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import subprocess
 import sys
 import time
+import urllib.parse
+import urllib.request
+from functools import partial
 
+import observe
 import pytest_asyncio
 from gateway_caller import TOOLS, ask_for_the_weather, call, interrupt_a_story
 from metrics_page import read_page
-from observe import Prometheus, find_program, free_address, render_config
+from observe import find_program, free_address, render_config
 
 from parley.launcher.options import ROOT
 from parley_gateway.serving import running
@@ -42,9 +47,11 @@ async def prometheus(server, tmp_path_factory):
         config = render_config(
             server.endpoints.metrics, gateway.url.removeprefix("http://"), interval=f"{SCRAPE_S}s"
         )
-        with Prometheus(config, tmp_path_factory.mktemp("prometheus"), free_address()) as one:
+        address = free_address()
+        query = partial(ask, address)
+        with observe.prometheus(config, tmp_path_factory.mktemp("prometheus"), address):
             async with asyncio.timeout(FOUND_S):
-                while [each["value"][1] for each in one.query("up")] != ["1", "1"]:  # noqa: ASYNC110
+                while [each["value"][1] for each in query("up")] != ["1", "1"]:  # noqa: ASYNC110
                     await asyncio.sleep(SCRAPE_S)
             async with call(gateway.url, tools=TOOLS) as caller:
                 await caller.until("connected")
@@ -52,7 +59,14 @@ async def prometheus(server, tmp_path_factory):
                 await interrupt_a_story(caller)
                 await caller.send("control", action="hangup")
                 await caller.until("closed")
-            yield one
+            yield query
+
+
+def ask(address, expression):
+    """The series of an expression now, of the Prometheus at an address."""
+    url = f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+    with urllib.request.urlopen(url, timeout=FOUND_S) as response:
+        return json.load(response)["data"]["result"]
 
 
 def until(condition):
@@ -68,7 +82,7 @@ def test_every_panel_has_series_and_numbers(prometheus):
     empty = []
 
     def has_numbers(query):
-        found = prometheus.query(query.expression.replace("$__rate_interval", f"{RATE_S}s"))
+        found = prometheus(query.expression.replace("$__rate_interval", f"{RATE_S}s"))
         return query.rare or any(one["value"][1] != "NaN" for one in found)
 
     def all_have():
@@ -81,13 +95,13 @@ def test_every_panel_has_series_and_numbers(prometheus):
 
 def test_both_targets_are_scraped_and_the_rules_run(prometheus):
     ratio = "parley:slow_answers:ratio_rate5m"
-    assert {(one["metric"]["job"], one["value"][1]) for one in prometheus.query("up")} == {
+    assert {(one["metric"]["job"], one["value"][1]) for one in prometheus("up")} == {
         ("parley", "1"),
         ("parley-gateway", "1"),
     }
-    until(lambda: prometheus.query(ratio))
-    assert prometheus.query(ratio)
-    firing = {one["metric"]["alertname"] for one in prometheus.query('ALERTS{alertstate="firing"}')}
+    until(lambda: prometheus(ratio))
+    assert prometheus(ratio)
+    firing = {one["metric"]["alertname"] for one in prometheus('ALERTS{alertstate="firing"}')}
     assert firing <= {"ParleyModelRestarts", "ParleyServerRestarts"}  # other tests kill models
 
 

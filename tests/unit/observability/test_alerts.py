@@ -92,6 +92,6 @@ def test_missing_phoenix_prints_its_command(monkeypatch, tmp_path):
 
 def test_a_program_that_ends_at_once_is_an_error_with_its_last_words(tmp_path):
     command = [sys.executable, "-c", "import sys; sys.exit('no room')"]
-    program = observe.BackgroundProgram("It", command, f"http://{free_address()}/", tmp_path / "log")
+    program = observe.running("It", command, f"http://{free_address()}/", tmp_path / "log")
     with pytest.raises(RuntimeError, match=r"(?s)It did not start.*no room"), program:
         pass
