@@ -35,6 +35,7 @@ from parley.models.piper import PiperModel
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
+from parley.triton.model_metrics import SWITCH_VARIABLE
 from parley.tts.kokoro.voices import KNOWN_VOICES as KOKORO_VOICES
 from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.normalization.nemo import load_grammars
@@ -71,6 +72,9 @@ class Spoken:
     began: float = field(default_factory=time.perf_counter)
     ended: threading.Event = field(default_factory=threading.Event)
     wanted: bool = True
+
+    def on_begun(self) -> None:
+        """It is being spoken; its time is counted from the request."""
 
     def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
         """Keep a piece."""
@@ -196,7 +200,9 @@ def main() -> int:
     failed = False
     for name in args.models:
         make, known = _MODELS[name]
-        model = make(None, Parameters(name, {}, environment={"PARLEY_MODELS_DIR": str(args.models_dir)}))
+        # There is no Triton that metrics could be published by.
+        environment = {"PARLEY_MODELS_DIR": str(args.models_dir), SWITCH_VARIABLE: "false"}
+        model = make(None, Parameters(name, {}, environment=environment))
         for voice in (one.name for one in known if not args.voices or one.name in args.voices):
 
             def speak(text: str, seed: int) -> Spoken:
