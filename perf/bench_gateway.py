@@ -11,20 +11,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gateway_echo
 import httpx
 import psutil
 from gateway_echo import STAMP_BYTES
 from harness.report import make_table, write_json
+from harness.servers import Program, ThisMachine, local_gateway
 from harness.stats import percentile, percentiles
 from rich.console import Console
 from rich.table import Table
@@ -141,25 +142,17 @@ async def call_through(url: str, args: argparse.Namespace, way: Way, idle: int =
 
 
 @contextmanager
-def _program(*command: str, **environment: str) -> Iterator[tuple[psutil.Process, str]]:
-    """A process, and the last line that it prints when it is ready."""
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | environment,
-    )
-    try:
-        assert process.stdout is not None
-        while (line := process.stdout.readline()) and not line.startswith(("ready", *"0123456789")):
-            pass
-        if not line:
-            raise SystemExit(f"{command[0]} did not start")
-        yield psutil.Process(process.pid), line.strip()
-    finally:
-        process.terminate()
-        process.wait(_START_S)
+def _echoing() -> Iterator[str]:
+    """The address of a server that only echoes, in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="parley-echo-") as folder:
+        machine = ThisMachine("echo")
+        program = Program(machine, "echo", Path(folder))
+        command = [sys.executable, gateway_echo.__file__]
+        try:
+            asyncio.run(program.start(command, lambda: program.find_line("ready"), ready_s=_START_S))
+            yield program.find_line("ready").split()[1]
+        finally:
+            machine.kill()
 
 
 def _row(table: Table, name: str, values: list[float]) -> None:
@@ -251,13 +244,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all times to FILE")
     args = parser.parse_args()
     console = Console()
-    with ExitStack() as stack:
-        _, port = stack.enter_context(_program(str(Path(__file__).with_name("gateway_echo.py"))))
-        server = f"127.0.0.1:{port}"
-        command = ("-m", "parley_client", "gateway", "--listen", "0", "--server", server)
-        gateway, line = stack.enter_context(_program(*command, **_LIMITS))
-        url = line.split("http=")[1].split()[0]
-        found = asyncio.run(_measure(args, server, url, gateway))
+    with _echoing() as server, local_gateway(server, _LIMITS) as gateway:
+        found = asyncio.run(_measure(args, server, gateway.url, psutil.Process(gateway.pid)))
         met = _report(args, found, console)
     if args.json:
         ways = {name: vars(found[name]) for name in ("direct", "through", "crowded")}

@@ -1,7 +1,8 @@
 """A server that speaks the agent's protocol and only echoes audio, so that nothing but the way is measured.
 
 Every piece of audio comes back at once, with the times at which it was received and sent (nanoseconds of the
-machine's monotonic clock) behind the one that the client put in front. Run as a program it prints its port.
+machine's monotonic clock) behind the one that the client put in front. Run as a program it prints ``ready``
+and its address.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ async def main() -> None:
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Echo(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    print(port, flush=True)
+    print(f"ready 127.0.0.1:{port}", flush=True)
     await server.wait_for_termination()
 
 

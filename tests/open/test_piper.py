@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
+import eval_voices
 import fake_pb_utils
 from clicks import seam_scores
 from speech_sink import Sink
@@ -166,3 +168,28 @@ async def test_clients_hear_it_on_a_real_server(tmp_path):
         assert [word.text for piece in pieces for word in piece.words] == "It is $5 at 7:30.".split()
         results = ask_canaries(server.endpoints.grpc, {"piper": ""}, 20.0)
     assert {result.model: result.detail for result in results if not result.ok} == {}
+
+
+class DeafEar:
+    """Hears nothing."""
+
+    def __init__(self, folder):
+        pass
+
+    def hear(self, audio, rate):
+        return ""
+
+    def words(self, text):
+        return text.split()
+
+
+def test_the_evaluation_of_voices_lets_them_speak(monkeypatch, capsys):
+    monkeypatch.setattr(english, "load_grammars", lambda languages, cache: {})
+    monkeypatch.setattr(eval_voices, "Ear", DeafEar)
+    arguments = ["--models", "piper", "--sentences", "1", "--models-dir", str(MODELS)]
+    monkeypatch.setattr(sys, "argv", ["eval-voices", *arguments])
+    assert eval_voices.main() == 1
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("piper")
+    assert "100.00 %" in line
+    assert line.endswith("word errors")
