@@ -1,7 +1,7 @@
 """Adds up what each memory plan of the gpu profile needs: ``python -m perf memory-plans``.
 
-Parameters are those of the networks themselves, built without memory (PyTorch's device ``meta``) at their
-published sizes; caches follow from their shapes and from the settings that a model reads with the plan.
+Parameters follow from published shapes; S3Gen's networks are built at their sizes, without memory (PyTorch's
+device ``meta``). Caches follow from shapes and from the settings that a model reads with the plan.
 Contexts and workspaces are the constants below: that of S3Gen was measured
 (docs/measurements.md), the others are allowances.
 """
