@@ -13,6 +13,7 @@ import urllib.request
 from functools import partial
 
 import observe
+import pytest
 import pytest_asyncio
 from gateway_caller import TOOLS, ask_for_the_weather, call, interrupt_a_story
 from metrics_page import read_page
@@ -76,7 +77,8 @@ def until(condition):
         time.sleep(SCRAPE_S)
 
 
-def test_every_panel_has_series_and_numbers(prometheus):
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_panel_has_series_and_numbers(prometheus):
     queries = [query for board in load_boards() for panel in board.panels for query in panel.queries]
     assert len(queries) > 40
     empty = []
@@ -89,17 +91,18 @@ def test_every_panel_has_series_and_numbers(prometheus):
         empty[:] = [query.expression for query in queries if not has_numbers(query)]
         return not empty
 
-    until(all_have)
+    await asyncio.to_thread(until, all_have)  # the gateway goes on in this loop
     assert not empty
 
 
-def test_both_targets_are_scraped_and_the_rules_run(prometheus):
+@pytest.mark.asyncio(loop_scope="module")
+async def test_both_targets_are_scraped_and_the_rules_run(prometheus):
     ratio = "parley:slow_answers:ratio_rate5m"
     assert {(one["metric"]["job"], one["value"][1]) for one in prometheus("up")} == {
         ("parley", "1"),
         ("parley-gateway", "1"),
     }
-    until(lambda: prometheus(ratio))
+    await asyncio.to_thread(until, lambda: prometheus(ratio))
     assert prometheus(ratio)
     firing = {one["metric"]["alertname"] for one in prometheus('ALERTS{alertstate="firing"}')}
     assert firing <= {"ParleyModelRestarts", "ParleyServerRestarts"}  # other tests kill models
