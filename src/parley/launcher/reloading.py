@@ -20,7 +20,7 @@ _AGAIN_S = 0.2
 
 
 class SupervisedServer(Protocol):
-    """What the supervisor uses of the server. Apart because the server owns the supervisor."""
+    """What the supervisor uses of the server."""
 
     @property
     def pid(self) -> int:

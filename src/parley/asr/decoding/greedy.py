@@ -34,7 +34,7 @@ after a blank it says the same as before."""
 
 
 class JointNetwork(Protocol):
-    """The prediction and joint networks, one symbol per row. Apart because decoders import no ONNX."""
+    """The prediction and joint networks, one symbol per row."""
 
     inputs: int
     """Size of an encoder frame."""

@@ -36,7 +36,7 @@ _DEFAULTS = AsrRequest()
 
 
 class BeginSpan(Protocol):
-    """Begins spans of a model. Apart because :class:`parley.triton.model_traces.ModelTraces` is above."""
+    """Begins spans of a model."""
 
     def __call__(
         self,

@@ -25,7 +25,7 @@ from parley.errors import InvalidMessageError, ParleyError
 
 
 class TrackedStream(Protocol):
-    """A stream of any pipeline. Apart because pipelines have streams of their own."""
+    """A stream of any pipeline."""
 
     track: StreamSegmenter
 

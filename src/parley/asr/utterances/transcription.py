@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class TranscriptReceiver(Protocol):
-    """Receives a transcript. Apart because the implementation is in :mod:`parley.triton`."""
+    """Receives a transcript."""
 
     @property
     def cancelled(self) -> bool:

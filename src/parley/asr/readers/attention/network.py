@@ -29,7 +29,7 @@ class EncodedAudio:
 
 
 class AttentionNetwork(Protocol):
-    """The networks of a model. Apart because families prepare audio in their own ways."""
+    """The networks of a model."""
 
     def encode(self, audio: NDArray[np.float32], stop: Stop) -> EncodedAudio:
         """Encode audio: f32 ``[n]`` within ±1, 16 kHz.
