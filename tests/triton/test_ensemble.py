@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 
 import numpy as np
 import psutil
 import pytest
 import soundfile
-from perf_analyzer.inputs import Source
-from perf_analyzer.models import DRIVES
+from perf_analyzer.inputs import drive_of
 from perf_analyzer.runner import Runner, provide_program
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
@@ -20,7 +18,6 @@ from parley.inference import ModelRequest, struct_tensor, tensor_struct
 from parley.launcher.options import ROOT, TINY_PROFILE, ServerOptions
 from parley.launcher.processes import find_stubs
 from parley.launcher.server import EmbeddedServer
-from parley.runtime.repository import read_parameters
 
 ENSEMBLE = "parakeet_ensemble"
 STEPS = ("parakeet_features", "parakeet_encoder", "parakeet_decoder", "parakeet_text")
@@ -80,13 +77,11 @@ async def test_errors_of_a_step_keep_their_codes(port, options, seconds, error):
     assert (await send(port, ENSEMBLE, QUIET)).text == ""
 
 
-@pytest.mark.parametrize("model", ["parakeet_features", "parakeet_text", ENSEMBLE])
+@pytest.mark.parametrize("model", ["parakeet_features", ENSEMBLE])
 def test_perf_analyzer_drives_it(server, tmp_path, model):
     provide_program()
-    parameters = read_parameters(ROOT / "model_repository" / model, TINY_PROFILE, os.environ)
-    drive = DRIVES[model]
-    steps = drive.make(Source(TINY_PROFILE, parameters))
-    figures = Runner(server.endpoints.grpc, tmp_path, limit_s=60).run(model, drive, steps, 2, scale=0.1)
+    runner = Runner(server.endpoints.grpc, tmp_path, limit_s=60)
+    figures = runner.run(model, drive_of(model, TINY_PROFILE), 2, scale=0.1)
     assert figures.requests >= 5
     assert 0 < figures.p50 <= figures.p95 <= figures.p99
 
