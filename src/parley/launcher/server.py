@@ -541,8 +541,9 @@ class EmbeddedServer:
         if process is None:
             return
         try:
-            # The server would wait for dead processes until its exit timeout.
-            holds_dead = grace_s > 0 and self.protect_memory() > len(find_stubs(process.pid))
+            # The server would wait for dead processes until its exit timeout. Where it runs behind another
+            # program, no process is found, and nothing is known of dead ones.
+            holds_dead = grace_s > 0 and 0 < len(find_stubs(process.pid)) < self.protect_memory()
             process.send_signal(signal.SIGTERM)
             self._await_exit(process, grace_s, holds_dead=holds_dead)
         finally:  # whatever interrupts the wait, for example an unhandled Ctrl-C
