@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -275,7 +276,9 @@ def _install_torch(root: Path, uv: Uv, target: tuple[str, str]) -> None:
     else:
         return
     try:
-        uv.run(*flags, "--torch-backend", "cpu", pin)
+        # Its failure is no error: what comes next says what is done instead.
+        quiet = () if sys.stderr.isatty() else ("--quiet", "--quiet")
+        uv.run(*flags, *quiet, "--torch-backend", "cpu", pin)
     except SetupError:
         say(
             "PyTorch's CPU index has not given it; the package index has a build for CUDA: "

@@ -81,10 +81,13 @@ class Uv:
 
         Another index may have some of a version's files only, and uv takes the first index that has the
         version: it would install a file without a program's own library although the main one has better.
+        On a terminal uv shows its progress and lists the packages; elsewhere errors only.
 
         Raises:
             SetupError: it failed; its own message has been shown.
         """
+        if not sys.stderr.isatty():
+            arguments = (*arguments, "--quiet")
         try:
             self.run("pip", "install", *arguments)
         except SetupError:

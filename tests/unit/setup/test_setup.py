@@ -237,20 +237,20 @@ def test_fingerprints_of_an_environment_without_torch_leave_that_lock_to_others(
 
 def test_packages_come_from_the_main_index_first(uv_that, tmp_path):
     uv_that("true").install("-r", "lock.txt")
-    assert (tmp_path / "calls").read_text().splitlines() == ["pip install -r lock.txt"]
+    assert (tmp_path / "calls").read_text().splitlines() == ["pip install -r lock.txt --quiet"]
 
 
 def test_packages_that_the_main_index_lacks_come_from_the_others(uv_that, tmp_path):
     uv_that('test "$UV_INDEX" = more').install("-r", "lock.txt")
     assert (tmp_path / "calls").read_text().splitlines() == [
-        "pip install -r lock.txt",
-        "pip install -r lock.txt more",
+        "pip install -r lock.txt --quiet",
+        "pip install -r lock.txt --quiet more",
     ]
 
 
 def test_without_an_index_only_the_links_of_pip_count_for_the_rest(uv_that, tmp_path):
     config = "global.find-links='/wheels'\nglobal.no-index='yes'"
-    uv_that('test "$5" = --no-index && test "$UV_FIND_LINKS" = /wheels', config).install("-r", "lock.txt")
+    uv_that('test "$6" = --no-index && test "$UV_FIND_LINKS" = /wheels', config).install("-r", "lock.txt")
 
 
 @pytest.mark.parametrize(("config", "attempts"), [("", 1), ("global.find-links='/wheels'", 2)])
