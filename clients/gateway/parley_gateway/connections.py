@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import resource
 import socket
 import time
@@ -57,6 +58,7 @@ _PER_CALL = 4
 _PER_STAGE_REQUEST = 6
 _FEWEST = 4 * BACKLOG
 _SUMMARY_S = 10.0
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(eq=False)
@@ -154,6 +156,11 @@ class ConnectionLimiter:
         """A request, or a WebSocket, is under way on it."""
         if (entry := self._all.get(number)) is not None:
             self._no_longer_waiting(number, entry)
+
+    def exhausted(self) -> None:
+        """The process has no descriptor for a connection."""
+        self._make_room(self._waiting, "descriptors", UNKNOWN)
+        self._record("refused", UNKNOWN)
 
     def _make_room(self, waiting: OrderedDict[int, None] | None, why: str, who: str) -> None:
         if not waiting:
@@ -259,6 +266,7 @@ class ConnectionLimiter:
 
 _WHAT = {
     "address": "closed or refused, too many of one address",
+    "descriptors": "closed, no descriptors",
     "overloaded": "requests answered with 503",
     "refused": "refused",
     "total": "closed to make room",
@@ -311,9 +319,14 @@ class _Accepted(socket.socket):
 
 
 class Listener(socket.socket):
-    """A listening socket whose connections are counted; :meth:`ConnectionLimiter.fit` leaves descriptors."""
+    """A listening socket whose connections are counted, and that survives a process without descriptors.
+
+    asyncio itself logs a traceback for every connection that it has no descriptor for, and leaves it in the
+    queue. Here one descriptor is kept aside, to accept and close what there is no room for.
+    """
 
     limiter: ConnectionLimiter | None = None
+    _kept: int | None = None
 
     def listen(self, backlog: int = _QUEUE) -> None:
         """Make the queue longer than what asyncio accepts in one turn, which is its ``backlog``."""
@@ -326,8 +339,15 @@ class Listener(socket.socket):
             BlockingIOError: there is none.
         """
         assert self.limiter is not None
+        self._keep_one()
         for _ in range(_AT_MOST):
-            plain, address = super().accept()
+            try:
+                plain, address = super().accept()
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self._drop_one()
+                continue
             connection = _Accepted(self.family, self.type, self.proto, fileno=plain.detach())
             host = address[0] if isinstance(address, tuple) else UNKNOWN
             if self.limiter.add(connection, host):
@@ -335,6 +355,36 @@ class Listener(socket.socket):
                 return connection, address
             connection.close()
         raise BlockingIOError(errno.EAGAIN, "there is room for none of these")
+
+    def close(self) -> None:
+        """Also the descriptor that is kept aside."""
+        super().close()
+        if self._kept is not None:
+            os.close(self._kept)
+            self._kept = None
+
+    def _drop_one(self) -> None:
+        """Accept and close one, and let one that waits go.
+
+        Raises:
+            BlockingIOError: there is none, which the kernel only says to those who have a descriptor.
+        """
+        assert self.limiter is not None
+        if self._kept is None:
+            self.limiter.exhausted()
+            raise BlockingIOError(errno.EAGAIN, "no descriptor is free")
+        os.close(self._kept)
+        self._kept = None
+        try:
+            super().accept()[0].close()
+        finally:
+            self._keep_one()
+        self.limiter.exhausted()
+
+    def _keep_one(self) -> None:
+        if self._kept is None:
+            with suppress(OSError):
+                self._kept = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def raise_descriptor_limit() -> int:

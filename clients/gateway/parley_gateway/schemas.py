@@ -18,6 +18,7 @@ import msgspec
 
 _PREFIX = "#/components/schemas/"
 _JSON = "application/json"
+_ERROR = "Error"
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):

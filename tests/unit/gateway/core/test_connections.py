@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 
 import httpx
@@ -244,6 +245,40 @@ async def test_a_flood_is_one_line_in_the_log(gateway, opened, caplog, monkeypat
             await asyncio.sleep(0.01)
     assert len([message for message in caplog.messages if "crowded" in message]) <= 1 + DEADLINE_S / 0.2
     assert "closed or refused, too many of one address" in caplog.text
+
+
+async def test_a_process_without_descriptors_answers_still(gateway, opened, caplog, monkeypatch):
+    """A descriptor is kept aside, and idle connections give up theirs; there is no traceback for each."""
+    monkeypatch.setattr(connections, "_SUMMARY_S", 0.05)
+    one = await gateway()
+    idle = await opened(one, 20)
+    (healthy,) = await opened(one, 1)
+    await until(lambda: one.gateway.connections.count == 21)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    flood = [socket.socket() for _ in range(10)]
+    fillers = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(client.fileno() for client in flood) + 2, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                fillers.append(os.dup(0))
+        address = one.url.removeprefix("http://").split(":")
+        for client in flood:
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(client, (address[0], int(address[1])))
+        assert (await ask(healthy))[0] == 200
+        assert await is_closed(idle[0])
+    finally:
+        for number in fillers:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for client in flood:
+            client.close()
+    await until(lambda: "crowded" in caplog.text)
+    assert "Traceback" not in caplog.text
+    assert "out of system resource" not in caplog.text
+    (client,) = await opened(one, 1)
+    assert (await ask(client))[0] == 200
 
 
 def test_the_limit_follows_the_descriptors(caplog):
