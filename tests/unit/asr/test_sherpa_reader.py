@@ -72,6 +72,12 @@ def read_made(result, **options):
     return reader.read_together([Stretch(np.zeros(16_000, np.int16), NOTHING, 1_000)], Stop())[0]
 
 
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+def test_scores_that_are_not_finite_are_an_inference_error(score):
+    with pytest.raises(InferenceError, match="not finite"):
+        read_made(made("a b", ["a", " b"], [0.0, 0.1], [-0.1, score]))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_words_have_times_within_their_stretch(readers, recordings, family):
     for audio in recordings:

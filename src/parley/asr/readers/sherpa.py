@@ -128,7 +128,9 @@ class SherpaReader(Reader):
         text = " ".join(self._write(result.text).split())
         tokens = ["".join(self._write(token).removesuffix(_CONTINUED).split()) for token in result.tokens]
         # Transducers alone say how likely their tokens are.
-        certain = [math.exp(value) for value in result.ys_log_probs] or [1.0] * len(tokens)
+        if not all(map(math.isfinite, result.ys_log_probs)):
+            raise InferenceError("the scores of sherpa-onnx are not finite")
+        certain = [math.exp(min(value, 0.0)) for value in result.ys_log_probs] or [1.0] * len(tokens)
         confidence = _mean(certain)
         if not any(map(str.isalnum, text)) or confidence < self._least_confidence:
             return RecognizedText("", 0.0, took_ms)
