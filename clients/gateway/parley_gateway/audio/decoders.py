@@ -73,6 +73,7 @@ class Decoders:
         self._processes = ShareLimiter(settings.processes)
         self._waiting = Shares(settings.waiting)
         self._running: set[asyncio.Task[tuple[_Result | None, int | None]]] = set()
+        self._closed = False
 
     async def start(self) -> None:
         """Check that decoders run, and that the system keeps the limits that they are given.
@@ -94,7 +95,8 @@ class Decoders:
             raise GatewaySettingsError(f"recordings cannot be decoded safely: {why}")
 
     async def aclose(self) -> None:
-        """Kill every process."""
+        """Kill every process, and start no more."""
+        self._closed = True
         running = tuple(self._running)
         for one in running:
             one.cancel()
@@ -123,6 +125,8 @@ class Decoders:
                 return
             await output.finish()
             async with self._process(recording.owner):
+                if self._closed:
+                    raise self._busy("the gateway ends")
                 output.reserve(_output_bytes(max_s))
                 run = asyncio.create_task(self._run(recording, output, container, max_s))
                 self._running.add(run)

@@ -204,6 +204,17 @@ async def test_gateway_that_ends_while_decoders_start_leaves_nothing(begin, turn
     assert not decoding.processes
 
 
+async def test_gateway_that_ends_starts_no_process_for_what_waits(begin):
+    decoding = begin(processes=1, waiting=1)
+    (task,) = await stuck(decoding)
+    waiting = asyncio.create_task(decoding.decode())
+    await until(lambda: decoding.decoders._waiting.taken == 1)
+    await decoding.decoders.aclose()
+    with pytest.raises(DecodersBusyError, match="the gateway ends"):
+        await waiting
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_processes_end_with_the_gateway():
     code = f"""
 import asyncio, sys
