@@ -52,6 +52,20 @@ class NetworkError(ParleyError):
     code = "no_network"
 
 
+def start_program(
+    command: Sequence[str | Path], log: IO[bytes], environment: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, so that Ctrl-C ends the callers first."""
+    return subprocess.Popen(
+        list(map(str, command)),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, **(environment or {})},
+    )
+
+
 class Node:
     """One namespace, and the processes in it.
 
@@ -91,14 +105,7 @@ class Node:
             log: Gets what it prints.
             environment: Beside the own one.
         """
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", self.namespace, *map(str, command)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, **(environment or {})},
-        )
+        process = start_program(["ip", "netns", "exec", self.namespace, *command], log, environment)
         self._processes.append(process)
         return process
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import secrets
 import shutil
 import signal
@@ -27,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from harness.network import NetworkError
+from harness.network import NetworkError, start_program
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.launcher.cleanup import remove_stale_folders, remove_stale_regions
 from parley.launcher.options import ROOT, TINY_PROFILE
@@ -99,14 +98,7 @@ class ThisMachine:
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """See :class:`Host`."""
-        process = subprocess.Popen(
-            list(map(str, command)),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C ends the callers first
-            env={**os.environ, **(environment or {})},
-        )
+        process = start_program(command, log, environment)
         self._processes.append(process)
         return process
 
