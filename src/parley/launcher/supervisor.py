@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parley.canaries import CanaryCall, ServerAddress
-from parley.launcher.control import ControlError
 from parley.launcher.errors import LauncherError, RestartLimitError, StartInterruptedError
 from parley.launcher.liveness import (
     CanaryOutcome,
@@ -147,7 +146,7 @@ class Supervisor:
         self._records = RestartRecords(record)
         self._results: queue.SimpleQueue[tuple[int, Callable[[float], None]]] = queue.SimpleQueue()
         self._generation = 0
-        self._read_server_counts = counts
+        self._read_counts = counts
         self._wall_clock = clock or WallClock()
         self._silences = 0
         self._stopped_since: float | None = None
@@ -218,12 +217,16 @@ class Supervisor:
         except _ServerNeededError as error:
             self._restart_server(error.failure)
 
-    def _start(self, work: Callable[[], T], then: Callable[[T, float], None]) -> None:
-        """Do slow work in a thread of its own; the supervisor's gets its result and the time."""
+    def _start(self, work: Callable[[], T], then: Callable[[T | Exception, float], None]) -> None:
+        """Do slow work in a thread of its own; the supervisor gets its result or error, and the time."""
         generation = self._generation
 
         def run() -> None:
-            result = work()
+            result: T | Exception
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - the supervisor waits for the result
+                result = error
             self._results.put((generation, lambda now: then(result, now)))
 
         threading.Thread(target=run, name="supervisor's work", daemon=True).start()
@@ -287,12 +290,21 @@ class Supervisor:
         self._schedule(model, now)
         self._report(f"{failure.detail}: {model.name} is loaded again")
 
+    @property
+    def holds_dead_instances(self) -> bool:
+        """Whether the server has, or may have, instances whose process has ended."""
+        return self._replacement.dead_instances > 0 or not all(
+            model.is_settled for model in self._models.values()
+        )
+
     def _count_dead_instances(self, regions: int) -> None:
         """Count the regions without a process."""
         models = self._models.values()
         if any(not model.is_settled for model in models):  # a new process is found after its region
             return
         living = sum(len(model.processes) for model in models)
+        if not living:  # the server runs behind another program: its processes are not known
+            return
         living += sum(bool(child_state(pid, self._server.pid)) for model in models for pid in model.retired)
         self._replacement.dead_instances = max(0, regions - living)
 
@@ -340,8 +352,15 @@ class Supervisor:
         self._start(work, partial(self._on_loaded, model, failed, config))
 
     def _on_loaded(
-        self, model: _Model, failed: Mapping[str, Failure], config: Any, outcome: LoadOutcome, now: float
+        self,
+        model: _Model,
+        failed: Mapping[str, Failure],
+        config: Any,
+        outcome: LoadOutcome | Exception,
+        now: float,
     ) -> None:
+        if isinstance(outcome, Exception):
+            outcome = LoadOutcome(f"{model.name} was not loaded: {outcome!r}", is_loaded=False)
         model.busy = False
         model.config = config
         model.liveness.mark_alive(now)
@@ -369,20 +388,13 @@ class Supervisor:
         if not self._counting and now >= self._next_counts:
             self._next_counts = now + self._limits.quiet_s / 4
             self._counting = True
-            self._start(self._read_counts, self._on_counts)
+            self._start(partial(self._read_counts, self._server.own_address), self._on_counts)
 
-    def _read_counts(self) -> Mapping[str, tuple[int, ...]] | None:
-        """By model, what it has completed; None: the server did not answer."""
-        try:
-            return self._read_server_counts(self._server.own_address)
-        except Exception as error:  # noqa: BLE001 - whatever it is, there is no answer
-            _log.warning("the counts of completed requests were not read: %s", error)
-            return None
-
-    def _on_counts(self, counts: Mapping[str, tuple[int, ...]] | None, now: float) -> None:
+    def _on_counts(self, counts: Mapping[str, tuple[int, ...]] | Exception, now: float) -> None:
         """Call the canaries of models that have completed nothing for a while."""
         self._counting = False
-        if counts is None:
+        if isinstance(counts, Exception):
+            _log.warning("the counts of completed requests were not read: %s", counts)
             self._silences += 1
             return
         self._silences = 0
@@ -432,10 +444,12 @@ class Supervisor:
             for model in self._loaded_callees(name)
         )
 
-    def _on_canary_result(self, model: _Model, outcome: CanaryOutcome, now: float) -> None:
+    def _on_canary_result(self, model: _Model, outcome: CanaryOutcome | Exception, now: float) -> None:
         liveness = model.liveness
         liveness.asking, liveness.asked_at = False, now
-        if not outcome.error:
+        if isinstance(outcome, Exception):  # of the launcher, not of the model
+            _log.warning("the canary of %s was not asked: %r", model.name, outcome)
+        elif not outcome.error:
             liveness.mark_alive(now)
         elif outcome.began < liveness.alive_at:
             pass  # it works; a process that has been replaced since may not have answered
@@ -467,19 +481,12 @@ class Supervisor:
         numbers = (restarts, self._replacement.dead_instances)
         if not self._showing and now >= self._next_show and numbers != self._shown:
             self._showing, self._shown = True, numbers
-            self._start(partial(self._show, *numbers), self._on_shown)
+            self._start(partial(self._server.control.show, *numbers), self._on_shown)
 
-    def _show(self, restarts: Mapping[str, Mapping[str, int]], dead_instances: int) -> bool:
-        try:
-            self._server.control.show(restarts, dead_instances)
-        except ControlError as error:
-            _log.warning("restarts and dead instances are not on the metrics page yet: %s", error)
-            return False
-        return True
-
-    def _on_shown(self, is_shown: bool, now: float) -> None:
+    def _on_shown(self, error: Exception | None, now: float) -> None:
         self._showing = False
-        if not is_shown:
+        if error is not None:
+            _log.warning("restarts and dead instances are not on the metrics page yet: %s", error)
             self._shown, self._next_show = None, now + _SHOW_AGAIN_S
 
     # --- the server -------------------------------------------------------------------------

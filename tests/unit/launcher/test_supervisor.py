@@ -467,6 +467,58 @@ def test_regions_of_processes_that_are_being_loaded_are_not_dead(make):
     assert case.server.restarted == 0
 
 
+def fail_once(monkeypatch, owner, name):
+    """The next call of a function has no descriptor left; later ones work."""
+    usual = getattr(owner, name)
+    failed = threading.Event()
+
+    def function(*args):
+        if failed.is_set():
+            return usual(*args)
+        failed.set()
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(owner, name, function)
+    return failed
+
+
+def test_load_that_fails_in_the_launcher_is_tried_again(make, monkeypatch):
+    case = make()
+    case.server.refusals = [ControlError("no weights", refused=True)]
+    fail_once(monkeypatch, case.server, "unload")
+    case.signal("echo_0_0")
+    case.until_restored(times=2)
+    assert any("echo was not loaded: OSError" in line for line in case.said)
+
+
+def test_canary_that_fails_in_the_launcher_is_asked_again(make, monkeypatch):
+    asked = threading.Event()
+    failed = fail_once(monkeypatch, liveness, "processor_demand_s")
+    case = make(canaries={"echo": lambda *_: asked.set()}, quiet_s=0.04)
+    case.until(asked.is_set)
+    assert failed.is_set()
+    assert case.said == []
+
+
+def test_numbers_whose_showing_fails_in_the_launcher_are_shown_later(make, monkeypatch):
+    monkeypatch.setattr(supervisor, "_SHOW_AGAIN_S", 0.0)
+    case = make()
+    case.until(lambda: case.server.shown)
+    fail_once(monkeypatch, case.server, "show")
+    case.signal("echo_0_0")
+    case.until(lambda: case.server.counted() == {("echo", "died"): 1})
+
+
+def test_regions_of_a_server_behind_another_program_are_not_dead(make, monkeypatch):
+    monkeypatch.setattr(FakeServer, "pid", 2**22 + 1)
+    case = make(dead_instances=1, drain_s=0.0)
+    case.server.regions = 2
+    protected = case.server.protected
+    case.until(lambda: case.server.protected > protected + 3)
+    assert case.server.restarted == 0
+    assert not case.supervisor.holds_dead_instances
+
+
 def test_a_control_model_that_does_not_answer_costs_a_new_server(make):
     case = make()
     case.server.refusals = [ControlError("no answer", refused=False)]
