@@ -541,13 +541,19 @@ class EmbeddedServer:
         if process is None:
             return
         try:
-            # The server would wait for dead processes until its exit timeout. Where it runs behind another
-            # program, no process is found, and nothing is known of dead ones.
-            holds_dead = grace_s > 0 and 0 < len(find_stubs(process.pid)) < self.protect_memory()
+            # The server would wait for dead processes until its exit timeout.
+            holds_dead = grace_s > 0 and self._holds_dead_instances(process)
             process.send_signal(signal.SIGTERM)
             self._await_exit(process, grace_s, holds_dead=holds_dead)
         finally:  # whatever interrupts the wait, for example an unhandled Ctrl-C
             self._clear(process, report=grace_s > 0)
+
+    def _holds_dead_instances(self, process: subprocess.Popen[bytes]) -> bool:
+        if self._supervisor is not None:
+            return self._supervisor.holds_dead_instances
+        # Nothing is loaded again, so a region without a process is one of a dead instance. Where the server
+        # runs behind another program, no process is found, and nothing is known of dead ones.
+        return 0 < len(find_stubs(process.pid)) < self.protect_memory()
 
     def _await_exit(self, process: subprocess.Popen[bytes], grace_s: float, *, holds_dead: bool) -> None:
         end = time.monotonic() + grace_s

@@ -26,7 +26,8 @@ SCENES = {
 def main():
     scene = os.environ["FAKE_SCENE"]
     if os.environ.get("FAKE_STUBBORN"):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stopped = LINE.format("All models are stopped, unloading models") + "\n"
+        signal.signal(signal.SIGTERM, lambda *_: os.write(1, stopped.encode()))
     if "FAKE_CHILDREN" in os.environ:
         child = subprocess.Popen(["/bin/sleep", "600"])  # left behind when this process ends
         with Path(os.environ["FAKE_CHILDREN"]).open("a") as file:

@@ -352,6 +352,20 @@ def test_a_kill_request_ends_the_wait_for_a_server_that_does_not_obey(make):
     assert not any("in time" in line for line in said)
 
 
+@pytest.mark.parametrize(("look_s", "waits"), [(60.0, True), (0.02, False)], ids=["loading", "dead"])
+def test_stop_cuts_the_wait_only_for_instances_that_the_supervisor_counts_as_dead(make, look_s, waits):
+    """A region without a process may be that of a process that has just begun."""
+    said = []
+    limits = SupervisorLimits(look_s=look_s, quiet_s=float("inf"))
+    server = make("serves", on_progress=said.append, limits=limits, FAKE_STUBBORN="1", FAKE_STUB="1")
+    server.start()
+    for name in ("echo", "other"):
+        (SHARED_MEMORY / f"{server.shm_prefix}{name}").touch()
+    until(lambda: waits or server._supervisor.holds_dead_instances)
+    server.stop()
+    assert ("the server did not stop in time and is killed" in said) == waits
+
+
 def test_an_interrupted_stop_leaves_nothing(make, tmp_path, monkeypatch):
     server = make("serves", grace_s=60, FAKE_STUBBORN="1", FAKE_CHILDREN=str(tmp_path / "children"))
     server.start()
