@@ -28,6 +28,7 @@ from parley.errors import (
 )
 from parley.languages import DETECT
 from parley.runtime.onnx import OnnxSettings, Stop, StoppedError, open_session
+from parley.runtime.onnx_file import OnnxModel
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ROOT / "tests/data/sherpa_onnx"
@@ -68,7 +69,7 @@ def read_made(result, **options):
     stream = SimpleNamespace(accept_waveform=lambda *_: None, result=result)
     library = SimpleNamespace(create_stream=lambda: stream, decode_streams=lambda _: None)
     settings = {"token_ms": 40, "lower": False, "least_confidence": 0.0, **options}
-    reader = SherpaReader(library, (DETECT, "en", "zh"), RunLimits(), **settings)
+    reader = SherpaReader(library, ("en", "zh"), RunLimits(), **settings)
     return reader.read_together([Stretch(np.zeros(16_000, np.int16), NOTHING, 1_000)], Stop())[0]
 
 
@@ -76,6 +77,38 @@ def read_made(result, **options):
 def test_scores_that_are_not_finite_are_an_inference_error(score):
     with pytest.raises(InferenceError, match="not finite"):
         read_made(made("a b", ["a", " b"], [0.0, 0.1], [-0.1, score]))
+
+
+def spoil(file):
+    """Replace the largest float weights of a network by NaN."""
+    content = file.read_bytes()
+    tensors = OnnxModel(content).tensors(file.parent).values()
+    weights = max((tensor for tensor in tensors if tensor.dtype == np.float32), key=np.size)
+    file.write_bytes(content.replace(weights.tobytes(), np.full_like(weights, np.nan).tobytes()))
+
+
+@pytest.mark.parametrize("family", ["nemo_ctc", "zipformer_ctc", "paraformer", "sense_voice"])
+def test_load_weights_that_are_not_finite_is_a_loading_error(tmp_path, family):
+    copy(family, tmp_path)
+    spoil(tmp_path / "model.onnx")
+    with pytest.raises(ModelLoadingError, match=r"scores of model\.onnx are not finite"):
+        load(family, tmp_path)
+
+
+def test_load_network_that_fails_on_noise_is_no_error(tmp_path):
+    # Published Paraformers fail where they find no token in their audio.
+    class Failing:
+        def __init__(self, file):
+            self._session = open_session(file)
+
+        def __getattr__(self, name):
+            return getattr(self._session, name)
+
+        def run(self, *_):
+            raise RuntimeError("Non-zero status code")
+
+    folder = copy("paraformer", tmp_path)
+    assert load_reader(folder, "moonshine", Failing).languages == ("zh", "en")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -174,13 +207,17 @@ def test_the_language_that_was_heard_is_one_of_the_models():
 
 def test_sense_voice_of_one_language_reads_it(tmp_path, recordings):
     # The small network writes "en" where its input is English, and "zh" otherwise.
-    found = {
-        languages: load("sense_voice", copy("sense_voice", tmp_path, languages=languages))
-        .read(recordings[0], NOTHING)
-        .language
-        for languages in ("en", "zh,en")
-    }
-    assert found == {"en": "en", "zh,en": "zh"}
+    one = load("sense_voice", copy("sense_voice", tmp_path, languages="en"))
+    assert one.languages == ("en",)
+    assert one.read(recordings[0], ReadOptions("en")).language == "en"
+
+
+def test_sense_voice_of_several_languages_detects_and_refuses_a_choice(tmp_path, recordings):
+    several = load("sense_voice", copy("sense_voice", tmp_path, languages="zh,en"))
+    assert several.languages == (DETECT,)
+    assert several.read(recordings[0], several.options(DETECT, [], 1.0)).language == "zh"
+    with pytest.raises(UnsupportedLanguageError):
+        several.options("en", [], 1.0)
 
 
 def test_a_folder_lists_its_languages(tmp_path):

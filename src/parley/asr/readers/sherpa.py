@@ -2,10 +2,12 @@
 
 The library has an ONNX Runtime of its own, for CPUs. A run cannot be stopped, and expected phrases are not
 supported: its transducers would need another kind of search for all streams, its other models have no way.
+Only the results of transducers have scores; the networks of the others are run once when they are loaded.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -25,6 +27,7 @@ from parley.languages import DETECT
 from parley.protocol import Word
 from parley.runtime.onnx import OnnxSettings, Stop, StoppedError
 
+_log = logging.getLogger(__name__)
 _RATE = 16_000
 _SHORTEST = 3_200
 """Samples that every encoder can do with (200 ms)."""
@@ -32,7 +35,8 @@ _LONGEST_MS = 30_000
 """What an encoder with attention needs grows with the square of its audio."""
 _CONTINUED = "@@"
 """Paraformer's mark of a token that the next one continues."""
-
+_CHECKED_FRAMES = 64
+"""Length of the noise with which a network's scores are checked."""
 
 _MODEL = {"model": "model.onnx", "tokens": "tokens.txt"}
 _PARTS = {role: f"{role}.onnx" for role in ("encoder", "decoder", "joiner")} | {"tokens": "tokens.txt"}
@@ -53,6 +57,8 @@ class SherpaFamily:
     """Length of a frame of scores, which a token lasts at least."""
     languages: tuple[str, ...] = ("en",)
     """Those of a folder that does not list any; the files do not list them."""
+    detects: bool = False
+    """Whether a model of several languages finds out which one it hears: the library passes on no choice."""
 
 
 FAMILIES: Mapping[str, SherpaFamily] = {
@@ -61,7 +67,7 @@ FAMILIES: Mapping[str, SherpaFamily] = {
     "zipformer_ctc": SherpaFamily("from_zipformer_ctc", _MODEL, ("model", "model_type"), 40),
     "paraformer": SherpaFamily("from_paraformer", _MODEL, _STACKED, 60, ("zh", "en")),
     "sense_voice": SherpaFamily(
-        "from_sense_voice", _MODEL, (*_STACKED, "with_itn"), 60, (DETECT, "zh", "en", "yue", "ja", "ko")
+        "from_sense_voice", _MODEL, (*_STACKED, "with_itn"), 60, ("zh", "en", "yue", "ja", "ko"), detects=True
     ),
 }
 
@@ -72,6 +78,7 @@ class SherpaReader(Reader):
     Args:
         recognizer: a ``sherpa_onnx.OfflineRecognizer``.
         languages: of the model.
+        detects: whether it detects the language; only :data:`DETECT` can then be asked for.
         limits: which stretches it reads together.
         token_ms: see :class:`SherpaFamily`.
         lower: whether texts are written in small letters.
@@ -87,11 +94,13 @@ class SherpaReader(Reader):
         languages: tuple[str, ...],
         limits: RunLimits,
         *,
+        detects: bool = False,
         token_ms: int,
         lower: bool,
         least_confidence: float,
     ) -> None:
-        self.languages = languages
+        self.languages = (DETECT,) if detects else languages
+        self._spoken = languages
         self.run_limits = limits
         self._recognizer = recognizer
         self._token_ms = token_ms
@@ -163,7 +172,7 @@ class SherpaReader(Reader):
     def _language(self, said: str) -> str:
         """The language that SenseVoice says it has heard (``<|en|>``); empty: it does not say."""
         language = said.strip("<|>")
-        return language if language in self.languages else ""
+        return language if language in self._spoken else ""
 
 
 def load(
@@ -188,22 +197,21 @@ def load(
         least_confidence: of a text, 0-1, below which there is none.
 
     Raises:
-        ModelLoadingError: a file cannot be used, or another device than the CPU is asked for.
+        ModelLoadingError: a file cannot be used, the network's scores are not finite, or another device than
+            the CPU is asked for.
     """
     if onnx.device != "cpu":
         raise ModelLoadingError("sherpa-onnx runs on the CPU: set device to cpu")
     import sherpa_onnx  # noqa: PLC0415 - other recognisers do without the library
 
     languages = languages or family.languages
-    role, *needed = family.metadata
-    found = open_network(files[role]).get_modelmeta().custom_metadata_map
-    if missing := [key for key in needed if key not in found]:
-        raise ModelLoadingError(f"the metadata of {files[role].name} has no {', '.join(missing)}")
+    detects = family.detects and len(languages) > 1
+    _check_network(family, files, open_network)
     options: dict[str, Any] = {role: str(file) for role, file in files.items()}
     if family.factory == "from_paraformer":
         options["paraformer"] = options.pop("model")
     if family.factory == "from_sense_voice":
-        options |= {"use_itn": True, "language": languages[0] if len(languages) == 1 else DETECT}
+        options |= {"use_itn": True, "language": DETECT if detects else languages[0]}
     try:
         symbols = files["tokens"].read_text(encoding="utf-8")
         recognizer = getattr(sherpa_onnx.OfflineRecognizer, family.factory)(
@@ -215,10 +223,41 @@ def load(
         recognizer,
         languages,
         limits,
+        detects=detects,
         token_ms=family.token_ms,
         lower=_has_no_small_letters(symbols),
         least_confidence=least_confidence,
     )
+
+
+def _check_network(
+    family: SherpaFamily, files: Mapping[str, Path], open_network: Callable[[Path], Any]
+) -> None:
+    """Check what the library does not: the metadata, and the scores of a network that it does not pass on.
+
+    Raises:
+        ModelLoadingError: metadata are missing, or scores are not finite.
+    """
+    role, *needed = family.metadata
+    network = open_network(files[role])
+    found = network.get_modelmeta().custom_metadata_map
+    if missing := [key for key in needed if key not in found]:
+        raise ModelLoadingError(f"the metadata of {files[role].name} has no {', '.join(missing)}")
+    if role != "model":  # a transducer, see SherpaReader._text
+        return
+    features, *others = network.get_inputs()
+    shape = [1, *(size if isinstance(size, int) else _CHECKED_FRAMES for size in features.shape[1:])]
+    feed = {features.name: np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    # The number of frames; SenseVoice has ids of its language and its text's form besides.
+    for value, other in zip((_CHECKED_FRAMES, 0, 0), others, strict=False):
+        feed[other.name] = np.array([value], np.int64 if other.type == "tensor(int64)" else np.int32)
+    try:
+        scores = network.run(None, feed)[0]
+    except Exception as error:  # noqa: BLE001 - Paraformers fail where they find no token
+        _log.warning("the scores of %s could not be checked: %s", files[role].name, error)
+        return
+    if not np.isfinite(scores).all():
+        raise ModelLoadingError(f"the scores of {files[role].name} are not finite")
 
 
 def _has_no_small_letters(symbols: str) -> bool:
