@@ -131,7 +131,13 @@ class Decoders:
                 run = asyncio.create_task(self._run(recording, output, container, max_s))
                 self._running.add(run)
                 run.add_done_callback(self._running.discard)
-                result, status = await run
+                try:
+                    result, status = await run
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise
+                    raise self._busy("the gateway ends") from None
             written = os.fstat(output.descriptor).st_size
             self._check(result, status, written)
             output.reserve(written)
@@ -206,6 +212,8 @@ class Decoders:
         try:
             try:
                 process = await _start(order, recording.descriptor, output.descriptor, says)
+            except RuntimeError as error:  # no thread: asyncio waits for each process in one
+                raise self._busy(f"a decoder cannot be waited for ({error})") from error
             finally:
                 os.close(says)
             ended = asyncio.ensure_future(process.wait())

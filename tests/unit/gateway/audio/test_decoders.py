@@ -166,14 +166,22 @@ async def test_a_decoder_inherits_nothing_and_can_open_nothing(begin, monkeypatc
     await asyncio.wait([task])
 
 
-async def test_a_process_without_descriptors_may_be_asked_again(begin, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        pytest.param("os.pipe2", OSError(errno.EMFILE, "Too many open files"), id="descriptors"),
+        # asyncio waits for each process in a thread.
+        pytest.param("asyncio.create_subprocess_exec", RuntimeError("can't start new thread"), id="threads"),
+    ],
+)
+async def test_decode_without_descriptors_or_threads_can_be_retried(begin, monkeypatch, call, error):
+    def refuse(*_, **__):
+        raise error
 
     one = begin()
     with monkeypatch.context() as patch:
-        patch.setattr("os.pipe2", refuse)
-        with pytest.raises(DecodersBusyError, match="Too many open files"):
+        patch.setattr(call, refuse)
+        with pytest.raises(DecodersBusyError, match=str(error.args[-1])):
             await one.decode()
     assert len(await one.decode()) == 16_000
     assert one.spool.reserved == 0
@@ -198,8 +206,8 @@ async def test_gateway_that_ends_while_decoders_start_leaves_nothing(begin, turn
     for _ in range(turns):
         await asyncio.sleep(0)
     await decoding.decoders.aclose()
-    await asyncio.wait([task])
-    assert task.cancelled()
+    with pytest.raises(DecodersBusyError, match="the gateway ends"):
+        await task
     assert not asyncio.all_tasks() - {asyncio.current_task()}
     assert not decoding.processes
 
