@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.greedy import Tokens
-from parley.asr.decoding.vocabulary import WORD_MARK
 from parley.asr.messages import TranscriptEvent
 from parley.protocol import Alternative, Word
+
+WORD_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
+"""SentencePiece's mark of the space before a word."""
 
 
 def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> list[Word]:

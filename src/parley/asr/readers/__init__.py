@@ -18,7 +18,7 @@ import msgspec
 
 from parley.asr.reader import Reader, RunLimits
 from parley.asr.readers import moonshine, sherpa, whisper
-from parley.asr.readers.attention.reader import AttentionModel, AttentionReader
+from parley.asr.readers.attention import AttentionModel, AttentionReader
 from parley.asr.readers.sherpa import SherpaFamily
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.runtime.onnx import OnnxSettings

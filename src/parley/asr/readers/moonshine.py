@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.vocabulary import Vocabulary
-from parley.asr.readers.attention.greedy import GreedyRules
-from parley.asr.readers.attention.network import CachedDecoder, EncodedAudio, run_encoder
-from parley.asr.readers.attention.reader import AttentionModel, FixedPrompt, TextLimits
+from parley.asr.readers.attention import (
+    AttentionModel,
+    AttentionNetwork,
+    EncodedAudio,
+    GreedyRules,
+    Prompt,
+    TextLimits,
+    Vocabulary,
+)
 from parley.errors import ModelLoadingError
 from parley.runtime.onnx import Stop
 
@@ -33,35 +38,19 @@ LEAST_CONFIDENCE = 0.45
 RULES = GreedyRules(end=END, tokens_per_s=10.0, fewest_tokens=4, most_tokens=194)
 
 
-class MoonshineNetwork(CachedDecoder):
-    """Encoder and decoder of Moonshine; thread-safe.
-
-    Args:
-        encoder: session of ``encoder_model.ort``.
-        decoder: session of ``decoder_model_merged.ort``.
-        tokens: size of the vocabulary.
-
-    Raises:
-        ModelLoadingError: they are none of Moonshine's, or do not go together.
-    """
-
-    def __init__(self, encoder: Any, decoder: Any, *, tokens: int) -> None:
-        super().__init__(decoder, tokens=tokens)
-        self._encoder = encoder
-        self._states = encoder.get_outputs()[0].name
+class MoonshineNetwork(AttentionNetwork):
+    """The networks of ``encoder_model.ort`` and ``decoder_model_merged.ort``."""
 
     def encode(self, audio: NDArray[np.float32], stop: Stop) -> EncodedAudio:
-        """See :meth:`parley.asr.readers.attention.network.AttentionNetwork.encode`."""
+        """See :meth:`AttentionNetwork.encode`."""
         mask = np.ones((1, len(audio)), np.int64)
         feed: dict[str, NDArray[Any]] = {"input_values": audio[None], "attention_mask": mask}
         # The decoder takes the mask of the audio, not of the vectors.
-        return EncodedAudio(
-            run_encoder(self._encoder, feed, self._states, stop), {"encoder_attention_mask": mask}
-        )
+        return EncodedAudio(self.run_encoder(feed, stop), {"encoder_attention_mask": mask})
 
 
 def load(files: Mapping[str, Path], open_network: Callable[[Path], Any]) -> AttentionModel:
-    """Load a model; see :class:`parley.asr.readers.Family`."""
+    """Load a model; see :class:`parley.asr.readers.AttentionFamily`."""
     vocabulary = read_vocabulary(files["tokenizer"])
     network = MoonshineNetwork(
         open_network(files["encoder"]), open_network(files["decoder"]), tokens=len(vocabulary.pieces)
@@ -69,7 +58,7 @@ def load(files: Mapping[str, Path], open_network: Callable[[Path], Any]) -> Atte
     return AttentionModel(
         network,
         vocabulary,
-        FixedPrompt(START),
+        Prompt(START),
         RULES,
         SHORTEST,
         LONGEST,

@@ -8,8 +8,7 @@ the same architecture; sizes, tokens and what is never written are read from the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,13 +16,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.vocabulary import WORD_MARK, Vocabulary
-from parley.asr.readers.attention.greedy import GreedyRules
-from parley.asr.readers.attention.network import CachedDecoder, EncodedAudio, run_encoder
-from parley.asr.readers.attention.reader import AttentionModel, TextLimits
+from parley.asr.decoding.words import WORD_MARK
+from parley.asr.readers.attention import (
+    AttentionModel,
+    AttentionNetwork,
+    EncodedAudio,
+    GreedyRules,
+    Prompt,
+    TextLimits,
+    Vocabulary,
+)
 from parley.audio.whisper_mel import HOP, SAMPLE_RATE, WhisperMel
 from parley.errors import ModelLoadingError
-from parley.languages import DETECT
 from parley.runtime.onnx import Stop
 
 FILES = {
@@ -74,48 +78,8 @@ class _Generation(msgspec.Struct, frozen=True):
     begin_suppress_tokens: list[int] = []
 
 
-@dataclass(frozen=True)
-class WhisperPrompt:
-    """Language, task and form, as tokens before the text."""
-
-    start: int
-    by_language: Mapping[str, int]
-    """Empty: the model is of English alone."""
-    task: Sequence[int]
-    """After the language."""
-    nothing: int | None
-    """The token for "nothing is said", which is predicted after the first one; None: the model has none."""
-
-    @property
-    def languages(self) -> Sequence[str]:
-        """See :class:`parley.asr.readers.attention.reader.Prompt`."""
-        return (*self.by_language, DETECT) if self.by_language else ("en",)
-
-    @property
-    def detection(self) -> Sequence[int]:
-        """See :class:`parley.asr.readers.attention.reader.Prompt`."""
-        return (self.start,)
-
-    def tokens(self, language: str) -> Sequence[int]:
-        """See :class:`parley.asr.readers.attention.reader.Prompt`."""
-        if not self.by_language:
-            return (self.start, *self.task)
-        return (self.start, self.by_language[language], *self.task)
-
-    def language(self, logits: NDArray[np.float32]) -> str:
-        """See :class:`parley.asr.readers.attention.reader.Prompt`."""
-        return max(self.by_language, key=lambda language: logits[self.by_language[language]])
-
-    def silence(self, logits: NDArray[np.float32]) -> float:
-        """See :class:`parley.asr.readers.attention.reader.Prompt`."""
-        if self.nothing is None:
-            return 0.0
-        first = logits[0] - logits[0].max()
-        return float(np.exp(first[self.nothing]) / np.exp(first).sum())
-
-
-class WhisperNetwork(CachedDecoder):
-    """Front end, encoder and decoder of Whisper; thread-safe.
+class WhisperNetwork(AttentionNetwork):
+    """Front end, encoder and decoder of Whisper.
 
     Args:
         encoder: session of the encoder.
@@ -129,21 +93,18 @@ class WhisperNetwork(CachedDecoder):
     """
 
     def __init__(self, encoder: Any, decoder: Any, *, tokens: int, bands: int, samples: int) -> None:
-        super().__init__(decoder, tokens=tokens)
-        self._encoder = encoder
-        self._states = encoder.get_outputs()[0].name
+        super().__init__(encoder, decoder, tokens=tokens)
         self._mel = WhisperMel(bands)
         self._samples = samples
 
     def encode(self, audio: NDArray[np.float32], stop: Stop) -> EncodedAudio:
-        """See :meth:`parley.asr.readers.attention.network.AttentionNetwork.encode`."""
+        """See :meth:`AttentionNetwork.encode`."""
         padded = np.pad(audio, (0, self._samples - len(audio)))
-        feed = {"input_features": self._mel.compute(padded)[None]}
-        return EncodedAudio(run_encoder(self._encoder, feed, self._states, stop))
+        return EncodedAudio(self.run_encoder({"input_features": self._mel.compute(padded)[None]}, stop))
 
 
 def load(files: Mapping[str, Path], open_network: Callable[[Path], Any]) -> AttentionModel:
-    """Load a model; see :class:`parley.asr.readers.Family`."""
+    """Load a model; see :class:`parley.asr.readers.AttentionFamily`."""
     tokenizer = _read(files["tokenizer"], _Tokenizer)
     features = _read(files["features"], _Features)
     generation = _read(files["generation"], _Generation)
@@ -196,7 +157,7 @@ def read_vocabulary(tokenizer: _Tokenizer, *, end: int) -> Vocabulary:
     return Vocabulary(pieces, frozenset(control | set(range(end, len(by_id)))))
 
 
-def read_prompt(tokenizer: _Tokenizer, *, multilingual: bool) -> WhisperPrompt:
+def read_prompt(tokenizer: _Tokenizer, *, multilingual: bool) -> Prompt:
     """The tokens of the prompt.
 
     Raises:
@@ -210,9 +171,7 @@ def read_prompt(tokenizer: _Tokenizer, *, multilingual: bool) -> WhisperPrompt:
     if multilingual and not languages:
         raise ModelLoadingError("the tokenizer of a multilingual model has no languages")
     nothing = next((ids[name] for name in _SILENCE if name in ids), None)
-    return WhisperPrompt(
-        ids[_START], languages if multilingual else {}, [ids[name] for name in task], nothing
-    )
+    return Prompt(ids[_START], languages if multilingual else {}, [ids[name] for name in task], nothing)
 
 
 def _byte_characters() -> Mapping[str, int]:

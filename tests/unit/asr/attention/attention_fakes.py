@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.decoding.vocabulary import Vocabulary
 from parley.asr.reader import ReadOptions
-from parley.asr.readers.attention.network import EncodedAudio
-from parley.asr.readers.attention.reader import AttentionModel, AttentionReader, FixedPrompt, TextLimits
+from parley.asr.readers.attention import (
+    AttentionModel,
+    AttentionReader,
+    EncodedAudio,
+    Prompt,
+    TextLimits,
+    Vocabulary,
+)
 from parley.asr.readers.moonshine import END, LONGEST, RULES, SHORTEST, START
 from parley.asr.utterances.worker import ReadRequest
 from parley.errors import InferenceError, OverloadedError
@@ -102,7 +107,7 @@ def new_model(network=None, **fields):
     """A model of the family Moonshine."""
     fixed = {
         "vocabulary": VOCABULARY,
-        "prompt": FixedPrompt(START),
+        "prompt": Prompt(START),
         "rules": RULES,
         "shortest": SHORTEST,
         "longest": LONGEST,

@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.asr.decoding.boosting import build, compile_phrases
-from parley.asr.decoding.vocabulary import Vocabulary
 from parley.asr.reader import NO_TEXT, RecognizedText, combine_confidences, combine_texts
 from parley.asr.readers import load_reader
-from parley.asr.readers.attention.greedy import decode, repeated
+from parley.asr.readers.attention import Vocabulary, decode, repeated
 from parley.asr.readers.moonshine import (
     END,
     FILES,

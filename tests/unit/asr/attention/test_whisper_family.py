@@ -26,8 +26,7 @@ from whisper_fakes import (
 
 from parley.asr.reader import ReadOptions
 from parley.asr.readers import FILE
-from parley.asr.readers.attention.greedy import GeneratedTokens
-from parley.asr.readers.attention.reader import ReadText
+from parley.asr.readers.attention import GeneratedTokens, ReadText
 from parley.asr.readers.whisper import FILES, LIMITS
 from parley.audio.whisper_mel import WhisperMel
 from parley.errors import ModelLoadingError, UnsupportedLanguageError, WeightsNotFoundError
