@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import AsrOptions, AsrReply, SpeechStoppedEvent, TranscriptEvent
 from parley.audio.buffer import AudioPiece
-from parley.engines.parakeet import ParakeetRecognizer
-from parley.engines.recognizer_feed import Mark, RecognizerFeed, retry_if_busy
+from parley.engines.recognizers import Mark, ModelRecognizer, RecognizerFeed, retry_if_busy
 from parley.engines.registry import recognizers_for
 from parley.errors import DeadlineExceededError, InvalidInputError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
@@ -92,7 +91,7 @@ class Recognition:
         self._server = server
         self._port = GrpcModelClient(lambda: server.channel)
         self._name = model
-        self._model: ParakeetRecognizer | None = None
+        self._model: ModelRecognizer | None = None
         self._feed: RecognizerFeed[None] = RecognizerFeed(
             int(self._limits.audio_s * _PER_S), max_poll_s=_MAX_POLL_S, least=chunk_ms * _PER_S // 1000
         )
@@ -247,7 +246,7 @@ class Recognition:
                 self._name = await find_loaded(
                     self._server.channel, recognizers_for(self._options.language), self._limits.answer_s
                 )
-            self._model = ParakeetRecognizer(
+            self._model = ModelRecognizer(
                 self._port, uuid4().hex, model=self._name, timeout_s=self._limits.answer_s
             )
             await self._model.start(self._options)
@@ -296,7 +295,7 @@ class Recognition:
         model = self._opened()
         await self._pass_on(await retry_if_busy(lambda: model.push(piece.samples)))
 
-    def _opened(self) -> ParakeetRecognizer:
+    def _opened(self) -> ModelRecognizer:
         assert self._model is not None  # nothing is sent before it is there
         return self._model
 

@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
-from parley.engines.parakeet import ParakeetRecognizer
+from parley.engines.recognizers import ModelRecognizer
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 
@@ -52,7 +52,7 @@ def serve(tmp_path, models, *, repository=ROOT / "model_repository", **environme
 
 async def hear(port, key, audio, chunk, *, model="parakeet_tdt", **options):
     """All events of a recording that is sent in chunks; a final text may come a little after the flush."""
-    recognizer = ParakeetRecognizer(port, key, model=model, timeout_s=20)
+    recognizer = ModelRecognizer(port, key, model=model, timeout_s=20)
     await recognizer.start(AsrOptions(**options))
     try:
         replies = [await recognizer.push(audio[at : at + chunk]) for at in range(0, len(audio), chunk)]

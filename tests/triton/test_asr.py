@@ -19,8 +19,8 @@ from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, Spee
 from parley.asr.parakeet.networks import TOKEN_OUTPUTS, piece_inputs, read_decoded
 from parley.asr.parakeet.pipeline import step
 from parley.asr.parakeet.stream import OfflineStream, StreamLimits
-from parley.asr.service.step import ChunkRequest
-from parley.engines.parakeet import ParakeetRecognizer
+from parley.asr.service import ChunkRequest
+from parley.engines.recognizers import ModelRecognizer
 from parley.errors import (
     InferenceError,
     InvalidAudioError,
@@ -121,7 +121,7 @@ async def test_nearly_everything_a_caller_says_is_understood(port, clips, key):
 
 async def test_audio_is_served_together(port, clips, key):
     async def largest_batch(number):
-        recognizer = ParakeetRecognizer(port, f"{key}-{number}", timeout_s=20)
+        recognizer = ModelRecognizer(port, f"{key}-{number}", model="parakeet_tdt", timeout_s=20)
         await recognizer.start(AsrOptions())
         audio = clips[number].audio
         batches = [(await recognizer.push(audio[at : at + 320])).batch for at in range(0, 16_000, 320)]
@@ -132,7 +132,7 @@ async def test_audio_is_served_together(port, clips, key):
 
 
 async def test_flush_brings_the_final_text_at_once(port, clips, key):
-    recognizer = ParakeetRecognizer(port, key, timeout_s=20)
+    recognizer = ModelRecognizer(port, key, model="parakeet_tdt", timeout_s=20)
     await recognizer.start(AsrOptions())
     await recognizer.push(clips[1].audio[: -len(QUIET)])
     reply = await recognizer.flush()

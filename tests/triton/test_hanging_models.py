@@ -9,7 +9,7 @@ import soundfile
 from leftovers import ANY_PORTS
 
 from parley.asr.messages import AsrOptions
-from parley.engines.parakeet import ParakeetRecognizer
+from parley.engines.recognizers import ModelRecognizer
 from parley.errors import DeadlineExceededError, ModelUnavailableError
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
@@ -52,7 +52,7 @@ async def test_a_network_that_hangs_fails_each_stream_in_time_and_is_used_again(
     )
     with EmbeddedServer(options, limits=None) as server:  # nothing is replaced
         port = LoopbackClient(server.endpoints.grpc)
-        recognizer = ParakeetRecognizer(port, "caller", timeout_s=10)
+        recognizer = ModelRecognizer(port, "caller", model="parakeet_tdt", timeout_s=10)
         await recognizer.start(AsrOptions())
         assert (await push_until_heard(recognizer, pieces[0])).stream_ms == 100
         name = "parakeet_encoder"

@@ -18,11 +18,11 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.service.step import ChunkRequest
+from parley.asr.service import ChunkRequest
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
-from parley.engines.parakeet import ParakeetRecognizer
+from parley.engines.recognizers import ModelRecognizer
 from parley.errors import InvalidMessageError, ParleyError
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
 from parley.launcher.options import ROOT
@@ -151,7 +151,7 @@ async def test_64_sequences_with_ends_idles_and_errors_hear_what_each_hears_alon
     async def talk(number):
         audio, chunk, lookahead = calls[number]
         caller = random.Random(number)
-        recognizer = ParakeetRecognizer(port, f"{key}-{number}", model=MODEL, timeout_s=60)
+        recognizer = ModelRecognizer(port, f"{key}-{number}", model=MODEL, timeout_s=60)
         await asyncio.sleep(caller.random())
         await recognizer.start(AsrOptions(lookahead_ms=lookahead))
         events = []

@@ -12,7 +12,7 @@ import soundfile
 from tritonclient import grpc
 
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
-from parley.engines.parakeet import ParakeetRecognizer
+from parley.engines.recognizers import ModelRecognizer
 from parley.errors import (
     InferenceError,
     InvalidAudioError,
@@ -93,7 +93,7 @@ def memory(server):
 async def test_a_recording_is_what_a_call_hears(port, clips):
     for number in (0, 9, 23, 40):
         _, audio = clips[number]
-        recognizer = ParakeetRecognizer(port, f"call-{number}", timeout_s=20)
+        recognizer = ModelRecognizer(port, f"call-{number}", model="parakeet_tdt", timeout_s=20)
         await recognizer.start(AsrOptions(partial_interval_ms=0))
         events = (await recognizer.push(audio)).events
         await recognizer.close()

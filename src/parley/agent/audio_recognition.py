@@ -20,7 +20,7 @@ from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import samples_to_ms
 from parley.checkpoint import Resume
 from parley.engines.base import Recognizer
-from parley.engines.recognizer_feed import Mark, RecognizerFeed, retry_if_busy
+from parley.engines.recognizers import Mark, RecognizerFeed, retry_if_busy
 from parley.errors import (
     AudioDroppedError,
     InferenceError,

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from parley.engines.base import ChatModel, Recognizer, RemoteChat, TurnModel
-from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.qwen3 import Qwen3ChatModel
+from parley.engines.recognizers import ModelRecognizer
 from parley.engines.smart_turn import SmartTurnModel
 from parley.engines.speech import ChatterboxSpeaker, KnownSpeaker, ModelSpeaker
 from parley.errors import ModelLoadingError
@@ -68,12 +68,9 @@ def _openai_chat(client: ModelClient, *, timeout_s: float, remote: RemoteChat) -
 REMOTE_CHAT = "openai_chat"
 """The chat model that is none of this server's."""
 RECOGNIZERS: Mapping[str, MakeRecognizer] = {
-    "parakeet_tdt": ParakeetRecognizer,
-    # Every pipeline is asked and answers in the same way: only the model's name differs.
-    "moonshine": partial(ParakeetRecognizer, model="moonshine"),
-    "whisper": partial(ParakeetRecognizer, model="whisper"),
-    "nemotron_streaming": partial(ParakeetRecognizer, model="nemotron_streaming"),
-    "sherpa_onnx": partial(ParakeetRecognizer, model="sherpa_onnx"),
+    # All are asked and answer in the same way.
+    model: partial(ModelRecognizer, model=model)
+    for model in ("parakeet_tdt", "moonshine", "whisper", "nemotron_streaming", "sherpa_onnx")
 }
 ENGLISH = "en"
 MULTILINGUAL_RECOGNIZERS = ("whisper",)

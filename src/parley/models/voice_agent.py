@@ -22,7 +22,7 @@ from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
 from parley.engines.base import ChatModel, Closable, Recognizer, Synthesizer
-from parley.engines.recognizer_routing import RoutedRecognizer
+from parley.engines.recognizers import RoutedRecognizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
 from parley.engines.speech_fallback import FallbackLimits, FallbackSynthesizer, RoutedSynthesizer
 from parley.errors import (

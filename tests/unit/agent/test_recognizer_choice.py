@@ -11,7 +11,7 @@ from parley.agent.audio_recognition import AudioRecognition
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.asr.messages import AsrOptions, AsrReply, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.checkpoint import Resume, SessionState
-from parley.engines.recognizer_routing import RoutedRecognizer
+from parley.engines.recognizers import RoutedRecognizer
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,

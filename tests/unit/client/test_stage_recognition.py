@@ -5,7 +5,7 @@ import pytest
 from fake_models import serving_models
 
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.engines import recognizer_feed
+from parley.engines import recognizers
 from parley.errors import (
     InvalidAudioError,
     InvalidInputError,
@@ -25,7 +25,7 @@ FINAL = TranscriptEvent(utterance=1, text="hello", is_final=True)
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     monkeypatch.setattr(recognition, "_MAX_POLL_S", 0.001)
-    monkeypatch.setattr(recognizer_feed, "_RETRY_S", 0.001)
+    monkeypatch.setattr(recognizers, "_RETRY_S", 0.001)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ async def test_a_final_text_that_comes_late_is_asked_for_in_silence(models):
 
 
 async def test_an_idle_stream_is_kept_open(models, monkeypatch):
-    monkeypatch.setattr(recognizer_feed, "_KEEP_OPEN_S", 0.001)
+    monkeypatch.setattr(recognizers, "_KEEP_OPEN_S", 0.001)
     fake, server = models
     enough = asyncio.Event()
 

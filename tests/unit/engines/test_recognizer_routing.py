@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
-from parley.engines.parakeet import ParakeetRecognizer
-from parley.engines.recognizer_routing import RoutedRecognizer
+from parley.engines.recognizers import ModelRecognizer, RoutedRecognizer
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,
@@ -51,7 +50,7 @@ class Server:
 
     def recognizer(self, *, first="", last="", limit_s=30.0):
         return RoutedRecognizer(
-            [ParakeetRecognizer(self, "call-1", model=model, timeout_s=1.0) for model in self.languages],
+            [ModelRecognizer(self, "call-1", model=model, timeout_s=1.0) for model in self.languages],
             limit_s=limit_s,
             first=first,
             last=last,

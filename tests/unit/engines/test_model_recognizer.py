@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
-from parley.engines.parakeet import ParakeetRecognizer
+from parley.engines.recognizers import ModelRecognizer
 from parley.errors import (
     InferenceError,
     OverloadedError,
@@ -40,7 +40,7 @@ def port():
 
 @pytest.fixture
 def recognizer(port):
-    return ParakeetRecognizer(port, "call-1", timeout_s=2.5)
+    return ModelRecognizer(port, "call-1", model="parakeet_tdt", timeout_s=2.5)
 
 
 async def test_a_stream_is_one_sequence(port, recognizer):
