@@ -26,7 +26,7 @@ from parley.asr.messages import AsrOptions, TranscribeRequest, TranscriptEvent
 from parley.asr.parakeet.pipeline import OfflinePipeline
 from parley.asr.parakeet.stream import StreamLimits
 from parley.asr.readers import load_reader
-from parley.asr.service.step import ChunkRequest, ChunkResult, RecognizerPipeline, TrackedStream
+from parley.asr.service import ChunkRequest, ChunkResult, RecognizerPipeline, TrackedStream
 from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.utterances.worker import InlineReader

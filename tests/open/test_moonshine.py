@@ -23,7 +23,7 @@ from parley.asr.messages import (
 from parley.asr.reader import ReadOptions
 from parley.asr.readers import load_reader
 from parley.asr.readers.moonshine import FILES
-from parley.asr.service.step import ChunkRequest
+from parley.asr.service import ChunkRequest
 from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.utterances.worker import InlineReader

@@ -13,7 +13,7 @@ from rails import hear, read_clips
 
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.asr.readers import load_reader
-from parley.asr.service.step import ChunkRequest
+from parley.asr.service import ChunkRequest
 from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.utterances.utterance import Window

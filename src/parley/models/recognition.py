@@ -1,4 +1,4 @@
-"""A recogniser's pipeline between Triton and :class:`parley.asr.service.recognition.RecognitionService`."""
+"""A recogniser's pipeline between Triton and :class:`parley.asr.service.RecognitionService`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import msgspec
 
 from parley.asr.messages import AsrReply
 from parley.asr.segmenter.segmentation import Detector
-from parley.asr.service.recognition import RecognitionService, SessionTable, StreamRequest
-from parley.asr.service.step import RecognizerPipeline
+from parley.asr.service import RecognitionService, RecognizerPipeline, SessionTable, StreamRequest
 from parley.errors import ParleyError
 from parley.inference import struct_tensor
 from parley.languages import ALL_LANGUAGES

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from parley.asr.decoding.batch import RowDecoder, Rows
 from parley.asr.decoding.hypotheses import Reading
 from parley.asr.features import BatchedLogMel, LogMel
-from parley.asr.service.step import milliseconds
+from parley.asr.service import milliseconds
 from parley.asr.streaming.recognizer import is_ready
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import OverloadedError, ParleyError

@@ -12,7 +12,7 @@ from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.messages import AsrReply
 from parley.asr.parakeet.pipeline import OfflinePipeline
 from parley.asr.parakeet.stream import StreamLimits
-from parley.asr.service.recognition import RecognitionService, SessionTable, StreamRequest, no_span
+from parley.asr.service import RecognitionService, SessionTable, StreamRequest
 from parley.errors import (
     InferenceError,
     InvalidAudioError,
@@ -34,16 +34,16 @@ SPEECH = np.concatenate([np.full(640 * MS, 8000, np.int16), np.zeros(352 * MS, n
 class Server:
     """A service with a clock in the test's hand."""
 
-    def __init__(self, limit=3, idle_s=60.0, begin_span=no_span):
+    def __init__(self, tracing=None):
         self.now = 0.0
         self.models = LoudnessModels()
-        self.sessions = SessionTable(limit, idle_s, clock=lambda: self.now)
+        self.sessions = SessionTable(3, 60.0, clock=lambda: self.now)
         self._service = RecognitionService(
             OfflinePipeline(CHECKPOINT, self.models, StreamLimits()),
             self.sessions,
             languages=("en", "de"),
             max_chunk_ms=1000,
-            begin_span=begin_span,
+            begin_span=ModelTraces("parakeet_tdt", tracing).begin,
         )
 
     def serve(self, *requests):
@@ -238,7 +238,7 @@ def test_phrases_that_cannot_be_boosted_are_refused(options):
 
 def test_a_final_text_is_a_span_and_a_chunk_is_none():
     spans = Spans(clock=time.monotonic)
-    server = Server(begin_span=ModelTraces("parakeet_tdt", spans.tracing).begin)
+    server = Server(spans.tracing)
     start = json.dumps({"options": {"traceparent": PARENT}}).encode()
     server.serve(request("a", message=start, start=True), request("b", start=True))
     for _ in range(3):

@@ -18,7 +18,7 @@ from parley.asr.messages import (
 from parley.asr.parakeet.networks import DecodedPiece
 from parley.asr.parakeet.pipeline import step
 from parley.asr.parakeet.stream import DecodeJob, OfflineStream, StreamLimits
-from parley.asr.service.step import ChunkRequest, ChunkResult
+from parley.asr.service import ChunkRequest, ChunkResult
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 

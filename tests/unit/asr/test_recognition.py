@@ -10,7 +10,7 @@ from parley.asr.features import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.asr.parakeet.pipeline import step
 from parley.asr.parakeet.stream import OfflineStream, StreamLimits
-from parley.asr.service.step import ChunkRequest
+from parley.asr.service import ChunkRequest
 
 TAIL = np.zeros(8000, np.int16)
 

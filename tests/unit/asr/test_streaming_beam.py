@@ -10,7 +10,7 @@ from streaming_fakes import CHECKPOINT, LOOK_AHEADS, MS, Model, speech
 from parley.asr.decoding.boosting import PhraseAutomaton, build
 from parley.asr.decoding.words import spell
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.service.step import ChunkRequest
+from parley.asr.service import ChunkRequest
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError
 

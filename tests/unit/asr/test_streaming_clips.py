@@ -6,7 +6,7 @@ import pytest
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.words import text_of, words_of
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.service.step import ChunkRequest
+from parley.asr.service import ChunkRequest
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline

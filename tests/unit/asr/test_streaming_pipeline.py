@@ -17,7 +17,7 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
-from parley.asr.service.step import ChunkRequest, ChunkResult
+from parley.asr.service import ChunkRequest, ChunkResult
 from parley.errors import (
     InferenceError,
     InvalidMessageError,

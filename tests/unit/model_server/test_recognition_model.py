@@ -10,7 +10,7 @@ from fake_pb_utils import Request
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.messages import AsrReply
-from parley.asr.service.step import ChunkResult
+from parley.asr.service import ChunkResult
 from parley.errors import ModelLoadingError
 from parley.models.nemotron_streaming import check_languages
 from parley.models.recognition import Periodic, RecognitionModel, open_detector, read_languages

@@ -17,7 +17,7 @@ from parley.asr.messages import AsrOptions
 from parley.asr.parakeet.networks import DecodedPiece, pad_features
 from parley.asr.parakeet.stream import DecodeJob, OfflineStream, Step, StreamLimits
 from parley.asr.segmenter.segmentation import Detector
-from parley.asr.service.step import ChunkRequest, ChunkResult, PendingChunk, milliseconds, run_vad
+from parley.asr.service import ChunkRequest, ChunkResult, PendingChunk, milliseconds, run_vad
 from parley.errors import ParleyError
 
 
@@ -47,7 +47,7 @@ class AcousticModels(Detector, Protocol):
 
 
 class OfflinePipeline:
-    """:class:`parley.asr.service.step.RecognizerPipeline` of ``parakeet_tdt``. Streams own only memory."""
+    """:class:`parley.asr.service.RecognizerPipeline` of ``parakeet_tdt``. Streams own only memory."""
 
     def __init__(self, checkpoint: Checkpoint, models: AcousticModels, limits: StreamLimits) -> None:
         """Serve ``checkpoint``, whose vocabulary and front end apply."""

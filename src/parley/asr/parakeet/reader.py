@@ -15,7 +15,7 @@ from parley.asr.parakeet.networks import DecodedPiece, pad_features
 from parley.asr.parakeet.pipeline import AcousticModels
 from parley.asr.reader import Reader, ReadOptions, RecognizedText, RunLimits, Stretch
 from parley.asr.segmenter.segmentation import FULL_SCALE
-from parley.asr.service.step import milliseconds
+from parley.asr.service import milliseconds
 from parley.runtime.onnx import Stop, StoppedError
 
 

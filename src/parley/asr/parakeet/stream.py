@@ -45,7 +45,7 @@ from parley.asr.segmenter.segmentation import (
     UtteranceLimits,
 )
 from parley.asr.segmenter.turn_audio import JoinedTurn, TurnAudio, TurnUtterance, rest_of
-from parley.asr.service.step import check_options
+from parley.asr.service import check_options
 from parley.protocol import Alternative, Word
 
 

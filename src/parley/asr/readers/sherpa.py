@@ -21,7 +21,7 @@ import numpy as np
 
 from parley.asr.reader import Reader, ReadOptions, RecognizedText, RunLimits, Stretch
 from parley.asr.segmenter.segmentation import FULL_SCALE
-from parley.asr.service.step import milliseconds
+from parley.asr.service import milliseconds
 from parley.errors import InferenceError, InvalidMessageError, ModelLoadingError
 from parley.languages import DETECT
 from parley.protocol import Word

@@ -26,7 +26,7 @@ from parley.asr.segmenter.segmentation import (
     UtteranceLimits,
 )
 from parley.asr.segmenter.turn_audio import JoinedTurn, TurnAudio
-from parley.asr.service.step import (
+from parley.asr.service import (
     ChunkRequest,
     ChunkResult,
     PendingChunk,
@@ -66,7 +66,7 @@ class _Item:
 
 
 class StreamingPipeline:
-    """:class:`parley.asr.service.step.RecognizerPipeline` of a cache-aware streaming model."""
+    """:class:`parley.asr.service.RecognizerPipeline` of a cache-aware streaming model."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.batch import RowDecoder
 from parley.asr.features import SILENCE, BatchedLogMel, LogMel
-from parley.asr.service.step import milliseconds
+from parley.asr.service import milliseconds
 from parley.asr.streaming.encoder import HISTORY, Rows, SlotArrays, StreamingEncoder, put, take
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError, ModelLoadingError, ParleyError

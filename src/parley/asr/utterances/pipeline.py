@@ -35,7 +35,7 @@ from parley.asr.segmenter.segmentation import (
     UtteranceLimits,
 )
 from parley.asr.segmenter.turn_audio import JoinedTurn, TurnAudio
-from parley.asr.service.step import (
+from parley.asr.service import (
     ChunkRequest,
     ChunkResult,
     PendingChunk,
@@ -70,7 +70,7 @@ class _Item:
 
 
 class SegmentPipeline:
-    """:class:`parley.asr.service.step.RecognizerPipeline` of networks that read stretches as a whole."""
+    """:class:`parley.asr.service.RecognizerPipeline` of networks that read stretches as a whole."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.service.step import ChunkRequest, ChunkResult
+from parley.asr.service import ChunkRequest, ChunkResult
 from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.utterances.utterance import Window
 from parley.asr.utterances.worker import InlineReader

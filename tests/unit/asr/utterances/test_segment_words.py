@@ -8,7 +8,7 @@ from asr_fakes import LoudnessModels
 from segment_fakes import MS, LoudReader
 
 from parley.asr.messages import AsrOptions, TranscribeRequest, TranscriptEvent
-from parley.asr.service.step import ChunkRequest, ChunkResult
+from parley.asr.service import ChunkRequest, ChunkResult
 from parley.asr.utterances.pipeline import SegmentPipeline, SegmentPipelineLimits
 from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.utterances.utterance import Window

@@ -1,1 +1,0 @@
-"""What recognisers do with the requests of streams."""
