@@ -92,8 +92,8 @@ class EncodedAudio:
 class AttentionNetwork(ABC):
     """Encoder and decoder of a model, the latter as Optimum exports it (``decoder_model_merged``).
 
-    Thread-safe. One recording at a time: in a batch the quantised layers share their scales, so that a text would depend
-    on the audio beside it, and padding would make it worse.
+    Thread-safe. One recording at a time: in a batch the quantised layers share their scales, so that a text
+    would depend on the audio beside it, and padding would make it worse.
     """
 
     def __init__(self, encoder: Any, decoder: Any, *, tokens: int) -> None:
