@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from parley.asr.decoding.batch import GreedyRows, Rows
+from parley.asr.decoding.batch import DecoderRows, Rows
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.greedy import SCORES, Tokens, TransducerDecoder
 from parley.asr.decoding.hypotheses import Reading
@@ -171,7 +171,7 @@ class DeviceEncoder:
         return capture(run)
 
 
-class DeviceGreedyRows(GreedyRows):
+class DeviceGreedyRows(DecoderRows):
     """:class:`parley.asr.decoding.batch.RowDecoder` that takes the best token, on a torch device.
 
     Rows of a call in which phrases are expected are decoded on the host, with the networks on the device.

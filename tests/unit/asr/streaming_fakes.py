@@ -10,7 +10,7 @@ import numpy as np
 from asr_fakes import FEATURES, VOCABULARY, RandomJoint
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
-from parley.asr.decoding.batch import BeamRows, GreedyRows
+from parley.asr.decoding.batch import DecoderRows
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.greedy import TransducerDecoder
 from parley.asr.features import LogMel
@@ -160,8 +160,7 @@ class Model:
         self.transcribers = FakeTranscribers()
         self.kind = {"blank": VOCABULARY, "durations": (), "max_symbols": 4}
         self.beam = {"beam_size": beam, "max_tail": max_tail}
-        greedy = TransducerDecoder(self.joint, **self.kind)
-        decoder = BeamRows(self.search()) if beam else GreedyRows(greedy)
+        decoder = DecoderRows(self.search() if beam else TransducerDecoder(self.joint, **self.kind))
         self.recognizer = StreamingRecognizer(
             self.encoders, decoder, LogMel(CONFIG), slots=slots, audio=14_000 * MS
         )

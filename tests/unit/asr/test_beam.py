@@ -16,7 +16,7 @@ from asr_fakes import (
     same_tokens,
 )
 
-from parley.asr.decoding.batch import BeamRows
+from parley.asr.decoding.batch import DecoderRows
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, build, share
 from parley.asr.decoding.greedy import TransducerDecoder
@@ -278,7 +278,7 @@ def test_open_hypotheses_are_bounded(batch, max_tail):
 
 def test_the_rows_of_a_state_can_be_kept_apart(batch):
     encoded, _ = batch
-    decoder = BeamRows(beam_of(RandomJoint(), 4))
+    decoder = DecoderRows(beam_of(RandomJoint(), 4))
 
     def decode(speech, state):
         return decoder.decode(speech, np.full(len(speech), speech.shape[2]), state, None)

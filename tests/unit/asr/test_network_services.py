@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, same_tokens
 
-from parley.asr.decoding.batch import BeamRows, GreedyRows
+from parley.asr.decoding.batch import DecoderRows
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import build
 from parley.asr.decoding.greedy import TransducerDecoder
@@ -127,13 +127,13 @@ def test_features_that_cannot_be_encoded_never_reach_the_network(change):
 
 
 def greedy(network=None):
-    return GreedyRows(
+    return DecoderRows(
         TransducerDecoder(network or RandomJoint(), blank=VOCABULARY, durations=DURATIONS, max_symbols=10)
     )
 
 
 def beam(network=None):
-    return BeamRows(
+    return DecoderRows(
         BeamDecoder(
             network or RandomJoint(), blank=VOCABULARY, durations=DURATIONS, max_symbols=10, beam_size=3
         )

@@ -12,12 +12,10 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.greedy import JointNetwork, TransducerDecoder, TransducerState
-from parley.asr.decoding.hypotheses import BeamState, Reading, TokenColumns
+from parley.asr.decoding.hypotheses import BeamState, Reading
 
 Rows: TypeAlias = Mapping[str, NDArray[Any]]
 """A decoder's state by name; the first axis of every array is the row."""
-
-_TAILS = ("tail_ids", "tail_frames", "tail_durations", "tail_confidences")
 
 
 class RowDecoder(Protocol):
@@ -55,10 +53,13 @@ class RowDecoder(Protocol):
         ...
 
 
-class GreedyRows:
-    """:class:`RowDecoder` that takes the best token at every step: every token is settled at once."""
+class DecoderRows:
+    """:class:`RowDecoder` of a greedy decoder or a beam search.
 
-    def __init__(self, decoder: TransducerDecoder) -> None:
+    A greedy decoder settles every token at once, a beam search what all readings of a piece have in common.
+    """
+
+    def __init__(self, decoder: TransducerDecoder | BeamDecoder) -> None:
         self._decoder = decoder
         self.network = decoder.network
         self.blank = decoder.blank
@@ -75,45 +76,15 @@ class GreedyRows:
         boosting: Sequence[PhraseAutomaton] | None,
     ) -> tuple[list[Reading], Rows]:
         """See :meth:`RowDecoder.decode`."""
+        if isinstance(self._decoder, BeamDecoder):
+            readings, beam = self._decoder.decode(encoded, lengths, BeamState(**state), boosting)
+            return readings, vars(beam)
         tokens, after = self._decoder.decode(encoded, lengths, TransducerState(**state), boosting)
         return [Reading(own, []) for own in tokens], vars(after)
-
-
-class BeamRows:
-    """:class:`RowDecoder` by beam search: a piece settles what all readings have in common."""
-
-    def __init__(self, decoder: BeamDecoder) -> None:
-        self._decoder = decoder
-        self.network = decoder.network
-        self.blank = decoder.settings.blank
-
-    def initial(self, rows: int) -> Rows:
-        """See :meth:`RowDecoder.initial`."""
-        return _beam_rows(self._decoder.initial_state(rows))
-
-    def decode(
-        self,
-        encoded: NDArray[np.float32],
-        lengths: NDArray[np.int64],
-        state: Rows,
-        boosting: Sequence[PhraseAutomaton] | None,
-    ) -> tuple[list[Reading], Rows]:
-        """See :meth:`RowDecoder.decode`."""
-        open_tokens = TokenColumns(*(state[name] for name in _TAILS))
-        others = {name: values for name, values in state.items() if name not in _TAILS}
-        readings, after = self._decoder.decode(
-            encoded, lengths, BeamState(tails=open_tokens, **others), boosting
-        )
-        return readings, _beam_rows(after)
-
-
-def _beam_rows(state: BeamState) -> Rows:
-    rows = {name: values for name, values in vars(state).items() if name != "tails"}
-    return rows | dict(zip(_TAILS, state.tails.columns, strict=True))
 
 
 def make_decoder(export: Checkpoint, network: JointNetwork, *, beam_size: int | None = None) -> RowDecoder:
     """The decoder of an export: by beam search, or greedy without a ``beam_size``."""
     if beam_size is not None:
-        return BeamRows(BeamDecoder.of(export, network, beam_size=beam_size))
-    return GreedyRows(TransducerDecoder.of(export, network))
+        return DecoderRows(BeamDecoder.of(export, network, beam_size=beam_size))
+    return DecoderRows(TransducerDecoder.of(export, network))

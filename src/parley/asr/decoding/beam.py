@@ -19,7 +19,7 @@ do not is kept, up to ``max_tail`` tokens, so that memory does not grow with the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -79,40 +79,25 @@ class Expanding(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class BeamDecoder:
     """Beam search with one run of the network per step for all hypotheses that go on."""
 
-    def __init__(
-        self,
-        network: JointNetwork,
-        *,
-        blank: int,
-        durations: Sequence[int],
-        max_symbols: int,
-        beam_size: int,
-        max_tail: int = 64,
-        synchronous: bool = True,
-    ) -> None:
-        """Bind a network to its token set.
-
-        Args:
-            network: scores symbols.
-            blank: id of the blank; the tokens are ``0 .. blank - 1``.
-            durations: frames that each duration class stands for; none for an RNN-T.
-            max_symbols: tokens allowed at one frame.
-            beam_size: hypotheses kept per row.
-            max_tail: tokens kept open; hypotheses that differ from the best before them are dropped.
-            synchronous: whether hypotheses wait for those at earlier frames.
-        """
-        self.network = network
-        self.settings = BeamSettings(
-            blank=blank,
-            durations=tuple(durations),
-            max_symbols=max_symbols,
-            beam_size=beam_size,
-            max_tail=max_tail,
-            synchronous=synchronous,
-        )
+    network: JointNetwork
+    """Scores symbols."""
+    _: KW_ONLY
+    blank: int
+    """Id of the blank; the tokens are ``0 .. blank - 1``."""
+    durations: tuple[int, ...]
+    """Frames that each duration class stands for; none for an RNN-T."""
+    max_symbols: int
+    """Tokens allowed at one frame."""
+    beam_size: int
+    """Hypotheses kept per row."""
+    max_tail: int = 64
+    """Tokens kept open; hypotheses that differ from the best before them are dropped."""
+    synchronous: bool = True
+    """Whether hypotheses wait for those at earlier frames."""
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, network: JointNetwork, *, beam_size: int) -> BeamDecoder:
@@ -128,14 +113,14 @@ class BeamDecoder:
 
     def initial_state(self, rows: int) -> BeamState:
         """The state before the first piece: one empty hypothesis for each row."""
-        shape = (rows, self.settings.beam_size)
+        shape = (rows, self.beam_size)
         scores = np.full(shape, DEAD)
         scores[:, 0] = 0.0
         zeros = np.zeros(shape, np.int32)
         network = np.zeros((*shape, self.network.layers, self.network.width), np.float32)
         return BeamState(
             scores=scores,
-            targets=np.full(shape, self.settings.blank, np.int32),
+            targets=np.full(shape, self.blank, np.int32),
             hidden=network,
             cell=network,
             skip=zeros,
@@ -143,7 +128,7 @@ class BeamDecoder:
             counts=zeros,
             hashes=np.zeros(shape, np.uint64),
             tail_counts=zeros,
-            tails=TokenColumns.empty(*shape, self.settings.max_tail),
+            **TokenColumns.empty(*shape, self.max_tail).as_tails(),
         )
 
     def decode(
@@ -170,8 +155,8 @@ class BeamDecoder:
             InferenceError: the network's scores are not finite, or are those of another kind of
                 transducer.
         """
-        forest = PhraseForest(boosting, self.settings.blank) if boosting else None
-        search = BeamSearch(self.settings, self.network, encoded, lengths, state=state, forest=forest)
+        forest = PhraseForest(boosting, self.blank) if boosting else None
+        search = BeamSearch(self, encoded, lengths, state=state, forest=forest)
         while search.advance():
             pass
         return search.finish()
@@ -180,18 +165,6 @@ class BeamDecoder:
 _HASH_FACTOR = np.uint64(6364136223846793005)
 _WAITS = -1
 """Label of a hypothesis that does not go on in a step."""
-
-
-@dataclass(frozen=True)
-class BeamSettings:
-    """What does not change from piece to piece; see :class:`parley.asr.decoding.beam.BeamDecoder`."""
-
-    blank: int
-    durations: tuple[int, ...]
-    max_symbols: int
-    beam_size: int
-    max_tail: int
-    synchronous: bool
 
 
 @dataclass(frozen=True)
@@ -217,8 +190,7 @@ class BeamSearch:
 
     def __init__(
         self,
-        settings: BeamSettings,
-        network: JointNetwork,
+        decoder: BeamDecoder,
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         *,
@@ -226,8 +198,8 @@ class BeamSearch:
         forest: PhraseForest | None,
     ) -> None:
         """Begin where the last piece ended; see :meth:`parley.asr.decoding.beam.BeamDecoder.decode`."""
-        self._settings = settings
-        self._network = network
+        self._settings = decoder
+        self._network = decoder.network
         self._frames = np.ascontiguousarray(encoded.transpose(0, 2, 1))
         self._lengths = lengths
         self._before = state
@@ -243,7 +215,7 @@ class BeamSearch:
         )
         self._symbols = np.zeros(self._scores.shape, np.int64)
         self._nodes = np.full(self._scores.shape, NONE, np.int32)
-        self._roots = np.tile(np.arange(settings.beam_size, dtype=np.int32), (len(lengths), 1))
+        self._roots = np.tile(np.arange(decoder.beam_size, dtype=np.int32), (len(lengths), 1))
 
     def advance(self) -> bool:
         """Extend the hypotheses whose turn it is; False if all are past the end of the piece."""
@@ -287,7 +259,7 @@ class BeamSearch:
             counts=self._counts,
             hashes=self._hashes,
             tail_counts=piece.tail_counts,
-            tails=piece.tails,
+            **piece.tails.as_tails(),
         )
 
     def _extensions(self, row: NDArray[np.int64], place: NDArray[np.int64]) -> _Extensions:

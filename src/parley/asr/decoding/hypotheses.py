@@ -40,6 +40,10 @@ class TokenColumns:
         """All arrays, in the order of the fields."""
         return self.ids, self.frames, self.durations, self.confidences
 
+    def as_tails(self) -> dict[str, NDArray[Any]]:
+        """The fields of :class:`BeamState` that have these columns."""
+        return {f"tail_{name}": column for name, column in vars(self).items()}
+
     def of_row(self, row: int) -> TokenColumns:
         """The columns of one row: without the first axis."""
         return TokenColumns(*(column[row] for column in self.columns))
@@ -124,8 +128,19 @@ class BeamState:
     """``[B, K]``: of these tokens."""
     tail_counts: NDArray[np.int32]
     """``[B, K]``: tokens that are not settled."""
-    tails: TokenColumns
-    """``[B, K, max_tail]``: these tokens, their frames counted from the beginning of the next piece."""
+    tail_ids: NDArray[np.int32]
+    """``[B, K, max_tail]``: these tokens."""
+    tail_frames: NDArray[np.int32]
+    """``[B, K, max_tail]``, counted from the beginning of the next piece."""
+    tail_durations: NDArray[np.int32]
+    """``[B, K, max_tail]``."""
+    tail_confidences: NDArray[np.float32]
+    """``[B, K, max_tail]``."""
+
+    @property
+    def tails(self) -> TokenColumns:
+        """The tokens that are not settled."""
+        return TokenColumns(self.tail_ids, self.tail_frames, self.tail_durations, self.tail_confidences)
 
 
 @dataclass(frozen=True)
