@@ -28,7 +28,7 @@ from parley.agent.speech import UnreadAudio, check_voice
 from parley.agent.validation import describe, speech_language
 from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
-from parley.engines.base import ChoosingRecognizer
+from parley.engines.recognizers import RoutedRecognizer
 from parley.errors import (
     InferenceError,
     InvalidInputError,
@@ -320,7 +320,7 @@ class AgentSession:
             self._config,
             recognizer=self._recognition.model,
             recognized_languages=languages,
-            unavailable=recognizer.unavailable if isinstance(recognizer, ChoosingRecognizer) else (),
+            unavailable=recognizer.unavailable if isinstance(recognizer, RoutedRecognizer) else (),
         )
 
     def _asr_options(self, start: protocol.Start) -> AsrOptions:

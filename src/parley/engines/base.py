@@ -59,16 +59,6 @@ class Recognizer(Protocol):
         ...
 
 
-@runtime_checkable
-class ChoosingRecognizer(Recognizer, Protocol):
-    """A recogniser that is one of several models, chosen by :meth:`check`."""
-
-    @property
-    def unavailable(self) -> Sequence[str]:
-        """Names of the models that did not answer the last :meth:`languages`."""
-        ...
-
-
 class ChatModel(Protocol):
     """Writes the assistant's next message."""
 

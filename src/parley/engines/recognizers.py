@@ -169,7 +169,7 @@ class ModelRecognizer:
 
 
 class RoutedRecognizer:
-    """One stream of audio: a :class:`parley.engines.base.ChoosingRecognizer`.
+    """One stream of audio: a :class:`parley.engines.base.Recognizer`.
 
     The weights of a model say which languages it understands, so :meth:`check` asks the models in turn. One
     that has failed or hangs cannot say it, and the next is asked; so it is where the chosen one opens no
@@ -211,7 +211,7 @@ class RoutedRecognizer:
 
     @property
     def unavailable(self) -> Sequence[str]:
-        """See :class:`parley.engines.base.ChoosingRecognizer`."""
+        """Names of the models that did not answer the last :meth:`languages`."""
         return self._unavailable
 
     async def languages(self) -> Sequence[str]:

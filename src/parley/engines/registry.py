@@ -19,6 +19,8 @@ from parley.inference import ModelClient
 from parley.languages import primary_language
 from parley.tts.synthesizers import KNOWN
 
+EngineT_co = TypeVar("EngineT_co", covariant=True)
+
 
 class MakeRecognizer(Protocol):
     """Makes a recogniser for one stream."""
@@ -39,19 +41,11 @@ class MakeChatModel(Protocol):
         ...
 
 
-class MakeSynthesizer(Protocol):
-    """Makes a synthesizer."""
+class MakeEngine(Protocol[EngineT_co]):
+    """Makes a synthesizer or an end-of-turn model."""
 
-    def __call__(self, client: ModelClient, *, timeout_s: float) -> ModelSpeaker:
-        """``timeout_s``: for the first audio, and for each piece that follows (seconds)."""
-        ...
-
-
-class MakeTurnModel(Protocol):
-    """Makes an end-of-turn model."""
-
-    def __call__(self, client: ModelClient, *, timeout_s: float) -> TurnModel:
-        """``timeout_s``: for each score (seconds)."""
+    def __call__(self, client: ModelClient, *, timeout_s: float) -> EngineT_co:
+        """``timeout_s``: for the first answer, and for each piece that follows (seconds)."""
         ...
 
 
@@ -79,11 +73,11 @@ CHAT_MODELS: Mapping[str, MakeChatModel] = {
     "qwen3": _qwen3,
     REMOTE_CHAT: _openai_chat,
 }
-SYNTHESIZERS: Mapping[str, MakeSynthesizer] = {
+SYNTHESIZERS: Mapping[str, MakeEngine[ModelSpeaker]] = {
     **{model: partial(KnownSpeaker, model=model) for model in KNOWN},
     "chatterbox": ChatterboxSpeaker,
 }
-TURN_MODELS: Mapping[str, MakeTurnModel] = {
+TURN_MODELS: Mapping[str, MakeEngine[TurnModel]] = {
     "smart_turn": SmartTurnModel,
 }
 
