@@ -14,7 +14,6 @@ in the event loop of ``voice_agent``; the rules here take no time to load and ab
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from parley.asr.itn.english.addresses import write_addresses
 from parley.asr.itn.english.numbers import write_digits, write_spelling
@@ -24,18 +23,6 @@ from parley.asr.itn.tokens import tokens_of
 _MOST_WORDS = 200
 
 
-class InverseNormalizer(Protocol):
-    """Rewrites what a recogniser wrote; never fails, and does nothing to what it has written itself.
-
-    A text of more than 200 words stays as it is: the rules' time grows with the square of the words that
-    they fit, and some look ahead as far as these go.
-    """
-
-    def __call__(self, text: str) -> str:
-        """The text as a person would write it; the same string if there is nothing to do."""
-        ...
-
-
 # Addresses first: they have digits and spelled letters of their own.
 _RULES: dict[str, Sequence[Callable[[str], str]]] = {
     "en": (write_addresses, write_spelling, write_digits),
@@ -43,11 +30,15 @@ _RULES: dict[str, Sequence[Callable[[str], str]]] = {
 }
 
 
-def inverse_normalizer(language: str) -> InverseNormalizer:
-    """The rules of a language; those of a language without any return every text as it is.
+def inverse_normalizer(language: str) -> Callable[[str], str]:
+    """What writes texts as a person would, and returns the same string if there is nothing to do.
+
+    It never fails, and does nothing to what it has written itself. A text of more than 200 words stays as it
+    is: the rules' time grows with the square of the words that they fit, and some look ahead as far as these
+    go.
 
     Args:
-        language: primary language ("en").
+        language: primary language ("en"); one without rules leaves every text as it is.
     """
     rules = _RULES.get(language, ())
 

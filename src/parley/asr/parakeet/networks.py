@@ -149,16 +149,12 @@ class RemoteModels:
         return read_decoded(self._call(DECODER_MODEL, inputs, TOKEN_OUTPUTS))
 
     def _call(self, model: str, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -> ModelResponse:
-        return _call(self._port, ModelRequest(model, inputs, outputs, timeout_s=self._timeout_s))
-
-
-def _call(port: BlockingModelClient, request: ModelRequest) -> ModelResponse:
-    response = port.infer(request)
-    rows = {len(tensor) for tensor in request.inputs.values()}
-    missing = [name for name in request.outputs if name not in response or {len(response[name])} != rows]
-    if missing:
-        raise InferenceError(f"{request.model} answered without {', '.join(missing)} for every row")
-    return response
+        response = self._port.infer(ModelRequest(model, inputs, outputs, timeout_s=self._timeout_s))
+        rows = {len(tensor) for tensor in inputs.values()}
+        missing = [name for name in outputs if name not in response or {len(response[name])} != rows]
+        if missing:
+            raise InferenceError(f"{model} answered without {', '.join(missing)} for every row")
+        return response
 
 
 TOKEN_OUTPUTS = ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES", "TOKEN_COUNT", "ALTERNATIVES", "SCORES")

@@ -258,9 +258,6 @@ class OfflineStream:
         steps.append(DecodeJob(self._utterance, "partial", self._features.start_ms, self._features.so_far()))
 
 
-_PER_MS = 16
-
-
 class UtteranceFeatures:
     """Log-mel frames from the last cut (at first: the beginning) of an utterance until now.
 
@@ -296,12 +293,12 @@ class UtteranceFeatures:
     @property
     def start_ms(self) -> int:
         """Time of the first frame that is still held (milliseconds of the stream)."""
-        return (self._start + self._first_frame * self._hop) // _PER_MS
+        return (self._start + self._first_frame * self._hop) // PER_MS
 
     @property
     def length_ms(self) -> int:
         """Audio since then (milliseconds)."""
-        return self.position // _PER_MS - self.start_ms
+        return self.position // PER_MS - self.start_ms
 
     def push(self, samples: NDArray[np.float32], probability: float) -> None:
         """Add audio.
@@ -342,7 +339,7 @@ class UtteranceFeatures:
         """
         frames = self._join()
         last = self._first_frame + frames.shape[1]
-        earliest = max(last - search_ms * _PER_MS // self._hop, self._first_frame + 1)
+        earliest = max(last - search_ms * PER_MS // self._hop, self._first_frame + 1)
         candidates = [item for item in self._speech if earliest <= item[0] < last]
         # The latest of equally quiet places: the longer the stretch, the better it is recognised.
         at = min(reversed(candidates), key=lambda item: item[1])[0] if candidates else last
