@@ -45,6 +45,11 @@ def same_state(name: str, found: np.ndarray, expected: np.ndarray) -> bool:
     return np.array_equal(found, expected)
 
 
+def sound(*pieces):
+    """Audio of (milliseconds, loud) pieces."""
+    return np.concatenate([np.full(ms * 16, 8_000 if loud else 0, np.int16) for ms, loud in pieces])
+
+
 def _product(rows, matrix):
     """Each row times the matrix, summed one term after the other on every processor, batch and layout.
 

@@ -112,20 +112,14 @@ def test_without_durations_a_word_does_not_reach_into_the_next_one():
     assert (second.start_ms, second.end_ms) == (320, 400)
 
 
-def pushed(partials, agreement=2):
-    prefix = StablePrefix(agreement)
+def pushed(partials):
+    prefix = StablePrefix()
     return [prefix.push(partial.split()) for partial in partials]
 
 
 def test_words_are_stable_when_partials_agree_on_them_and_go_on():
     partials = ["what", "what is the", "what is the time", "what is a time", "what is a time in"]
     assert pushed(partials) == [0, 1, 3, 2, 4]
-
-
-def test_more_partials_must_agree_where_more_are_asked_for():
-    partials = ["a b c d", "a b c d", "a b x d", "a b x d", "a b x d"]
-    assert pushed(partials, 3) == [0, 0, 2, 2, 3]
-    assert pushed(partials, 1) == [3, 3, 3, 3, 3]
 
 
 def test_all_readings_must_agree():

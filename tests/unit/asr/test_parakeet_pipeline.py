@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from asr_fakes import LoudnessModels
+from asr_fakes import LoudnessModels, sound
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.decoding.greedy import Tokens
@@ -26,12 +26,6 @@ CONFIG = ParakeetConfig(features_size=8)
 CHECKPOINT = Checkpoint(None, CONFIG, tuple(f"▁t{number}" for number in range(10_000)), blank=9_999)
 MEL = LogMel(CONFIG)
 MS = 16
-
-
-def sound(*pieces):
-    """Audio of (milliseconds, loud) pieces."""
-    parts = [np.full(ms * MS, 8000 if loud else 0, np.int16) for ms, loud in pieces]
-    return np.concatenate(parts)
 
 
 def new_stream(options=None, **limits):
@@ -65,28 +59,20 @@ UTTERANCE = ((640, False), (960, True), (640, False))
 
 def test_an_utterance_is_reported_in_order():
     _, replies = feed(new_stream(), sound(*UTTERANCE))
+    (reply,) = [reply for reply in replies if events_of([reply], SpeechStoppedEvent)]
+    assert [type(event) for event in reply.events] == [SpeechStoppedEvent, TranscriptEvent]
     events = events_of(replies)
     assert events[:2] == [OnsetEvent(at_ms=640), SpeechStartedEvent(utterance=1, at_ms=640)]
     assert events[-2] == SpeechStoppedEvent(utterance=1, at_ms=1600, detected_at_ms=1920)
     assert events[-1].is_final
     assert all(isinstance(event, TranscriptEvent) and not event.is_final for event in events[2:-2])
     assert {event.utterance for event in events[1:]} == {1}
+    # The final text is from 320 ms before the onset to the detection, in feature frames of 10 ms.
+    assert events[-1].text == f"t{(320 + 960 + 320) // 10}"
+    assert events[-1].words[0].start_ms == 640 - 320
 
 
-def test_the_final_comes_in_the_reply_that_reports_the_end():
-    _, replies = feed(new_stream(), sound(*UTTERANCE))
-    (reply,) = [reply for reply in replies if events_of([reply], SpeechStoppedEvent)]
-    assert [type(event) for event in reply.events] == [SpeechStoppedEvent, TranscriptEvent]
-
-
-def test_the_final_covers_the_preroll_and_the_silence():
-    _, replies = feed(new_stream(), sound(*UTTERANCE))
-    # From 320 ms before the onset to the detection, in feature frames of 10 ms.
-    assert finals(replies)[0].text == f"t{(320 + 960 + 320) // 10}"
-    assert finals(replies)[0].words[0].start_ms == 640 - 320
-
-
-@pytest.mark.parametrize("chunk_ms", [1, 20, 32, 100, 333, 1000])
+@pytest.mark.parametrize("chunk_ms", [1, 20, 32, 100, 333, 1000, 10_000])
 def test_chunk_sizes_change_only_the_partials(chunk_ms):
     audio = sound(*UTTERANCE, *UTTERANCE)
     _, replies = feed(new_stream(), audio, chunk_ms=chunk_ms)
@@ -107,12 +93,6 @@ def test_chunk_sizes_change_only_the_partials(chunk_ms):
     ]
     assert found == expected
     assert replies[-1].stream_ms == 2 * 2240
-
-
-def test_several_utterances_in_one_piece_keep_their_order():
-    _, replies = feed(new_stream(), sound(*UTTERANCE, *UTTERANCE), chunk_ms=10_000)
-    kinds = [type(event).__name__ for event in replies[0].events]
-    assert kinds == ["OnsetEvent", "SpeechStartedEvent", "SpeechStoppedEvent", "TranscriptEvent"] * 2
 
 
 @pytest.mark.parametrize(("interval", "count"), [(240, 4), (480, 2), (0, 0), (1200, 1)])

@@ -57,39 +57,6 @@ def recognize(export, models, audio, chunk, **options):
     return events
 
 
-def settled(events):
-    """All but the partials, whose number depends on the size of the pieces."""
-    return [event for event in events if not isinstance(event, TranscriptEvent) or event.is_final]
-
-
-def simple(events):
-    """Confidences differ in the last digits: the order of sums depends on the batch and on the pieces."""
-    return [
-        (event.text, [(word.text, word.start_ms, word.end_ms) for word in event.words], event.is_final)
-        if isinstance(event, TranscriptEvent)
-        else event
-        for event in events
-    ]
-
-
-def confidences(events):
-    """Of all words; the network's float32 sums make 1e-3 of them uncertain, as in test_transducer."""
-    found = [
-        word.confidence for event in events if isinstance(event, TranscriptEvent) for word in event.words
-    ]
-    assert found
-    return found
-
-
-@pytest.mark.parametrize("chunk", [320, 1600, 16_000])
-def test_the_size_of_the_pieces_does_not_change_what_is_recognised(export, models, spoken, chunk):
-    for clip in spoken[:4]:
-        audio = np.concatenate([clip.audio, TAIL])
-        found, expected = (settled(recognize(export, models, audio, size)) for size in (chunk, 1280))
-        assert simple(found) == simple(expected)
-        assert confidences(found) == pytest.approx(confidences(expected), rel=0, abs=1e-3)
-
-
 def test_every_recording_is_one_utterance_with_a_start_an_end_and_a_text(export, models, spoken):
     wrong = 0
     for clip in spoken:
@@ -111,20 +78,3 @@ def test_recordings_without_speech_are_no_utterance(export, models, clips):
     assert silent
     for clip in silent:
         assert recognize(export, models, clip.audio, 1280) == []
-
-
-def test_streams_served_together_get_what_each_gets_alone(export, models, spoken):
-    sounds = [np.concatenate([clip.audio, TAIL]) for clip in spoken[:6]]
-    alone = [recognize(export, models, audio, 1280) for audio in sounds]
-    streams = [stream_of(export) for _ in sounds]
-    together = [[] for _ in sounds]
-    for start in range(0, max(map(len, sounds)), 1280):
-        rows = [row for row, audio in enumerate(sounds) if start < len(audio)]
-        results = step(
-            [ChunkRequest(streams[row], sounds[row][start : start + 1280]) for row in rows], models
-        )
-        for row, item in zip(rows, results, strict=True):
-            streams[row] = item.stream
-            together[row] += item.reply.events
-
-    assert [simple(events) for events in together] == [simple(events) for events in alone]

@@ -4,11 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from asr_fakes import SUM_ERROR, VOCABULARY, same_tokens
-from streaming_fakes import CHECKPOINT, LOOK_AHEADS, MS, Model, speech
+from asr_fakes import SUM_ERROR, same_tokens
+from streaming_fakes import LOOK_AHEADS, MS, Model, speech
 
 from parley.asr.decoding.boosting import PhraseAutomaton, build
-from parley.asr.decoding.words import spell
 from parley.asr.messages import AsrOptions, TranscriptEvent
 from parley.asr.service import ChunkRequest
 from parley.asr.streaming.utterance import StreamingUtterance
@@ -164,8 +163,3 @@ def test_partial_texts_may_change_and_say_which_words_will_stay():
     assert changed > 0
     assert stable > 50
     assert broken * 20 <= stable
-
-
-def test_a_text_is_spelled_as_its_words_are():
-    ids = [0, 3, VOCABULARY, 5]
-    assert spell(ids, CHECKPOINT) == "a d f"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import copy
 from collections.abc import Iterable, Sequence
 
 from parley.asr.checkpoint import Checkpoint
@@ -174,25 +174,14 @@ def agreed(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 class StablePrefix:
-    """Follows the partial transcripts of one utterance.
+    """Follows the partial transcripts of one utterance: words on which two in a row agree are stable."""
 
-    It keeps the last ``agreement`` partials, no more.
-    """
-
-    def __init__(self, agreement: int = 2) -> None:
-        """Begin an utterance.
-
-        Args:
-            agreement: partials, the newest included, that must agree on a word.
-        """
-        self._agreement = agreement
-        self._last: deque[tuple[str, ...]] = deque(maxlen=agreement)
+    def __init__(self) -> None:
+        self._before: Sequence[str] = ()
 
     def fork(self) -> StablePrefix:
         """Return an independent copy."""
-        twin = StablePrefix(self._agreement)
-        twin._last.extend(self._last)
-        return twin
+        return copy.copy(self)
 
     def push(self, words: Sequence[str], alternatives: Sequence[Sequence[str]] = ()) -> int:
         """Take the next partial transcript.
@@ -206,8 +195,6 @@ class StablePrefix:
         Returns:
             How many of its first words are stable.
         """
-        self._last.append(tuple(words))
-        if len(self._last) < self._agreement:
-            return 0
-        others = [*self._last, *alternatives]
+        others = (self._before, *alternatives)
+        self._before = tuple(words)
         return max(min(len(words) - 1, *(agreed(words, other) for other in others)), 0)

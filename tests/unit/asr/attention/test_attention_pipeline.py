@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from asr_fakes import LoudnessModels
+from asr_fakes import LoudnessModels, sound
 from attention_fakes import MS, HeldReader, LengthNetwork, broken, new_reader
 
 from parley.asr.messages import (
@@ -22,11 +22,6 @@ from parley.asr.utterances.worker import InlineReader
 from parley.errors import InferenceError, InvalidMessageError, ModelUnavailableError, OverloadedError
 
 CHUNK_MS = 80
-
-
-def sound(*pieces):
-    """Audio of (milliseconds, loud) pieces."""
-    return np.concatenate([np.full(ms * MS, 8_000 if loud else 0, np.int16) for ms, loud in pieces])
 
 
 class Call:

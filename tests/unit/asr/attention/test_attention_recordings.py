@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
-from asr_fakes import LoudnessModels
-from attention_fakes import MS, LengthNetwork, broken, new_reader
+from asr_fakes import LoudnessModels, sound
+from attention_fakes import MS, LengthNetwork, new_reader
 
 from parley.asr.messages import TranscribeRequest
 from parley.asr.utterances.recordings import SegmentRecording, SegmentRecordingLimits, SegmentRounds
 from parley.asr.utterances.utterance import Window
-from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 
 VAD = VadOptions(silence_ms=320)
-
-
-def sound(*pieces):
-    return np.concatenate([np.full(ms * MS, 8_000 if loud else 0, np.int16) for ms, loud in pieces])
 
 
 @pytest.fixture
@@ -106,41 +100,3 @@ def test_without_voice_activity_all_of_it_is_read(reader, finish, models):
     assert models.calls == []
     assert times(recording.reply()) == [(0, 2_960)]
     assert recording.reply().speech_ms is None
-
-
-def test_silence_has_no_segments(reader, finish, network):
-    recording = new(reader, sound((5_000, False)))
-    finish(recording)
-    reply = recording.reply()
-    assert (reply.text, reply.segments, reply.confidence, reply.speech_ms) == ("", [], 0.0, 0)
-    assert network.read == []
-
-
-def test_a_short_recording_does_not_wait_for_a_long_one(reader, finish):
-    long, short = new(reader, sound((20_000, True))), new(reader, sound((640, True)))
-    assert finish(long, short) == [1, 0]
-
-
-@pytest.mark.parametrize("samples", [1, 511, 513])
-def test_the_shortest_recordings_are_no_exception(reader, finish, samples):
-    recording = new(reader, np.full(samples, 9_000, np.int16))
-    finish(recording)
-    assert recording.error is None
-    assert recording.reply().duration_ms == samples // MS
-
-
-@pytest.mark.parametrize("failing", ["detect", "read"])
-def test_a_failure_is_that_of_the_recording(reader, finish, models, network, failing):
-    failed, other = new(reader, sound((640, True))), new(reader, sound((640, True)))
-    network.failure = broken() if failing == "read" else None
-    models.failure = {"detect": broken()} if failing == "detect" else {}
-    finish(failed)
-    assert isinstance(failed.error, InferenceError)
-    network.failure, models.failure = None, {}
-    finish(other)
-    assert other.reply().text
-
-
-def test_phrases_that_no_token_spells_are_refused(reader):
-    with pytest.raises(InvalidMessageError):
-        new(reader, sound((640, True)), phrases=["\u4f60\u597d"])

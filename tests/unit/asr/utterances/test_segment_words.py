@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from asr_fakes import LoudnessModels
+from asr_fakes import LoudnessModels, sound
 from segment_fakes import MS, LoudReader
 
 from parley.asr.messages import AsrOptions, TranscribeRequest, TranscriptEvent
@@ -16,10 +15,6 @@ from parley.asr.utterances.worker import InlineReader
 from parley.protocol import VadOptions
 
 CHUNK = 80 * MS
-
-
-def sound(*pieces):
-    return np.concatenate([np.full(ms * MS, 8_000 if loud else 0, np.int16) for ms, loud in pieces])
 
 
 def transcripts(audio, window=None, **options):
