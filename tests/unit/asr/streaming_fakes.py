@@ -14,7 +14,8 @@ from parley.asr.decoding.batch import DecoderRows
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.greedy import TransducerDecoder
 from parley.asr.features import LogMel
-from parley.asr.messages import TranscribeReply
+from parley.asr.messages import AsrOptions, TranscribeReply
+from parley.asr.service import ChunkRequest, ChunkResult
 from parley.asr.streaming.encoder import CHANNEL, HISTORY, LENGTH, TIME
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
@@ -203,3 +204,22 @@ def speech(*pieces, seed=0):
         tone = 6000 * np.sin(np.arange(milliseconds * MS) * rng.uniform(0.05, 1.5))
         parts.append(((noise + tone) * loud).clip(-32768, 32767).astype(np.int16))
     return np.concatenate(parts)
+
+
+UTTERANCE = ((640, False), (1600, True), (640, False))
+
+
+def feed(model, audio, *, chunk_ms=80, flush=False, last=True, stream=None, **options):
+    """Send audio in pieces; return the stream and all events."""
+    stream = stream or model.pipeline.new_stream(AsrOptions(**options))
+    events = []
+    for start in range(0, len(audio), chunk_ms * MS):
+        ending = start + chunk_ms * MS >= len(audio)
+        chunk = ChunkRequest(
+            stream, audio[start : start + chunk_ms * MS], flush=flush and ending, last=last and ending
+        )
+        (result,) = model.pipeline.step([chunk])
+        assert isinstance(result, ChunkResult), result
+        stream = result.stream
+        events += result.reply.events
+    return stream, events

@@ -132,24 +132,6 @@ def test_words_have_times_of_the_recording(watched, new_recording, spoken, finis
     assert reply.encoder_ms > 0 < reply.decoder_ms
 
 
-def test_words_are_left_out_on_request(watched, new_recording, spoken, finish):
-    recording = new_recording(spoken[0].audio, words=False)
-    finish([recording], watched)
-    reply = recording.reply()
-    assert reply.text
-    assert reply.confidence > 0
-    assert (reply.words, reply.segments) == ([], [])
-
-
-def test_speech_longer_than_a_window_is_cut_and_loses_few_words(watched, new_recording, spoken, finish):
-    audio = np.concatenate([clip.audio for clip in spoken[:6]])
-    recording = new_recording(audio, pause_ms=0, window_ms=4_000)
-    finish([recording], watched)
-    assert max(frames for *_, frames in watched.encoded) <= 400
-    said = " ".join(clip.text for clip in spoken[:6]).split()
-    assert len(recording.reply().words) >= 0.7 * len(said)
-
-
 def test_a_long_recording_alone_fills_a_run_within_its_room(watched, new_recording, spoken, finish):
     audio = np.concatenate([part for clip in spoken[:20] for part in (clip.audio, np.zeros(9_600, np.int16))])
     finish([new_recording(audio)], watched, room_ms=8_000)

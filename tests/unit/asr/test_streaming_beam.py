@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from asr_fakes import SUM_ERROR, same_tokens
-from streaming_fakes import LOOK_AHEADS, MS, Model, speech
+from streaming_fakes import LOOK_AHEADS, MS, UTTERANCE, Model, feed, speech
 
 from parley.asr.decoding.boosting import PhraseAutomaton, build
 from parley.asr.messages import AsrOptions, TranscriptEvent
@@ -13,17 +13,12 @@ from parley.asr.service import ChunkRequest
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError
 
-UTTERANCE = ((640, False), (1600, True), (640, False))
 PHRASES = [[3, 7, 7], [7, 1], [5, 2, 9, 4]]
 
 
-def feed(model, audio, *, chunk_ms=80, **options):
+def said(model, audio, **options):
     """All transcripts of a call."""
-    stream, events = model.pipeline.new_stream(AsrOptions(**options)), []
-    for start in range(0, len(audio), chunk_ms * MS):
-        (result,) = model.pipeline.step([ChunkRequest(stream, audio[start : start + chunk_ms * MS])])
-        stream = result.stream
-        events += result.reply.events
+    stream, events = feed(model, audio, **options)
     model.pipeline.release(stream)
     return [event for event in events if isinstance(event, TranscriptEvent)]
 
@@ -90,7 +85,7 @@ def test_streams_together_hear_what_each_hears_alone():
     alone = Model(beam=3)
     options = [{"lookahead_ms": lookahead, "phrases": phrases, "nbest": 3} for _, lookahead, phrases in calls]
     expected = [
-        feed(alone, audio, chunk_ms=160, **own) for (audio, *_), own in zip(calls, options, strict=True)
+        said(alone, audio, chunk_ms=160, **own) for (audio, *_), own in zip(calls, options, strict=True)
     ]
     model = Model(beam=3)
     streams = [model.pipeline.new_stream(AsrOptions(**own)) for own in options]
@@ -125,13 +120,13 @@ def test_streams_together_hear_what_each_hears_alone():
 
 def test_a_beam_of_one_is_what_the_greedy_rail_says():
     audio = speech(*UTTERANCE, *UTTERANCE)
-    greedy, beam = ([event.text for event in feed(model, audio)] for model in (Model(), Model(beam=1)))
+    greedy, beam = ([event.text for event in said(model, audio)] for model in (Model(), Model(beam=1)))
     assert greedy == beam
 
 
 def test_a_final_text_comes_with_its_best_readings_on_request():
     audio = speech(*UTTERANCE)
-    plain, asked = feed(Model(beam=4), audio), feed(Model(beam=4), audio, nbest=3)
+    plain, asked = said(Model(beam=4), audio), said(Model(beam=4), audio, nbest=3)
     assert all(not event.alternatives for event in [*plain, *asked[:-1]])
     assert [event.text for event in plain] == [event.text for event in asked]
     found = asked[-1].alternatives
@@ -139,12 +134,12 @@ def test_a_final_text_comes_with_its_best_readings_on_request():
     assert found[0].text == asked[-1].text
     assert all(better.score > worse.score for better, worse in pairwise(found))
     assert len({own.text for own in found}) == 3
-    assert feed(Model(), audio, nbest=3)[-1].alternatives == []
+    assert said(Model(), audio, nbest=3)[-1].alternatives == []
 
 
 def test_another_models_readings_go_with_its_text():
     model = Model(beam=4, finals="big")
-    events = feed(model, speech(*UTTERANCE), nbest=2)
+    events = said(model, speech(*UTTERANCE), nbest=2)
     assert model.transcribers.submitted[0][2].nbest == 2
     assert [own.text for own in events[-1].alternatives] == [events[-1].text]
 
@@ -152,7 +147,7 @@ def test_another_models_readings_go_with_its_text():
 def test_partial_texts_may_change_and_say_which_words_will_stay():
     changed = stable = broken = 0
     for seed in range(6):
-        events = feed(Model(beam=6), speech((640, False), (4000, True), (640, False), seed=seed))
+        events = said(Model(beam=6), speech((640, False), (4000, True), (640, False), seed=seed))
         texts = [event.text.split() for event in events]
         for event, before, after in zip(events, texts, texts[1:], strict=False):
             changed += after[: len(before)] != before

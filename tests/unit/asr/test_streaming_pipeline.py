@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from streaming_fakes import LOOK_AHEADS, MS, Model, speech
+from streaming_fakes import LOOK_AHEADS, MS, UTTERANCE, Model, feed, speech
 
 from parley.asr.messages import (
     AsrFallbackEvent,
@@ -25,24 +25,6 @@ from parley.errors import (
     UnsupportedLanguageError,
 )
 from parley.protocol import Alternative, Word
-
-UTTERANCE = ((640, False), (1600, True), (640, False))
-
-
-def feed(model, audio, *, chunk_ms=80, flush=False, last=True, stream=None, **options):
-    """Send audio in pieces; return the stream and all events."""
-    stream = stream or model.pipeline.new_stream(AsrOptions(**options))
-    events = []
-    for start in range(0, len(audio), chunk_ms * MS):
-        ending = start + chunk_ms * MS >= len(audio)
-        chunk = ChunkRequest(
-            stream, audio[start : start + chunk_ms * MS], flush=flush and ending, last=last and ending
-        )
-        (result,) = model.pipeline.step([chunk])
-        assert isinstance(result, ChunkResult), result
-        stream = result.stream
-        events += result.reply.events
-    return stream, events
 
 
 def texts(events, *, final):

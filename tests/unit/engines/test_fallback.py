@@ -200,15 +200,6 @@ def test_without_a_rate_it_is_that_of_the_first_who_speaks(run):
     assert {chunk.sample_rate for chunk, audio in pieces if len(audio)} == {22_050}
 
 
-def test_a_late_first_audio(run):
-    rig = Rig(Engine(), Engine())
-    rig.engines[0].first_s = 1.5
-    pieces = run(rig.say())
-    assert words(pieces) == TEXT.split()
-    assert rig.fallbacks[0].reason == "deadline_exceeded"
-    assert rig.engines[0].aborted == ["a"]
-
-
 class Announcing(Engine):
     """Says at first that it is there, in a chunk without samples."""
 
@@ -232,11 +223,13 @@ def test_a_caller_that_reads_slowly_makes_no_engine_late(run):
     assert rig.fallbacks == []
 
 
-def test_a_chunk_without_samples_is_no_first_audio(run):
-    rig = Rig(Announcing(), Engine())
+@pytest.mark.parametrize("kind", [Engine, Announcing])
+def test_a_late_first_audio_replaces_the_engine(run, kind):
+    rig = Rig(kind(), Engine())
     rig.engines[0].first_s = 1.5
     assert words(run(rig.say())) == TEXT.split()
     assert rig.fallbacks[0].reason == "deadline_exceeded"
+    assert rig.engines[0].aborted == ["a"]
 
 
 def test_a_stall(run):

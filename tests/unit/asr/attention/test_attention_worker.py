@@ -88,15 +88,6 @@ def test_final_texts_come_before_partial_ones_each_in_order_of_arrival(text_read
     assert [samples // 16 for samples in network.read] == [100, 300, 500, 200, 400]
 
 
-def test_a_partial_text_is_given_up_for_a_final_one(text_reader, network):
-    partial = ask(text_reader, 100, final=False)
-    begun(network)
-    final = ask(text_reader, 200)
-    network.permits.release(2)
-    assert text(final) == "t20"
-    assert partial.result() is None
-
-
 @pytest.mark.parametrize("reason", ["a final text", "its owner"])
 def test_the_encoder_of_a_partial_text_is_stopped(text_reader, network, reason):
     partial = ask(text_reader, 100, final=False)
@@ -109,14 +100,6 @@ def test_the_encoder_of_a_partial_text_is_stopped(text_reader, network, reason):
     network.permits.release()
     assert text(final) == "t20"
     assert [samples // 16 for samples in network.read] == [200]
-
-
-def test_a_final_text_is_not_given_up(text_reader, network):
-    first = ask(text_reader, 100)
-    begun(network)
-    second = ask(text_reader, 200)
-    network.permits.release(2)
-    assert [text(first), text(second)] == ["t10", "t20"]
 
 
 def test_a_dropped_request_is_not_read(text_reader, network):

@@ -121,15 +121,6 @@ def test_failed_utterance_does_not_fail_its_batch(text_reader, reader):
     text_reader.check()
 
 
-def test_cancelled_utterance_is_left_out_of_a_run(text_reader, reader):
-    begin(text_reader, reader)
-    waiting = [asked(text_reader, ms) for ms in (500, 600)]
-    waiting[0].drop()
-    reader.permits.release(10)
-    assert result(waiting[1]) == "w60"
-    assert reader.runs == [[100], [600]]
-
-
 def test_recordings_are_read_together():
     reader = LoudReader(RunLimits(4, 60_000 * MS))
     silence = np.zeros(960 * MS, np.int16)
