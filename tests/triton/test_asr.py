@@ -14,11 +14,10 @@ from safetensors.torch import save_file
 
 from parley.asr import checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
-from parley.asr.features import LogMel
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, SpeechStoppedEvent
 from parley.asr.parakeet.networks import TOKEN_OUTPUTS, piece_inputs, read_decoded
-from parley.asr.parakeet.pipeline import step
-from parley.asr.parakeet.stream import OfflineStream, StreamLimits
+from parley.asr.parakeet.pipeline import OfflinePipeline
+from parley.asr.parakeet.stream import StreamLimits
 from parley.asr.service import ChunkRequest
 from parley.engines.recognizers import ModelRecognizer
 from parley.errors import (
@@ -63,10 +62,10 @@ def key(request):
 def hear_locally(audio, chunk):
     """The same without a server."""
     export = checkpoint.load(ROOT / "models" / checkpoint.DEFAULT)
-    models = LocalModels.open(export)
-    stream, events = OfflineStream(export, LogMel(export.config), AsrOptions(), StreamLimits()), []
+    pipeline = OfflinePipeline(export, LocalModels.open(export), StreamLimits())
+    stream, events = pipeline.new_stream(AsrOptions()), []
     for at in range(0, len(audio), chunk):
-        (heard,) = step([ChunkRequest(stream, audio[at : at + chunk])], models)
+        (heard,) = pipeline.step([ChunkRequest(stream, audio[at : at + chunk])])
         stream = heard.stream
         events += heard.reply.events
     return events

@@ -1,5 +1,7 @@
 """Streams and the step that serves them, with networks whose answers are known."""
 
+import time
+
 import numpy as np
 import pytest
 from asr_fakes import LoudnessModels, sound
@@ -16,7 +18,7 @@ from parley.asr.messages import (
     TranscriptEvent,
 )
 from parley.asr.parakeet.networks import DecodedPiece
-from parley.asr.parakeet.pipeline import step
+from parley.asr.parakeet.pipeline import OfflinePipeline
 from parley.asr.parakeet.stream import DecodeJob, OfflineStream, StreamLimits
 from parley.asr.service import ChunkRequest, ChunkResult
 from parley.errors import InferenceError, InvalidMessageError
@@ -30,6 +32,10 @@ MS = 16
 
 def new_stream(options=None, **limits):
     return OfflineStream(CHECKPOINT, MEL, options or AsrOptions(), StreamLimits(**limits))
+
+
+def step(chunks, models, clock=time.perf_counter):
+    return OfflinePipeline(CHECKPOINT, models, StreamLimits(), clock).step(chunks)
 
 
 def feed(stream, audio, models=None, *, chunk_ms=80, flush=False):

@@ -6,10 +6,9 @@ import pytest
 from local_models import Transcriber
 
 from parley.asr.decoding.words import text_of
-from parley.asr.features import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.asr.parakeet.pipeline import step
-from parley.asr.parakeet.stream import OfflineStream, StreamLimits
+from parley.asr.parakeet.pipeline import OfflinePipeline
+from parley.asr.parakeet.stream import StreamLimits
 from parley.asr.service import ChunkRequest
 
 TAIL = np.zeros(8000, np.int16)
@@ -43,15 +42,11 @@ def test_words_follow_each_other_within_the_recording(clips, transcripts):
         assert all(0.0 <= word.confidence <= 1.0 for word in words)
 
 
-def stream_of(export, **options):
-    mel = LogMel(export.config)
-    return OfflineStream(export, mel, AsrOptions(**options), StreamLimits())
-
-
 def recognize(export, models, audio, chunk, **options):
-    stream, events = stream_of(export, **options), []
+    pipeline = OfflinePipeline(export, models, StreamLimits())
+    stream, events = pipeline.new_stream(AsrOptions(**options)), []
     for start in range(0, len(audio), chunk):
-        (result,) = step([ChunkRequest(stream, audio[start : start + chunk])], models)
+        (result,) = pipeline.step([ChunkRequest(stream, audio[start : start + chunk])])
         stream = result.stream
         events += result.reply.events
     return events

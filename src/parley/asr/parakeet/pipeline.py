@@ -46,34 +46,6 @@ class AcousticModels(Detector, Protocol):
         ...
 
 
-class OfflinePipeline:
-    """:class:`parley.asr.service.RecognizerPipeline` of ``parakeet_tdt``. Streams own only memory."""
-
-    def __init__(self, checkpoint: Checkpoint, models: AcousticModels, limits: StreamLimits) -> None:
-        """Serve ``checkpoint``, whose vocabulary and front end apply."""
-        self._checkpoint = checkpoint
-        self._models = models
-        self._limits = limits
-        self._mel = LogMel(checkpoint.config)
-
-    def new_stream(self, options: AsrOptions) -> OfflineStream:
-        """Begin a stream.
-
-        Raises:
-            InvalidMessageError: the options are out of range.
-        """
-        return OfflineStream(self._checkpoint, self._mel, options, self._limits)
-
-    def step(
-        self, chunks: Sequence[ChunkRequest[OfflineStream]]
-    ) -> list[ChunkResult[OfflineStream] | ParleyError]:
-        """See :func:`step`."""
-        return step(chunks, self._models)
-
-    def release(self, stream: OfflineStream) -> None:
-        """Do nothing: a stream holds only memory."""
-
-
 @dataclass
 class _Utterances:
     """The utterances of a chunk."""
@@ -87,68 +59,81 @@ class _Utterances:
         return [step for step in self.steps if isinstance(step, DecodeJob)]
 
 
-def step(
-    chunks: Sequence[ChunkRequest[OfflineStream]],
-    models: AcousticModels,
-    clock: Callable[[], float] = time.perf_counter,
-) -> list[ChunkResult[OfflineStream] | ParleyError]:
-    """Serve all chunks: one voice activity call, then one encoder and one decoder call if needed.
+class OfflinePipeline:
+    """:class:`parley.asr.service.RecognizerPipeline` of ``parakeet_tdt``. Streams own only memory."""
 
-    A failed call fails the chunks that needed it, and only those. Their streams are as they were
-    before, so the same chunk can be sent again.
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        models: AcousticModels,
+        limits: StreamLimits,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Serve ``checkpoint``, whose vocabulary and front end apply; ``clock``: seconds, for timings."""
+        self._checkpoint = checkpoint
+        self._models = models
+        self._limits = limits
+        self._clock = clock
+        self._mel = LogMel(checkpoint.config)
 
-    Args:
-        chunks: at most one of each stream.
-        models: the networks.
-        clock: seconds, for the reply's timings.
+    def new_stream(self, options: AsrOptions) -> OfflineStream:
+        """Begin a stream.
 
-    Returns:
-        The result of each chunk, or its error.
-    """
-    work, vad_ms = run_vad(chunks, models, clock)
-    items = [_Utterances(item) for item in work]
-    for item in items:
-        if item.work.error is None:
-            if item.work.chunk.turn_over:
-                item.work.stream.turn_over()
-            item.steps = item.work.stream.detected(item.work.probabilities)
-    encoder_ms, decoder_ms = _recognize(items, models, clock)
-    return [
-        item.work.error
-        or ChunkResult(
-            item.work.stream,
-            item.work.reply(
-                item.work.stream.resolve(item.steps, item.decoded),
-                vad_ms=vad_ms,
-                encoder_ms=encoder_ms if item.jobs else 0.0,
-                decoder_ms=decoder_ms if item.jobs else 0.0,
-                batch=len(chunks),
-            ),
-        )
-        for item in items
-    ]
+        Raises:
+            InvalidMessageError: the options are out of range.
+        """
+        return OfflineStream(self._checkpoint, self._mel, options, self._limits)
 
+    def release(self, stream: OfflineStream) -> None:
+        """Do nothing: a stream holds only memory."""
 
-def _recognize(
-    items: Sequence[_Utterances], models: AcousticModels, clock: Callable[[], float]
-) -> tuple[float, float]:
-    """Run the encoder and decoder on all jobs; return their times in milliseconds."""
-    needing = [item for item in items if item.jobs]
-    jobs = [job for item in needing for job in item.jobs]
-    if not jobs:
-        return 0.0, 0.0
-    features, lengths = pad_features([job.features for job in jobs])
-    began = clock()
-    try:
-        encoded, encoded_lengths = models.encode(features, lengths)
-        between = clock()
-        boosting = [item.work.stream.boosting for item in needing for _ in item.jobs]
-        decoded = iter(models.decode(encoded, encoded_lengths, boosting))
-    except ParleyError as error:
-        for item in needing:
-            item.work.error = error
-        return 0.0, 0.0
-    ended = clock()
-    for item in needing:
-        item.decoded = [next(decoded) for _ in item.jobs]
-    return milliseconds(between - began), milliseconds(ended - between)
+    def step(
+        self, chunks: Sequence[ChunkRequest[OfflineStream]]
+    ) -> list[ChunkResult[OfflineStream] | ParleyError]:
+        """Serve all chunks: one voice activity call, then one encoder and one decoder call if needed.
+
+        A failed call fails the chunks that needed it, and only those. Their streams are as they were
+        before, so the same chunk can be sent again.
+        """
+        work, vad_ms = run_vad(chunks, self._models, self._clock)
+        items = [_Utterances(item) for item in work]
+        for item in items:
+            if item.work.error is None:
+                if item.work.chunk.turn_over:
+                    item.work.stream.turn_over()
+                item.steps = item.work.stream.detected(item.work.probabilities)
+        encoder_ms, decoder_ms = self._recognize([item for item in items if item.jobs])
+        return [
+            item.work.error
+            or ChunkResult(
+                item.work.stream,
+                item.work.reply(
+                    item.work.stream.resolve(item.steps, item.decoded),
+                    vad_ms=vad_ms,
+                    encoder_ms=encoder_ms if item.jobs else 0.0,
+                    decoder_ms=decoder_ms if item.jobs else 0.0,
+                    batch=len(chunks),
+                ),
+            )
+            for item in items
+        ]
+
+    def _recognize(self, items: Sequence[_Utterances]) -> tuple[float, float]:
+        """Run the encoder and decoder on all jobs; return their times in milliseconds."""
+        if not items:
+            return 0.0, 0.0
+        features, lengths = pad_features([job.features for item in items for job in item.jobs])
+        began = self._clock()
+        try:
+            encoded, encoded_lengths = self._models.encode(features, lengths)
+            between = self._clock()
+            boosting = [item.work.stream.boosting for item in items for _ in item.jobs]
+            decoded = iter(self._models.decode(encoded, encoded_lengths, boosting))
+        except ParleyError as error:
+            for item in items:
+                item.work.error = error
+            return 0.0, 0.0
+        ended = self._clock()
+        for item in items:
+            item.decoded = [next(decoded) for _ in item.jobs]
+        return milliseconds(between - began), milliseconds(ended - between)
