@@ -38,11 +38,6 @@ class StepResult(Protocol):
 class Recognizer(Protocol):
     """Owns the slots: what is remembered of every utterance."""
 
-    @property
-    def free(self) -> int:
-        """Utterances that could begin now."""
-        ...
-
     def acquire(self) -> int:
         """Take a slot for a new utterance.
 
