@@ -152,6 +152,7 @@ class Model:
         beam=0,
         max_tail=64,
         prompts=None,
+        slow=(),
     ):
         self.now = 0.0
         self.counted = []
@@ -159,6 +160,7 @@ class Model:
         self.joint = RandomJoint(durations=())
         self.detector = LoudnessDetector()
         self.transcribers = FakeTranscribers()
+        self.transcribers.slow |= set(slow)
         self.kind = {"blank": VOCABULARY, "durations": (), "max_symbols": 4}
         self.beam = {"beam_size": beam, "max_tail": max_tail}
         decoder = DecoderRows(self.search() if beam else TransducerDecoder(self.joint, **self.kind))

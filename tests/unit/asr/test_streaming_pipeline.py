@@ -39,6 +39,12 @@ def replaced(events):
     ]
 
 
+@pytest.fixture(scope="module")
+def own():
+    """The streaming model's own final text of an utterance."""
+    return texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
+
+
 @pytest.fixture
 def record_waits(monkeypatch):
     """Waits for final texts advance a model's clock and are recorded."""
@@ -425,8 +431,7 @@ def test_a_final_text_of_another_model_has_all_the_audio():
 
 
 @pytest.mark.parametrize("error", [InferenceError("broken"), ZeroDivisionError("a bug")])
-def test_a_final_text_that_fails_is_replaced_by_the_streaming_models(error):
-    own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
+def test_a_final_text_that_fails_is_replaced_by_the_streaming_models(own, error):
     model = Model(finals="big")
     model.transcribers.failures["big"] = error
     _, events = feed(model, speech(*UTTERANCE))
@@ -437,8 +442,7 @@ def test_a_final_text_that_fails_is_replaced_by_the_streaming_models(error):
 
 
 def test_a_slow_final_text_does_not_delay_a_step_and_keeps_its_place():
-    model = Model(finals="big")
-    model.transcribers.slow.add("big")
+    model = Model(finals="big", slow=["big"])
     stream, events = feed(model, speech(*UTTERANCE), last=False)
     assert isinstance(events[-1], SpeechStoppedEvent)
     stream, more = feed(model, speech((640, True)), stream=stream, last=False)
@@ -451,18 +455,15 @@ def test_a_slow_final_text_does_not_delay_a_step_and_keeps_its_place():
 
 
 def test_only_the_step_that_asks_for_a_final_text_waits_a_little(record_waits):
-    model = Model(finals="big", patience_s=0.5)
-    model.transcribers.slow.add("big")
+    model = Model(finals="big", patience_s=0.5, slow=["big"])
     waits = record_waits(model)
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     feed(model, speech((400, False)), stream=stream, last=False)
     assert waits == [0.5]
 
 
-def test_a_final_text_that_is_late_is_replaced_and_held_events_follow():
-    own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
-    model = Model(finals="big")
-    model.transcribers.slow.add("big")
+def test_a_final_text_that_is_late_is_replaced_and_held_events_follow(own):
+    model = Model(finals="big", slow=["big"])
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     model.now = 1.9
     stream, events = feed(model, speech((80, False)), stream=stream, last=False)
@@ -475,10 +476,8 @@ def test_a_final_text_that_is_late_is_replaced_and_held_events_follow():
     assert feed(model, speech((80, False)), stream=stream)[1] == []
 
 
-def test_a_model_that_was_late_is_left_alone_for_a_while():
-    own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
-    model = Model(finals="big", fallback="other")
-    model.transcribers.slow.add("big")
+def test_a_model_that_was_late_is_left_alone_for_a_while(own):
+    model = Model(finals="big", fallback="other", slow=["big"])
     stream, _ = feed(model, speech(*UTTERANCE, (80, False)), last=False)
     model.now = 2.1
     feed(model, speech((80, False)), stream=stream)
@@ -494,8 +493,7 @@ def test_a_model_that_was_late_is_left_alone_for_a_while():
     assert texts(events, final=True)[0].startswith("big")
 
 
-def test_a_stream_that_ends_does_not_stop_the_others(record_waits):
-    own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
+def test_a_stream_that_ends_does_not_stop_the_others(own, record_waits):
     model = Model(finals="big", fallback="other", patience_s=0.01)
     model.transcribers.slow |= {"big", "other"}
     waits = record_waits(model)
@@ -519,8 +517,7 @@ def test_a_stream_that_ends_does_not_stop_the_others(record_waits):
 
 
 def test_a_final_text_that_is_there_comes_with_the_end():
-    model = Model(finals="big")
-    model.transcribers.slow.add("big")
+    model = Model(finals="big", slow=["big"])
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     model.transcribers.answer()
     (ended,) = model.pipeline.step([ChunkRequest(stream, np.zeros(0, np.int16), last=True)])
@@ -529,8 +526,7 @@ def test_a_final_text_that_is_there_comes_with_the_end():
 
 
 def test_a_flush_does_not_wait_and_its_text_comes_later(record_waits):
-    model = Model(finals="big", patience_s=0.01)
-    model.transcribers.slow.add("big")
+    model = Model(finals="big", patience_s=0.01, slow=["big"])
     waits = record_waits(model)
     stream, _ = feed(model, speech(*UTTERANCE[:2]), last=False)
     stream, events = feed(model, speech((20, True)), stream=stream, flush=True, last=False)
@@ -665,9 +661,7 @@ def test_when_the_other_model_fails_the_own_text_is_of_this_utterance_alone():
 
 
 def early_model(**kwargs):
-    model = Model(finals="big", early_ms=96, **kwargs)
-    model.transcribers.slow.add("big")
-    return model
+    return Model(finals="big", early_ms=96, slow=["big"], **kwargs)
 
 
 def test_a_final_text_is_begun_before_the_utterance_is_over():
