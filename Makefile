@@ -28,8 +28,8 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: help setup setup-talk setup-export setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test suites summary test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
-    check check-frameworks format eval bench simulate bench-stages bench-gateway gpu-check triton-check \
-    bench-recovery bench-moves cluster perf-analyzer soak chaos load observe fetch models export convert images release lock clean
+    check check-frameworks format eval simulate bench-stages gpu-check triton-check \
+    bench-moves perf-analyzer soak chaos load observe fetch models export convert images release lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -159,16 +159,8 @@ format: setup ## Put the sources into the standard format
 eval: setup ## Measure the tiny models: word error rate and exact turns
 	@status=0; $(PY) -m perf eval-recordings --model parakeet --plain || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
 
-bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
-	@$(PY) -m perf bench $(ARGS)
-
 soak: setup ## Hours of calls, cancels and kills; does anything grow, or get lost? (HOURS=2 or MINUTES=10; ARGS="--help")
 	@$(PY) -m perf soak $(if $(HOURS),--hours $(HOURS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
-
-cluster: setup ## Scale, deploy and disturb an installation under calls, each part in a node (as root; ARGS="--help")
-	$(call provision,--cluster)
-	$(call provision,--prometheus)
-	@$(PY) -m perf cluster $(ARGS)
 
 bench-moves: setup ## Kill, cut off and restart servers under calls, which go on elsewhere (needs root; ARGS="--help")
 	$(call provision,--cluster)
@@ -218,12 +210,6 @@ gpu-check: setup ## Check the gpu profile's networks at their real sizes with ra
 
 triton-check: setup ## Check another Triton: what Parley relies on, and workarounds (ARGS="--triton /opt/tritonserver")
 	@$(PY) -m perf triton-check $(ARGS)
-
-bench-gateway: setup ## Measure what the gateway adds to each frame of audio
-	@$(PY) -m perf bench-gateway $(ARGS)
-
-bench-recovery: setup ## Kill and stop each model's process under 8 calls, and see what is lost (ARGS="--help")
-	@$(PY) -m perf bench-recovery $(ARGS)
 
 perf-analyzer: setup ## Drive the models with Triton's perf_analyzer (MODEL=NAME or all; PROFILE=NAME; ARGS="--help")
 	$(call provision,--perf-analyzer)

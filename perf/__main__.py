@@ -7,13 +7,9 @@ import sys
 from pathlib import Path
 
 _PROGRAMS = {
-    "bench": "bench",
-    "bench-gateway": "bench_gateway",
     "bench-moves": "bench_moves",
-    "bench-recovery": "bench_recovery",
     "bench-stages": "stages.cli",
     "chaos": "chaos.cli",
-    "cluster": "cluster.cli",
     "eval-open-llm": "eval_open_llm",
     "eval-recordings": "eval_recordings",
     "eval-voices": "eval_voices",

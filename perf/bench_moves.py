@@ -73,7 +73,7 @@ def judge(fault: str, reports: Sequence[CallReport]) -> Outcome:
         Check("no call is lost", outcome.calls - len(outcome.refused), outcome.lost),
         Check("calls move", outcome.moved),
         Check("what is remembered was played", len(remembered), [*filter(None, remembered), *unknown]),
-        check_answers([*near, *others], outcome.turns),
+        check_answers([*near, *others]),
         Check(
             f"at most {_MOST_MISHEARD:.0%} of the words near a move are misheard",
             words,

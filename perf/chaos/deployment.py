@@ -58,7 +58,8 @@ class Deployment:
     """
 
     def __init__(self, network: Network, folder: Path) -> None:
-        self.a = Place(network.add(A), TINY_PROFILE, folder)
+        self.node_a = network.add(A)
+        self.a = Place(self.node_a, TINY_PROFILE, folder)
         self.b = Place(network.add(B), TINY_PROFILE, folder)
         self.redis = Redis(network.add("redis"), folder)
         node = network.add(GATEWAY_1)

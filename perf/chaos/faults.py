@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+from harness.network import Node
 
 from chaos.deployment import ANY, GATEWAY_1, PARTS, A, Deployment
 from chaos.evidence import Effect
@@ -30,9 +32,11 @@ USED = (
 )
 """Models that a call of the profile tiny needs, directly or through others."""
 _LASTING_S = 15.0
+_RESET_S = 0.3
+_LOST_PERCENT = 15
 _RESTART = "the server starts again, with all of its models"
 _ENGINE = "qwen3"
-_ENGINE_STARTS = "vLLM starts again, which takes 20 to 30 s beside calls on two cores (make bench-recovery)"
+_ENGINE_STARTS = "vLLM starts again, which takes 20 to 30 s beside calls on two cores"
 _HERE = {A: RECOVERY_S, GATEWAY_1: RECOVERY_S}
 _AFTER_ENGINE = {A: 60.0, GATEWAY_1: RECOVERY_S}
 _ELSEWHERE = {ANY: RECOVERY_S, GATEWAY_1: RECOVERY_S, A: 90.0}
@@ -249,6 +253,51 @@ class SharedMemoryFull(Fault):
             deployment.a.free_shared_memory()
 
 
+class LinkFault(Fault):
+    """The network of server ``a`` is cut, loses packets, or resets connections.
+
+    Args:
+        name: For the command line.
+        what: In a few words, for people.
+        lasts_s: Until it is ended (seconds).
+        begin: Spoils the link of a node.
+        end: Repairs it.
+    """
+
+    def __init__(
+        self, name: str, what: str, lasts_s: float, begin: Callable[[Node], None], end: Callable[[Node], None]
+    ) -> None:
+        super().__init__(
+            name, what, touches={A: Effect.MOVE}, recovery_s={ANY: RECOVERY_S, **_HERE}, lasts_s=lasts_s
+        )
+        self._begin, self._end = begin, end
+
+    async def inject(self, deployment: Deployment) -> None:
+        """Spoil the link."""
+        self._begin(deployment.node_a)
+
+    async def end(self, deployment: Deployment) -> None:
+        """Repair it."""
+        self._end(deployment.node_a)
+
+
+class PacketsLost(LinkFault):
+    """The link of server ``a`` loses packets in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"lose-{_LOST_PERCENT}-percent",
+            f"the link of a server loses {_LOST_PERCENT} % of its packets",
+            _LASTING_S,
+            lambda node: node.lose(_LOST_PERCENT),
+            lambda node: node.lose(0),
+        )
+
+    async def check(self, deployment: Deployment) -> list[str]:
+        """Packets were lost."""
+        return [] if deployment.node_a.dropped() else ["no packet was lost"]
+
+
 class RedisAway(Fault):
     """The Redis that ``gateway-1`` counts requests in is killed, and comes back empty."""
 
@@ -346,6 +395,15 @@ def make_faults() -> dict[str, Fault]:
         DiskFull(),
         DiskFull(kills="espeak"),
         SharedMemoryFull(),
+        LinkFault("cut-server", "the network of a server is cut", _LASTING_S, Node.cut, Node.mend),
+        LinkFault(
+            "reset-connections",
+            "all connections of a server are reset",
+            _RESET_S,
+            lambda node: node.reset(on=True),
+            lambda node: node.reset(on=False),
+        ),
+        PacketsLost(),
         RedisAway(),
         CollectorAway(),
         CertificateRenewed(),

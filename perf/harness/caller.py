@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from parley import protocol
 from parley.checkpoint import HistoryState
@@ -25,7 +25,6 @@ from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnectin
 _STAGGER_S = 0.3
 _TURN_S = 30.0
 _SETTLED_TRIES, _SETTLED_S = 10, 0.3
-_BETWEEN_CALLS_S = 1.0
 
 
 @dataclass
@@ -45,15 +44,11 @@ class CallReport:
 
     number: int
     """Of its caller."""
-    session_id: str = ""
-    """As the gateway, or server, has named it; empty: it was not opened."""
     began_s: float = math.nan
     """When the caller called (seconds of ``perf_counter``)."""
     opened_s: float = math.nan
     """When it was accepted; NaN: it was not."""
     ended_s: float = math.nan
-    responses: set[str] = field(default_factory=set)
-    """Ids of all responses that it has had events of."""
     turns: list[TurnReport] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     silences: list[tuple[float, float]] = field(default_factory=list)
@@ -64,10 +59,6 @@ class CallReport:
     """The code of the error with which it broke."""
     late_ms: float = 0.0
     """By how much the microphone's latest chunk left after its time."""
-    underruns: int = 0
-    """How often its answers paused because audio came late."""
-    round_trips_ms: list[float] = field(default_factory=list)
-    """Of the chunks that were acknowledged."""
     history: HistoryState | None = None
     """What the agent remembers at the end; None: unknown."""
 
@@ -166,85 +157,11 @@ class Loudspeaker:
         self._ends[heard.response_id] = heard.at_s + len(heard.samples) / heard.sample_rate
 
 
-ReadHistory: TypeAlias = Callable[[Call, CallReport], Awaitable[HistoryState | None]]
-"""Reads what the agent remembers, of an open call; None: it is unknown."""
-
-
-class Callers:
-    """Each holds one call after the other, and speaks and listens in it like a person.
-
-    Args:
-        connect: Opens a call of the caller with this number.
-        turns: Spoken in this order, again and again; each caller begins elsewhere.
-        count: Callers.
-        turns_per_call: After so many turns a caller hangs up and calls again. None: never.
-        read_history: None: the call knows it.
-        chunk_ms: Audio in one message of a caller (milliseconds).
-    """
-
-    def __init__(
-        self,
-        connect: Callable[[int], AbstractAsyncContextManager[Call]],
-        turns: Sequence[ScriptTurn],
-        count: int,
-        *,
-        turns_per_call: int | None = None,
-        read_history: ReadHistory | None = None,
-        chunk_ms: int = DEFAULT_CHUNK_MS,
-    ) -> None:
-        self.reports: list[CallReport] = []
-        """Of all calls, those under way included."""
-        self._connect = connect
-        self._turns = turns
-        self._count = count
-        self._turns_per_call = turns_per_call
-        self._read_history = read_history
-        self._chunk_ms = chunk_ms
-        self._stopping = asyncio.Event()
-
-    async def run(self) -> None:
-        """Call until :meth:`stop`; returns once all callers have finished a turn and hung up."""
-        async with asyncio.TaskGroup() as group:
-            for number in range(self._count):
-                group.create_task(self._call_again(number), name=f"caller {number}")
-
-    def stop(self) -> None:
-        """Let no caller begin another turn or call."""
-        self._stopping.set()
-
-    async def _call_again(self, number: int) -> None:
-        await asyncio.sleep(number * _STAGGER_S)
-        turn_numbers = itertools.count(number)
-        while not self._stopping.is_set():
-            report = CallReport(number)
-            self.reports.append(report)
-            await self._call(report, turn_numbers)
-            if self._turns_per_call is None:
-                return
-            await asyncio.sleep(_BETWEEN_CALLS_S)
-
-    async def _call(self, report: CallReport, turn_numbers: Iterator[int]) -> None:
-        await hold_call(
-            self._connect(report.number),
-            self._until_hung_up(turn_numbers),
-            report,
-            read_history=self._read_history,
-            chunk_ms=self._chunk_ms,
-        )
-
-    def _until_hung_up(self, turn_numbers: Iterator[int]) -> Iterator[ScriptTurn]:
-        for index in itertools.islice(turn_numbers, self._turns_per_call):
-            if self._stopping.is_set():
-                return
-            yield self._turns[index % len(self._turns)]
-
-
 async def hold_call(
     line: AbstractAsyncContextManager[Call],
     turns: Iterable[ScriptTurn],
     report: CallReport,
     *,
-    read_history: ReadHistory | None = None,
     chunk_ms: int = DEFAULT_CHUNK_MS,
 ) -> None:
     """Hold one call, and note in ``report`` what becomes of it.
@@ -253,7 +170,6 @@ async def hold_call(
         line: opens the call.
         turns: taken one after the other; the caller hangs up after the last answer.
         report: of a call that was not begun.
-        read_history: what the agent remembers, of an open call; None: as the call knows it.
         chunk_ms: audio in one message of the caller (milliseconds).
     """
     report.began_s = time.perf_counter()
@@ -261,7 +177,7 @@ async def hold_call(
         async with line as call:
             report.opened_s = time.perf_counter()
             await _converse(call, report, turns, chunk_ms)
-            await _remember(call, report, read_history or _history_of)
+            await _remember(call, report)
             await call.hang_up()
     except ParleyError as error:
         if math.isnan(report.opened_s):
@@ -272,12 +188,12 @@ async def hold_call(
         report.ended_s = time.perf_counter()
 
 
-async def _remember(call: Call, report: CallReport, read_history: ReadHistory) -> None:
+async def _remember(call: Call, report: CallReport) -> None:
     """Read what the agent remembers, once it has taken notice of the end of the last answer."""
     if not report.turns:
         return
     for _ in range(_SETTLED_TRIES):
-        report.history = await read_history(call, report)
+        report.history = call.history
         if not report.history_difference():
             return
         await asyncio.sleep(_SETTLED_S)
@@ -290,15 +206,12 @@ async def _converse(call: Call, report: CallReport, turns: Iterable[ScriptTurn],
         now = time.perf_counter()
         loudspeaker.on_event(event, now)
         match event:
-            case protocol.Connected():
-                # The first: a call that goes on at another gateway has another one there.
-                report.session_id = report.session_id or event.session_id
             case Reconnecting():
                 report.moves.append(Move(now, event.reason))
             case Reconnected() if report.moves:
                 report.moves[-1].gap_ms = event.gap_ms
-            case AgentAudio() | protocol.ResponseText():
-                report.responses.add(event.response_id)
+            case _:
+                pass
 
     conversation = ScriptedConversation(
         call, turn_timeout_s=_TURN_S, chunk_ms=chunk_ms, record=False, on_event=on_event
@@ -308,12 +221,6 @@ async def _converse(call: Call, report: CallReport, turns: Iterable[ScriptTurn],
     finally:
         report.turns = conversation.tracker.reports
         report.late_ms = 1000 * conversation.microphone.worst_late_s
-        report.underruns = conversation.tracker.playout.underruns
-        report.round_trips_ms = list(call.stats.round_trips_ms)
-
-
-async def _history_of(call: Call, _: CallReport) -> HistoryState | None:
-    return call.history
 
 
 async def hold_calls(
@@ -324,7 +231,6 @@ async def hold_calls(
     *,
     before_s: float,
     after_s: float,
-    read_history: ReadHistory | None = None,
     chunk_ms: int = DEFAULT_CHUNK_MS,
 ) -> list[CallReport]:
     """Hold calls, disturb them once, and let each finish its turn.
@@ -336,19 +242,27 @@ async def hold_calls(
         disturb: the disturbance.
         before_s: from when the last caller calls until the disturbance (seconds).
         after_s: from its end until no caller begins another turn (seconds).
-        read_history: what the agent remembers, of an open call; None: as the call knows it.
         chunk_ms: audio in one message of a caller (milliseconds).
 
     Raises:
         ParleyError: the disturbance failed.
     """
-    callers = Callers(connect, turns, calls, read_history=read_history, chunk_ms=chunk_ms)
+    stopping = asyncio.Event()
+    reports = [CallReport(number) for number in range(calls)]
+
+    async def call(report: CallReport) -> None:
+        await asyncio.sleep(report.number * _STAGGER_S)
+        spoken = itertools.islice(itertools.cycle(turns), report.number, None)
+        going = itertools.takewhile(lambda _: not stopping.is_set(), spoken)
+        await hold_call(connect(report.number), going, report, chunk_ms=chunk_ms)
+
     async with asyncio.TaskGroup() as group:
-        group.create_task(callers.run(), name="callers")
+        for report in reports:
+            group.create_task(call(report), name=f"caller {report.number}")
         try:
             await asyncio.sleep(calls * _STAGGER_S + before_s)
             await disturb()
             await asyncio.sleep(after_s)
         finally:
-            callers.stop()
-    return callers.reports
+            stopping.set()
+    return reports

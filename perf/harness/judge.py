@@ -16,7 +16,7 @@ from harness.stats import p50_p95, text_of
 from parley_client.cli.script import ScriptTurn
 from parley_client.cli.turns import TurnReport
 
-MOST_UNANSWERED = 0.02
+_MOST_UNANSWERED = 0.02
 """Of all turns, the part that may stay without an answer."""
 _SHOWN = 3
 """Problems of one check that are printed."""
@@ -114,11 +114,12 @@ def is_unanswered(turn: TurnReport) -> bool:
     return bool(turn.problem) or turn.answered_s is None
 
 
-def check_answers(turns: Sequence[TurnReport], all_turns: int, most: float = MOST_UNANSWERED) -> Check:
-    """Few of the turns stay without an answer: at most the part ``most`` of ``all_turns``."""
+def check_answers(turns: Sequence[TurnReport]) -> Check:
+    """Few of the turns stay without an answer."""
     problems = [turn.problem or "no answer" for turn in turns if is_unanswered(turn)]
-    few = len(problems) <= most * all_turns
-    return Check(f"at most {most:.0%} of the turns without an answer", len(turns), [] if few else problems)
+    few = len(problems) <= _MOST_UNANSWERED * len(turns)
+    name = f"at most {_MOST_UNANSWERED:.0%} of the turns without an answer"
+    return Check(name, len(turns), [] if few else problems)
 
 
 def spoken_turns(turns: Iterable[ScriptTurn]) -> list[ScriptTurn]:

@@ -15,22 +15,19 @@ It needs root, iproute2's ``ip``, and nftables' ``nft`` where packets are lost. 
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from parley.errors import DeadlineExceededError, ParleyError
+from parley.errors import ParleyError
 
 _PREFIX = "parley"
 _SUBNET = "10.78.{}.{}"
@@ -38,8 +35,6 @@ _MOST_NODES = 200
 _NAMESPACES = Path("/run/netns")
 _INTERFACES = Path("/sys/class/net")
 _KILL_S = 5.0
-_CLONE_NEWNET = 0x40000000
-_END_S = 30.0
 _INSIDE = "parley"
 """The table of rules in a node's namespace."""
 _PARTS = 1000
@@ -86,7 +81,6 @@ class Node:
         self._table = table
         self._processes: list[subprocess.Popen[bytes]] = []
         self._loss_percent = 0.0
-        self._separated: list[str] = []
         self._resets = False
         self._dropped = 0
         self._has_rules = False
@@ -132,15 +126,6 @@ class Node:
         self._loss_percent = percent
         self._apply()
 
-    def separate(self, others: Iterable[Node]) -> None:
-        """Lose every packet between this node and others, which both still reach the rest; none: no more.
-
-        Raises:
-            NetworkError: there is no ``nft``.
-        """
-        self._separated = [other.address for other in others]
-        self._apply()
-
     def reset(self, *, on: bool) -> None:
         """Answer every TCP packet to and from the node with a reset, which ends its connections.
 
@@ -151,15 +136,15 @@ class Node:
         self._apply()
 
     def dropped(self) -> int:
-        """Packets that :meth:`lose` and :meth:`separate` have taken away since the node was made."""
+        """Packets that :meth:`lose` has taken away since the node was made."""
         return self._dropped + self._counted()
 
     def _apply(self) -> None:
         """Put the rules of now in the place of those before, at once."""
         self._dropped += self._counted()
         # Where packets come in, as on a real wire: an own packet that is dropped going out is an error.
-        _nft(_rules(self._table, self._cable, self._cable, self._drops("daddr")))
-        inside = _rules(_INSIDE, "wire", "eth0", self._drops("saddr"))
+        _nft(_rules(self._table, self._cable, self._cable, self._drops()))
+        inside = _rules(_INSIDE, "wire", "eth0", self._drops())
         inside += [f"add table inet {_INSIDE}", f"flush table inet {_INSIDE}"]
         for hook, way in (("input", "iifname"), ("output", "oifname")) if self._resets else ():
             inside += [
@@ -170,13 +155,10 @@ class Node:
         _nft(inside, self.namespace)
         self._has_rules = True
 
-    def _drops(self, side: str) -> list[str]:
-        drops = [f"ip {side} {address} counter drop" for address in self._separated]
-        if self._loss_percent:
-            share = round(self._loss_percent * _PARTS / 100)
-            chance = f"numgen random mod {_PARTS} < {share} " if share < _PARTS else ""
-            drops.append(f"{chance}counter drop")
-        return drops
+    def _drops(self) -> list[str]:
+        share = round(self._loss_percent * _PARTS / 100)
+        chance = f"numgen random mod {_PARTS} < {share} " if share < _PARTS else ""
+        return [f"{chance}counter drop"] if share else []
 
     def _counted(self) -> int:
         if not self._has_rules:
@@ -247,14 +229,6 @@ class Network:
             for node in self._nodes:
                 node.kill()
             self._nodes.clear()
-
-    def __getitem__(self, name: str) -> Node:
-        """The node of this name.
-
-        Raises:
-            KeyError: there is none.
-        """
-        return {node.name: node for node in self._nodes}[name]
 
     def add(self, name: str) -> Node:
         """A new node.
@@ -352,73 +326,3 @@ def _ip(*arguments: Any) -> str:
     if done.returncode:
         raise NetworkError(f"ip {' '.join(map(str, arguments))}: {done.stderr.strip()}")
     return done.stdout
-
-
-class NodeThread:
-    """Runs a coroutine in a node, in a thread of this process.
-
-    Args:
-        node: Where.
-        main: Makes the coroutine; called in the thread.
-    """
-
-    def __init__(self, node: Node, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._node = node
-        self._main = main
-        self._task: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._failure: BaseException | None = None
-        self._is_cancelled = False
-        self._thread = threading.Thread(target=self._run, name=node.name, daemon=True)
-
-    def start(self) -> None:
-        """Start it."""
-        self._thread.start()
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Call a function in the thread, between two steps of its tasks; not if it has ended."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function)
-
-    async def join(self, within_s: float) -> None:
-        """Wait for its end.
-
-        Raises:
-            DeadlineExceededError: it has not ended in time.
-            Exception: what the coroutine has raised.
-        """
-        await asyncio.to_thread(self._thread.join, within_s)
-        if self._thread.is_alive():
-            raise DeadlineExceededError(f"{self._node.name} has not ended within {within_s:g} s")
-        if self._failure is not None:
-            raise self._failure
-
-    def cancel(self) -> None:
-        """Cancel the coroutine, and wait for its end; its failure is ignored."""
-        self._is_cancelled = True
-        self.call(lambda: self._task.cancel() if self._task is not None else None)
-        if self._thread.is_alive():
-            self._thread.join(_END_S)
-
-    def _run(self) -> None:
-        try:
-            _enter(self._node.namespace)
-            asyncio.run(self._supervised())
-        except BaseException as error:  # noqa: BLE001 - `join` raises it
-            self._failure = error
-
-    async def _supervised(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if not self._is_cancelled:
-            await self._main()
-
-
-def _enter(namespace: str) -> None:
-    """Move this thread, and those that it starts, into a namespace."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(Path(_NAMESPACES, namespace), os.O_RDONLY)
-    try:
-        if libc.setns(descriptor, _CLONE_NEWNET):
-            raise NetworkError(f"{namespace} cannot be entered: {os.strerror(ctypes.get_errno())}")
-    finally:
-        os.close(descriptor)

@@ -13,9 +13,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import secrets
 import shutil
 import signal
 import socket
@@ -395,23 +393,6 @@ class ServersFile:
         new.replace(self.path)
 
 
-def shared_settings(redis_url: str, folder: Path) -> dict[str, str]:
-    """Settings of gateways that count rates together, and take sessions over from each other.
-
-    Args:
-        redis_url: Of the store.
-        folder: For the keys that encrypt it.
-    """
-    keys = folder / "takeover.keys"
-    keys.touch(0o600)
-    keys.write_bytes(base64.b64encode(secrets.token_bytes(32)) + b"\n")
-    return {
-        "PARLEY_GATEWAY_RATES_STORE": redis_url,
-        "PARLEY_GATEWAY_TAKEOVER_STORE": redis_url,
-        "PARLEY_GATEWAY_TAKEOVER_KEYS_FILE": str(keys),
-    }
-
-
 class Gateway:
     """A gateway without authentication.
 
@@ -561,14 +542,6 @@ class Redis:
         with suppress(OSError):
             return self._ask(b"PING").startswith(b"+PONG")
         return False
-
-    def keys(self) -> int:
-        """How many keys there are.
-
-        Raises:
-            OSError: it does not answer.
-        """
-        return int(self._ask(b"DBSIZE").strip().removeprefix(b":"))
 
     def _ask(self, command: bytes) -> bytes:
         with socket.create_connection((self.host.address, _REDIS), _CONNECT_S) as connection:

@@ -174,7 +174,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[Path], None]]] = {
         "what images are built, run and tested with, as root on Debian",
         partial(install_missing, _CONTAINERS),
     ),
-    "cluster": ("what `make cluster` needs, as root on Debian", partial(install_missing, _CLUSTER)),
+    "cluster": ("what `make chaos` and tests need, as root on Debian", partial(install_missing, _CLUSTER)),
     "prometheus": ("Prometheus, which `make observe` and tests use, in .cache", provide_prometheus),
     "perf-analyzer": ("Triton's perf_analyzer, in .cache/perf-analyzer", provide_perf_analyzer),
 }

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 from certificates import Authority
-from gateway_echo import Echo
+from fake_call_server import Triton
 from tritonclient.grpc import service_pb2_grpc
 
 from parley.errors import InvalidInputError
@@ -23,7 +23,7 @@ NAME = "triton.example"
 @asynccontextmanager
 async def echoing(credentials=None):
     server = grpc.aio.server()
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Echo(), server)
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Triton(), server)
     address = "127.0.0.1:0"
     port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     await server.start()

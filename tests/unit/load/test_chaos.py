@@ -27,6 +27,7 @@ from chaos.faults import (
     CertificateRenewed,
     GatewayKilled,
     ModelSignal,
+    PacketsLost,
     make_faults,
 )
 from chaos.requests import Request, Requests
@@ -214,6 +215,7 @@ def test_what_a_fault_may_do_depends_on_what_a_call_depends_on():
     assert list(PARTS) == [A, B, GATEWAY_1, GATEWAY_2]
     assert allowed["kill-espeak"] == [turn, nothing, turn, nothing]
     assert allowed[f"stop-{AGENT}"] == [move, nothing, move, nothing]
+    assert allowed["cut-server"] == [move, nothing, move, nothing]
     assert allowed["kill-gateway"] == [nothing, nothing, loss, nothing]
     assert all(
         set(allowed[name]) == {nothing} for name in ("nothing", "disk-full", "redis-away", "certificate")
@@ -361,3 +363,5 @@ async def test_a_fault_that_changed_nothing_is_a_problem():
 
     files = SimpleNamespace(shown_certificate=shown, certificate=SimpleNamespace(read_text=lambda: "new\n"))
     assert await CertificateRenewed().check(files) == ["the old certificate is still shown"]
+    whole = SimpleNamespace(node_a=SimpleNamespace(dropped=lambda: 0))
+    assert await PacketsLost().check(whole) == ["no packet was lost"]

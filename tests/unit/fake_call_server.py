@@ -23,6 +23,12 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.heard = asyncio.Event()
         self.refuse = refuse
 
+    async def ServerReady(self, request, context):  # noqa: N802 - gRPC's name
+        return service_pb2.ServerReadyResponse(ready=True)
+
+    async def ModelReady(self, request, context):  # noqa: N802 - gRPC's name
+        return service_pb2.ModelReadyResponse(ready=True)
+
     async def ModelStatistics(self, request, context):  # noqa: N802 - gRPC's name
         loaded = [service_pb2.ModelStatistics(name=name) for name in self.models]
         return service_pb2.ModelStatisticsResponse(model_stats=loaded)
