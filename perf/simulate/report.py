@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -13,16 +12,7 @@ from harness.report import make_table
 from harness.stats import p50_p95, text_of
 from rich.console import Console
 
-from simulate.caller import Job
-from simulate.scenario import Scenario
 from simulate.scores import Scores, Share
-
-LADDER_TAG = "ladder"
-"""Tag of the scenarios that run by default."""
-_EACH = 2
-"""Calls that each caller makes, at least."""
-_LOST = 0.05
-"""Highest share of missed turns, and of answers with gaps."""
 
 _CASES = 12
 _LONGEST = 240
@@ -30,59 +20,6 @@ _PAUSED = "false cut-offs, turns with a pause inside"
 _ALOUD = "… in which the agent was heard"
 _HALTED = "… pauses by what was none"
 _LATENCY = "end of speech to first audio"
-_LADDER = (
-    *("calls at once", "exchanges", "p50 / p95 ms", "missed turns", "answers with gaps"),
-    *("microphone behind, at most, ms", "broken", "holds"),
-)
-
-
-@dataclass(frozen=True)
-class Rung:
-    """The scores of a number of calls at once."""
-
-    parallel: int
-    scores: Scores
-
-    def holds(self, latency_ms: tuple[float, float]) -> bool:
-        """Whether the answers came in time and whole."""
-        times, scores = p50_p95(self.scores.latency), self.scores
-        if times is None or scores.broken or scores.not_staged:
-            return False
-        fast = all(time <= limit for time, limit in zip(times, latency_ms, strict=True))
-        return fast and _few(scores.missed) and _few(scores.gaps)
-
-
-def parse_rungs(written: str) -> list[int]:
-    """Read ``1,2,4``.
-
-    Raises:
-        ValueError: not numbers from 1 on, each higher than the one before.
-    """
-    rungs = [int(part) for part in written.split(",")]
-    if rungs[0] < 1 or any(high <= low for low, high in itertools.pairwise(rungs)):
-        raise ValueError(written)
-    return rungs
-
-
-def jobs_of(scenarios: Sequence[Scenario], parallel: int) -> list[Job]:
-    """All scenarios in turn, and as many calls for each of the callers."""
-    rounds = max(_EACH, -(-len(scenarios) // parallel))
-    return [
-        Job(scenarios[number % len(scenarios)], number // len(scenarios))
-        for number in range(rounds * parallel)
-    ]
-
-
-def most_calls_held(rungs: Sequence[Rung], latency_ms: tuple[float, float]) -> int:
-    """The largest number of calls that holds; 0: none.
-
-    Fewer calls have fewer turns, so that a single late one may fail them.
-    """
-    return max((rung.parallel for rung in rungs if rung.holds(latency_ms)), default=0)
-
-
-def _few(share: Share) -> bool:
-    return share.share is not None and share.share <= _LOST
 
 
 @dataclass(frozen=True)
@@ -129,22 +66,18 @@ ROWS = (
 )
 
 
-def print_table(
-    console: Console, columns: Sequence[tuple[str, Scores]], latency_ms: tuple[float, float]
-) -> None:
-    """One column for each run.
+def print_table(console: Console, scores: Scores, latency_ms: tuple[float, float]) -> None:
+    """Every figure beside its goal.
 
     Args:
         console: where to.
-        columns: names and scores.
+        scores: of all calls.
         latency_ms: goals of p50 and p95.
     """
-    exchanges = ", ".join(str(scores.exchanges) for _, scores in columns)
-    calls = ", ".join(str(scores.calls) for _, scores in columns)
-    title = f"{exchanges} exchanges in {calls} calls; times p50 / p95 in ms"
-    table = make_table(title, "", *(name for name, _ in columns), "goal")
+    title = f"{scores.exchanges} exchanges in {scores.calls} calls; times p50 / p95 in ms"
+    table = make_table(title, "", "measured", "goal")
     for row in _rows(latency_ms):
-        table.add_row(row.name, *(_cell(row, scores) for _, scores in columns), row.goal)
+        table.add_row(row.name, _cell(row, scores), row.goal)
     console.print(table)
 
 
@@ -203,37 +136,6 @@ def summary(scores: Scores) -> dict[str, Any]:
                 "values": [round(one, 1) for one in value],
             }
     return figures
-
-
-def print_ladder(console: Console, rungs: Sequence[Rung], latency_ms: tuple[float, float]) -> None:
-    """One row for each number of calls, and the largest that holds."""
-    goal = " and ".join(
-        f"{name} ≤ {limit:.0f}" for name, limit in zip(("p50", "p95"), latency_ms, strict=True)
-    )
-    table = make_table(f"{_LATENCY}: {goal} ms", *_LADDER, left=0)
-    for rung in rungs:
-        scores = rung.scores
-        table.add_row(
-            str(rung.parallel),
-            str(scores.exchanges),
-            text_of(p50_p95(scores.latency)),
-            _of(scores.missed.count, scores.missed.of),
-            _of(scores.gaps.count, scores.gaps.of),
-            f"{max(scores.microphone_late, default=0.0):.0f}",
-            str(len(scores.broken)),
-            "yes" if rung.holds(latency_ms) else "no",
-        )
-    console.print(table)
-    console.print(f"Calls at once that hold: {most_calls_held(rungs, latency_ms)}")
-
-
-def ladder_summary(rungs: Sequence[Rung], latency_ms: tuple[float, float]) -> dict[str, Any]:
-    """For JSON."""
-    return {
-        "held": most_calls_held(rungs, latency_ms),
-        "goal_ms": latency_ms,
-        "rungs": {str(rung.parallel): summary(rung.scores) for rung in rungs},
-    }
 
 
 def _cell(row: Row, scores: Scores) -> str:

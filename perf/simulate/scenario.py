@@ -305,8 +305,3 @@ class Scenario:
     tools: tuple[ToolScript, ...]
     exchanges: tuple[Exchange, ...]
     tags: frozenset[str] = field(default_factory=frozenset)
-
-    @property
-    def has_pauses(self) -> bool:
-        """Whether a caller pauses inside a sentence."""
-        return any(exchange.pauses for exchange in self.exchanges)

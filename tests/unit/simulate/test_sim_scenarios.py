@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from simulate.report import LADDER_TAG
 from simulate.scenario import (
     Cue,
     ExpectedCall,
@@ -185,7 +184,6 @@ def test_scenario_with_all_fields_is_read(tmp_path):
     assert keys.is_turn
     assert not keys.is_spoken
     assert quiet.quiet_ms == 3000
-    assert scenario.has_pauses
 
 
 def test_the_sample_tools_are_there_unless_others_are_named(tmp_path):
@@ -303,9 +301,3 @@ def test_the_scenarios_of_open_models(tmp_path, monkeypatch):
     voices = {exchange.voice for exchange in exchanges}
     assert voices <= set(OPEN.cast.voices)
     assert len(voices) == len(OPEN.cast.voices)
-
-
-@pytest.mark.parametrize("world", [TINY, OPEN])
-def test_every_profile_has_calls_for_the_ladder(world):
-    tagged = [path for path in world.scenarios.glob("*.toml") if f'"{LADDER_TAG}"' in path.read_text()]
-    assert len(tagged) >= 3
