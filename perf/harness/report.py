@@ -1,4 +1,4 @@
-"""How measurements are written: tables in a terminal, Markdown, JSON, and one HTML file."""
+"""How measurements are written: tables in a terminal, JSON, and one HTML file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -44,16 +43,6 @@ def make_table(title: str, *head: str, left: int = 1, **style: Any) -> RichTable
     return table
 
 
-def to_markdown(tables: Sequence[Table]) -> str:
-    """The tables for a page of documentation."""
-    parts = []
-    for table in tables:
-        lines = [table.head, ["---"] * len(table.head), *table.rows]
-        rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-        parts.append("\n".join([f"{table.title}:", "", *rows, ""]))
-    return "\n".join(parts)
-
-
 def finite(value: Any) -> Any:
     """A value for JSON: numbers that are not finite become null."""
     if isinstance(value, float):
@@ -78,8 +67,6 @@ def write_html(
     about: Mapping[str, str],
     tables: Sequence[Table],
     notes: Sequence[str],
-    plots: Sequence[tuple[str, str]] = (),
-    legend: str = "",
 ) -> None:
     """Write a report as one file that needs nothing else: no network, no script, no font.
 
@@ -89,8 +76,6 @@ def write_html(
         about: machine, versions, command and time, by name.
         tables: in their order.
         notes: what was not measured, and how to read the figures.
-        plots: title and SVG of each.
-        legend: of the plots.
 
     Raises:
         OSError: the file cannot be written.
@@ -98,12 +83,7 @@ def write_html(
     folder = Path(__file__).parent
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
     page = environment.get_template("report.html.jinja").render(
-        title=title,
-        about=about,
-        tables=tables,
-        notes=notes,
-        plots=[(name, Markup(svg)) for name, svg in plots],  # noqa: S704 - drawn by this program
-        legend=legend,
+        title=title, about=about, tables=tables, notes=notes
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.machine import describe_machine, describe_run
 from harness.recordings import RecordingError
-from harness.report import to_markdown, write_html, write_json
+from harness.report import write_html, write_json
 from harness.servers import local_gateway
 from rich.console import Console
 
@@ -28,7 +28,6 @@ from parley_client.errors import OutputClosedError
 from parley_stages.transcription import TRANSCRIBERS
 from stages.drivers.table import DRIVERS, EndpointSpec, parse_endpoint
 from stages.material import Material, load_material
-from stages.plots import LEGEND, draw_all
 from stages.protocols import EndpointError, Level, Stage
 from stages.results import LevelResult, load_table, notes, stage_tables
 from stages.runner import Runner
@@ -144,7 +143,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="other recordings: JSON, a list of file, text and part",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every value")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables for a page")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report that can be handed on")
     args = parser.parse_args(argv)
     if args.no_own and not args.endpoint:
@@ -262,14 +260,9 @@ def _report(
         measured = [one.summary() for one in results]
         write_json(args.json, {"machine": machine, "notes": remarks, "levels": measured})
         console.print(f"All figures: {args.json}", highlight=False)
-    if args.markdown:
-        args.markdown.parent.mkdir(parents=True, exist_ok=True)
-        args.markdown.write_text(to_markdown(tables))
-        console.print(f"The tables: {args.markdown}", highlight=False)
     if args.html:
-        plots = draw_all(results)
         title = "Stages and calls, measured"
-        write_html(args.html, title, about=machine, tables=tables, notes=remarks, plots=plots, legend=LEGEND)
+        write_html(args.html, title, about=machine, tables=tables, notes=remarks)
         console.print(f"The report: {args.html}", highlight=False)
 
 

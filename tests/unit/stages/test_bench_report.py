@@ -12,10 +12,9 @@ import soundfile
 from fake_endpoints import ANSWER, DONE, FINAL, PARTIAL, QUICK, REFUSED, Streams, ended, over, utterance
 from fake_services import Service, serving
 from harness.recordings import RecordingError, load_recordings
-from harness.report import to_markdown, write_html
+from harness.report import write_html
 from stages import cli
 from stages.material import Material, load_material
-from stages.plots import draw_all
 from stages.protocols import RATE, Level, Stage
 from stages.results import LevelResult, load_table, notes, stage_tables
 from stages.runner import Runner
@@ -59,13 +58,6 @@ def test_stages_without_an_endpoint_are_named():
     assert "No endpoint was given for: recognizer, voice, call." in notes([level()])
 
 
-def test_tables_are_written_for_a_page():
-    (table,) = stage_tables([level("a|b", count=2)])
-    title, _, head, rule, row, *_ = to_markdown([table]).splitlines()
-    assert title == "language model:"
-    assert head.count("|") == rule.count("|") == row.count("|") - row.count("\\|")
-
-
 def test_a_driver_that_was_late_is_named():
     slow = LevelResult("one", Stage.RECOGNIZER, 1, [Turn({"final_ms": 1.0}, late_ms=80.0)], 1.0)
     assert any(note.startswith("The driver was late: in 1 of 2 levels") for note in notes([level(), slow]))
@@ -87,11 +79,9 @@ def test_the_report_is_one_file_that_needs_no_network(tmp_path):
     results = [level("<b>mine</b>", 1), level("<b>mine</b>", 4), level("other", 4)]
     path = tmp_path / "new" / "report.html"
     tables = [*stage_tables(results), load_table(results)]
-    plots = draw_all(results)
-    write_html(path, "A", about={"command": "a <b>"}, tables=tables, notes=notes(results), plots=plots)
+    write_html(path, "A", about={"command": "a <b>"}, tables=tables, notes=notes(results))
     page, links = path.read_text(), _Links()
     links.feed(page)
-    assert "svg" in links.tags
     assert not links.tags & {"script", "img", "iframe", "link", "b"}
     assert all(link.startswith("#") for link in links.found)
     assert "@import" not in page
