@@ -24,7 +24,6 @@ import sys
 import time
 import traceback
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -44,23 +43,25 @@ from parley_client.transport import open_triton_channel
 from soak import counted_gateway
 from soak.conversations import SESSIONS as CALLS
 from soak.conversations import learn
-from soak.growth import WARM_S
 from soak.judgement import judge, read, show
 from soak.kills import Kill, Killer
 from soak.processes import counts, look, shared_memory
 from soak.scripts import LostTurnError, UnexpectedAnswerError
-from soak.sessions import CANCELLING, SESSIONS, Session, Target
+from soak.sessions import SESSIONS, Session, Target
 from soak.visits import SESSIONS as VISITS
 
 _SESSION_S = 120.0
 _CANARY_S = 30.0
 _HTTP_S = 10.0
 _SETTLE_S = 60.0
+_PAUSE_S = 1.0
+"""The longest between two sessions of a caller."""
+_LONGEST_SAMPLE_S, _SAMPLES = 15.0, 120
 # A client that is never heard of again loses its session soon, or they would fill the server.
 _ENVIRONMENT = {"PARLEY_VOICE_AGENT_IDLE_LIMIT_S": "10"}
 # A session that is created and left is forgotten soon.
 _GATEWAY = {"PARLEY_GATEWAY_SESSIONS_CONNECT_S": "5", "PARLEY_GATEWAY_REALTIME_WEBRTC": "true"}
-_ALL: dict[Session, int] = {**CALLS, **SESSIONS, **VISITS, **CANCELLING}
+_KINDS: dict[Session, int] = {**CALLS, **SESSIONS, **VISITS}
 
 
 class Journal:
@@ -101,23 +102,11 @@ def _arguments() -> argparse.Namespace:
     length.add_argument("--hours", type=float, default=1.0, help="of calls (default: %(default)g)")
     length.add_argument("--minutes", type=float, help="of calls, in place of hours; at least five are judged")
     parser.add_argument("--at-once", type=int, default=4, help="callers, at most 8 (default: %(default)s)")
-    parser.add_argument(
-        "--pause-s", type=float, default=1.0, help="longest, between two sessions of a caller"
-    )
     parser.add_argument("--seed", type=int, default=1, help="of what the callers do (default: %(default)s)")
     parser.add_argument(
         "--kill-every-s",
         type=float,
         help="mean, in the first half of the time; 0: no kills (default: a tenth of the time, at most 150)",
-    )
-    parser.add_argument(
-        "--cancelling",
-        action="store_true",
-        help="with clients that cancel what Triton before 25.04 is about to end",
-    )
-    parser.add_argument("--kinds", help=f"only these, of {','.join(map(_name, _ALL))}")
-    parser.add_argument(
-        "--sample-s", type=float, help="between two looks (default: so that there are 120, at most 15)"
     )
     parser.add_argument(
         "--json",
@@ -127,28 +116,13 @@ def _arguments() -> argparse.Namespace:
         help="the journal: everything that happens, a line at a time (default: .server/soak/soak.json)",
     )
     parser.add_argument("--judge", type=Path, metavar="FILE", help="only judge a journal")
-    parser.add_argument(
-        "--warm-minutes",
-        type=float,
-        default=WARM_S / 60,
-        help="of each process, in which its growth does not count, nor in its first half (%(default)g)",
-    )
     args = parser.parse_args()
     if args.minutes is not None:
         args.hours = args.minutes / 60
     if args.kill_every_s is None:
         args.kill_every_s = min(150.0, 3600 * args.hours / 10)
-    if args.sample_s is None:
-        args.sample_s = min(15.0, 3600 * args.hours / 120)
-    if args.hours <= 0 or not 1 <= args.at_once <= 8 or args.sample_s <= 0 or args.kill_every_s < 0:
-        parser.error("hours and the time between two looks are above 0; there are 1 to 8 callers")
-    if args.warm_minutes < 0:
-        parser.error("--warm-minutes is at least 0")
-    usual = {**CALLS, **SESSIONS, **VISITS, **(CANCELLING if args.cancelling else {})}
-    chosen = args.kinds.split(",") if args.kinds else list(map(_name, usual))
-    args.kinds = {kind: weight for kind, weight in _ALL.items() if _name(kind) in chosen}
-    if len(args.kinds) != len(chosen):
-        parser.error(f"--kinds: there are {', '.join(map(_name, _ALL))}")
+    if args.hours <= 0 or not 1 <= args.at_once <= 8 or args.kill_every_s < 0:
+        parser.error("hours are above 0; there are 1 to 8 callers")
     return args
 
 
@@ -156,7 +130,7 @@ def main() -> int:
     """Run the soak; the exit status is 1 if anything went wrong, and 130 after Ctrl-C."""
     args, console = _arguments(), make_console()
     if args.judge:
-        return until_closed(lambda: _judge(args.judge, 60 * args.warm_minutes, console))
+        return until_closed(lambda: _judge(args.judge, console))
     counted_gateway.count_channels()
     return until_closed(lambda: _measure(args, console))
 
@@ -179,13 +153,13 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
     except KeyboardInterrupt:
         console.print(f"Interrupted. --judge {args.json} judges what there is.", markup=False)
         return 130
-    return _judge(args.json, 60 * args.warm_minutes, console)
+    return _judge(args.json, console)
 
 
-def _judge(file: Path, warm_s: float, console: Console) -> int:
+def _judge(file: Path, console: Console) -> int:
     """Judge a journal, print what it shows, and write it beside it; returns the exit status."""
     try:
-        judgement = judge(read(file), warm_s)
+        judgement = judge(read(file))
     except (OSError, ValueError) as error:
         console.print(f"soak: {file}: {error}", style="red", markup=False)
         return 1
@@ -225,7 +199,7 @@ class _Soak:
             at_once=args.at_once,
             seed=args.seed,
             kill_every_s=args.kill_every_s,
-            kinds={_name(kind): weight for kind, weight in args.kinds.items()},
+            kinds={_name(kind): weight for kind, weight in _KINDS.items()},
         )
         channel = open_triton_channel(address)
         try:
@@ -239,7 +213,7 @@ class _Soak:
             # The second half is undisturbed: growth shows only in a long time without a replaced process.
             self._killer.until_s = self._journal.now_s + 3600 * args.hours / 2
             end = asyncio.create_task(asyncio.sleep(3600 * args.hours))
-            callers = [asyncio.create_task(self._call(target, args.kinds)) for target in targets]
+            callers = [asyncio.create_task(self._call(target)) for target in targets]
             kills = [asyncio.create_task(self._kill())] if args.kill_every_s else []
             await asyncio.wait({watch, end, *callers, *kills}, return_when=asyncio.FIRST_COMPLETED)
             await self._end([end, *callers, *kills])
@@ -264,9 +238,9 @@ class _Soak:
                 self._journal.write("restored", kill=asdict(kill))
                 self._console.print(f"killed {kill.instance}, restored {kill.restored_s}", markup=False)
 
-    async def _call(self, target: Target, kinds: Mapping[Session, int]) -> None:
+    async def _call(self, target: Target) -> None:
         """One caller: session after session."""
-        choices, weights = list(kinds), list(kinds.values())
+        choices, weights = list(_KINDS), list(_KINDS.values())
         journal = self._journal
         while True:
             kind = target.random.choices(choices, weights)[0]
@@ -289,13 +263,13 @@ class _Soak:
                     self._console.print(f"{_name(kind)}: {error!r}", style="red", markup=False)
             journal.outcomes[_name(kind)][outcome] += 1
             journal.sessions += 1
-            await asyncio.sleep(self._args.pause_s * target.random.random())
+            await asyncio.sleep(_PAUSE_S * target.random.random())
 
     async def _watch(self) -> None:
         """Look again and again; returns when the launcher has ended."""
         while self._server.status is None:
             await self._look()
-            await asyncio.sleep(self._args.sample_s)
+            await asyncio.sleep(min(_LONGEST_SAMPLE_S, 3600 * self._args.hours / _SAMPLES))
         self._journal.fail("launcher", f"ended with {self._server.status}", [])
 
     async def _look(self) -> None:

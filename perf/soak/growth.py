@@ -24,7 +24,7 @@ Kill: TypeAlias = Mapping[str, Any]
 
 HORIZON_H = 7 * 24.0
 """Growth is extrapolated to a week without a restart, at the soak's rate of sessions."""
-WARM_S = 1200.0
+_WARM_S = 1200.0
 """Of a process, at least: its allocator and caches fill with its first two thousand sessions, ever more
 slowly. A leak goes on at its rate, so it shows in the later half of a process's time; only that counts."""
 SETTLE_S = 150.0
@@ -196,21 +196,17 @@ class Leftover:
     most: float
 
 
-def growth(
-    samples: Sequence[Sample], began_unix_s: float, warm_s: float = WARM_S, kills: int = 0
-) -> Iterator[Growth]:
+def growth(samples: Sequence[Sample], began_unix_s: float, kills: int = 0) -> Iterator[Growth]:
     """Of every resource of every role.
 
     Args:
         samples: at least one.
         began_unix_s: when the journal's clock was 0.
-        warm_s: seconds at the beginning of each process that are left out of its slope, or the first half of
-            its time, which is longer.
         kills: how many processes may have left something in the server.
     """
     changes = _changes(samples)
-    yield from _of_processes(samples, changes, began_unix_s, warm_s, kills)
-    life = _Life(samples[0]["at_s"], samples[-1]["at_s"], warm_s)
+    yield from _of_processes(samples, changes, began_unix_s, kills)
+    life = _Life(samples[0]["at_s"], samples[-1]["at_s"])
     for name, key, quantity, unit in (("size", "kib", SHM, 1024), ("number", "regions", REGIONS, 1)):
         found = _Points()
         for sample in samples:
@@ -231,7 +227,6 @@ def _of_processes(
     samples: Sequence[Sample],
     changes: Sequence[tuple[float, float]],
     began_unix_s: float,
-    warm_s: float,
     kills: int,
 ) -> Iterator[Growth]:
     found: dict[tuple[str, str], _Points] = collections.defaultdict(_Points)
@@ -244,7 +239,7 @@ def _of_processes(
             role, process = use["role"], (use["pid"], use["started"])
             # Before the first sample no process had callers.
             born_s = max(use["started"] - began_unix_s, samples[0]["at_s"])
-            life = _Life(born_s, ended_s[process], warm_s)
+            life = _Life(born_s, ended_s[process])
             is_triton = role == _TRITON
             for name, (key, _, unit) in _USED.items():
                 found[role, name].add(
@@ -272,15 +267,14 @@ pages of files come and go with other processes that map the same files, and wit
 
 @dataclass(frozen=True)
 class _Life:
-    """From when to when a process was seen, and how much of it is left out at least; in seconds."""
+    """From when to when a process was seen, in seconds."""
 
     born_s: float
     ended_s: float
-    warm_s: float
 
     def has_slope(self, at_s: float) -> bool:
         """Whether a slope may be made of a sample."""
-        return at_s >= self.born_s + max(self.warm_s, (self.ended_s - self.born_s) / 2)
+        return at_s >= self.born_s + max(_WARM_S, (self.ended_s - self.born_s) / 2)
 
     def minute(self, at_s: float) -> str:
         """``early``, ``last`` or empty."""

@@ -13,7 +13,7 @@ from harness.report import make_table
 from rich.console import Console
 from rich.table import Table
 
-from soak.growth import HORIZON_H, WARM_S, Growth, Leftover, growth, leftovers
+from soak.growth import HORIZON_H, Growth, Leftover, growth, leftovers
 
 AGENT = "voice_agent"
 ANSWERED = "answered"
@@ -74,13 +74,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def judge(records: Sequence[Mapping[str, Any]], warm_s: float = WARM_S) -> Judgement:
+def judge(records: Sequence[Mapping[str, Any]]) -> Judgement:
     """Everything that a journal shows.
 
     Args:
         records: of the journal.
-        warm_s: seconds at the beginning of each process in which its growth does not count; its first half
-            does not either.
 
     Raises:
         ValueError: it has no samples.
@@ -105,7 +103,7 @@ def judge(records: Sequence[Mapping[str, Any]], warm_s: float = WARM_S) -> Judge
     )
     _judge_failures(found, records)
     _judge_kills(found, samples)
-    found.growth = list(growth(samples, found.begin.get("unix_s", 0.0), warm_s, len(found.kills)))
+    found.growth = list(growth(samples, found.begin.get("unix_s", 0.0), len(found.kills)))
     found.leftovers = list(leftovers(samples, found.kills))
     for each in found.leftovers:
         allowed = each.quantity.left_by_kills

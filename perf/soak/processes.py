@@ -31,10 +31,8 @@ class Use:
     pid: int
     started: float
     """Seconds since 1970: with the number it identifies the process."""
-    private_kib: int
-    """Memory that no other process maps (``Private_*`` of smaps_rollup)."""
     anonymous_kib: int
-    """Of it what belongs to no file and no shared memory (``RssAnon``)."""
+    """Memory that belongs to no file and no shared memory (``RssAnon``)."""
     shared_kib: int
     """Memory that others map too (``Shared_*``)."""
     threads: int
@@ -81,7 +79,6 @@ def _use(pid: int, role: str) -> Use:
         role=role,
         pid=pid,
         started=process.create_time(),
-        private_kib=memory["Private_Clean"] + memory["Private_Dirty"],
         anonymous_kib=_read_kib((folder / "status").read_text())["RssAnon"],
         shared_kib=memory["Shared_Clean"] + memory["Shared_Dirty"],
         threads=process.num_threads(),

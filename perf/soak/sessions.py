@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,9 +18,9 @@ from tritonclient.grpc import service_pb2_grpc
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.errors import ParleyError, from_wire
-from parley.protocol import Closed, Connected, ErrorEvent, Start, VadOptions, decode_event, encode
+from parley.protocol import Closed, ErrorEvent, Start, VadOptions, decode_event, encode
 from parley_client import NO_RETRY, connect
-from parley_client.transport import Frame, ServerReply, TritonStream, TritonTransport, open_triton_channel
+from parley_client.transport import Frame, ServerReply, TritonStream, TritonTransport
 from soak.scripts import Scripts, UnexpectedAnswerError
 
 RECOGNIZERS = ("parakeet_tdt", "nemotron_streaming")
@@ -107,11 +107,6 @@ class AgentStream:
             while await self._receive() is not None:
                 pass
 
-    async def half_close(self) -> None:
-        """Send no more."""
-        with suppress(ParleyError):
-            await self._stream.finish()
-
     def cancel(self) -> None:
         """Break the stream off."""
         self._stream.cancel()
@@ -122,10 +117,8 @@ class AgentStream:
 
 
 @asynccontextmanager
-async def _agent_stream(
-    target: Target, channel: grpc.aio.Channel | None = None
-) -> AsyncGenerator[AgentStream]:
-    transport = TritonTransport(target.address, channel=channel or target.channel)
+async def _agent_stream(target: Target) -> AsyncGenerator[AgentStream]:
+    transport = TritonTransport(target.address, channel=target.channel)
     stream = AgentStream(await transport.open(f"soak-{uuid.uuid4().hex}", _OPEN_S))
     try:
         yield stream
@@ -133,43 +126,20 @@ async def _agent_stream(
         stream.cancel()
 
 
-@asynccontextmanager
-async def _own_channel(address: str) -> AsyncGenerator[grpc.aio.Channel]:
-    # Without an option of its own gRPC would share one connection between all of them.
-    channel = open_triton_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
-    try:
-        yield channel
-    finally:
-        await channel.close()
-
-
 async def refused_session(target: Target) -> str:
     """A START that is refused; then the client ends its stream, with END or without."""
-    return await _refused(target, ("end", "no end"))
-
-
-async def refused_and_cancelled(target: Target) -> str:
-    """A START that is refused; then the client cancels its stream."""
-    return await _refused(target, ("error", "closed"))
-
-
-async def _refused(target: Target, ways: tuple[str, ...]) -> str:
     code, message = target.random.choice(_REFUSED)
     async with _agent_stream(target) as stream:
         await stream.send("start", message, start=True)
         error = await stream.receive_until(ErrorEvent)
         if error is None or error.code not in (code, FULL):
             raise UnexpectedAnswerError(f"{message!r} was answered with {error}")
-        leaving = target.random.choice(ways)
-        if leaving == "error":
-            return error.code
         if await stream.receive_until(Closed) is None:
             raise UnexpectedAnswerError(f"no closed after {error}")
-        if leaving == "end":
+        if target.random.random() < 0.5:
             await stream.send("end", end=True)
-        if leaving in ("end", "no end"):
-            await stream.finish()
-        return error.code
+        await stream.finish()
+        return str(error.code)
 
 
 async def refused_call(target: Target) -> str:
@@ -212,52 +182,6 @@ async def abandoned_call(target: Target) -> str:
         if code not in ("unsupported_language", FULL):
             raise
         return code
-
-
-async def cancelled_opening(target: Target) -> str:
-    """A START, valid or not, and a cancellation within a few milliseconds."""
-    valid = target.random.random() < 0.5
-    message = encode(Start(system_prompt="")) if valid else target.random.choice(_REFUSED)[1]
-    async with _agent_stream(target) as stream:
-        await stream.send("start", message, start=True)
-        await asyncio.sleep(target.random.choice((0.0, 0.002, 0.006, 0.02, 0.06)) * target.random.random())
-    return "cancelled"
-
-
-async def broken_session(target: Target) -> str:
-    """A session that ends in the middle: the stream cancelled, the connection closed, or no END."""
-    leaving = target.random.choice(("cancel", "channel", "socket", "half close"))
-    if leaving == "channel":
-        async with _own_channel(target.address) as channel:
-            return await _leave_session(target, channel, leaving)
-    if leaving == "socket":
-        async with _relay(target.address) as (address, break_off), _own_channel(address) as channel:
-            return await _leave_session(target, channel, leaving, break_off)
-    return await _leave_session(target, None, leaving)
-
-
-async def _leave_session(
-    target: Target,
-    channel: grpc.aio.Channel | None,
-    leaving: str,
-    break_off: Callable[[], None] = lambda: None,
-) -> str:
-    async with _agent_stream(target, channel) as stream:
-        await stream.send("start", encode(Start(system_prompt="", greeting="Good day.")), start=True)
-        first = await stream.receive_until(Connected, ErrorEvent)
-        if isinstance(first, ErrorEvent):
-            return _only_full(first)
-        for number in range(target.random.randrange(20)):
-            await stream.send(f"audio-{number}", audio=_CHUNK)
-            await asyncio.sleep(0.02 * target.random.random())
-        if leaving == "half close":
-            await stream.half_close()
-            await asyncio.sleep(target.random.random())
-        elif leaving == "channel" and channel is not None:
-            await channel.close()
-        else:
-            break_off()
-    return leaving
 
 
 async def short_call(target: Target) -> str:
@@ -349,28 +273,6 @@ async def refused_stream(target: Target) -> str:
     return found
 
 
-async def broken_stream(target: Target) -> str:
-    """A stream of audio that is cancelled at any moment, by call or as a whole, or never ended."""
-    stub, model, name = _stub(target), target.random.choice(RECOGNIZERS), uuid.uuid4().hex
-    if target.random.random() < 0.5:
-        rpc = stub.ModelStreamInfer()
-        for number in range(target.random.randrange(1, 5)):
-            await rpc.write(recognizer_request(model, name, _CHUNK * 4, start=number == 0))
-        await asyncio.sleep(0.02 * target.random.random())
-        rpc.cancel()
-        end = "stream cancelled"
-    else:
-        call = stub.ModelInfer(recognizer_request(model, name, _CHUNK * 4, start=True), timeout=_ANSWER_S)
-        await asyncio.sleep(0.01 * target.random.random())
-        end = "call answered" if call.done() else "call cancelled"
-        call.cancel()
-        with suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
-            await call
-    with suppress(grpc.aio.AioRpcError):
-        await stub.ModelInfer(recognizer_request(model, name, b"", end=True), timeout=_ANSWER_S)
-    return end
-
-
 def _stub(target: Target) -> Any:
     return service_pb2_grpc.GRPCInferenceServiceStub(target.channel)
 
@@ -387,48 +289,6 @@ def opening_code(error: ParleyError) -> str:
     return error.__cause__.code if isinstance(error.__cause__, ParleyError) else error.code
 
 
-def _only_full(event: ErrorEvent) -> str:
-    if event.code != FULL:
-        raise UnexpectedAnswerError(f"a session was refused: {event}")
-    return event.code
-
-
-@asynccontextmanager
-async def _relay(address: str) -> AsyncGenerator[tuple[str, Callable[[], None]]]:
-    """A TCP relay to the server, and a function that breaks its connections off without a word of HTTP/2."""
-    host, _, port = address.rpartition(":")
-    writers: set[asyncio.StreamWriter] = set()
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        to_server, from_server = None, None
-        try:
-            from_server, to_server = await asyncio.open_connection(host.strip("[]"), int(port))
-            writers.update((writer, to_server))
-            await asyncio.gather(pump(reader, to_server), pump(from_server, writer))
-        except OSError:
-            writer.close()
-        finally:
-            writers.discard(writer)
-
-    def break_off() -> None:
-        for writer in writers:
-            writer.transport.abort()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", break_off
-    finally:
-        server.close()
-        break_off()
-
-
 SESSIONS: dict[Session, int] = {
     refused_session: 3,
     refused_call: 3,
@@ -438,12 +298,8 @@ SESSIONS: dict[Session, int] = {
     recognizer_stream: 2,
     refused_stream: 2,
 }
-"""How often each kind is held, relative to the others."""
-CANCELLING: dict[Session, int] = {
-    refused_and_cancelled: 4,
-    cancelled_opening: 4,
-    broken_session: 2,
-    broken_stream: 2,
-}
-"""Clients that cancel requests which the server is about to end. Triton before 25.04 does not survive them
-(server#7840, server#8078): it must be reached by clients only that let their streams end."""
+"""How often each kind is held, relative to the others.
+
+No client cancels a request which the server is about to end: Triton before 25.04 does not survive that
+(server#7840, server#8078).
+"""
