@@ -6,8 +6,7 @@ import argparse
 import dataclasses
 import os
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,50 +30,9 @@ from perf_analyzer.inputs import REPOSITORY, drive_of
 from perf_analyzer.runner import RunFailedError, Runner, provide_program
 
 _LEVELS = "1,4,16"
+_LIMIT_S = 300.0
+"""Of one run."""
 _HEAD = ("at once", "requests", "per second", "p50", "p95", "p99", "first p50", "first p95")
-
-
-@dataclass
-class Report:
-    """What was measured and what was not."""
-
-    measured: list[tuple[str, int, Figures]] = field(default_factory=list)
-    """Model, concurrency, figures."""
-    failed: list[tuple[str, int, str]] = field(default_factory=list)
-    """Model, concurrency, reason."""
-    left_out: dict[str, str] = field(default_factory=dict)
-    """By model, the reason."""
-
-    def summary(self, profile: str) -> dict[str, Any]:
-        """All of it, for a file."""
-        keys = ("model", "concurrency", "reason")
-        return {
-            "machine": describe_processor(),
-            "profile": profile,
-            "measured": [
-                {"model": model, "concurrency": concurrency, **msgspec.structs.asdict(figures)}
-                for model, concurrency, figures in self.measured
-            ],
-            "failed": [dict(zip(keys, one, strict=True)) for one in self.failed],
-            "left_out": self.left_out,
-        }
-
-    def print(self, console: Console, profile: str) -> None:
-        """Print the table, and what is not in it."""
-        table = make_table(
-            f"perf_analyzer, profile {profile}, {describe_processor()}; times in ms", "model", *_HEAD
-        )
-        for model, concurrency, one in self.measured:
-            times = (one.p50, one.p95, one.p99, one.first_p50, one.first_p95)
-            cells = ("-" if time is None else f"{time:.1f}" for time in times)
-            table.add_row(model, str(concurrency), str(one.requests), f"{one.per_second:.1f}", *cells)
-        if self.measured:
-            console.print(table)
-            console.print("What counts as first response: perf/README.md.")
-        for model, concurrency, reason in self.failed:
-            console.print(f"failed: {model}, {concurrency} at once: {reason}", style="red", markup=False)
-        for model, reason in self.left_out.items():
-            console.print(f"left out: {model}: {reason}", markup=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +58,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"requests or sequences at once (default: {_LEVELS})",
     )
     add("--scale", type=float, default=1.0, help="of the number of requests (default: %(default)s)")
-    add("--limit", type=float, default=300.0, metavar="SECONDS", help="of a run (default: %(default)s)")
     add("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     args = parser.parse_args(argv)
     if unknown := set(args.models) - set(models):
@@ -117,12 +74,11 @@ def _levels(text: str) -> list[int]:
 
 
 def _measure(args: argparse.Namespace, console: Console) -> int:
-    report = Report()
+    measured: list[tuple[str, int, Figures]] = []
+    failed: list[str] = []
     try:
         provide_program()
-        options = ServerOptions(profile=args.profile)
-        _, absent = leave_out_absent(options, os.environ)
-        options = _with_models_on_request(options, args.models, absent)
+        options = _options(args)
         with (
             tempfile.TemporaryDirectory(prefix="perf-analyzer-") as folder,
             running_server(
@@ -134,35 +90,39 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
                 load_models=options.load_models,
             ) as address,
         ):
-            served = _served(address, args.models)
-            runner = Runner(address, Path(folder), limit_s=args.limit)
-            for model in args.models:
-                if model in served:
-                    _drive(args, console, runner, report, model)
-                else:
-                    report.left_out[model] = _reason(args, model, absent)
+            runner = Runner(address, Path(folder), limit_s=_LIMIT_S)
+            for model in _served(address, args.models):
+                if (drive := drive_of(model, args.profile)) is None:
+                    console.print(f"{model}: no requests follow from its configuration")
+                    continue
+                for concurrency in args.concurrency:
+                    name = f"{model}, {concurrency} at once"
+                    try:
+                        figures = runner.run(model, drive, concurrency, args.scale)
+                    except RunFailedError as error:
+                        failed.append(f"{name}: {error}")
+                        console.print(failed[-1], style="red", markup=False)
+                    else:
+                        measured.append((model, concurrency, figures))
+                        console.print(f"{name}: {figures.per_second:.1f} per second", style="dim")
     except (ParleyError, ClientError, RunFailedError, OSError, ValueError) as error:
         console.print(f"perf-analyzer: {error}", style="red", markup=False)
         return 1
-    report.print(console, args.profile)
-    if args.json:
-        write_json(args.json, report.summary(args.profile))
-    return 1 if report.failed or not report.measured else 0
+    _report(args, console, measured, failed)
+    return 1 if failed or not measured else 0
 
 
-def _with_models_on_request(
-    options: ServerOptions, chosen: Collection[str], absent: Collection[str]
-) -> ServerOptions:
-    """The options with the models that are loaded only where they are named, if they are to be driven."""
+def _options(args: argparse.Namespace) -> ServerOptions:
+    """Those of the server, which loads some models only where they are named."""
+    options = ServerOptions(profile=args.profile)
+    _, absent = leave_out_absent(options, os.environ)
     usual = {folder.name for folder in model_folders(options)}
-    extra = [name for name in model_names(options) if name not in usual and name in chosen]
-    if not extra:
-        return options
+    extra = [name for name in model_names(options) if name not in usual and name in args.models]
     models = tuple(name for name in (*sorted(usual), *extra) if name not in absent)
-    return dataclasses.replace(options, load_models=models)
+    return dataclasses.replace(options, load_models=models) if extra else options
 
 
-def _served(address: str, models: Collection[str]) -> set[str]:
+def _served(address: str, models: Collection[str]) -> list[str]:
     """The models that the server has ready.
 
     Raises:
@@ -170,34 +130,32 @@ def _served(address: str, models: Collection[str]) -> set[str]:
     """
     client = InferenceServerClient(address)
     try:
-        return {model for model in models if client.is_model_ready(model)}
+        return [model for model in models if client.is_model_ready(model)]
     except InferenceServerException as error:
         raise ClientError(f"the server at {address} does not answer: {error}") from error
     finally:
         client.close()
 
 
-def _reason(args: argparse.Namespace, model: str, absent: Mapping[str, str]) -> str:
-    """Why a model is not served."""
-    if args.server:
-        return "the server does not serve it"
-    profiles = [path.stem for path in (REPOSITORY / model / "configs").glob("*.pbtxt")]
-    if args.profile not in (*profiles, "gpu"):
-        return f"not in the profile {args.profile}"
-    return absent.get(model, "not loaded")
-
-
-def _drive(args: argparse.Namespace, console: Console, runner: Runner, report: Report, model: str) -> None:
-    drive = drive_of(model, args.profile)
-    if drive is None:
-        report.left_out[model] = "no requests follow from its configuration"
-        return
-    for concurrency in args.concurrency:
-        try:
-            figures = runner.run(model, drive, concurrency, args.scale)
-        except RunFailedError as error:
-            report.failed.append((model, concurrency, str(error)))
-            console.print(f"{model}, {concurrency} at once: {error}", style="red", markup=False)
-        else:
-            report.measured.append((model, concurrency, figures))
-            console.print(f"{model}, {concurrency} at once: {figures.per_second:.1f} per second", style="dim")
+def _report(
+    args: argparse.Namespace,
+    console: Console,
+    measured: Sequence[tuple[str, int, Figures]],
+    failed: Sequence[str],
+) -> None:
+    """Print the table, and what is not in it; write every figure."""
+    machine = describe_processor()
+    table = make_table(f"perf_analyzer, profile {args.profile}, {machine}; times in ms", "model", *_HEAD)
+    rows: list[dict[str, Any]] = []
+    for model, concurrency, one in measured:
+        times = (one.p50, one.p95, one.p99, one.first_p50, one.first_p95)
+        cells = ("-" if time is None else f"{time:.1f}" for time in times)
+        table.add_row(model, str(concurrency), str(one.requests), f"{one.per_second:.1f}", *cells)
+        rows.append({"model": model, "concurrency": concurrency, **msgspec.structs.asdict(one)})
+    left_out = sorted(set(args.models) - {model for model, _, _ in measured})
+    console.print(table)
+    console.print("What counts as first response: perf/README.md.")
+    console.print(f"Not measured: {', '.join(left_out) or 'none'}", markup=False)
+    if args.json:
+        figures = {"machine": machine, "profile": args.profile, "measured": rows}
+        write_json(args.json, {**figures, "failed": failed, "left_out": left_out})
