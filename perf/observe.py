@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Starts Prometheus beside a server and a gateway, with the project's alerts, and Phoenix for their traces.
 
     make serve &  make gateway &  make observe
@@ -10,28 +9,29 @@ The dashboards in deploy/grafana are for a Grafana with this Prometheus as its s
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from harness.servers import Program, local_program
+
+from parley.errors import ParleyError
+from parley.launcher.options import ROOT
+
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 PHOENIX = ROOT / ".venv-phoenix" / "bin" / "phoenix"
 _READY_S = 30.0
 _PHOENIX_READY_S = 180.0
 """It makes its database first."""
 _WATCH_S = 0.2
-_STOP_S = 10.0
 
 
 def find_program(name: str) -> str:
@@ -74,50 +74,6 @@ def render_config(
     }
 
 
-@contextmanager
-def running(
-    name: str,
-    command: Sequence[str],
-    ready_url: str,
-    log: Path,
-    *,
-    environment: Mapping[str, str] | None = None,
-    ready_s: float = _READY_S,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that runs until the block is left.
-
-    Args:
-        name: for messages.
-        command: starts it.
-        ready_url: answers when it is ready.
-        log: gets what it writes.
-        environment: variables besides those of this process.
-        ready_s: seconds until then.
-
-    Raises:
-        RuntimeError: it does not become ready; the message has the end of its log.
-    """
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
-        )
-    try:
-        end = time.monotonic() + ready_s
-        while not _answers(ready_url):
-            if time.monotonic() > end or process.poll() is not None:
-                last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-                raise RuntimeError(f"{name} did not start:\n" + "\n".join(last))
-            time.sleep(0.05)
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=1.0):  # noqa: S310 - this machine
@@ -126,8 +82,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-@contextmanager
-def prometheus(config: dict[str, Any], folder: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
+@asynccontextmanager
+async def prometheus(config: dict[str, Any], folder: Path, address: str) -> AsyncIterator[Program]:
     """A Prometheus.
 
     Args:
@@ -144,12 +100,14 @@ def prometheus(config: dict[str, Any], folder: Path, address: str) -> Iterator[s
         f"--web.listen-address={address}",
         "--storage.tsdb.retention.size=1GB",
     ]
-    with running("Prometheus", command, f"http://{address}/-/ready", folder / "prometheus.log") as process:
-        yield process
+    async with local_program(
+        "prometheus", command, lambda: _answers(f"http://{address}/-/ready"), folder, ready_s=_READY_S
+    ) as program:
+        yield program
 
 
-@contextmanager
-def phoenix(folder: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
+@asynccontextmanager
+async def phoenix(folder: Path, address: str) -> AsyncIterator[Program]:
     """An Arize Phoenix, which takes traces by OTLP over HTTP and shows them.
 
     Args:
@@ -167,10 +125,15 @@ def phoenix(folder: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
         "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
         "PHOENIX_DISABLE_AGENT_ASSISTANT": "true",
     }
-    url, log = f"http://{address}/healthz", folder / "phoenix.log"
-    command = [str(PHOENIX), "serve"]
-    with running("Phoenix", command, url, log, environment=environment, ready_s=_PHOENIX_READY_S) as process:
-        yield process
+    async with local_program(
+        "phoenix",
+        [PHOENIX, "serve"],
+        lambda: _answers(f"http://{address}/healthz"),
+        folder,
+        ready_s=_PHOENIX_READY_S,
+        environment=environment,
+    ) as program:
+        yield program
 
 
 def free_address() -> str:
@@ -194,29 +157,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--phoenix", default="127.0.0.1:6006", help='where traces go; "": nowhere (default: %(default)s)'
     )
     arguments = parser.parse_args(argv)
+    try:
+        return asyncio.run(_observe(arguments))
+    except KeyboardInterrupt:
+        return 130
+    except (FileNotFoundError, ParleyError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+async def _observe(arguments: argparse.Namespace) -> int:
+    """Run until a program ends; returns its exit status."""
     config = render_config(
         arguments.server,
         arguments.gateway,
         interval=arguments.interval,
         key_file=arguments.gateway_key_file,
     )
-    with tempfile.TemporaryDirectory(prefix="parley-observe-") as folder, ExitStack() as programs:
-        try:
-            started = [programs.enter_context(prometheus(config, Path(folder), arguments.listen))]
+    with tempfile.TemporaryDirectory(prefix="parley-observe-") as folder:
+        async with AsyncExitStack() as programs:
+            begin = programs.enter_async_context
+            started = [await begin(prometheus(config, Path(folder), arguments.listen))]
             print(f"Prometheus: http://{arguments.listen}/targets and /alerts; Ctrl-C ends it")
             print(f"dashboards for Grafana: {ROOT / 'deploy' / 'grafana'}", flush=True)
             if arguments.phoenix and PHOENIX.exists():
                 print("starting Phoenix, which takes up to a minute", flush=True)
-                started.append(programs.enter_context(phoenix(Path(folder), arguments.phoenix)))
+                started.append(await begin(phoenix(Path(folder), arguments.phoenix)))
             print(explain_traces(arguments.phoenix), flush=True)
-            while (ended := next((one.poll() for one in started if one.poll() is not None), None)) is None:
-                time.sleep(_WATCH_S)
-        except KeyboardInterrupt:
-            return 130
-        except (FileNotFoundError, RuntimeError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        return ended
+            while True:
+                await asyncio.sleep(_WATCH_S)
+                if ended := [one.status for one in started if one.status is not None]:
+                    return ended[0]
 
 
 def explain_traces(address: str) -> str:
@@ -233,7 +204,3 @@ def explain_traces(address: str) -> str:
         f"traces: http://{address}, of a server and a gateway that are started with\n"
         f"  OTEL_EXPORTER_OTLP_ENDPOINT=http://{address}"
     )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -19,8 +19,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -134,6 +134,11 @@ class Program:
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
 
     @property
+    def session(self) -> int:
+        """The session of its last start, whose children may have outlived it; 0: it was not started."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
     def status(self) -> int | None:
         """With which it has ended; None: it runs, or was not started."""
         return self._process.poll() if self._process is not None else None
@@ -200,6 +205,30 @@ class Program:
         return f"{self.log_path}: {' / '.join(lines[-3:])}"
 
 
+@asynccontextmanager
+async def local_program(
+    name: str,
+    command: Sequence[str | Path],
+    is_ready: Callable[[], object],
+    folder: Path,
+    *,
+    ready_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[Program]:
+    """A program on this machine, until the block is left; the arguments are those of :class:`Program`.
+
+    Raises:
+        ParleyError: it did not start.
+    """
+    machine = ThisMachine(name)
+    program = Program(machine, name, folder)
+    try:
+        await program.start(command, is_ready, ready_s=ready_s, environment=environment)
+        yield program
+    finally:
+        await asyncio.to_thread(machine.kill)
+
+
 class Server:
     """A Triton with the model repository, under the launcher's supervision (``scripts/serve``).
 
@@ -262,6 +291,11 @@ class Server:
     def launcher(self) -> int:
         """Process number of the launcher; 0: it does not run."""
         return self._program.pid
+
+    @property
+    def session(self) -> int:
+        """The session of its last start, whose children may have outlived it; 0: it was not started."""
+        return self._process.pid if self._process is not None else 0
 
     @property
     def status(self) -> int | None:

@@ -18,10 +18,11 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from parley.errors import ParleyError
 from parley.launcher.command import find_installation
 from parley.launcher.errors import SetupIncompleteError
 from triton_check.probes import PROBES, Finding, run
-from triton_check.server import ProbedServer, StartError
+from triton_check.server import ProbedServer
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
                 finding = run(probe, server, args.rounds, runner)
                 found.append(finding)
                 print(f"  {finding.verdict:8}  {finding.name}: {finding.detail}", flush=True)
-        except StartError as error:
+        except ParleyError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
         finally:

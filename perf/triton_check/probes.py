@@ -21,7 +21,7 @@ from parley.grpc_messages import to_message
 from parley.inference import ModelRequest, text_tensor
 from parley.triton.grpc_client import LoopbackClient
 from triton_check.lock import index_by_http2, lock_header
-from triton_check.server import LOCK, ProbedServer, StartError
+from triton_check.server import LOCK, ProbedServer
 
 _LIMIT_S = 60.0
 """For one probe without its rounds."""
@@ -95,7 +95,7 @@ def run(probe: Probe, server: ProbedServer, rounds: int, runner: asyncio.Runner)
         answer = Answer(False, f"no answer within {limit_s:.0f} s")
     except grpc.aio.AioRpcError as error:
         answer = Answer(False, error.details() or str(error.code()))
-    except (InferenceServerException, OSError, ParleyError, StartError) as error:
+    except (InferenceServerException, OSError, ParleyError) as error:
         answer = Answer(False, str(error))
     if server.has_ended():
         answer = Answer(False, f"tritonserver has ended; {answer.detail}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import tritonclient.grpc as triton
+from harness.servers import Program, ThisMachine
 
+from parley.errors import DeadlineExceededError
 from parley.launcher.cleanup import new_prefix, remove_left
 from parley.launcher.command import (
     ADMIN_PROTOCOLS,
@@ -26,10 +28,7 @@ LOCK = f"--grpc-restricted-protocol={ADMIN_PROTOCOLS}:{NO_KEY}"
 """That of the launcher."""
 _START_S = 120.0
 _STOP_S = 20.0
-
-
-class StartError(Exception):
-    """The server did not become ready; the message has the end of its log."""
+_CRASH_S, _LOOK_S = 1.0, 0.05
 
 
 class ProbedServer:
@@ -44,35 +43,26 @@ class ProbedServer:
         """
         self._installation = installation
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._machine = ThisMachine("triton")
+        self._program = Program(self._machine, "triton", folder)
         self._prefix = new_prefix()
         self.address = ""
         """``host:port`` of gRPC."""
 
-    @property
-    def log(self) -> Path:
-        """Of all servers, one after the other."""
-        return self._folder / "triton.log"
-
-    def is_alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process is not None and self._process.poll() is None
-
     def has_ended(self) -> bool:
         """Whether the server ends by itself, as after a crash; waits for a moment."""
-        if self._process is None:
-            return False
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        return self._process.poll() is not None
+        end = time.monotonic() + _CRASH_S
+        while self._program.pid and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+        return self._program.status is not None
 
     def start(self) -> str:
         """Start a server unless one runs; returns its version.
 
         Raises:
-            StartError: it ended, or is not ready in time.
+            ParleyError: it ended, or is not ready in time.
         """
-        if not self.is_alive():
+        if not self._program.pid:
             self.stop()
             self._launch()
         with triton.InferenceServerClient(self.address) as client:
@@ -104,37 +94,28 @@ class ProbedServer:
             "--exit-timeout-secs=5",
         ]
         environment = build_environment(self._installation, options, os.environ)
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
         self.address = f"127.0.0.1:{options.grpc_port}"
-        end = time.monotonic() + _START_S
         with triton.InferenceServerClient(self.address) as client:
-            while not _is_ready(client):
-                if not self.is_alive() or time.monotonic() > end:
-                    said = self.log.read_text(encoding="utf-8", errors="replace")[-2_000:]
-                    raise StartError(f"tritonserver did not become ready: {said}")
-                time.sleep(0.1)
+            ready = self._program.start(
+                command, lambda: _is_ready(client), ready_s=_START_S, environment=environment
+            )
+            asyncio.run(ready)
 
     def kill_model(self, model: str) -> None:
         """Kill the process of a model."""
-        assert self._process is not None
-        for stub in find_stubs(self._process.pid):
+        for stub in find_stubs(self._program.pid):
             if stub.model == model:
                 os.kill(stub.pid, 9)
 
     def stop(self) -> None:
         """End the server and its models; does nothing when none runs."""
-        if self._process is None:
+        if not self._program.session:
             return
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_S)
-        kill_session(self._process.pid)
-        self._process.wait()
+        with suppress(DeadlineExceededError):
+            asyncio.run(self._program.stop(_STOP_S))
+        kill_session(self._program.session)
+        self._machine.kill()
         remove_left(self._prefix)
-        self._process = None
 
 
 def _is_ready(client: triton.InferenceServerClient) -> bool:

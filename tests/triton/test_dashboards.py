@@ -50,7 +50,7 @@ async def prometheus(server, tmp_path_factory):
         )
         address = free_address()
         query = partial(ask, address)
-        with observe.prometheus(config, tmp_path_factory.mktemp("prometheus"), address):
+        async with observe.prometheus(config, tmp_path_factory.mktemp("prometheus"), address):
             async with asyncio.timeout(FOUND_S):
                 while [each["value"][1] for each in query("up")] != ["1", "1"]:  # noqa: ASYNC110
                     await asyncio.sleep(SCRAPE_S)

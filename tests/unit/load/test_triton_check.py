@@ -9,9 +9,8 @@ from triton_check import probes
 from triton_check.cli import main
 from triton_check.lock import lock_header
 from triton_check.probes import PROBES, Answer, Probe, run
-from triton_check.server import StartError
 
-from parley.errors import ModelUnavailableError
+from parley.errors import ModelUnavailableError, ParleyError
 
 
 class Server:
@@ -26,7 +25,7 @@ class Server:
 
     def start(self):
         if not self.starts:
-            raise StartError("tritonserver did not become ready: no memory")
+            raise ParleyError("tritonserver did not become ready: no memory")
 
     def has_ended(self):
         return self.crashes
