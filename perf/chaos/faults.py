@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 
 from harness.network import Node
 
@@ -15,7 +16,6 @@ from chaos.evidence import Effect
 from parley.errors import ParleyError
 from parley.launcher.models import leave_out_absent, model_folders
 from parley.launcher.options import TINY_PROFILE, ServerOptions
-from parley.launcher.processes import Stub
 
 RECOVERY_S = 10.0
 """From the end of a fault to the end of the first answer in a new call."""
@@ -48,332 +48,221 @@ class FaultError(ParleyError):
     code = "no_fault"
 
 
-class Fault(ABC):
-    """One fault; an object is used once.
+async def _no_problems(_: Deployment) -> list[str]:
+    return []
 
-    Args:
-        name: For the command line.
-        what: In a few words, for people.
-        touches: What it may do, at most, to what depends on a part of the deployment; it touches nothing
-            else.
-        recovery_s: By where new callers call, the longest time until one is answered (seconds).
-        because: Why that is more than :data:`RECOVERY_S`.
-        lasts_s: Until it is ended (seconds). 0: it has passed as soon as it is there.
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault; an object is used once."""
+
+    name: str
+    """For the command line."""
+    what: str
+    """In a few words, for people."""
+    cause: Callable[[Deployment], AbstractAsyncContextManager[None]]
+    """Causes it on entering, and takes it away on leaving, where it does not pass by itself.
+
+    Both may raise ParleyError.
     """
-
-    def __init__(
-        self,
-        name: str,
-        what: str,
-        *,
-        touches: Mapping[str, Effect],
-        recovery_s: Mapping[str, float],
-        because: str = "",
-        lasts_s: float = 0.0,
-    ) -> None:
-        self.name = name
-        self.what = what
-        self.touches = touches
-        self.recovery_s = recovery_s
-        self.because = because
-        self.lasts_s = lasts_s
+    touches: Mapping[str, Effect] = field(default_factory=dict)
+    """What it may do, at most, to what depends on a part of the deployment; it touches nothing else."""
+    recovery_s: Mapping[str, float] = field(default_factory=lambda: _HERE)
+    """By where new callers call, the longest time until one is answered (seconds)."""
+    because: str = ""
+    """Why that is more than :data:`RECOVERY_S`."""
+    lasts_s: float = 0.0
+    """Until it is ended (seconds). 0: it has passed as soon as it is there."""
+    check: Callable[[Deployment], Awaitable[list[str]]] = _no_problems
+    """What else is wrong after it, or why it proves nothing."""
 
     def allows(self, where: str) -> Effect:
         """What it may do to a call, or a request, at this place."""
         return max((self.touches.get(part, Effect.NOTHING) for part in PARTS[where]), default=Effect.NOTHING)
 
-    @abstractmethod
-    async def inject(self, deployment: Deployment) -> None:
-        """Cause it.
 
-        Raises:
-            ParleyError: it cannot be caused.
-        """
-
-    async def end(self, deployment: Deployment) -> None:
-        """Take it away, where it does not pass by itself.
-
-        Raises:
-            ParleyError: it cannot be taken away.
-        """
-        del deployment
-
-    async def check(self, deployment: Deployment) -> list[str]:
-        """What else is wrong after it, or why it proves nothing."""
-        del deployment
-        return []
+@asynccontextmanager
+async def nothing(_: Deployment) -> AsyncIterator[None]:
+    """Where this has effects, the machine is too busy for the other faults to mean anything."""
+    yield
 
 
-class Nothing(Fault):
-    """Nothing happens: where this has effects, the machine is too busy for the others to mean anything."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "nothing",
-            "nothing happens",
-            touches={},
-            recovery_s=_HERE,
-            lasts_s=_LASTING_S,
-        )
-
-    async def inject(self, deployment: Deployment) -> None:
-        """Do nothing."""
+def _kill_model(deployment: Deployment, model: str, number: signal.Signals) -> int:
+    """Send the signal to one process of a model of server ``a``; returns its id."""
+    stub = next(iter(deployment.a.stubs(model)), None)
+    if stub is None:
+        raise FaultError(f"{model} has no process")
+    os.kill(stub.pid, number)
+    return stub.pid
 
 
-class ModelSignal(Fault):
+def signal_model(model: str, number: signal.Signals) -> Fault:
     """A process of a model of server ``a`` is killed, or stopped."""
+    verb = "stop" if number == signal.SIGSTOP else "kill"
+    effect = Effect.MOVE if model == AGENT else Effect.TURN if model in USED else Effect.NOTHING
+    hit: list[int] = []
 
-    def __init__(self, model: str, number: signal.Signals) -> None:
-        verb = "stop" if number == signal.SIGSTOP else "kill"
-        effect = Effect.MOVE if model == AGENT else Effect.TURN if model in USED else Effect.NOTHING
-        super().__init__(
-            f"{verb}-{model}",
-            f"a process of {model} is {'stopped' if verb == 'stop' else 'killed'}",
-            touches={A: effect},
-            recovery_s=_AFTER_ENGINE if model == _ENGINE else _HERE,
-            because=_ENGINE_STARTS if model == _ENGINE else "",
-        )
-        self._model, self._number = model, number
-        self._stub: Stub | None = None
+    @asynccontextmanager
+    async def cause(deployment: Deployment) -> AsyncIterator[None]:
+        hit.append(_kill_model(deployment, model, number))
+        yield
 
-    async def inject(self, deployment: Deployment) -> None:
-        """Send the signal to one process."""
-        self._stub = next(iter(deployment.a.stubs(self._model)), None)
-        if self._stub is None:
-            raise FaultError(f"{self._model} has no process")
-        os.kill(self._stub.pid, self._number)
+    async def check(deployment: Deployment) -> list[str]:
+        living = [stub.pid for stub in deployment.a.stubs(model)]
+        is_replaced = living and not set(hit) & set(living)
+        return [] if is_replaced else [f"the process of {model} was not replaced"]
 
-    async def check(self, deployment: Deployment) -> list[str]:
-        """The process was replaced."""
-        assert self._stub is not None
-        living = deployment.a.stubs(self._model)
-        if not living or self._stub.pid in [stub.pid for stub in living]:
-            return [f"the process of {self._model} was not replaced"]
-        return []
+    return Fault(
+        f"{verb}-{model}",
+        f"a process of {model} is {'stopped' if verb == 'stop' else 'killed'}",
+        cause,
+        {A: effect},
+        recovery_s=_AFTER_ENGINE if model == _ENGINE else _HERE,
+        because=_ENGINE_STARTS if model == _ENGINE else "",
+        check=check,
+    )
 
 
-class ServerSignal(Fault):
+def signal_server(number: signal.Signals) -> Fault:
     """The ``tritonserver`` of server ``a`` is killed, or stopped."""
+    verb = "stop" if number == signal.SIGSTOP else "kill"
+    hit: list[int] = []
 
-    def __init__(self, number: signal.Signals) -> None:
-        verb = "stop" if number == signal.SIGSTOP else "kill"
-        super().__init__(
-            f"{verb}-server",
-            f"tritonserver is {'stopped' if verb == 'stop' else 'killed'}",
-            touches={A: Effect.MOVE},
-            recovery_s=_ELSEWHERE,
-            because=_RESTART,
-        )
-        self._number = number
-        self._pid = 0
-
-    async def inject(self, deployment: Deployment) -> None:
-        """Send the signal."""
-        self._pid = deployment.a.pid
-        if not self._pid:
+    @asynccontextmanager
+    async def cause(deployment: Deployment) -> AsyncIterator[None]:
+        hit.append(deployment.a.pid)
+        if not hit[0]:
             raise FaultError("server a does not run")
-        os.kill(self._pid, self._number)
+        os.kill(hit[0], number)
+        yield
 
-    async def check(self, deployment: Deployment) -> list[str]:
-        """It was replaced."""
-        return [] if deployment.a.pid not in (0, self._pid) else ["tritonserver was not replaced"]
+    async def check(deployment: Deployment) -> list[str]:
+        return [] if deployment.a.pid not in (0, *hit) else ["tritonserver was not replaced"]
 
-
-class GatewayKilled(Fault):
-    """``gateway-1`` is killed, and started again, as its supervisor would do."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "kill-gateway",
-            "a gateway is killed, and started again",
-            touches={GATEWAY_1: Effect.LOSS},
-            recovery_s={GATEWAY_1: RECOVERY_S},
-        )
-
-    async def inject(self, deployment: Deployment) -> None:
-        """Kill it, with the collector on its node."""
-        deployment.gateway_1.kill()
-
-    async def end(self, deployment: Deployment) -> None:
-        """Start both."""
-        await deployment.gateway_1.start()
-        await deployment.start_collector()
+    return Fault(
+        f"{verb}-server",
+        f"tritonserver is {'stopped' if verb == 'stop' else 'killed'}",
+        cause,
+        {A: Effect.MOVE},
+        recovery_s=_ELSEWHERE,
+        because=_RESTART,
+        check=check,
+    )
 
 
-class DiskFull(Fault):
+@asynccontextmanager
+async def kill_gateway(deployment: Deployment) -> AsyncIterator[None]:
+    """Kill ``gateway-1``, with the collector on its node; start both, as a supervisor would do."""
+    deployment.gateway_1.kill()
+    yield
+    await deployment.gateway_1.start()
+    await deployment.start_collector()
+
+
+def fill_disk(kills: str = "") -> Fault:
     """The disk of server ``a`` has no byte left: its state, log, temporary files and caches are there.
 
     Args:
-        kills: A process of a model is killed meanwhile, and has to be replaced without a disk.
+        kills: A process of this model is killed meanwhile, and has to be replaced without a disk.
     """
 
-    def __init__(self, *, kills: str = "") -> None:
-        super().__init__(
-            f"disk-full-{kills}" if kills else "disk-full",
-            f"the disk of a server is full{f', and a process of {kills} is killed' if kills else ''}",
-            touches={A: Effect.TURN if kills else Effect.NOTHING},
-            recovery_s=_HERE,
-            lasts_s=_LASTING_S,
-        )
-        self._kills = kills
-
-    async def inject(self, deployment: Deployment) -> None:
-        """Fill it."""
+    @asynccontextmanager
+    async def cause(deployment: Deployment) -> AsyncIterator[None]:
         if not deployment.a.fill_disk():
             raise FaultError("the disk was full already")
-        if self._kills:
-            await ModelSignal(self._kills, signal.SIGKILL).inject(deployment)
-
-    async def end(self, deployment: Deployment) -> None:
-        """Free it."""
+        if kills:
+            _kill_model(deployment, kills, signal.SIGKILL)
+        yield
         deployment.a.free_disk()
 
-
-class SharedMemoryFull(Fault):
-    """The ``/dev/shm`` of server ``a`` has no byte left, in which Triton and its models exchange tensors."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "shm-full",
-            "the shared memory of a server is full",
-            touches={A: Effect.MOVE},
-            recovery_s=_ELSEWHERE,
-            because=_RESTART,
-            lasts_s=_LASTING_S,
-        )
-
-    async def inject(self, deployment: Deployment) -> None:
-        """Fill it."""
-        if not deployment.a.fill_shared_memory():
-            raise FaultError("the shared memory was full already")
-
-    async def end(self, deployment: Deployment) -> None:
-        """Free it, where the server has not ended with it."""
-        if deployment.a.launcher:
-            deployment.a.free_shared_memory()
+    return Fault(
+        f"disk-full-{kills}" if kills else "disk-full",
+        f"the disk of a server is full{f', and a process of {kills} is killed' if kills else ''}",
+        cause,
+        {A: Effect.TURN if kills else Effect.NOTHING},
+        lasts_s=_LASTING_S,
+    )
 
 
-class LinkFault(Fault):
+@asynccontextmanager
+async def fill_shared_memory(deployment: Deployment) -> AsyncIterator[None]:
+    """Leave no byte in the ``/dev/shm`` of server ``a``, in which Triton and its models exchange tensors."""
+    if not deployment.a.fill_shared_memory():
+        raise FaultError("the shared memory was full already")
+    yield
+    if deployment.a.launcher:  # the server has not ended with it
+        deployment.a.free_shared_memory()
+
+
+def spoil_link(
+    name: str, what: str, lasts_s: float, begin: Callable[[Node], None], end: Callable[[Node], None]
+) -> Fault:
     """The network of server ``a`` is cut, loses packets, or resets connections.
 
     Args:
-        name: For the command line.
-        what: In a few words, for people.
-        lasts_s: Until it is ended (seconds).
+        name: See :class:`Fault`, as for ``what`` and ``lasts_s``.
+        what: Of the fault.
+        lasts_s: Of the fault (seconds).
         begin: Spoils the link of a node.
         end: Repairs it.
     """
 
-    def __init__(
-        self, name: str, what: str, lasts_s: float, begin: Callable[[Node], None], end: Callable[[Node], None]
-    ) -> None:
-        super().__init__(
-            name, what, touches={A: Effect.MOVE}, recovery_s={ANY: RECOVERY_S, **_HERE}, lasts_s=lasts_s
-        )
-        self._begin, self._end = begin, end
+    @asynccontextmanager
+    async def cause(deployment: Deployment) -> AsyncIterator[None]:
+        begin(deployment.node_a)
+        yield
+        end(deployment.node_a)
 
-    async def inject(self, deployment: Deployment) -> None:
-        """Spoil the link."""
-        self._begin(deployment.node_a)
-
-    async def end(self, deployment: Deployment) -> None:
-        """Repair it."""
-        self._end(deployment.node_a)
+    return Fault(name, what, cause, {A: Effect.MOVE}, recovery_s={ANY: RECOVERY_S, **_HERE}, lasts_s=lasts_s)
 
 
-class PacketsLost(LinkFault):
-    """The link of server ``a`` loses packets in both directions."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"lose-{_LOST_PERCENT}-percent",
-            f"the link of a server loses {_LOST_PERCENT} % of its packets",
-            _LASTING_S,
-            lambda node: node.lose(_LOST_PERCENT),
-            lambda node: node.lose(0),
-        )
-
-    async def check(self, deployment: Deployment) -> list[str]:
-        """Packets were lost."""
-        return [] if deployment.node_a.dropped() else ["no packet was lost"]
+async def check_loss(deployment: Deployment) -> list[str]:
+    """Packets were lost."""
+    return [] if deployment.node_a.dropped() else ["no packet was lost"]
 
 
-class RedisAway(Fault):
-    """The Redis that ``gateway-1`` counts requests in is killed, and comes back empty."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "redis-away",
-            "Redis is killed, and comes back",
-            touches={},
-            recovery_s={GATEWAY_1: RECOVERY_S},
-            lasts_s=_LASTING_S,
-        )
-
-    async def inject(self, deployment: Deployment) -> None:
-        """Kill it."""
-        if not deployment.redis.answers():
-            raise FaultError("Redis does not answer")
-        deployment.redis.kill()
-
-    async def end(self, deployment: Deployment) -> None:
-        """Start it again."""
-        await deployment.redis.start()
+@asynccontextmanager
+async def kill_redis(deployment: Deployment) -> AsyncIterator[None]:
+    """Kill the Redis that ``gateway-1`` counts requests in; it comes back empty."""
+    if not deployment.redis.answers():
+        raise FaultError("Redis does not answer")
+    deployment.redis.kill()
+    yield
+    await deployment.redis.start()
 
 
-class CollectorAway(Fault):
-    """The collector that ``gateway-1`` sends traces to is ended, and comes back."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "collector-away",
-            "the collector of traces is ended, and comes back",
-            touches={},
-            recovery_s={GATEWAY_1: RECOVERY_S},
-            lasts_s=_LASTING_S,
-        )
-        self._before = 0
-
-    async def inject(self, deployment: Deployment) -> None:
-        """End it."""
-        if not deployment.count_traces():
-            raise FaultError("there are no traces")
-        await deployment.stop_collector()
-
-    async def end(self, deployment: Deployment) -> None:
-        """Start it again."""
-        self._before = deployment.count_traces()
-        await deployment.start_collector()
-
-    async def check(self, deployment: Deployment) -> list[str]:
-        """Traces come again."""
-        for _ in range(40):
-            if deployment.count_traces() > self._before:
-                return []
-            await asyncio.sleep(0.25)
-        return ["no traces came after the collector was back"]
+@asynccontextmanager
+async def stop_collector(deployment: Deployment) -> AsyncIterator[None]:
+    """End the collector that ``gateway-1`` sends traces to; it comes back without those that it had."""
+    if not deployment.count_traces():
+        raise FaultError("there are no traces")
+    await deployment.stop_collector()
+    yield
+    deployment.traces.unlink()
+    await deployment.start_collector()
 
 
-class CertificateRenewed(Fault):
-    """The certificate of ``gateway-1`` is renewed."""
+async def check_traces(deployment: Deployment) -> list[str]:
+    """Traces come again."""
+    for _ in range(40):
+        if deployment.count_traces():
+            return []
+        await asyncio.sleep(0.25)
+    return ["no traces came after the collector was back"]
 
-    def __init__(self) -> None:
-        super().__init__(
-            "certificate",
-            "the certificate of a gateway is renewed",
-            touches={},
-            recovery_s={GATEWAY_1: RECOVERY_S},
-        )
 
-    async def inject(self, deployment: Deployment) -> None:
-        """Replace certificate and key, one after the other."""
-        deployment.renew_certificate()
+@asynccontextmanager
+async def renew_certificate(deployment: Deployment) -> AsyncIterator[None]:
+    """Replace certificate and key of ``gateway-1``, one after the other."""
+    deployment.renew_certificate()
+    yield
 
-    async def check(self, deployment: Deployment) -> list[str]:
-        """The new one is shown."""
-        shown = await deployment.shown_certificate()
-        renewed = shown.strip() == deployment.certificate.read_text().strip()
-        return [] if renewed else ["the old certificate is still shown"]
+
+async def check_certificate(deployment: Deployment) -> list[str]:
+    """The new one is shown."""
+    shown = await deployment.shown_certificate()
+    renewed = shown.strip() == deployment.certificate.read_text().strip()
+    return [] if renewed else ["the old certificate is still shown"]
 
 
 def list_models() -> list[str]:
@@ -384,28 +273,69 @@ def list_models() -> list[str]:
 
 def make_faults() -> dict[str, Fault]:
     """All faults, by name."""
-    faults: list[Fault] = [Nothing()]
-    faults += [
-        ModelSignal(model, number) for model in list_models() for number in (signal.SIGKILL, signal.SIGSTOP)
-    ]
-    faults += [
-        ServerSignal(signal.SIGKILL),
-        ServerSignal(signal.SIGSTOP),
-        GatewayKilled(),
-        DiskFull(),
-        DiskFull(kills="espeak"),
-        SharedMemoryFull(),
-        LinkFault("cut-server", "the network of a server is cut", _LASTING_S, Node.cut, Node.mend),
-        LinkFault(
+    at_gateway = {GATEWAY_1: RECOVERY_S}
+    faults = [
+        Fault("nothing", "nothing happens", nothing, lasts_s=_LASTING_S),
+        *(
+            signal_model(model, number)
+            for model in list_models()
+            for number in (signal.SIGKILL, signal.SIGSTOP)
+        ),
+        signal_server(signal.SIGKILL),
+        signal_server(signal.SIGSTOP),
+        Fault(
+            "kill-gateway",
+            "a gateway is killed, and started again",
+            kill_gateway,
+            {GATEWAY_1: Effect.LOSS},
+            at_gateway,
+        ),
+        fill_disk(),
+        fill_disk(kills="espeak"),
+        Fault(
+            "shm-full",
+            "the shared memory of a server is full",
+            fill_shared_memory,
+            {A: Effect.MOVE},
+            _ELSEWHERE,
+            _RESTART,
+            _LASTING_S,
+        ),
+        spoil_link("cut-server", "the network of a server is cut", _LASTING_S, Node.cut, Node.mend),
+        spoil_link(
             "reset-connections",
             "all connections of a server are reset",
             _RESET_S,
             lambda node: node.reset(on=True),
             lambda node: node.reset(on=False),
         ),
-        PacketsLost(),
-        RedisAway(),
-        CollectorAway(),
-        CertificateRenewed(),
+        replace(
+            spoil_link(
+                "lose-packets",
+                f"the link of a server loses {_LOST_PERCENT} % of its packets",
+                _LASTING_S,
+                lambda node: node.lose(_LOST_PERCENT),
+                lambda node: node.lose(0),
+            ),
+            check=check_loss,
+        ),
+        Fault("redis-away", "Redis is killed, and comes back", kill_redis, {}, at_gateway, "", _LASTING_S),
+        Fault(
+            "collector-away",
+            "the collector of traces is ended, and comes back",
+            stop_collector,
+            {},
+            at_gateway,
+            lasts_s=_LASTING_S,
+            check=check_traces,
+        ),
+        Fault(
+            "certificate",
+            "the certificate of a gateway is renewed",
+            renew_certificate,
+            {},
+            at_gateway,
+            check=check_certificate,
+        ),
     ]
     return {fault.name: fault for fault in faults}

@@ -155,10 +155,9 @@ async def run_fault(deployment: Deployment, fault: Fault, parts: Sequence[Part],
         sending = asyncio.create_task(requests.run(), name="requests")
         try:
             since, waited = time.time(), _waited_s()
-            await fault.inject(deployment)
-            await asyncio.sleep(fault.lasts_s)
-            ended = time.time()
-            await fault.end(deployment)
+            async with fault.cause(deployment):
+                await asyncio.sleep(fault.lasts_s)
+                ended = time.time()
             await _recover(deployment, parts[-1], verdict, ended)
             with suppress(ParleyError):  # what is missing is among the turns
                 await until_all_answered(callers, _AFTER_S, since=time.time())

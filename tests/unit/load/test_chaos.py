@@ -22,14 +22,7 @@ from chaos.callers import APOLOGIES, Caller, Turn, calling, until_all_answered
 from chaos.cli import choose
 from chaos.deployment import GATEWAY_1, GATEWAY_2, PARTS, A, B
 from chaos.evidence import ChaosCaller, Comparison, Effect, compare_texts, count_turns, find_speech
-from chaos.faults import (
-    AGENT,
-    CertificateRenewed,
-    GatewayKilled,
-    ModelSignal,
-    PacketsLost,
-    make_faults,
-)
+from chaos.faults import AGENT, make_faults
 from chaos.requests import Request, Requests
 from chaos.runner import HEAD, Verdict
 from chaos.words import Part
@@ -265,7 +258,7 @@ def ended_caller(number, where, end):
 
 
 def test_a_call_that_had_to_be_spared_was_touched():
-    fault, one = GatewayKilled(), verdict(spared=1)
+    fault, one = make_faults()["kill-gateway"], verdict(spared=1)
     callers = [ended_caller(0, A, "apology"), ended_caller(1, GATEWAY_1, "lost")]
     callers[1].losses.append(callers_module.Loss(1.5, "gone"))
     runner._judge_calls(one, fault, callers, 1.0)
@@ -276,12 +269,12 @@ def test_a_call_that_had_to_be_spared_was_touched():
 
 def test_callers_who_asked_nothing_prove_nothing():
     one = verdict(spared=0)
-    runner._judge_calls(one, GatewayKilled(), [ended_caller(0, A, "answered")], 3.0)
+    runner._judge_calls(one, make_faults()["kill-gateway"], [ended_caller(0, A, "answered")], 3.0)
     assert len(one.problems) == 2
 
 
 def test_requests_end_and_those_of_others_succeed():
-    fault, one = GatewayKilled(), verdict()
+    fault, one = make_faults()["kill-gateway"], verdict()
     requests = [
         Request(GATEWAY_1, "chat", PARIS, 1.0, 0.1, "ConnectError"),
         Request(GATEWAY_2, "chat", PARIS, 1.0, 0.2, "503 no_server_ready"),
@@ -351,17 +344,38 @@ def test_a_file_system_is_filled_to_its_last_page(tmp_path):
     assert (done.returncode, done.stdout) == (0, f"{1 << 20}\n"), done.stderr
 
 
-async def test_a_fault_that_changed_nothing_is_a_problem():
-    stub = SimpleNamespace(pid=7, model="espeak")
-    deployment = SimpleNamespace(a=SimpleNamespace(stubs=lambda _: [stub]))
-    fault = ModelSignal("espeak", 9)
-    fault._stub = stub
-    assert await fault.check(deployment) == ["the process of espeak was not replaced"]
+async def shown():
+    return "old\n"
 
-    async def shown():
-        return "old\n"
 
-    files = SimpleNamespace(shown_certificate=shown, certificate=SimpleNamespace(read_text=lambda: "new\n"))
-    assert await CertificateRenewed().check(files) == ["the old certificate is still shown"]
-    whole = SimpleNamespace(node_a=SimpleNamespace(dropped=lambda: 0))
-    assert await PacketsLost().check(whole) == ["no packet was lost"]
+@pytest.mark.parametrize(
+    ("name", "deployment", "problem"),
+    [
+        (
+            "certificate",
+            {"shown_certificate": shown, "certificate": SimpleNamespace(read_text=lambda: "new\n")},
+            "the old certificate is still shown",
+        ),
+        ("lose-packets", {"node_a": SimpleNamespace(dropped=lambda: 0)}, "no packet was lost"),
+        ("kill-espeak", {"a": SimpleNamespace(stubs=lambda _: [])}, "the process of espeak was not replaced"),
+        ("kill-server", {"a": SimpleNamespace(pid=0)}, "tritonserver was not replaced"),
+    ],
+)
+async def test_a_fault_that_changed_nothing_is_a_problem(name, deployment, problem):
+    assert await make_faults()[name].check(SimpleNamespace(**deployment)) == [problem]
+
+
+async def test_a_process_that_goes_on_after_its_signal_was_not_replaced():
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    stub = SimpleNamespace(pid=process.pid)
+    deployment = SimpleNamespace(a=SimpleNamespace(stubs=lambda _: [stub], pid=process.pid))
+    faults = make_faults()
+    try:
+        for name in ("stop-espeak", "stop-server"):
+            async with faults[name].cause(deployment):
+                pass
+            (problem,) = await faults[name].check(deployment)
+            assert problem.endswith("was not replaced")
+    finally:
+        process.kill()
+        await process.wait()
