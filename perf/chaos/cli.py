@@ -10,17 +10,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
+from harness.judge import Check, Outcome, print_checks, print_outcomes
 from harness.network import Network
-from harness.report import make_table, write_json
+from harness.report import write_json
 from rich.console import Console
 from simulate.scenario import ScenarioError
 
 from chaos.deployment import PARTS, Deployment
 from chaos.faults import Fault, make_faults
-from chaos.runner import HEAD, Verdict, run_fault
+from chaos.runner import run_fault
 from chaos.words import CITIES, Part, make_parts
 from parley.errors import ParleyError
 from parley_client.cli.arguments import handle_signals
@@ -49,13 +49,13 @@ def main() -> int:
     """Cause all faults; the exit status is 1 where something did not hold, or was not checked."""
     faults = make_faults()
     args, console = _arguments(list(faults)), make_console()
-    verdicts: list[Verdict] = []
+    outcomes: list[Outcome] = []
     try:
         parts = make_parts(args.calls + _OTHERS)
         chosen = [faults[name] for name in args.faults]
         # Also a supervisor's SIGTERM must not leave servers behind.
         with handle_signals(signal.default_int_handler):
-            asyncio.run(_run_all(chosen, parts, args, console, verdicts))
+            asyncio.run(_run_all(chosen, parts, args, console, outcomes))
     except KeyboardInterrupt:
         console.print("Interrupted.")
         return 130
@@ -63,9 +63,9 @@ def main() -> int:
         console.print(f"chaos: {error}", style="red", markup=False)
         return 1
     finally:
-        if verdicts:
-            _show(verdicts, console)
-    return 0 if len(verdicts) == len(args.faults) and all(one.passed for one in verdicts) else 1
+        if outcomes:
+            print_outcomes(console, "what faults did", outcomes)
+    return 0 if len(outcomes) == len(args.faults) and all(one.passed for one in outcomes) else 1
 
 
 def _arguments(faults: Sequence[str]) -> argparse.Namespace:
@@ -102,7 +102,7 @@ async def _run_all(
     parts: Sequence[Part],
     args: argparse.Namespace,
     console: Console,
-    verdicts: list[Verdict],
+    outcomes: list[Outcome],
 ) -> None:
     end = time.monotonic() + args.total
     with Network() as network, tempfile.TemporaryDirectory(prefix="parley-chaos-") as temporary:
@@ -116,39 +116,16 @@ async def _run_all(
             if began > end:
                 console.print(f"no time is left for {fault.name}", style="red", markup=False)
                 continue
-            verdict = await _run(deployment, fault, parts, args.calls)
-            verdicts.append(verdict)
-            _write(args, verdicts)  # a run of all faults is long
-            console.print(
-                f"{fault.name} ({time.monotonic() - began:.0f} s): {'; '.join(verdict.row()[1:])}",
-                markup=False,
-            )
-            for text in verdict.complaints():
-                console.print(text, style="red", markup=False)
+            outcomes.append(await _run(deployment, fault, parts, args.calls))
+            if args.json:  # after each, because a run of all faults is long
+                write_json(args.json, [outcome.to_json() for outcome in outcomes])
+            console.print(f"{fault.name} ({fault.what}): {time.monotonic() - began:.0f} s", markup=False)
+            print_checks(console, outcomes[-1])
 
 
-async def _run(deployment: Deployment, fault: Fault, parts: Sequence[Part], calls: int) -> Verdict:
+async def _run(deployment: Deployment, fault: Fault, parts: Sequence[Part], calls: int) -> Outcome:
     try:
         return await run_fault(deployment, fault, parts, calls)
     except ParleyError as error:
-        failed = Verdict(fault.name, fault.what, calls=calls)
-        failed.problems.append(str(error))
         await deployment.until_healthy()
-        return failed
-
-
-def _show(verdicts: Sequence[Verdict], console: Console) -> None:
-    """Print the table, and what did not hold."""
-    table = make_table("what faults did", *HEAD)
-    for verdict in verdicts:
-        table.add_row(*verdict.row(), style="" if verdict.passed else "red")
-    console.print(table)
-    for verdict in verdicts:
-        for text in verdict.complaints():
-            console.print(text, style="red", markup=False)
-
-
-def _write(args: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
-    if args.json:
-        figures = [{**asdict(one), "passed": one.passed, "late": one.late()} for one in verdicts]
-        write_json(args.json, figures)
+        return Outcome(fault.name, calls, checks=[Check("the fault can be caused", 1, [str(error)])])

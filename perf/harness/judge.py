@@ -150,7 +150,7 @@ def print_outcomes(console: Console, title: str, outcomes: Sequence[Outcome]) ->
             str(one.moved),
             text_of(p50_p95(one.gaps_ms)),
             f"{one.turns}; {one.unanswered}",
-            f"{one.usual_wait_ms:.0f}",
+            "" if math.isnan(one.usual_wait_ms) else f"{one.usual_wait_ms:.0f}",
             "passed" if one.passed else "FAILED",
         )
     console.print(table)

@@ -67,7 +67,7 @@ async def lost_calls(server, callers, model, name):
     stub = next(each for each in find_stubs(server.pid) if each.model == model)
     before = restarts(server, model)
     began = time.time()
-    os.kill(stub.pid, signal.Signals[name])
+    os.kill(stub.pid, signal.Signals[f"SIG{name}"])
     while not (restarts(server, model) > before and entry(server, model)["state"] == "serving"):
         assert time.time() - began < LIMIT_S, (entry(server, model), child_state(stub.pid, server.pid))
         await asyncio.sleep(0.1)

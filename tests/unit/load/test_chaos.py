@@ -24,8 +24,8 @@ from chaos.deployment import GATEWAY_1, GATEWAY_2, PARTS, A, B
 from chaos.evidence import ChaosCaller, Comparison, Effect, compare_texts, count_turns, find_speech
 from chaos.faults import AGENT, make_faults
 from chaos.requests import Request, Requests
-from chaos.runner import HEAD, Verdict
 from chaos.words import Part
+from harness.judge import Outcome
 
 from parley import protocol
 from parley.errors import InferenceError
@@ -224,31 +224,18 @@ def test_faults_are_chosen_by_patterns():
         choose("kill-a,x*", names)
 
 
-def verdict(**fields):
-    usual = {"recovery_s": {A: 4.0}, "allowed_s": {A: 10.0}, "effects": {}}
-    return Verdict("kill-espeak", "espeak is killed", **{**usual, **fields})
+def failed(outcome):
+    return {check.name: check.problems for check in outcome.checks if not check.passed}
 
 
-@pytest.mark.parametrize("broken", ["touched", "crossed", "endless", "problems"])
-def test_one_broken_promise_is_enough(broken):
-    assert verdict().passed
-    one = verdict(**{broken: ["something"]})
-    assert not one.passed
-    assert [text.endswith("something") for text in one.complaints()] == [True]
-
-
-@pytest.mark.parametrize("took", [None, 10.1])
-def test_a_late_recovery_is_a_broken_promise(took):
-    one = verdict(recovery_s={A: took})
-    assert not one.passed
-    assert "late" in one.complaints()[0]
-
-
-def test_a_table_has_a_row_for_each_fault():
-    row, never = verdict().row(), verdict(recovery_s={A: None}).row()
-    assert "a 4.0 (10) s" in row[-1]
-    assert "a never (10) s" in never[-1]
-    assert len(row) == len(HEAD)
+@pytest.mark.parametrize("took_s", [math.inf, 10.1])
+def test_a_late_recovery_is_a_broken_promise(took_s):
+    fault, late, soon = make_faults()["kill-espeak"], Outcome("one"), Outcome("one")
+    runner.judge_recovery(late, fault, A, took_s)
+    runner.judge_recovery(soon, fault, A, 9.9)
+    assert failed(late) == {"a new call at a is answered within 10 s": [f"after {took_s:.1f} s"]}
+    assert soon.passed
+    assert soon.figures == {"first answer in a new call at a, s": 9.9}
 
 
 def ended_caller(number, where, end):
@@ -258,36 +245,50 @@ def ended_caller(number, where, end):
 
 
 def test_a_call_that_had_to_be_spared_was_touched():
-    fault, one = make_faults()["kill-gateway"], verdict(spared=1)
+    outcome = Outcome("one")
     callers = [ended_caller(0, A, "apology"), ended_caller(1, GATEWAY_1, "lost")]
     callers[1].losses.append(callers_module.Loss(1.5, "gone"))
-    runner._judge_calls(one, fault, callers, 1.0)
-    assert one.touched == ["caller 0 at a: turn: apology"]
-    assert one.effects == {A: {"turn": 1}, GATEWAY_1: {"loss": 1}}
-    assert one.problems == []
+    runner.judge_calls(outcome, make_faults()["kill-gateway"], callers, 1.0)
+    assert failed(outcome) == {"no call is hit that should not be": ["caller 0 at a: turn: apology"]}
+    assert outcome.figures == {"calls at a: turn": 1, "calls at gateway-1: loss": 1}
+    assert outcome.lost == ["gone"]
 
 
 def test_callers_who_asked_nothing_prove_nothing():
-    one = verdict(spared=0)
-    runner._judge_calls(one, make_faults()["kill-gateway"], [ended_caller(0, A, "answered")], 3.0)
-    assert len(one.problems) == 2
+    outcome = Outcome("one")
+    callers = [ended_caller(0, GATEWAY_1, "answered")]
+    runner.judge_calls(outcome, make_faults()["kill-gateway"], callers, 3.0)
+    assert failed(outcome) == {
+        "no call is hit that should not be": [],
+        "every turn ends": [],
+        "every caller has asked since the fault began": ["caller 0"],
+    }
+
+
+def test_a_turn_that_got_nothing_has_no_end():
+    outcome = Outcome("one")
+    runner.judge_calls(outcome, make_faults()["kill-gateway"], [ended_caller(0, GATEWAY_1, "nothing")], 1.0)
+    assert "every turn ends" in failed(outcome)
 
 
 def test_requests_end_and_those_of_others_succeed():
-    fault, one = make_faults()["kill-gateway"], verdict()
+    fault, outcome = make_faults()["kill-gateway"], Outcome("one")
     requests = [
         Request(GATEWAY_1, "chat", PARIS, 1.0, 0.1, "ConnectError"),
         Request(GATEWAY_2, "chat", PARIS, 1.0, 0.2, "503 no_server_ready"),
         Request(GATEWAY_2, "speech", PARIS, 1.0, 0.3, "ok"),
         Request(GATEWAY_2, "speech", PARIS, 1.0, 35.0, ""),
     ]
-    runner._judge_requests(one, fault, requests, 1.0)
-    assert one.touched == ["chat at gateway-2: 503 no_server_ready"]
-    assert len(one.endless) == 1
-    assert one.failed == {"ConnectError": 1, "503 no_server_ready": 1}
-    nothing = verdict()
-    runner._judge_requests(nothing, fault, requests[:2], 1.0)
-    assert "no request was answered" in nothing.problems
+    runner.judge_requests(outcome, fault, requests, 1.0)
+    answered = "requests are answered, and none is hit that should not be"
+    assert failed(outcome) == {
+        "every request ends": ["speech at gateway-2 did not end within 45 s"],
+        answered: ["chat at gateway-2: 503 no_server_ready"],
+    }
+    assert outcome.figures["requests: ConnectError"] == outcome.figures["requests: 503 no_server_ready"] == 1
+    nothing = Outcome("one")
+    runner.judge_requests(nothing, fault, requests[:1], 1.0)
+    assert failed(nothing) == {answered: []}
 
 
 async def test_the_first_new_caller_who_is_answered_counts(monkeypatch):
@@ -300,10 +301,10 @@ async def test_the_first_new_caller_who_is_answered_counts(monkeypatch):
         opened.append(FakeCall(*([] if len(opened) < 4 else [answer("Sunny.")])))
         yield opened[-1]
 
-    answered = await runner._first_of_newcomers(connect, PARIS, time.time() + 20)
+    answered = await runner.first_of_newcomers(connect, PARIS, time.time() + 20)
     assert answered
     assert len(opened) >= 5
-    assert not await runner._first_of_newcomers(connecting(FakeCall()), PARIS, time.time() - 1)
+    assert not await runner.first_of_newcomers(connecting(FakeCall()), PARIS, time.time() - 1)
 
 
 async def test_a_request_without_an_answer_has_no_end(monkeypatch):
