@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -218,7 +217,3 @@ def main() -> int:
     if args.json:
         write_json(args.json, [outcome.to_json() for outcome in outcomes])
     return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,7 +18,6 @@ import asyncio
 import collections
 import os
 import re
-import sys
 import time
 import tomllib
 from collections.abc import Sequence
@@ -269,7 +268,3 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     return 0 if asyncio.run(run(arguments)) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

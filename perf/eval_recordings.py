@@ -238,7 +238,3 @@ def main() -> int:
         print(f"above the limit of {limit:.0%}", file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

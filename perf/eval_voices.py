@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -220,7 +219,3 @@ def main() -> int:
             failed |= bool(report.problems())
         model.close()
     return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

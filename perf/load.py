@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import signal
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -50,14 +49,14 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
 
 def _addresses(args: argparse.Namespace, console: Console, stack: ExitStack) -> dict[str, str]:
     """What is called, by the option of locust; starts what no option names."""
-    server = args.server
-    if args.gateway and not server:
-        return {"--gateway": args.gateway}  # the server behind it is not known
-    if not server:
+    server, gateway = args.server, args.gateway
+    if not (server or gateway):
         own = own_server(console, "load", profile=args.profile, environment=UNLIMITED)
         server = stack.enter_context(own).endpoints.grpc
-    gateway = args.gateway or stack.enter_context(local_gateway(server, _GATEWAY)).url
-    return {"--server": server, "--gateway": gateway}
+    if not gateway:
+        gateway = stack.enter_context(local_gateway(server, _GATEWAY)).url
+    # The server behind a gateway that was given alone is not known.
+    return {"--server": server, "--gateway": gateway} if server else {"--gateway": gateway}
 
 
 def _locust(args: argparse.Namespace, addresses: dict[str, str], rest: list[str]) -> int:
@@ -93,7 +92,3 @@ def main() -> int:
         return 130
     console.print(f"The report is {args.out / 'report.html'}.", highlight=False)
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -25,6 +25,10 @@ from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.cli.script import ScriptTurn, load_script
 from parley_client.cli.turns import TurnReport
 
+_TURNS = (2, 5)
+"""Of a call."""
+_CHUNKS_MS = (20, 100)
+"""Of microphones."""
 _PAUSE_MS = (300, 1_200)
 """Silence before a question, after the answer before was heard."""
 _OVER_MS = (500, 2_500)
@@ -43,11 +47,9 @@ class Options(msgspec.Struct):
     callers: int
     arrivals_per_s: float
     """0: each caller calls again after its call."""
-    turns_from: int
-    turns_to: int
     interrupt: float
-    chunk_ms: int
-    seed: str
+    process: int
+    """Among those of this load: callers of each say something else."""
     script: str
 
 
@@ -62,12 +64,10 @@ class Row(NamedTuple):
     text: str = ""
 
 
-def draw_turns(
-    random: Random, questions: Sequence[ScriptTurn], length: tuple[int, int], interrupt: float
-) -> list[ScriptTurn]:
-    """What one caller says: ``length`` are the fewest and the most turns, ``interrupt`` a probability."""
+def draw_turns(random: Random, questions: Sequence[ScriptTurn], interrupt: float) -> list[ScriptTurn]:
+    """What one caller says; ``interrupt`` is a probability."""
     turns: list[ScriptTurn] = []
-    for number in range(random.randint(*length)):
+    for number in range(random.randint(*_TURNS)):
         over_ms = random.randint(*_OVER_MS) if number and random.random() < interrupt else None
         question = random.choice(questions)
         turns.append(replace(question, pause_ms=random.randint(*_PAUSE_MS), barge_in_ms=over_ms))
@@ -105,63 +105,52 @@ def _rows_of_turn(turn: TurnReport) -> Iterator[Row]:
         yield Row("first audio", wait_ms)
 
 
-class Load:
-    """Holds calls until it is stopped."""
+async def hold_calls(options: Options, stopping: asyncio.Event) -> None:
+    """Hold calls until ``stopping`` is set; returns when all have ended."""
+    questions = spoken_turns(load_script(Path(options.script)).turns)
+    numbers = itertools.count()
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._questions = spoken_turns(load_script(Path(options.script)).turns)
-        self._stopping = asyncio.Event()
-        self._numbers = itertools.count()
-
-    async def run(self) -> None:
-        """Hold calls; returns when all have ended after :meth:`stop`."""
-        async with asyncio.TaskGroup() as group:
-            if not self._options.arrivals_per_s:
-                for number in range(self._options.callers):
-                    group.create_task(self._call_again(number * _STAGGER_S))
-                return
-            chance = Random(self._options.seed)
-            while not await self._stops_within(chance.expovariate(self._options.arrivals_per_s)):
-                group.create_task(self._hold())
-
-    def stop(self) -> None:
-        """Let no caller begin another turn or call."""
-        self._stopping.set()
-
-    async def _stops_within(self, seconds: float) -> bool:
+    async def stops_within(seconds: float) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        return self._stopping.is_set()
+                await stopping.wait()
+        return stopping.is_set()
 
-    async def _call_again(self, after_s: float) -> None:
-        while not await self._stops_within(after_s):
-            await self._hold()
-            after_s = uniform(*_AGAIN_S)
-
-    async def _hold(self) -> None:
-        options, report = self._options, CallReport(next(self._numbers))
-        random = Random(f"{options.seed}-{report.number}")
-        turns = draw_turns(random, self._questions, (options.turns_from, options.turns_to), options.interrupt)
-        chunk_ms = options.chunk_ms or random.choice((20, 100))
+    async def hold() -> None:
+        report = CallReport(next(numbers))
+        random = Random(f"{options.process}-{report.number}")
+        turns = draw_turns(random, questions, options.interrupt)
         line = connect(options.server, key=os.environ.get("PARLEY_KEY", ""), tools=ToolTable(DEMO_TOOLS))
-        going = itertools.takewhile(lambda _: not self._stopping.is_set(), turns)
-        await hold_call(line, going, report, chunk_ms=chunk_ms)
+        going = itertools.takewhile(lambda _: not stopping.is_set(), turns)
+        await hold_call(line, going, report, chunk_ms=random.choice(_CHUNKS_MS))
         sys.stdout.buffer.writelines(msgspec.json.encode(row._asdict()) + b"\n" for row in rows_of(report))
         sys.stdout.buffer.flush()
+
+    async def call_again(after_s: float) -> None:
+        while not await stops_within(after_s):
+            await hold()
+            after_s = uniform(*_AGAIN_S)
+
+    async with asyncio.TaskGroup() as group:
+        if not options.arrivals_per_s:
+            for number in range(options.callers):
+                group.create_task(call_again(number * _STAGGER_S))
+            return
+        chance = Random(options.process)
+        while not await stops_within(chance.expovariate(options.arrivals_per_s)):
+            group.create_task(hold())
 
 
 async def _main() -> None:
     """Take the options from the first line of the input, and call until it ends."""
-    lines = asyncio.StreamReader()
+    lines, stopping = asyncio.StreamReader(), asyncio.Event()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    load = Load(msgspec.json.decode(await lines.readline(), type=Options))
+    options = msgspec.json.decode(await lines.readline(), type=Options)
     async with asyncio.TaskGroup() as group:
-        group.create_task(load.run())
+        group.create_task(hold_calls(options, stopping))
         await lines.read()
-        load.stop()
+        stopping.set()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from locust.stats import StatsError
 _ROOT = Path(__file__).parents[1]
 _CALLS = [str(_ROOT / ".venv" / "bin" / "python"), str(_ROOT / "perf" / "load_calls.py")]
 _END_S = 60.0
-_FOR_CALLS = ("callers", "turns_from", "turns_to", "interrupt", "chunk_ms", "script")
+_FOR_CALLS = ("callers", "interrupt", "script")
 _processes: list[subprocess.Popen[bytes]] = []
 
 
@@ -30,11 +30,7 @@ def _add_options(parser: Any) -> None:
     add("--script", default=str(_ROOT / "examples/open_conversation.toml"), help="what is said, in turns")
     add("--callers", type=int, default=2, help="of each of locust's users")
     add("--arrivals-per-minute", type=float, default=0.0, help="calls begin at this rate, however many last")
-    add("--turns-from", type=int, default=2, help="fewest questions of a call")
-    add("--turns-to", type=int, default=5, help="most questions of a call")
     add("--interrupt", type=float, default=0.2, help="probability that an answer is spoken over")
-    add("--chunk-ms", type=int, default=0, help="of the microphones; 0: 20 or 100, drawn for each call")
-    add("--seed", type=int, default=1, help="of what the callers do")
 
 
 @events.test_stopping.add_listener
@@ -74,7 +70,7 @@ class AnyProcess(User):
         options = {name: getattr(given, name) for name in _FOR_CALLS}
         # The arrivals of all processes are one Poisson process.
         options["arrivals_per_s"] = given.arrivals_per_minute / 60 / max(1, given.num_users or 1)
-        options |= {"seed": f"{given.seed}-{len(_processes)}", "server": getattr(given, self.option)}
+        options |= {"process": len(_processes), "server": getattr(given, self.option)}
         with subprocess.Popen(_CALLS, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin
             assert process.stdout

@@ -9,7 +9,6 @@ Contexts and workspaces are the constants below: that of S3Gen was measured
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -272,7 +271,3 @@ def main() -> int:
         fits = fits and plain <= usable
         print(f"  on a GPU without bfloat16: {plain / 1e9:.1f} of {usable / 1e9:.1f} GB")
     return 0 if fits else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 import time
 import traceback
 from dataclasses import asdict
@@ -101,7 +100,3 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="narrow networks on a GPU, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE")
     return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,9 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from gpu_check.findings import Findings, Settings, SkippedError, read_planned
+from gpu_check.findings import Findings, Settings, SkippedError, memory_used_mib, read_planned
 from gpu_check.sizes import QWEN3_4B, T3_TEXTS, T3_WIDTH, t3_shapes
-from gpu_check.timing import memory_used_mib
 from parley.llm.engine import Engine, EngineRequest
 from parley.llm.engine_metrics import ENGINE_FAMILIES, EngineLoad, EngineMetrics
 from parley.llm.startup import start_engine

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpu_check.findings import Findings, Settings
-from gpu_check.timing import forget_memory, memory_mib, once, seconds
+from gpu_check.findings import Findings, Settings, forget_memory, memory_mib, once, seconds
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.decoding.topk import top_k
 from parley.asr.features import LogMel

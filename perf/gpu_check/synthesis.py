@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpu_check.findings import Findings, Settings, read_planned
+from gpu_check.findings import Findings, Settings, memory_used_mib, once, read_planned, seconds
 from gpu_check.speech import Level, make_speech, random_networks, speak_at_once
-from gpu_check.timing import memory_used_mib, once, seconds
 from parley.runtime.parameters import Parameters
 from parley_torch.models.s3gen import Loaded, prepare_s3gen
 from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition

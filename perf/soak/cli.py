@@ -321,7 +321,3 @@ def _get(url: str) -> None:
 
 def _name(kind: object) -> str:
     return str(getattr(kind, "__name__", kind))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

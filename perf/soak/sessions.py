@@ -13,11 +13,13 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 import msgspec
-from recognizer_client import recognizer_request
-from tritonclient.grpc import service_pb2_grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.errors import ParleyError, from_wire
+from parley.grpc_messages import to_message
+from parley.inference import ModelRequest, SequenceFlags, text_tensor
 from parley.protocol import Closed, ErrorEvent, Start, VadOptions, decode_event, encode
 from parley_client import NO_RETRY, connect
 from parley_client.transport import Frame, ServerReply, TritonStream, TritonTransport
@@ -202,7 +204,7 @@ async def short_call(target: Target) -> str:
 async def unknown_model(target: Target) -> str:
     """A request for a model that the server does not have, or without an input that the model needs."""
     name = target.random.choice(("nobody", "", "parakeet_tdt", "qwen3"))
-    request = recognizer_request(name, uuid.uuid4().hex, b"", start=True)
+    request = _request(name, uuid.uuid4().hex, b"", start=True)
     del request.inputs[:], request.raw_input_contents[:]
     stub = _stub(target)
     if target.random.random() < 0.5:
@@ -241,7 +243,7 @@ async def recognizer_stream(target: Target) -> str:
     samples = 0
     try:
         for number in range(pieces := target.random.randrange(1, 6)):
-            request = recognizer_request(model, name, _CHUNK * 8, start=number == 0, end=number == pieces - 1)
+            request = _request(model, name, _CHUNK * 8, start=number == 0, end=number == pieces - 1)
             reply = await stub.ModelInfer(request, timeout=_ANSWER_S)
             samples += 8 * len(_CHUNK) // 2
             stream_ms = msgspec.json.decode(reply.raw_output_contents[0][4:], type=AsrReply).stream_ms
@@ -257,7 +259,7 @@ async def refused_stream(target: Target) -> str:
     stub, model, name = _stub(target), target.random.choice(RECOGNIZERS), uuid.uuid4().hex
     code, message = target.random.choice(_REFUSED_STREAMS)
     try:
-        await stub.ModelInfer(recognizer_request(model, name, b"", message, start=True), timeout=_ANSWER_S)
+        await stub.ModelInfer(_request(model, name, b"", message, start=True), timeout=_ANSWER_S)
     except grpc.aio.AioRpcError as error:
         found = _code_of(error, code, FULL)
     else:
@@ -265,12 +267,32 @@ async def refused_stream(target: Target) -> str:
     if target.random.random() < 0.97:  # otherwise it keeps one of the model's places until it expires
         rpc = stub.ModelStreamInfer()
         try:
-            await rpc.write(recognizer_request(model, name, b"", end=True))
+            await rpc.write(_request(model, name, b"", end=True))
             await rpc.done_writing()
             await _read_all(rpc)
         finally:
             rpc.cancel()
     return found
+
+
+def _request(
+    model: str, stream: str, audio: bytes, message: bytes = b"{}", *, start: bool = False, end: bool = False
+) -> service_pb2.ModelInferRequest:
+    """One piece of audio for a recogniser.
+
+    Args:
+        model: name of the model.
+        stream: correlation id of the sequence.
+        audio: PCM16, 16 kHz mono; may be empty.
+        message: JSON of :class:`parley.asr.messages.AsrRequest`.
+        start: whether the stream begins.
+        end: whether it ends.
+    """
+    inputs = {
+        "AUDIO": np.frombuffer(audio, np.int16).reshape(1, -1),
+        "REQUEST": text_tensor(message, batched=True),
+    }
+    return to_message(ModelRequest(model, inputs, (), sequence=SequenceFlags(stream, start, end)))
 
 
 def _stub(target: Target) -> Any:

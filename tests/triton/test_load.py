@@ -32,10 +32,11 @@ async def gateway(server):
 
 
 async def make_load(server, gateway, folder, *options):
-    """Run ``perf/load.py``; returns its status and what it printed."""
+    """Run ``python -m perf load``; returns its status and what it printed."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, ROOT / "perf" / "load.py", "--out", folder),
+        *(sys.executable, "-m", "perf", "load", "--out", folder),
         *("--server", server, "--gateway", gateway, *options),
+        cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
