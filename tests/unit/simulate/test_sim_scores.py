@@ -6,7 +6,7 @@ from rich.console import Console
 from simulate.log import Act, Sound
 from simulate.report import print_cases, print_table, summary
 from simulate.scenario import Caller, Echo, ExpectedCall, ToolScript
-from simulate.scores import Scores, score
+from simulate.scores import score
 from simulate.turns import read_turns
 from tapes import Tape, said
 
@@ -305,7 +305,7 @@ def test_figures_for_people_and_for_programs():
     scores = score([tape.log])
     console = Console(record=True, width=120, file=StringIO())
     print_cases(console, scores, all_of_them=False)
-    print_table(console, [("normal", scores), ("off", Scores())], (450.0, 700.0))
+    print_table(console, scores, (450.0, 700.0))
     text = console.export_text()
     assert "call 1 (mhm): stopped after 'Once upon a'" in text
     assert "1 of 1 (100.0 %)" in text
