@@ -32,7 +32,7 @@ USED = (
 )
 """Models that a call of the profile tiny needs, directly or through others."""
 _LASTING_S = 15.0
-_RESET_S = 0.3
+_RESET_S, _RECONNECTED_S = 0.3, 20.0
 _LOST_PERCENT = 15
 _RESTART = "the server starts again, with all of its models"
 _ENGINE = "qwen3"
@@ -213,7 +213,15 @@ def spoil_link(
         yield
         end(deployment.node_a)
 
-    return Fault(name, what, cause, {A: Effect.MOVE}, recovery_s={ANY: RECOVERY_S, **_HERE}, lasts_s=lasts_s)
+    return Fault(
+        name,
+        what,
+        cause,
+        {A: Effect.MOVE},
+        recovery_s={ANY: _RECONNECTED_S, A: _RECONNECTED_S, GATEWAY_1: RECOVERY_S},
+        because="gRPC waits before it tries a connection again",
+        lasts_s=lasts_s,
+    )
 
 
 async def check_loss(deployment: Deployment) -> list[str]:

@@ -34,8 +34,6 @@ class Placed:
     ended_s: float
     """Its last one."""
     pauses: tuple[tuple[float, float], ...]
-    over_s: float
-    """When the whole clip is over."""
 
 
 class Mixer:
@@ -62,7 +60,6 @@ class Mixer:
             began_s=(start + clip.first) / RATE,
             ended_s=(start + clip.last) / RATE,
             pauses=tuple(((start + a) / RATE, (start + b) / RATE) for a, b in clip.pauses),
-            over_s=(start + len(clip.samples)) / RATE,
         )
 
     def set_background(self, loop: NDArray[np.float64] | None) -> None:

@@ -86,7 +86,6 @@ class Scores:
     answers: Share = field(default_factory=Share)
     speculations: int = 0
     speculated: int = 0
-    agent_turns: int = 0
     microphone_late: list[float] = field(default_factory=list)
 
 
@@ -257,7 +256,6 @@ def _score_stop(scores: Scores, reading: Reading, act: Act, over: Answer, stoppe
 
 def _score_answer(scores: Scores, reading: Reading, answer: Answer) -> None:
     log = reading.log
-    scores.agent_turns += answer.metrics is not None
     if answer.metrics is not None:
         scores.speculations += answer.metrics.speculations
         scores.speculated += answer.metrics.speculated

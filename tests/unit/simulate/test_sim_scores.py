@@ -290,7 +290,7 @@ def test_speculations_and_what_could_not_be_tried():
     tape.log.acts.append(Act(said("stop", "agent+99000"), 5.0, 5.0, problem="too late", staged=False))
     tape.log.failure = "lost"
     scores = score([tape.log])
-    assert (scores.speculations, scores.speculated, scores.agent_turns) == (3, 1, 1)
+    assert (scores.speculations, scores.speculated) == (3, 1)
     assert scores.not_staged == ["call 1 (stop): too late"]
     assert scores.broken == ["call: lost"]
     assert scores.missed_interruptions.of == 0
