@@ -8,7 +8,6 @@ to that one, and its "first response" may be one of any request of a sequence. S
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from pathlib import Path
 
 import msgspec
@@ -71,16 +70,6 @@ class ExportError(ValueError):
     """The export cannot be read, or has no request."""
 
 
-class FirstOf(Enum):
-    """Whose first response counts as the model's first response."""
-
-    EVERY = "every request"
-    LAST = "the last request of each sequence"
-    """After it the caller waits: the earlier ones bring audio that goes on."""
-    BEGIN = "the first request of each sequence"
-    """On it all events of a conversation are sent."""
-
-
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured at one concurrency; times in milliseconds."""
 
@@ -114,29 +103,21 @@ def read_export(path: Path) -> list[ProfileRequest]:
 
 
 def measure(
-    requests: Sequence[ProfileRequest],
-    *,
-    first_of: FirstOf = FirstOf.EVERY,
-    first_output: str | None = None,
-    steps: int = 1,
+    requests: Sequence[ProfileRequest], *, first_output: str | None = None, steps: int = 1
 ) -> Figures:
     """The figures of one experiment.
 
     Args:
-        requests: of it, in any order.
-        first_of: whose first response counts.
+        requests: of it, in any order. Of a sequence only the last one's first response counts: the earlier
+            ones bring audio that goes on, and after it the caller waits.
         first_output: the tensor that a first response must carry; None: any.
         steps: requests of the shortest sequence. Of a shorter one in the export a part was sent before or
             after the measurement, and its last request need not be here.
-
-    Of conversations only the first requests are looked at: the others just end them.
 
     Raises:
         ExportError: no request was answered.
     """
     answered = [request for request in requests if request.response_timestamps]
-    if first_of is FirstOf.BEGIN:
-        answered, steps = [own[0] for own in _sequences(answered, steps)], 1
     if not answered:
         raise ExportError("no request was answered")
     # A request may rightly be answered with nothing but its end, as a text without words is.
@@ -144,7 +125,7 @@ def measure(
         _ms(request.timestamp, (request.answers() or request.response_timestamps)[-1]) for request in answered
     ]
     sequences = _sequences(answered, steps)
-    judged = [own[-1] for own in sequences] if first_of is FirstOf.LAST else answered
+    judged = [own[-1] for own in sequences] if sequences else answered
     firsts = [
         _ms(request.timestamp, times[0]) for request in judged if (times := request.answers(first_output))
     ]

@@ -17,14 +17,12 @@ import soundfile
 
 from parley.asr.messages import AsrRequest, TranscribeRequest
 from parley.chat import ChatMessage
-from parley.inference import Tensor, struct_tensor, text_tensor
+from parley.inference import Tensor, struct_tensor
 from parley.launcher.models import read_config
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.llm.messages import GenerateRequest, Sampling
-from parley.protocol import SilenceOptions, Start, encode
 from parley.tts.messages import SpeakRequest
 from parley.vad.silero import SAMPLE_RATE
-from perf_analyzer.export import FirstOf
 
 Step: TypeAlias = Mapping[str, Tensor]
 """The tensors of one request, without a batch dimension."""
@@ -52,7 +50,6 @@ _QUESTIONS = (
     "Tell me a story.",
 )
 _ANSWER_TOKENS = 32
-_HANG_UP_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,6 @@ class Drive:
     sequences: bool
     decoupled: bool
     """Whether a request has any number of responses."""
-    first_of: FirstOf
     first_output: str | None
     """The tensor that a first response must carry; None: any."""
 
@@ -83,20 +79,16 @@ def drive_of(model: str, profile: str) -> Drive | None:
     make = _maker(config, sequences=sequences, decoupled=decoupled)
     if make is None:
         return None
-    requests, first_of = (32 if decoupled else 64), FirstOf.EVERY
-    if sequences:
-        requests, first_of = (4, FirstOf.BEGIN) if decoupled else (16, FirstOf.LAST)
     has_audio = decoupled and any(tensor.name == "AUDIO" for tensor in config.output)
-    return Drive(make(profile), requests, sequences, decoupled, first_of, "AUDIO" if has_audio else None)
+    requests = 16 if sequences else 32 if decoupled else 64
+    return Drive(make(profile), requests, sequences, decoupled, "AUDIO" if has_audio else None)
 
 
 def _maker(config: Any, *, sequences: bool, decoupled: bool) -> Callable[[str], Steps] | None:
     inputs = {tensor.name: tensor for tensor in config.input}
     if not decoupled:
         return _of_one_response(inputs, sequences=sequences)
-    if sequences:
-        return _conversations if "MESSAGE" in inputs else None
-    if set(inputs) != {"REQUEST"}:
+    if sequences or set(inputs) != {"REQUEST"}:
         return None
     return _sentences if any(tensor.name == "AUDIO" for tensor in config.output) else _questions
 
@@ -209,15 +201,3 @@ def _questions(_: str) -> Steps:
 
 def _sentences(_: str) -> Steps:
     return [{"REQUEST": struct_tensor(SpeakRequest(text=text))} for text in _SENTENCES]
-
-
-def _conversations(_: str) -> Steps:
-    """A conversation that greets, hears nothing, and hangs up.
-
-    More is not possible: the first request of a conversation is answered until its end, and perf_analyzer
-    sends the next one of a sequence only then.
-    """
-    start = Start(
-        system_prompt="", greeting=_SENTENCES[1], silence=SilenceOptions(hang_up_after_ms=_HANG_UP_MS)
-    )
-    return [[{"MESSAGE": text_tensor(encode(start))}, {"MESSAGE": text_tensor(b"")}]]

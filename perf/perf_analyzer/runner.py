@@ -71,12 +71,7 @@ class Runner:
         ]
         self._call(command)
         try:
-            return measure(
-                read_export(export),
-                first_of=drive.first_of,
-                first_output=drive.first_output,
-                steps=min(lengths),
-            )
+            return measure(read_export(export), first_output=drive.first_output, steps=min(lengths))
         except ExportError as error:
             raise RunFailedError(str(error)) from error
         finally:

@@ -64,7 +64,8 @@ def shapes(model):
 )
 @pytest.mark.parametrize("model", SERVED)
 def test_generated_data_is_answered_or_refused(server, tmp_path, model, options):
-    streaming = drive_of(model, TINY_PROFILE).streams
+    config = read_config(REPOSITORY / model, TINY_PROFILE)
+    streaming = config.HasField("sequence_batching") or config.model_transaction_policy.decoupled
     command = Runner(server.endpoints.grpc, tmp_path, limit_s=LIMIT_S).command(model, 1, streaming=streaming)
     command += [*options, *shapes(model), "--request-count", "4", "--sequence-length", "2"]
     done = subprocess.run(

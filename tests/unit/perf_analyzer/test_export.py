@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from perf_analyzer.export import ExportError, FirstOf, measure, read_export
+from perf_analyzer.export import ExportError, measure, read_export
 
 MS = 1_000_000
 T0 = 1_795_000_000_000_000_000
@@ -84,20 +84,10 @@ def test_a_stream_is_waited_for_at_its_end(read):
         request(30, (40, reply), sequence=2),
         request(50, (350, reply), sequence=3),
     )
-    figures = measure(requests, first_of=FirstOf.LAST, steps=2)
+    figures = measure(requests, steps=2)
     assert (figures.requests, figures.sequences) == (5, 2), "a part of the third one is not in the export"
     assert (figures.first_p50, figures.first_p95) == (10, 70)
     assert figures.p99 == 300, "latency is that of every request"
-
-
-def test_a_conversation_is_answered_on_its_first_request(read):
-    requests = read(
-        request(0, (3, {"EVENT": "{}", "AUDIO": ""}), (60, {"EVENT": "{}", "AUDIO": [1, 2]}), sequence=1),
-        request(70, (71, {"EVENT": "", "AUDIO": ""}), sequence=1),
-    )
-    figures = measure(requests, first_of=FirstOf.BEGIN, first_output="AUDIO", steps=2)
-    assert (figures.requests, figures.sequences) == (1, 1)
-    assert (figures.first_p50, figures.p50) == (60, 60)
 
 
 def test_requests_without_an_answer_do_not_count(read):
