@@ -32,9 +32,9 @@ class Use:
     started: float
     """Seconds since 1970: with the number it identifies the process."""
     anonymous_kib: int
-    """Memory that belongs to no file and no shared memory (``RssAnon``)."""
+    """Memory that belongs to no file and no shared memory."""
     shared_kib: int
-    """Memory that others map too (``Shared_*``)."""
+    """Memory that others map too."""
     threads: int
     descriptors: int
 
@@ -59,7 +59,7 @@ def look(server: Server, gateway: int) -> list[Use]:
     for pid, role in roles.items():
         try:
             found.append(_use(pid, role))
-        except (psutil.Error, OSError, KeyError):
+        except (psutil.Error, OSError):
             continue
     return found
 
@@ -73,26 +73,16 @@ def _children(pid: int) -> list[int]:
 
 def _use(pid: int, role: str) -> Use:
     process = psutil.Process(pid)
-    folder = Path(f"/proc/{pid}")
-    memory = _read_kib((folder / "smaps_rollup").read_text())
+    memory = process.memory_full_info()
     return Use(
         role=role,
         pid=pid,
         started=process.create_time(),
-        anonymous_kib=_read_kib((folder / "status").read_text())["RssAnon"],
-        shared_kib=memory["Shared_Clean"] + memory["Shared_Dirty"],
+        anonymous_kib=(memory.rss - memory.shared) // _KIB,
+        shared_kib=(memory.rss - memory.uss) // _KIB,
         threads=process.num_threads(),
         descriptors=process.num_fds(),
     )
-
-
-def _read_kib(text: str) -> dict[str, int]:
-    """The lines of the form ``Name:   12 kB``."""
-    return {
-        name: int(value.split()[0])
-        for name, _, value in (line.partition(":") for line in text.splitlines())
-        if value.endswith(" kB")
-    }
 
 
 def shared_memory(server: Server) -> SharedMemory:
