@@ -19,12 +19,12 @@ from pathlib import Path
 from harness.caller import CallReport, hold_calls
 from harness.judge import Check, Outcome, check_answers, print_checks, print_outcomes, spoken_turns
 from harness.network import Network
+from harness.program import run_program
 from harness.report import write_json
 from harness.servers import Server, remove_left
 from harness.stats import p50_p95, spoken_words, word_errors
 from rich.console import Console
 
-from parley.errors import ParleyError
 from parley.launcher.options import DEFAULT_PROFILE, TINY_PROFILE
 from parley_client import ToolTable, connect
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
@@ -202,18 +202,18 @@ def main() -> int:
         help=f"or {DEFAULT_PROFILE} (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
-    args, console = parser.parse_args(), Console()
+    args = parser.parse_args()
     args.faults = args.faults.split(",")
     if not set(args.faults) <= set(_FAULTS):
         parser.error(f"--faults are of {', '.join(_FAULTS)}")
     if args.calls < 1 or args.servers < 2 or args.chunk_ms < 1:
         parser.error("at least one call, two servers, and a millisecond")
-    try:
+
+    def measure(console: Console) -> int:
         outcomes = asyncio.run(_measure(args, console))
-    except ParleyError as error:
-        console.print(f"bench-moves: {error}", style="red", markup=False)
-        return 1
-    print_outcomes(console, "calls that lose their server", outcomes)
-    if args.json:
-        write_json(args.json, [outcome.to_json() for outcome in outcomes])
-    return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
+        print_outcomes(console, "calls that lose their server", outcomes)
+        if args.json:
+            write_json(args.json, [outcome.to_json() for outcome in outcomes])
+        return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
+
+    return run_program("bench-moves", measure)

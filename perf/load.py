@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
+from harness.program import run_program
 from harness.servers import local_gateway
 from rich.console import Console
 
-from parley.errors import ParleyError
 from parley.launcher.options import ROOT, TINY_PROFILE
-from parley_client.cli.arguments import handle_signals
 from parley_client.cli.commands.demo import default_script
 from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
-from parley_client.cli.view import make_console
 
 _LOCUST = ROOT / ".venv-frameworks" / "bin" / "locust"
 # All callers have one address. What the gateway holds as a whole is not changed.
@@ -80,15 +77,13 @@ def _locust(args: argparse.Namespace, addresses: dict[str, str], rest: list[str]
 
 
 def main() -> int:
-    """Make the load; the exit status is 1 if a call was lost, and 130 after Ctrl-C."""
-    (args, rest), console = _arguments(), make_console()
-    try:
-        with handle_signals(signal.default_int_handler), ExitStack() as stack:
+    """Make the load; the exit status is 1 if a call was lost."""
+    args, rest = _arguments()
+
+    def measure(console: Console) -> int:
+        with ExitStack() as stack:
             status = _locust(args, _addresses(args, console, stack), rest)
-    except (ParleyError, OSError) as error:
-        console.print(f"load: {error}", style="red", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    console.print(f"The report is {args.out / 'report.html'}.", highlight=False)
-    return status
+        console.print(f"The report is {args.out / 'report.html'}.", highlight=False)
+        return status
+
+    return run_program("load", measure, OSError)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fnmatch
-import signal
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from harness.judge import Check, Outcome, print_checks, print_outcomes
 from harness.network import Network
+from harness.program import run_program
 from harness.report import write_json
 from rich.console import Console
 from simulate.scenario import ScenarioError
@@ -23,8 +23,6 @@ from chaos.faults import Fault, make_faults
 from chaos.runner import run_fault
 from chaos.words import CITIES, Part, make_parts
 from parley.errors import ParleyError
-from parley_client.cli.arguments import handle_signals
-from parley_client.cli.view import make_console
 
 _OTHERS = 3
 """Parts of requests and of those who call later."""
@@ -48,24 +46,19 @@ def choose(patterns: str, faults: Sequence[str]) -> list[str]:
 def main() -> int:
     """Cause all faults; the exit status is 1 where something did not hold, or was not checked."""
     faults = make_faults()
-    args, console = _arguments(list(faults)), make_console()
-    outcomes: list[Outcome] = []
-    try:
-        parts = make_parts(args.calls + _OTHERS)
-        chosen = [faults[name] for name in args.faults]
-        # Also a supervisor's SIGTERM must not leave servers behind.
-        with handle_signals(signal.default_int_handler):
-            asyncio.run(_run_all(chosen, parts, args, console, outcomes))
-    except KeyboardInterrupt:
-        console.print("Interrupted.")
-        return 130
-    except (ParleyError, ScenarioError) as error:
-        console.print(f"chaos: {error}", style="red", markup=False)
-        return 1
-    finally:
-        if outcomes:
-            print_outcomes(console, "what faults did", outcomes)
-    return 0 if len(outcomes) == len(args.faults) and all(one.passed for one in outcomes) else 1
+    args = _arguments(list(faults))
+
+    def measure(console: Console) -> int:
+        outcomes: list[Outcome] = []
+        try:
+            parts = make_parts(args.calls + _OTHERS)
+            asyncio.run(_run_all([faults[name] for name in args.faults], parts, args, console, outcomes))
+        finally:
+            if outcomes:
+                print_outcomes(console, "what faults did", outcomes)
+        return 0 if len(outcomes) == len(args.faults) and all(one.passed for one in outcomes) else 1
+
+    return run_program("chaos", measure, ScenarioError)
 
 
 def _arguments(faults: Sequence[str]) -> argparse.Namespace:

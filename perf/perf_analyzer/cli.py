@@ -12,18 +12,16 @@ from typing import Any
 
 import msgspec
 from harness.machine import describe_processor
+from harness.program import run_program
 from harness.report import make_table, write_json
 from rich.console import Console
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from parley.errors import ParleyError
 from parley.launcher import ServerOptions
 from parley.launcher.models import leave_out_absent, model_folders, model_names
 from parley.launcher.options import TINY_PROFILE
-from parley_client.cli.output import until_closed
 from parley_client.cli.own_server import profile_name, running_server
-from parley_client.cli.view import make_console
 from parley_client.errors import ClientError
 from perf_analyzer.export import Figures
 from perf_analyzer.inputs import REPOSITORY, drive_of
@@ -36,9 +34,10 @@ _HEAD = ("at once", "requests", "per second", "p50", "p95", "p99", "first p50", 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; the exit status is 1 if a run failed, 2 for wrong usage, and 130 after Ctrl-C."""
-    args, console = _arguments(argv), make_console()
-    return until_closed(lambda: _measure(args, console))
+    """Measure; the exit status is 1 if a run failed, and 2 for wrong usage."""
+    args = _arguments(argv)
+    failures = (RunFailedError, OSError, ValueError)
+    return run_program("perf-analyzer", lambda console: _measure(args, console), *failures)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -76,38 +75,34 @@ def _levels(text: str) -> list[int]:
 def _measure(args: argparse.Namespace, console: Console) -> int:
     measured: list[tuple[str, int, Figures]] = []
     failed: list[str] = []
-    try:
-        provide_program()
-        options = _options(args)
-        with (
-            tempfile.TemporaryDirectory(prefix="perf-analyzer-") as folder,
-            running_server(
-                args.server,
-                console,
-                "perf-analyzer",
-                profile=options.profile,
-                environment=options.environment,
-                load_models=options.load_models,
-            ) as address,
-        ):
-            runner = Runner(address, Path(folder), limit_s=_LIMIT_S)
-            for model in _served(address, args.models):
-                if (drive := drive_of(model, args.profile)) is None:
-                    console.print(f"{model}: no requests follow from its configuration")
-                    continue
-                for concurrency in args.concurrency:
-                    name = f"{model}, {concurrency} at once"
-                    try:
-                        figures = runner.run(model, drive, concurrency, args.scale)
-                    except RunFailedError as error:
-                        failed.append(f"{name}: {error}")
-                        console.print(failed[-1], style="red", markup=False)
-                    else:
-                        measured.append((model, concurrency, figures))
-                        console.print(f"{name}: {figures.per_second:.1f} per second", style="dim")
-    except (ParleyError, ClientError, RunFailedError, OSError, ValueError) as error:
-        console.print(f"perf-analyzer: {error}", style="red", markup=False)
-        return 1
+    provide_program()
+    options = _options(args)
+    with (
+        tempfile.TemporaryDirectory(prefix="perf-analyzer-") as folder,
+        running_server(
+            args.server,
+            console,
+            "perf-analyzer",
+            profile=options.profile,
+            environment=options.environment,
+            load_models=options.load_models,
+        ) as address,
+    ):
+        runner = Runner(address, Path(folder), limit_s=_LIMIT_S)
+        for model in _served(address, args.models):
+            if (drive := drive_of(model, args.profile)) is None:
+                console.print(f"{model}: no requests follow from its configuration")
+                continue
+            for concurrency in args.concurrency:
+                name = f"{model}, {concurrency} at once"
+                try:
+                    figures = runner.run(model, drive, concurrency, args.scale)
+                except RunFailedError as error:
+                    failed.append(f"{name}: {error}")
+                    console.print(failed[-1], style="red", markup=False)
+                else:
+                    measured.append((model, concurrency, figures))
+                    console.print(f"{name}: {figures.per_second:.1f} per second", style="dim")
     _report(args, console, measured, failed)
     return 1 if failed or not measured else 0
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from harness.program import run_program
 from harness.report import write_json
 from rich.console import Console
 
-from parley.errors import ParleyError
 from parley.launcher import LauncherError, ServerOptions, bring_weights
 from parley.launcher.options import TINY_PROFILE
 from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
-from parley_client.cli.arguments import handle_signals
-from parley_client.cli.output import until_closed
 from parley_client.cli.own_server import UNLIMITED, profile_name, running_server
-from parley_client.cli.view import make_console
-from parley_client.errors import OutputClosedError
 from simulate.caller import Job, run_calls
 from simulate.log import CallLog, transcript
 from simulate.rendering import Studio, lines
@@ -36,9 +31,9 @@ _EPILOG = "Scenarios are TOML files; perf/simulate/README.md describes them and 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Simulate; the exit status is 1 if something broke, 2 for wrong usage, and 130 after Ctrl-C."""
-    args, console = _arguments(argv), make_console()
-    return until_closed(lambda: _simulate(args, console))
+    """Simulate; the exit status is 1 if something broke, and 2 for wrong usage."""
+    args = _arguments(argv)
+    return run_program("simulate", lambda console: _simulate(args, console), ScenarioError, LauncherError)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -78,37 +73,22 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _simulate(args: argparse.Namespace, console: Console) -> int:
-    try:
-        world = world_of(args.profile)
+    world = world_of(args.profile)
 
-        def left_out(error: ScenarioError) -> None:
-            console.print(f"left out: {error}", style="yellow", markup=False, highlight=False)
+    def left_out(error: ScenarioError) -> None:
+        console.print(f"left out: {error}", style="yellow", markup=False, highlight=False)
 
-        scenarios = _chosen(load_scenarios(args.scenarios or [world.scenarios], left_out), args.scenario)
-        if args.list:
-            for one in scenarios:
-                console.print(
-                    f"{one.name:24} {len(one.exchanges):3}  {one.title}", markup=False, highlight=False
-                )
-            return 0
-        with handle_signals(signal.default_int_handler):
-            if world.cast.weights and not args.server:
-                bring_weights(ServerOptions(profile=args.profile))
-            studio = Studio(_speak(lines(scenarios), world.cast, console))
-            for scenario in scenarios:
-                studio.check(scenario)
-            return _measure(args, console, world, scenarios, studio)
-    except OutputClosedError:
-        raise
-    except ScenarioError as error:
-        console.print(f"simulate: {error}", style="red", markup=False)
-        return 2
-    except (ParleyError, LauncherError) as error:
-        console.print(f"simulate: {error}", style="red", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("Interrupted.")
-        return 130
+    scenarios = _chosen(load_scenarios(args.scenarios or [world.scenarios], left_out), args.scenario)
+    if args.list:
+        for one in scenarios:
+            console.print(f"{one.name:24} {len(one.exchanges):3}  {one.title}", markup=False, highlight=False)
+        return 0
+    if world.cast.weights and not args.server:
+        bring_weights(ServerOptions(profile=args.profile))
+    studio = Studio(_speak(lines(scenarios), world.cast, console))
+    for scenario in scenarios:
+        studio.check(scenario)
+    return _measure(args, console, world, scenarios, studio)
 
 
 def _chosen(scenarios: list[Scenario], wanted: list[str]) -> list[Scenario]:

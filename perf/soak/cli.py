@@ -19,7 +19,6 @@ import json
 import os
 import platform
 import random
-import signal
 import sys
 import time
 import traceback
@@ -29,16 +28,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import httpx
+from harness.program import run_program
 from harness.servers import Gateway, Server, local_gateway, local_server
 from rich.console import Console
 
 from parley.canaries import CanaryError, call_canaries
-from parley.errors import ParleyError
 from parley.launcher.options import ROOT
-from parley_client.cli.arguments import handle_signals
-from parley_client.cli.output import until_closed
-from parley_client.cli.view import make_console
-from parley_client.errors import OutputClosedError
 from parley_client.transport import open_triton_channel
 from soak import counted_gateway
 from soak.conversations import SESSIONS as CALLS
@@ -127,42 +122,35 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the soak; the exit status is 1 if anything went wrong, and 130 after Ctrl-C."""
-    args, console = _arguments(), make_console()
+    """Run the soak; the exit status is 1 if anything went wrong."""
+    args = _arguments()
     if args.judge:
-        return until_closed(lambda: _judge(args.judge, console))
+        return run_program("soak", lambda console: _judge(args.judge, console), OSError, ValueError)
     counted_gateway.count_channels()
-    return until_closed(lambda: _measure(args, console))
+    failures = (UnexpectedAnswerError, LostTurnError, ValueError)
+    return run_program("soak", lambda console: _measure(args, console), *failures)
 
 
 def _measure(args: argparse.Namespace, console: Console) -> int:
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with (
-            args.json.open("w") as file,
-            handle_signals(signal.default_int_handler),
-            local_server("soak", _ENVIRONMENT) as server,
-            local_gateway(server.address, _GATEWAY, [sys.executable, counted_gateway.__file__]) as gateway,
-        ):
-            asyncio.run(_Soak(args, server, gateway, Journal(file), console).run())
-    except OutputClosedError:
-        raise
-    except (ParleyError, UnexpectedAnswerError, LostTurnError) as error:
-        console.print(f"soak: {error}", style="red", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print(f"Interrupted. --judge {args.json} judges what there is.", markup=False)
-        return 130
+    console.print(f"--judge {args.json} judges what there is, at any time.", markup=False)
+    with (
+        args.json.open("w") as file,
+        local_server("soak", _ENVIRONMENT) as server,
+        local_gateway(server.address, _GATEWAY, [sys.executable, counted_gateway.__file__]) as gateway,
+    ):
+        asyncio.run(_Soak(args, server, gateway, Journal(file), console).run())
     return _judge(args.json, console)
 
 
 def _judge(file: Path, console: Console) -> int:
-    """Judge a journal, print what it shows, and write it beside it; returns the exit status."""
-    try:
-        judgement = judge(read(file))
-    except (OSError, ValueError) as error:
-        console.print(f"soak: {file}: {error}", style="red", markup=False)
-        return 1
+    """Judge a journal, print what it shows, and write it beside it; returns the exit status.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is none, or has no samples.
+    """
+    judgement = judge(read(file))
     file.with_suffix(".judgement.json").write_text(json.dumps(judgement.summary(), indent=1))
     show(judgement, console)
     return 0 if judgement.passed else 1

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from harness.machine import describe_machine, describe_run
+from harness.program import run_program
 from harness.recordings import RecordingError
 from harness.report import write_html, write_json
 from harness.servers import local_gateway
 from rich.console import Console
 
 from parley.engines.registry import RECOGNIZERS
-from parley.errors import ParleyError
 from parley.launcher import DEFAULT_PROFILE, EmbeddedServer
-from parley_client.cli.arguments import handle_signals, run_to_end
-from parley_client.cli.output import until_closed
+from parley_client.cli.arguments import run_to_end
 from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
-from parley_client.cli.view import make_console
-from parley_client.errors import OutputClosedError
 from parley_stages.transcription import TRANSCRIBERS
 from stages.drivers.table import DRIVERS, EndpointSpec, parse_endpoint
 from stages.material import Material, load_material
@@ -34,7 +30,6 @@ from stages.runner import Runner
 from stages.turns import Patience, Turn
 
 _STAGES = {stage.value.replace(" ", "-"): stage for stage in Stage}
-_INTERRUPTED = 130
 _MOST = 10_000
 _EXAMPLES = """\
   make bench-stages                          a server and a gateway of one's own, everything
@@ -152,30 +147,21 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure; the exit status is 1 if something could not be measured at all."""
-    args, console = parse(argv), make_console()
-    return until_closed(lambda: _bench(args, console))
+    args = parse(argv)
+    failures = (EndpointError, RecordingError, OSError)
+    return run_program("bench-stages", lambda console: _bench(args, console), *failures)
 
 
 def _bench(args: argparse.Namespace, console: Console) -> int:
     run = describe_run(["-m", "perf", "bench-stages", *sys.argv[1:]])
-    try:
-        with handle_signals(signal.default_int_handler), ExitStack() as stack:
-            targets = stack.enter_context(_targets(args, console))
-            material = load_material(args.profile, args.utterances)
-            console.print(f"Recognisers hear {material.about}.", highlight=False)
-            results: list[LevelResult] = []
-            try:
-                run_to_end(_measure(args, console, targets, material, results))
-            finally:
-                _report(args, console, {**describe_machine(), **run, "spoken": material.about}, results)
-    except OutputClosedError:
-        raise
-    except (ParleyError, EndpointError, RecordingError, OSError) as error:
-        console.print(f"bench-stages: {error}", style="red", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("Interrupted.")
-        return _INTERRUPTED
+    with _targets(args, console) as targets:
+        material = load_material(args.profile, args.utterances)
+        console.print(f"Recognisers hear {material.about}.", highlight=False)
+        results: list[LevelResult] = []
+        try:
+            run_to_end(_measure(args, console, targets, material, results))
+        finally:
+            _report(args, console, {**describe_machine(), **run, "spoken": material.about}, results)
     return 1 if any(not one.figure_names() for one in results) else 0
 
 

@@ -9,7 +9,9 @@ import subprocess
 import sys
 
 import pytest
+from harness.program import run_program
 
+from parley.errors import ParleyError
 from parley.launcher.options import ROOT
 
 PROGRAMS = runpy.run_path(str(ROOT / "perf" / "__main__.py"))["_PROGRAMS"]
@@ -45,3 +47,27 @@ def test_an_unknown_name_is_refused_with_the_names(arguments):
     done = run(*arguments)
     assert done.returncode == 2
     assert "bench-stages" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "said"),
+    [
+        (ParleyError("no server"), 1, "soak: no server"),
+        (LookupError("no file"), 1, "soak: no file"),
+        (KeyboardInterrupt(), 130, "Interrupted."),
+    ],
+)
+def test_a_failure_is_said_by_name_and_has_its_status(failure, status, said, capsys):
+    def program(_):
+        raise failure
+
+    assert run_program("soak", program, LookupError) == status
+    assert capsys.readouterr().out.strip() == said
+
+
+def test_a_failure_that_was_not_expected_is_raised():
+    def program(_):
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        run_program("soak", program)
