@@ -207,13 +207,13 @@ async def ask_all(chat: ChatService, config: AgentConfig, cases: Sequence[Case])
     return await asyncio.gather(*(one(number, case) for number, case in enumerate(cases)))
 
 
-def report_tools(cases: Sequence[Case], answers: Sequence[Answer], *, everything: bool) -> bool:
+def report_tools(cases: Sequence[Case], answers: Sequence[Answer]) -> bool:
     """Print what went wrong and how often; whether it is good enough."""
     counts = {needed: collections.Counter[Verdict]() for needed in (True, False)}
     for case, answer in zip(cases, answers, strict=True):
         verdict = answer.judged(case)
         counts[bool(case.tool)][verdict] += 1
-        if verdict != "right" or everything:
+        if verdict != "right":
             print(f"{verdict:16} {case.said}\n{'':16} -> {answer}")
     for needed, counted in counts.items():
         kinds = ", ".join(f"{kind} {count}" for kind, count in counted.most_common())
@@ -243,11 +243,10 @@ async def run(arguments: argparse.Namespace) -> bool:
     try:
         cases = load(arguments.set)
         began = time.monotonic()
-        good = report_tools(cases, await ask_all(chat, config, cases), everything=arguments.all)
+        good = report_tools(cases, await ask_all(chat, config, cases))
         print(f"{time.monotonic() - began:.0f} s")
-        if arguments.questions:
-            questions = load_questions()
-            good = report_questions(questions, await ask_all(chat, config, questions)) and good
+        questions = load_questions()
+        good = report_questions(questions, await ask_all(chat, config, questions)) and good
     finally:
         await engine.shutdown()
     return good
@@ -263,8 +262,6 @@ def main() -> int:
     parser.add_argument(
         "--recipe", choices=_RECIPES, default="trained", help="how the model learns of tools and answers"
     )
-    parser.add_argument("--all", action="store_true", help="print what is right too")
-    parser.add_argument("--no-questions", dest="questions", action="store_false")
     arguments = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     return 0 if asyncio.run(run(arguments)) else 1

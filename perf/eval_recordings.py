@@ -213,19 +213,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("--model", choices=MODELS, default="moonshine", help="default: %(default)s")
-    add("--weights", type=Path, metavar="FOLDER", help="default: the model's")
-    add("--recordings", type=Path, metavar="FILE", help="another manifest")
-    add("--limit", type=float, help="highest word error rate (default: parakeet 0.05, moonshine 0.1)")
     add("--plain", action="store_true", help="only as they are")
     add("--show", action="store_true", help="print every error")
     args = parser.parse_args()
     make, weights, manifest, limit = MODELS[args.model]
     try:
-        recordings = load_recordings(args.recordings or manifest, with_silent=True)
+        recordings = load_recordings(manifest, with_silent=True)
         voices = [one.samples for one in load_recordings(SYNTHETIC)]
     except RecordingError as error:
         parser.error(str(error))
-    ear = make(args.weights or weights)
+    ear = make(weights)
     rates = [
         report("whole recordings", recordings, ear.whole, show=args.show),
         report("calls", recordings, ear.call, show=args.show),
@@ -233,7 +230,6 @@ def main() -> int:
     for name, change in {} if args.plain else changes(voices).items():
         changed = [Recording(one.name, one.text, change(one.samples)) for one in recordings]
         report(f"calls, {name}", changed, ear.call, show=args.show)
-    limit = args.limit or limit
     if max(rates) > limit:
         print(f"above the limit of {limit:.0%}", file=sys.stderr)
         return 1

@@ -44,7 +44,8 @@ from parley_torch.tts.voices.enrollment.recordings import loudness_lufs
 
 _SENTENCES = Path(__file__).parent / "voices_sentences.txt"
 _MODELS = {"piper": (PiperModel, PIPER_VOICES), "kokoro": (KokoroModel, KOKORO_VOICES)}
-_EAR = "moonshine-tiny-en"
+_WEIGHTS, _EAR = ROOT / "models", "moonshine-tiny-en"
+_SEED = 1
 _EAR_RATE = 16_000
 _MOST_ERRORS = 0.04
 """Of the words."""
@@ -157,27 +158,26 @@ class Ear:
         return _NO_LETTERS.sub(" ", spoken).split()
 
 
-def evaluate(speak: Callable[[str, int], Spoken], ear: Ear, args: argparse.Namespace, name: str) -> Report:
-    """Let a voice say all sentences, once with each seed.
+def evaluate(speak: Callable[[str], Spoken], ear: Ear, args: argparse.Namespace, name: str) -> Report:
+    """Let a voice say all sentences.
 
     Args:
-        speak: says a text with a seed.
+        speak: says a text.
         ear: hears it.
         args: of the program.
         name: of the voice, for files.
     """
     report = Report()
-    for seed in args.seeds:
-        for number, text in enumerate(_SENTENCES.read_text().splitlines()[: args.sentences]):
-            audio, rate = report.add(speak(text, seed))
-            said, heard = ear.words(text), ear.hear(audio, rate)
-            errors = word_errors(said, ear.words(heard))
-            report.words, report.errors = report.words + len(said), report.errors + errors
-            if errors and args.show:
-                print(f"    {text} => {heard}")
-            if args.listen and seed == args.seeds[0]:
-                args.listen.mkdir(parents=True, exist_ok=True)
-                soundfile.write(args.listen / f"{name}-{number:02d}.wav", audio, rate)
+    for number, text in enumerate(_SENTENCES.read_text().splitlines()):
+        audio, rate = report.add(speak(text))
+        said, heard = ear.words(text), ear.hear(audio, rate)
+        errors = word_errors(said, ear.words(heard))
+        report.words, report.errors = report.words + len(said), report.errors + errors
+        if errors and args.show:
+            print(f"    {text} => {heard}")
+        if args.listen:
+            args.listen.mkdir(parents=True, exist_ok=True)
+            soundfile.write(args.listen / f"{name}-{number:02d}.wav", audio, rate)
     return report
 
 
@@ -187,26 +187,22 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", choices=_MODELS, default=list(_MODELS))
-    parser.add_argument("--voices", nargs="+", help="only these")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--sentences", type=int, help="only so many")
-    parser.add_argument("--models-dir", type=Path, default=ROOT / "models", help="folder of all weights")
     parser.add_argument("--listen", type=Path, help="folder for the audio")
     parser.add_argument("--show", action="store_true", help="print what is misheard")
     args = parser.parse_args()
-    ear = Ear(args.models_dir / _EAR)
+    ear = Ear(_WEIGHTS / _EAR)
     print(_HEAD)
     failed = False
     for name in args.models:
         make, known = _MODELS[name]
         # There is no Triton that metrics could be published by.
-        environment = {"PARLEY_MODELS_DIR": str(args.models_dir), SWITCH_VARIABLE: "false"}
+        environment = {"PARLEY_MODELS_DIR": str(_WEIGHTS), SWITCH_VARIABLE: "false"}
         model = make(None, Parameters(name, {}, environment=environment))
-        for voice in (one.name for one in known if not args.voices or one.name in args.voices):
+        for voice in (one.name for one in known):
 
-            def speak(text: str, seed: int) -> Spoken:
+            def speak(text: str) -> Spoken:
                 spoken = Spoken()
-                request = SpeakRequest(request_id="eval", text=text, voice=voice, seed=seed)  # noqa: B023
+                request = SpeakRequest(request_id="eval", text=text, voice=voice, seed=_SEED)  # noqa: B023
                 model.synthesizer.submit(request, spoken)  # noqa: B023 - called at once
                 if not spoken.ended.wait(_SPOKEN_S):
                     raise TimeoutError(text)

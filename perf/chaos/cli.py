@@ -68,13 +68,6 @@ def _arguments(faults: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--calls", type=int, default=8, help=f"at once, in {len(PARTS)} places (default: %(default)s)"
     )
-    parser.add_argument(
-        "--total",
-        type=float,
-        default=7_200.0,
-        metavar="SECONDS",
-        help="no fault begins later, and the run fails (%(default)g)",
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there")
     args = parser.parse_args()
@@ -97,7 +90,6 @@ async def _run_all(
     console: Console,
     outcomes: list[Outcome],
 ) -> None:
-    end = time.monotonic() + args.total
     with Network() as network, tempfile.TemporaryDirectory(prefix="parley-chaos-") as temporary:
         folder = args.logs or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,9 +98,6 @@ async def _run_all(
         await deployment.start()
         for fault in faults:
             began = time.monotonic()
-            if began > end:
-                console.print(f"no time is left for {fault.name}", style="red", markup=False)
-                continue
             outcomes.append(await _run(deployment, fault, parts, args.calls))
             if args.json:  # after each, because a run of all faults is long
                 write_json(args.json, [outcome.to_json() for outcome in outcomes])

@@ -131,12 +131,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default=24,
         help="of each endpoint and level, 3 at least of each stream (default: %(default)s; p99 needs 100)",
     )
-    parser.add_argument(
-        "--utterances",
-        type=Path,
-        metavar="FILE",
-        help="other recordings: JSON, a list of file, text and part",
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every value")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report that can be handed on")
     args = parser.parse_args(argv)
@@ -155,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _bench(args: argparse.Namespace, console: Console) -> int:
     run = describe_run(["-m", "perf", "bench-stages", *sys.argv[1:]])
     with _targets(args, console) as targets:
-        material = load_material(args.profile, args.utterances)
+        material = load_material(args.profile)
         console.print(f"Recognisers hear {material.about}.", highlight=False)
         results: list[LevelResult] = []
         try:

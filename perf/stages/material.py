@@ -46,27 +46,22 @@ class Material:
     """Where it comes from."""
 
 
-def load_material(profile: str, manifest: Path | None = None) -> Material:
+def load_material(profile: str) -> Material:
     """What the models of a profile understand.
 
     Those of the profile tiny know a small world and synthetic voices: they get the tests' recordings.
 
-    Args:
-        profile: of the server.
-        manifest: other recordings for the recognisers: JSON, a list of ``file``, ``text`` and optionally
-            ``part`` (:func:`harness.recordings.load_recordings`).
-
     Raises:
-        RecordingError: a recording is missing or the manifest cannot be read.
+        RecordingError: a recording is missing.
         ScriptError: the questions cannot be read.
     """
     is_tiny = profile == TINY_PROFILE
-    chosen = manifest or (SYNTHETIC if is_tiny else UTTERANCES)
+    chosen = SYNTHETIC if is_tiny else UTTERANCES
     script = ROOT / "examples" / ("conversation.toml" if is_tiny else "open_conversation.toml")
     utterances = load_recordings(chosen)
     seconds = sum(len(one.samples) for one in utterances) / RATE
     words = sum(len(spoken_words(one.text)) for one in utterances)
-    kind = "synthetic voices" if chosen == SYNTHETIC else "recordings"
+    kind = "synthetic voices" if is_tiny else "recordings"
     return Material(
         utterances=utterances,
         prompts=[Prompt(_SYSTEM, asked) for asked in (_ASKED_TINY if is_tiny else _ASKED)],

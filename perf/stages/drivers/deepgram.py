@@ -1,4 +1,4 @@
-"""Deepgram's interfaces, of Parley's gateway or of Deepgram: streams, recordings and speech."""
+"""Deepgram's interfaces, of Parley's gateway or of Deepgram: streams and speech."""
 
 from __future__ import annotations
 
@@ -7,30 +7,22 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlencode
 
-import httpx2
 import numpy as np
 from websockets.asyncio.client import ClientConnection
 
 from stages.drivers.common import (
-    IDENTITY,
     AnswerSize,
-    BoundedTransport,
     EndpointOptions,
     open_socket,
     readable,
-    recording_recognizer,
     socket_errors,
     text_of,
-    to_wav,
 )
 from stages.protocols import RATE, EndpointError, Pcm, Recognizer, Sound, Text, Voice
 
-ENDPOINTING = "endpointing"
-"""Option of a stream: the pause that ends an utterance (milliseconds)."""
 _PUBLIC = "https://api.deepgram.com"
 _LISTEN, _SPEAK = "nova-3", "aura-2-thalia-en"
 _SPEECH_RATE = 24_000
-_REQUEST_S = 30.0
 
 
 def _headers(options: EndpointOptions) -> dict[str, str]:
@@ -45,8 +37,7 @@ def _address(options: EndpointOptions, path: str, **query: object) -> str:
 async def open_recognizer(options: EndpointOptions) -> AsyncIterator[Recognizer]:
     """``WS /v1/listen``."""
     query = {"model": options.model or _LISTEN, "encoding": "linear16", "sample_rate": RATE}
-    pause = {"endpointing": options.extra[ENDPOINTING]} if ENDPOINTING in options.extra else {}
-    url = _address(options, "/v1/listen", **query, interim_results="true", **pause)
+    url = _address(options, "/v1/listen", **query, interim_results="true")
 
     @asynccontextmanager
     async def open_stream() -> AsyncIterator[_ListenStream]:
@@ -54,31 +45,6 @@ async def open_recognizer(options: EndpointOptions) -> AsyncIterator[Recognizer]
             yield _ListenStream(socket)
 
     yield Recognizer(open_stream)
-
-
-@asynccontextmanager
-async def open_transcriber(options: EndpointOptions) -> AsyncIterator[Recognizer]:
-    """``POST /v1/listen``."""
-    url = _address(options, "/v1/listen", model=options.model or _LISTEN, smart_format="true")
-    headers = {**_headers(options), **IDENTITY}
-    async with httpx2.AsyncClient(
-        headers=headers, timeout=_REQUEST_S, transport=BoundedTransport()
-    ) as client:
-
-        async def transcribe(samples: Pcm) -> str:
-            try:
-                answer = await client.post(
-                    url, content=to_wav(samples), headers={"Content-Type": "audio/wav"}
-                )
-                answer.raise_for_status()
-            except httpx2.HTTPStatusError as error:
-                raise EndpointError(f"HTTP {error.response.status_code}") from error
-            except httpx2.HTTPError as error:
-                raise EndpointError("no connection") from error
-            with readable():
-                return text_of(answer.json()["results"]["channels"][0]["alternatives"][0]["transcript"])
-
-        yield recording_recognizer(transcribe)
 
 
 class _ListenStream:

@@ -64,10 +64,7 @@ DRIVERS: Mapping[str, Driver] = {
         openai_realtime.open_agent,
         (openai_realtime.DETECTION,),
     ),
-    "deepgram-recognizer": Driver(
-        Stage.RECOGNIZER, "WS /v1/listen", deepgram.open_recognizer, (deepgram.ENDPOINTING,)
-    ),
-    "deepgram-recording": Driver(Stage.RECOGNIZER, "POST /v1/listen", deepgram.open_transcriber),
+    "deepgram-recognizer": Driver(Stage.RECOGNIZER, "WS /v1/listen", deepgram.open_recognizer),
     "deepgram-speech": Driver(Stage.VOICE, "WS /v1/speak", deepgram.open_voice),
 }
 

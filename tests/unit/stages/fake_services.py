@@ -32,7 +32,6 @@ class Service:
         app.post("/v1/chat/completions")(self.chat)
         app.post("/v1/audio/speech")(self.speech)
         app.post("/v1/audio/transcriptions")(self.transcription)
-        app.post("/v1/listen")(self.recording)
         app.websocket("/v1/listen")(self.listen)
         app.websocket("/v1/speak")(self.speak)
         app.websocket("/v1/realtime")(self.realtime)
@@ -80,14 +79,6 @@ class Service:
         if self.answer is not None:
             return Response(self.answer, media_type="application/json")
         return {"text": "one two"}
-
-    async def recording(self, request: Request):
-        if self.refuses:
-            return self._refusal()
-        self.seen.append((request.headers.get("authorization"), await request.body()))
-        if self.answer is not None:
-            return Response(self.answer, media_type="application/json")
-        return {"results": {"channels": [{"alternatives": [{"transcript": "one two"}]}]}}
 
     async def listen(self, websocket: WebSocket):
         if self.refuses:
