@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harness.servers import Host, Server
+from harness.network import Host
+from harness.servers import Server
 
 from parley.launcher.options import ROOT
 

@@ -21,6 +21,7 @@ import os
 import shutil
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -47,22 +48,55 @@ class NetworkError(ParleyError):
     code = "no_network"
 
 
-def start_program(
-    command: Sequence[str | Path], log: IO[bytes], environment: Mapping[str, str] | None
-) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, so that Ctrl-C ends the callers first."""
-    return subprocess.Popen(
-        list(map(str, command)),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env={**os.environ, **(environment or {})},
-    )
+class Host(ABC):
+    """Where programs run: a node of a network, or this machine.
+
+    Args:
+        name: For people.
+        address: IPv4, at which its programs listen.
+        ports_are_free: Whether they have all ports to themselves; if not, they listen on any free ones.
+        prefix: Begins every command.
+    """
+
+    def __init__(self, name: str, address: str, *, ports_are_free: bool, prefix: Sequence[str] = ()) -> None:
+        self.name = name
+        self.address = address
+        self.ports_are_free = ports_are_free
+        self._prefix = prefix
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        *,
+        log: IO[bytes],
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own, so that Ctrl-C ends the callers first.
+
+        Args:
+            command: The program and its arguments.
+            log: Gets what it prints.
+            environment: Beside the own one.
+        """
+        process = subprocess.Popen(
+            [*self._prefix, *map(str, command)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self._processes.append(process)
+        return process
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End all of its programs at once."""
 
 
-class Node:
-    """One namespace, and the processes in it.
+class Node(Host):
+    """One namespace, and the processes in it, which end with it.
 
     Args:
         name: For people.
@@ -73,35 +107,14 @@ class Node:
     """
 
     def __init__(self, name: str, namespace: str, cable: str, address: str, table: str) -> None:
-        self.name = name
-        self.address = address
-        self.ports_are_free = True
+        super().__init__(name, address, ports_are_free=True, prefix=("ip", "netns", "exec", namespace))
         self.namespace = namespace
         self._cable = cable
         self._table = table
-        self._processes: list[subprocess.Popen[bytes]] = []
         self._loss_percent = 0.0
         self._resets = False
         self._dropped = 0
         self._has_rules = False
-
-    def start(
-        self,
-        command: Sequence[str | Path],
-        *,
-        log: IO[bytes],
-        environment: Mapping[str, str] | None = None,
-    ) -> subprocess.Popen[bytes]:
-        """Start a program in the node, in a session of its own; it ends with the node.
-
-        Args:
-            command: The program and its arguments.
-            log: Gets what it prints.
-            environment: Beside the own one.
-        """
-        process = start_program(["ip", "netns", "exec", self.namespace, *command], log, environment)
-        self._processes.append(process)
-        return process
 
     def cut(self) -> None:
         """Pull the cable: packets vanish in both directions, without an error."""

@@ -28,6 +28,7 @@ def run_program(name: str, program: Callable[[Console], int], *failures: type[Ex
         Its exit status, or 1 if it failed, 130 after Ctrl-C, 141 if the reader of its output left.
     """
     console = make_console()
+    expected: tuple[type[Exception], ...] = (ParleyError, *failures)
 
     def run() -> int:
         try:
@@ -35,7 +36,7 @@ def run_program(name: str, program: Callable[[Console], int], *failures: type[Ex
                 return program(console)
         except OutputClosedError:
             raise
-        except (ParleyError, *failures) as error:
+        except expected as error:
             console.print(f"{name}: {error}", style="red", markup=False)
             return 1
         except KeyboardInterrupt:

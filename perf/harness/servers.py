@@ -22,9 +22,9 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 
-from harness.network import NetworkError, start_program
+from harness.network import Host, NetworkError
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.launcher.cleanup import remove_stale_folders, remove_stale_regions
 from parley.launcher.options import ROOT, TINY_PROFILE
@@ -44,61 +44,15 @@ _GRPC, _HTTP, _METRICS = 8001, 8000, 8002
 _GATEWAY, _GATEWAY_METRICS, _REDIS = 8080, 9100, 6379
 
 
-class Host(Protocol):
-    """Where programs run: a node of a network, or this machine."""
-
-    name: str
-    address: str
-    """IPv4, at which they listen."""
-    ports_are_free: bool
-    """Whether programs have all ports to themselves; if not, they listen on any free ones."""
-
-    def start(
-        self,
-        command: Sequence[str | Path],
-        *,
-        log: IO[bytes],
-        environment: Mapping[str, str] | None = None,
-    ) -> subprocess.Popen[bytes]:
-        """Start a program in a session of its own.
-
-        Args:
-            command: The program and its arguments.
-            log: Gets what it prints.
-            environment: Beside the own one.
-        """
-        ...
-
-    def kill(self) -> None:
-        """End all of its programs at once (SIGKILL)."""
-        ...
-
-
-class ThisMachine:
+class ThisMachine(Host):
     """This machine; its programs listen on the loopback.
 
     Args:
         name: Of the programs' logs.
     """
 
-    address = "127.0.0.1"
-    ports_are_free = False
-
     def __init__(self, name: str) -> None:
-        self.name = name
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def start(
-        self,
-        command: Sequence[str | Path],
-        *,
-        log: IO[bytes],
-        environment: Mapping[str, str] | None = None,
-    ) -> subprocess.Popen[bytes]:
-        """See :class:`Host`."""
-        process = start_program(command, log, environment)
-        self._processes.append(process)
-        return process
+        super().__init__(name, "127.0.0.1", ports_are_free=False)
 
     def kill(self) -> None:
         """End all of its programs: a launcher ends its server at the second signal at once."""
@@ -291,11 +245,6 @@ class Server:
     def launcher(self) -> int:
         """Process number of the launcher; 0: it does not run."""
         return self._program.pid
-
-    @property
-    def session(self) -> int:
-        """The session of its last start, whose children may have outlived it; 0: it was not started."""
-        return self._process.pid if self._process is not None else 0
 
     @property
     def status(self) -> int | None:
