@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import soundfile
-import soxr
 from numpy.typing import NDArray
 
 from parley.launcher.options import ROOT
+from parley_client.audio.files import read_speech
+from parley_client.errors import AudioFileError
 
 RATE = 16_000
 SYNTHETIC = ROOT / "tests" / "data" / "asr_eval" / "manifest.json"
@@ -51,7 +51,7 @@ def load_recordings(manifest: Path, *, with_silent: bool = False) -> list[Record
         found = [_load(entry, manifest.parent) for entry in entries if entry["text"] or with_silent]
     except RecordingError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, soundfile.LibsndfileError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AudioFileError) as error:
         raise RecordingError(f"{manifest}: {error!r}") from error
     if not found:
         raise RecordingError(f"{manifest}: has no recording")
@@ -63,9 +63,7 @@ def _load(entry: dict[str, str], folder: Path) -> Recording:
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise RecordingError(f"{entry['file']} is not there: `make fetch MODEL={_FETCHED.name}` brings it")
-    wave, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    mono = soxr.resample(wave.mean(axis=1), rate, RATE).astype(np.float64)
-    samples = np.clip(np.rint(32_768 * mono), -32_768, 32_767).astype(np.int16)
+    samples = read_speech(path)
     if "part" in entry:
         begin, end = (int(ms) * RATE // 1000 for ms in entry["part"])
         samples = samples[begin:end]

@@ -12,11 +12,6 @@ import pytest
 from harness.network import Network, NetworkError
 from harness.servers import Redis, ServersFile
 
-from parley.launcher.options import ROOT
-
-COMPOSE = ROOT / "deploy/compose/nginx/nginx.conf"
-GATEWAYS = {"gateway-1": "10.78.1.2:8080", "gateway-2": "10.78.1.3:8080"}
-
 
 def test_the_file_of_servers_is_replaced_as_a_whole(tmp_path):
     file = ServersFile(tmp_path / "servers")
