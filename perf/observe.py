@@ -13,19 +13,18 @@ import asyncio
 import json
 import shutil
 import socket
-import sys
 import tempfile
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.servers import Program, local_program
+if TYPE_CHECKING:
+    from harness.servers import Program
 
-from parley.errors import ParleyError
-from parley.launcher.options import ROOT
-
+# The harness is imported late: the tests of deploy find programs here without its packages.
+ROOT = Path(__file__).resolve().parents[1]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 PHOENIX = ROOT / ".venv-phoenix" / "bin" / "phoenix"
 _READY_S = 30.0
@@ -91,6 +90,8 @@ async def prometheus(config: dict[str, Any], folder: Path, address: str) -> Asyn
         folder: for its data and its log.
         address: where its page listens.
     """
+    from harness.servers import local_program  # noqa: PLC0415
+
     file = folder / "prometheus.yaml"
     file.write_text(json.dumps(config), encoding="utf-8")
     command = [
@@ -114,6 +115,8 @@ async def phoenix(folder: Path, address: str) -> AsyncIterator[Program]:
         folder: for its data and its log.
         address: where its page, its interface and its collector listen.
     """
+    from harness.servers import local_program  # noqa: PLC0415
+
     host, _, port = address.rpartition(":")
     environment = {
         "PHOENIX_HOST": host,
@@ -145,6 +148,8 @@ def free_address() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status for the shell."""
+    from harness.program import run_program  # noqa: PLC0415
+
     parser = argparse.ArgumentParser(
         prog="make observe", description="Start Prometheus, and Phoenix if it is there, beside the server."
     )
@@ -157,13 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--phoenix", default="127.0.0.1:6006", help='where traces go; "": nowhere (default: %(default)s)'
     )
     arguments = parser.parse_args(argv)
-    try:
-        return asyncio.run(_observe(arguments))
-    except KeyboardInterrupt:
-        return 130
-    except (FileNotFoundError, ParleyError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return run_program("observe", lambda _: asyncio.run(_observe(arguments)), FileNotFoundError)
 
 
 async def _observe(arguments: argparse.Namespace) -> int:
