@@ -1,21 +1,14 @@
-"""What `make bench-moves` makes of its callers' reports, and the network that it cuts."""
+"""What `make bench-moves` makes of its callers' reports."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import pathlib
-import socket
-import sys
-import time
 
 import numpy as np
 import pytest
 from bench_moves import judge
 from harness.caller import CallReport, Loudspeaker, Move
-from harness.network import Network, NetworkError
 
 from parley import protocol
 from parley.chat import ChatMessage
@@ -185,38 +178,3 @@ def test_silence_within_an_answer_is_heard_and_a_pause_is_none():
     speaker.on_event(audio(0.5, "other"), 20.0)
     speaker.on_event(protocol.AgentState(state="listening"), 30.0)
     assert silences == [(pytest.approx(10.5), pytest.approx(300.0))]
-
-
-def test_a_node_that_is_cut_off_is_there_again_when_it_is_mended(tmp_path):
-    server = "import socket; s = socket.create_server(('', 9000))\nwhile True: s.accept()[0].close()"
-    try:
-        network = Network()
-        network.__enter__()
-    except NetworkError as error:
-        pytest.skip(str(error))
-    with contextlib.ExitStack() as stack, (tmp_path / "log").open("wb") as log:
-        stack.push(network)
-        node = network.add("one")
-
-        def answers():
-            with socket.socket() as connection:
-                connection.settimeout(0.3)
-                return connection.connect_ex((node.address, 9000)) == 0
-
-        def wait_for(wanted):
-            for _ in range(100):
-                if answers() == wanted:
-                    return
-                time.sleep(0.05)
-            pytest.fail(f"the node {'does not answer' if wanted else 'answers'}")
-
-        process = node.start([sys.executable, "-c", server], log=log)
-        wait_for(True)
-        node.cut()
-        wait_for(False)
-        assert process.poll() is None
-        node.mend()
-        wait_for(True)
-        node.kill()
-        assert process.poll() is not None
-    assert not list(pathlib.Path("/sys/class/net").glob(f"*{os.getpid()}*"))

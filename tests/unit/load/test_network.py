@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from harness.network import Network, NetworkError
@@ -100,6 +102,18 @@ def test_a_link_that_loses_everything_and_one_that_loses_much(echo):
         assert echo.dropped() == total
 
 
+def test_a_node_that_is_cut_off_is_there_again_when_it_is_mended(echo):
+    with connect(echo) as connection:
+        assert exchanges(connection, 5.0)
+        echo.cut()
+        assert not exchanges(connection, 0.5)
+        echo.mend()
+        assert exchanges(connection, 30.0), "the connection goes on"
+    echo.kill()
+    with pytest.raises(ConnectionRefusedError):
+        connect(echo)
+
+
 def test_connections_that_are_reset(echo):
     needs_rules(echo)
     with connect(echo) as connection:
@@ -147,3 +161,4 @@ def test_rules_end_with_the_network(tmp_path):
         pytest.skip(str(error))
     listed = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
     assert name not in listed.stdout
+    assert not list(Path("/sys/class/net").glob(f"*{os.getpid()}*"))
