@@ -18,8 +18,6 @@ from parley_client.cli.own_server import UNLIMITED, own_server, profile_name
 _LOCUST = ROOT / ".venv-frameworks" / "bin" / "locust"
 # All callers have one address. What the gateway holds as a whole is not changed.
 _GATEWAY = {"PARLEY_GATEWAY_CALLS_PER_KEY": "100000", "PARLEY_GATEWAY_SESSIONS_WAITING_PER_KEY": "100000"}
-_END_S = 60
-"""A turn is heard out before its caller hangs up."""
 _CLASSES = {"--server": "GrpcProcess", "--gateway": "WebSocketProcess"}
 
 
@@ -64,7 +62,7 @@ def _locust(args: argparse.Namespace, addresses: dict[str, str], rest: list[str]
         "--spawn-rate": args.call_processes,
         "--callers": args.users // args.call_processes,
         "--run-time": f"{round(60 * args.minutes)}s",
-        "--stop-timeout": _END_S,
+        "--stop-timeout": 60,  # a turn is heard out before its caller hangs up
         "--csv": args.out / "load",
         "--html": args.out / "report.html",
         "--script": default_script(args.profile),

@@ -25,10 +25,8 @@ from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.cli.script import ScriptTurn, load_script
 from parley_client.cli.turns import TurnReport
 
-_TURNS = (2, 5)
-"""Of a call."""
+_TURNS_OF_CALL = (2, 5)
 _CHUNKS_MS = (20, 100)
-"""Of microphones."""
 _PAUSE_MS = (300, 1_200)
 """Silence before a question, after the answer before was heard."""
 _OVER_MS = (500, 2_500)
@@ -67,7 +65,7 @@ class Row(NamedTuple):
 def draw_turns(random: Random, questions: Sequence[ScriptTurn], interrupt: float) -> list[ScriptTurn]:
     """What one caller says; ``interrupt`` is a probability."""
     turns: list[ScriptTurn] = []
-    for number in range(random.randint(*_TURNS)):
+    for number in range(random.randint(*_TURNS_OF_CALL)):
         over_ms = random.randint(*_OVER_MS) if number and random.random() < interrupt else None
         question = random.choice(questions)
         turns.append(replace(question, pause_ms=random.randint(*_PAUSE_MS), barge_in_ms=over_ms))
