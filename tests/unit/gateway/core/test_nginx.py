@@ -67,16 +67,15 @@ def nginx(folder, *gateways):
     """A client of an nginx before two gateways."""
     if shutil.which("nginx") is None:
         pytest.skip("`nginx` is missing. Run, as root on Debian: scripts/setup --cluster")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    listen = folder / "nginx.sock"
     routes = ROUTES.replace("10.0.0.7:8080", gateways[0]).replace("10.0.0.8:8080", gateways[1])
     config = folder / "nginx.conf"
-    config.write_text(configure(folder, listen, gateways, routes))
+    config.write_text(configure(folder, f"unix:{listen}", gateways, routes))
     # As root it would run its workers as another user, who may not write into the folder.
     command = ["nginx", "-c", config, "-e", "stderr", "-g", "daemon off; master_process off;"]
     with (
         subprocess.Popen(command) as process,
-        httpx.Client(base_url=f"http://{listen}", trust_env=False) as http,
+        httpx.Client(base_url="http://nginx", transport=httpx.HTTPTransport(uds=str(listen))) as http,
     ):
         try:
             end = time.monotonic() + 30
@@ -89,10 +88,9 @@ def nginx(folder, *gateways):
             process.terminate()
 
 
-def listens(address):
-    host, _, port = address.partition(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0
+def listens(path):
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 @pytest.mark.parametrize(
