@@ -11,6 +11,7 @@ import torch
 
 from parley.errors import ModelLoadingError
 from parley.runtime.gpu_plan import planned_settings
+from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
 
 
 class SkippedError(Exception):
@@ -26,6 +27,10 @@ class Settings:
     """Narrow networks with all their layers, for a machine without a GPU."""
     ends_at: float
     """``time.monotonic()`` after which a section begins nothing new."""
+
+    def capture(self) -> Capture:
+        """Makes graphs on a GPU, and calls that are repeated elsewhere."""
+        return CudaCapture() if self.device.type == "cuda" else Repetition()
 
     @property
     def seconds_left(self) -> float:

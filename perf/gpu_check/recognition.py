@@ -32,7 +32,7 @@ from parley_torch.asr.streaming import LEFT, StreamChunks, StreamingDevice, Stre
 from parley_torch.asr.topk import plain_top_k
 from parley_torch.asr.transducer import Transducer
 from parley_torch.asr.weights import ENCODER
-from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
+from parley_torch.runtime.cuda_graphs import Capture, Repetition
 
 _ROWS = (4, 64, 512)
 _CLASSES = 1_030
@@ -118,7 +118,7 @@ def check_nemotron(settings: Settings, findings: Findings) -> None:
             )
 
         graphs: list[StreamingDevice] = []
-        taken = once(lambda: graphs.append(device(_capture(settings))), settings.device)  # noqa: B023
+        taken = once(lambda: graphs.append(device(settings.capture())), settings.device)  # noqa: B023
         findings.measure(f"{name}: load, with {len(streams)} sizes", taken, "s")
         steps = 3 if settings.small else _FULL_AFTER
         limit = 0.02 if dtype is torch.bfloat16 else 1e-3
@@ -216,7 +216,7 @@ def check_parakeet(settings: Settings, findings: Findings) -> None:
         if dtype is torch.float32:
             count = sum(parameter.numel() for parameter in network.parameters())
             findings.measure("parameters of the encoder", count / 1e6, "million")
-        encoder = DeviceEncoder(network, runs, _capture(settings))
+        encoder = DeviceEncoder(network, runs, settings.capture())
         found = _encode_reference(encoder, sizes.bands)
         difference = max(largest_difference(*pair) for pair in zip(found, expected, strict=True))
         limit = _FROM_CPU[dtype]
@@ -229,7 +229,7 @@ def check_parakeet(settings: Settings, findings: Findings) -> None:
             ),
             max_symbols=10,
             sizes=pieces,
-            capture=_capture(settings),
+            capture=settings.capture(),
         )
         for length in _SECONDS:
             for rows in utterances:
@@ -295,10 +295,6 @@ def _whole(audio: NDArray[np.int16], frames: int, device: torch.device) -> tuple
         torch.full((rows,), samples, device=device),
         torch.full((rows,), frames, device=device),
     )
-
-
-def _capture(settings: Settings) -> Capture:
-    return CudaCapture() if settings.device.type == "cuda" else Repetition()
 
 
 def _dtypes(settings: Settings) -> tuple[torch.dtype, ...]:

@@ -18,7 +18,7 @@ from gpu_check.findings import Findings, Settings, memory_used_mib, once, read_p
 from gpu_check.speech import Level, make_speech, random_networks, speak_at_once
 from parley.runtime.parameters import Parameters
 from parley_torch.models.s3gen import Loaded, prepare_s3gen
-from parley_torch.runtime.cuda_graphs import Capture, CudaCapture, Repetition
+from parley_torch.runtime.cuda_graphs import CudaCapture, Repetition
 from parley_torch.tts.s3gen.checkpoint import Networks
 from parley_torch.tts.s3gen.flow import FlowRow, batch_rows
 from parley_torch.tts.s3gen.graphs import FlowGraphs
@@ -161,7 +161,7 @@ def _compare_vocoder(settings: Settings, findings: Findings, networks: Networks)
     vocoder, device = networks.vocoder, settings.device
     frames, rows = (19, 128), (1, 8)
     sizes = VocoderSizes(WindowSizes(frames, rows, F0_CONTEXT), WindowSizes(frames, rows, LEFT))
-    graphs = capture_vocoder(vocoder, sizes, _capture(settings))
+    graphs = capture_vocoder(vocoder, sizes, settings.capture())
     for count, length in _WINDOWS[-1:] if settings.small else _WINDOWS:
         mels = torch.randn(count, MEL_BANDS, length, device=device)
         sources = 0.1 * torch.randn(count, HOP * length, device=device)
@@ -189,10 +189,6 @@ def _compare_vocoder(settings: Settings, findings: Findings, networks: Networks)
         error = float((replayed() - plain()).abs().max())
         passed = error < _WAVEFORM_ERROR
         findings.check(f"{name}: a graph computes the same", passed, f"{error:.2g} < {_WAVEFORM_ERROR:g}")
-
-
-def _capture(settings: Settings) -> Capture:
-    return CudaCapture() if settings.device.type == "cuda" else Repetition()
 
 
 def _load(settings: Settings, networks: Networks) -> Loaded:
