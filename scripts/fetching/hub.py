@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import httpx2
+import pooch
 from huggingface_hub import HfApi, constants, hf_hub_url
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # by its __getattr__
 
-from fetching.manifest import FetchError, Published, RemoteFile, Snapshot
+from fetching.manifest import FetchError, HubPlace, Published, RemoteFile, Snapshot
 
 VARIABLES = ("PARLEY_MODEL_HUB", "HF_ENDPOINT")
 TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105 - the name of a variable
 PART = ".part"
 _LIST_S = 30.0
-_BUSY = {408, 425, 429, 500, 502, 503, 504}
-_NO_SUCH_RANGE = 416
-_WAITS_S = (1.0, 4.0, 15.0)
-_Answer = TypeVar("_Answer")
 _CONNECT_S = 4.0
+_NO_SUCH_RANGE = 416
 
 
 class HubUnreachableError(FetchError):
     """The hub does not answer: another file of it needs no attempt."""
-
-
-class WrongContentError(FetchError):
-    """The hub gives other bytes than were announced or pinned."""
 
 
 class Hub:
@@ -53,91 +46,76 @@ class Hub:
         except HfHubHTTPError:
             return  # an answer; the file has an error of its own
         except httpx2.HTTPError as error:
-            raise HubUnreachableError(self._no_connection(error)) from error
+            raise self._error(error, repository) from error
 
-    def snapshot(self, weights: Published) -> Snapshot:
+    def snapshot(self, entry: Published, folder: Path) -> Snapshot:
         """The present files of an entry of the manifest.
+
+        Args:
+            entry: of the manifest.
+            folder: for small files, which are downloaded: of those the hub has git's checksums only.
 
         Raises:
             FetchError: the repository is missing, closed, or lacks such files.
         """
         try:
-            info = self._patiently(
-                lambda: self._api.model_info(
-                    weights.repository, revision=weights.revision, files_metadata=True, timeout=_LIST_S
-                )
+            info = self._api.model_info(
+                entry.repository, revision=entry.revision, files_metadata=True, timeout=_LIST_S
             )
-            files = [
-                RemoteFile(
-                    one.rfilename,
-                    int(one.size or 0),
-                    sha256=one.lfs.sha256 if one.lfs else None,
-                    git_blob=None if one.lfs else one.blob_id,
-                )
-                for one in info.siblings or ()
-                if not _is_reserved(one.rfilename)
-            ]
+            listed = {one.rfilename: one for one in info.siblings or () if not _is_reserved(one.rfilename)}
+            found = {glob: fnmatch.filter(listed, glob) for glob in entry.include}
+            files = []
+            for name in sorted({name for names in found.values() for name in names}):
+                one = listed[name]
+                place = HubPlace(repository=entry.repository, revision=str(info.sha), path=name)
+                digest = one.lfs.sha256 if one.lfs else self._digest(place, str(one.blob_id), folder)
+                files.append(RemoteFile(name=name, size=one.size or 0, sha256=digest))
         except (HfHubHTTPError, httpx2.HTTPError) as error:
-            raise self._error(error, weights.repository) from error
+            raise self._error(error, entry.repository) from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FetchError(
-                f"the hub's answer about {weights.repository} cannot be understood ({error}); is "
+                f"the hub's answer about {entry.repository} cannot be understood ({error}); is "
                 f"{VARIABLES[0]} right?"
             ) from error
-        found = {glob: fnmatch.filter([file.name for file in files], glob) for glob in weights.include}
         if missing := [glob for glob, names in found.items() if not names]:
-            raise FetchError(f"{weights.repository} has no {', '.join(missing)} at {info.sha}")
-        chosen = {name for names in found.values() for name in names}
-        kept = tuple(file for file in files if file.name in chosen)
-        return Snapshot(str(info.sha), kept, weights.repository)
+            raise FetchError(f"{entry.repository} has no {', '.join(missing)} at {info.sha}")
+        return Snapshot(repository=entry.repository, commit=str(info.sha), files=tuple(files))
 
-    def download(self, repository: str, commit: str, file: RemoteFile, target: Path) -> None:
-        """Download a file; what came of it before stays in a file beside ``target``, and is resumed.
+    def _digest(self, place: HubPlace, blob: str, folder: Path) -> str:
+        """Bring a small file into a folder under its SHA-256, and return that."""
+        part = folder / f"small{PART}"
+        part.unlink(missing_ok=True)
+        self._fill(place, part, None)
+        content = part.read_bytes()
+        git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
+        if git.hexdigest() != blob:
+            raise FetchError(
+                f"{place.path} has a wrong checksum: the hub or the way to it is not to be trusted"
+            )
+        digest = str(pooch.file_hash(part))
+        part.replace(folder / digest)
+        return digest
 
-        Args:
-            repository: on the hub.
-            commit: of the repository.
-            file: its path there, size and checksum.
-            target: its place; it appears there when it is complete and checked.
+    def download(self, place: HubPlace, file: RemoteFile, part: Path) -> None:
+        """Download a file; what has come into ``part`` before is resumed.
 
         Raises:
-            FetchError: it is not available.
-            WrongContentError: its content is wrong, also when all of it is read anew.
+            FetchError: it is not available, or its content is wrong, also when all of it is read anew.
         """
-        part = target.with_name(target.name + PART)
-        part.parent.mkdir(parents=True, exist_ok=True)
-        address = hf_hub_url(repository, file.name, revision=commit, endpoint=self.address)
-        for again in (False, True):
-            if again or part.is_symlink() or arrived(target) > file.size:
-                part.unlink(missing_ok=True)
-            try:
-                self._patiently(lambda: self._fill(address, file, part))
-            except (HfHubHTTPError, httpx2.HTTPError) as error:
-                if not part.stat().st_size:
-                    part.unlink()
-                raise self._error(error, f"{file.name} at {address}") from error
+        for _ in range(2):
+            if part.is_symlink() or (part.exists() and part.stat().st_size > file.size):
+                part.unlink()
+            self._fill(place, part, file.size)
             if file.matches(part):
-                part.replace(target)
                 return
-        part.unlink(missing_ok=True)
-        raise WrongContentError(
-            f"{file.name} has a wrong size or checksum, twice: the hub or the way to it is not to be trusted"
+            part.unlink()
+        raise FetchError(
+            f"{place.path} has a wrong size or checksum, twice: the hub or the way to it is not to be trusted"
         )
 
-    @staticmethod
-    def _patiently(request: Callable[[], _Answer]) -> _Answer:
-        """Repeat a request that a busy hub refuses."""
-        for wait_s in _WAITS_S:
-            try:
-                return request()
-            except HfHubHTTPError as error:
-                if error.response.status_code not in _BUSY:
-                    raise
-                time.sleep(wait_s)
-        return request()
-
-    def _fill(self, address: str, file: RemoteFile, part: Path) -> None:
+    def _fill(self, place: HubPlace, part: Path, size: int | None) -> None:
         """Append to a file what it lacks."""
+        address = hf_hub_url(place.repository, place.path, revision=place.revision, endpoint=self.address)
         headers = build_hf_headers(token=self._token, library_name="parley")
         try:
             # hf_hub_download begins anew in each process; this appends to what is there.
@@ -147,43 +125,33 @@ class Hub:
                     output,
                     resume_size=output.tell(),
                     headers=headers,
-                    expected_size=file.size,
-                    displayed_filename=file.name,
+                    expected_size=size,
+                    displayed_filename=place.path,
                 )
-        except HfHubHTTPError as error:
-            if error.response.status_code == _NO_SUCH_RANGE:
+        except (HfHubHTTPError, httpx2.HTTPError) as error:
+            if isinstance(error, HfHubHTTPError) and error.response.status_code == _NO_SUCH_RANGE:
                 return  # nothing of it fits; the checksum is wrong
-            raise
+            if not part.stat().st_size:
+                part.unlink()
+            raise self._error(error, f"{place.path} at {address}") from error
         except OSError as error:
             if error.errno is not None:  # of the disk; without: of http_get, for a wrong length
                 raise
 
     def _error(self, error: Exception, what: str) -> FetchError:
-        status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
-        if isinstance(error, GatedRepoError) or status in (401, 403):
-            return FetchError(
-                f"the hub refuses {what} (status {status}): accept the model's licence there, then set "
-                f"{TOKEN_VARIABLE}"
+        if not isinstance(error, HfHubHTTPError):
+            return HubUnreachableError(
+                f"no connection to {self.address} ({type(error).__name__}: {error}); another address of the "
+                f"hub can be given in {' or '.join(VARIABLES)}"
             )
-        if isinstance(error, RepositoryNotFoundError) or status == 404:
-            return FetchError(f"the hub has no {what}; is {VARIABLES[0]} right?")
-        if status:
-            return FetchError(f"status {status} for {what}; run this again later")
-        return HubUnreachableError(self._no_connection(error))
-
-    def _no_connection(self, error: Exception) -> str:
-        return (
-            f"no connection to {self.address} ({type(error).__name__}: {error}); another address of the hub "
-            f"can be given in {' or '.join(VARIABLES)}"
-        )
-
-
-def arrived(target: Path) -> int:
-    """Bytes of a file's incomplete download."""
-    part = target.with_name(target.name + PART)
-    return part.stat().st_size if part.exists() else 0
+        status = error.response.status_code
+        if status in (401, 403):
+            advice = f"accept the model's licence there, then set {TOKEN_VARIABLE}"
+        else:
+            advice = f"is {VARIABLES[0]} right? Else run this again later"
+        return FetchError(f"the hub refuses {what} (status {status}): {advice}")
 
 
 def _is_reserved(name: str) -> bool:
     """Whether a file could be taken for one that a download itself writes into the folder."""
-    return name.endswith(PART) or any(part.startswith(".") for part in name.split("/"))
+    return any(part.startswith(".") for part in name.split("/"))

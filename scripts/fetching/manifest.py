@@ -14,8 +14,8 @@ An entry of ``[weights]`` is one of:
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -23,11 +23,16 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import msgspec
+import pooch
 from msgspec import Meta, Struct
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = ROOT / "build/checkpoints.toml"
 LOCK = ROOT / "build/checkpoints.lock.json"
+NOTE = ".source.json"
+"""In a made folder: its origin (``sha256``, ``adapter``), the program's version (``converter``), and
+checksums of its files (``files``). In a published one: what has come, a :class:`Snapshot`.
+"""
 _Size = Annotated[int, Meta(ge=0)]
 _Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 _Package = Annotated[
@@ -39,31 +44,23 @@ class FetchError(Exception):
     """The download failed; the message names the remedy."""
 
 
-class RemoteFile(Struct, frozen=True):
-    """A file of a repository. ValueError: its name leaves the folder into which it is to come."""
+class RemoteFile(Struct, frozen=True, kw_only=True):
+    """A file by its content. ValueError: its name leaves the folder into which it is to come."""
 
     name: str
-    """Path in the repository, with forward slashes."""
+    """Path in the entry's folder, with forward slashes."""
     size: _Size
-    sha256: str | None = None
-    git_blob: str | None = None
-    """Git's own checksum, which the hub gives for small files instead."""
+    sha256: _Digest
 
     def __post_init__(self) -> None:
         _check_name(self.name)
 
     def matches(self, path: Path) -> bool:
         """Whether a file has this size and checksum."""
-        if not path.is_file() or path.stat().st_size != self.size:
-            return False
-        if self.sha256 is not None:
-            return digest_of(path) == self.sha256
-        blob = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
-        with path.open("rb") as content:
-            return hashlib.file_digest(content, lambda: blob).hexdigest() == self.git_blob
+        return path.is_file() and path.stat().st_size == self.size and pooch.file_hash(path) == self.sha256
 
 
-class Snapshot(Struct, frozen=True):
+class Snapshot(Struct, frozen=True, kw_only=True):
     """Files at one commit of a repository."""
 
     commit: str
@@ -91,27 +88,6 @@ class Weights(Struct, frozen=True, kw_only=True, tag_field="kind"):
             _check_name(name)
 
 
-class Published(Weights, frozen=True, kw_only=True, tag="published"):
-    """Files of a repository of the hub."""
-
-    repository: str
-    include: tuple[str, ...]
-    """Patterns of file names."""
-    revision: str = "main"
-    """What the first download, and ``--lock``, take the newest version of."""
-    pinned: Snapshot | None = None
-    """From the lock."""
-
-    def covers(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot is of this repository, and of files that the patterns name, of each some."""
-        names = [file.name for file in snapshot.files]
-        return (
-            snapshot.repository == self.repository
-            and all(any(fnmatch.fnmatchcase(name, glob) for name in names) for glob in self.include)
-            and all(any(fnmatch.fnmatchcase(name, glob) for glob in self.include) for name in names)
-        )
-
-
 class HubPlace(Struct, frozen=True, kw_only=True):
     """Where a file is in the hub."""
 
@@ -130,39 +106,57 @@ class Piece(Struct, frozen=True, kw_only=True):
     size: _Size
 
 
-class PinnedFile(Struct, frozen=True, kw_only=True):
+class PinnedFile(RemoteFile, frozen=True, kw_only=True):
     """A file with all its places; its content is the same in each."""
 
-    name: str
-    """Path in the entry's folder, with forward slashes."""
-    size: _Size
-    sha256: _Digest
     hub: HubPlace | None = None
     pieces: tuple[Piece, ...] = ()
     """In their order; empty: it is in no registry."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.pieces and sum(piece.size for piece in self.pieces) != self.size:
             raise ValueError(f"the pieces of {self.name} have not its size")
         if not self.pieces and self.hub is None:
             raise ValueError(f"{self.name} has no place where it is")
-        _check_name(self.name)
+
+
+class Published(Weights, frozen=True, kw_only=True, tag="published"):
+    """Files of a repository of the hub."""
+
+    repository: str
+    include: tuple[str, ...]
+    """Patterns of file names."""
+    revision: str = "main"
+    """What the first download, and ``--lock``, take the newest version of."""
+    pinned: Snapshot | None = None
+    """From the lock, else of what has come into the folder before."""
+
+    def covers(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot is of this repository, and of files that the patterns name, of each some."""
+        names = [file.name for file in snapshot.files]
+        return (
+            snapshot.repository == self.repository
+            and all(any(fnmatch.fnmatchcase(name, glob) for name in names) for glob in self.include)
+            and all(any(fnmatch.fnmatchcase(name, glob) for glob in self.include) for name in names)
+        )
 
     @property
-    def remote(self) -> RemoteFile:
-        """Its size and checksum."""
-        return RemoteFile(self.name, self.size, self.sha256)
+    def files(self) -> tuple[PinnedFile, ...]:
+        """Those of the pinned commit; empty: no commit is pinned."""
+        if self.pinned is None:
+            return ()
+        place = {"repository": self.repository, "revision": self.pinned.commit}
+        return tuple(
+            PinnedFile(**msgspec.structs.asdict(file), hub=HubPlace(**place, path=file.name))
+            for file in self.pinned.files
+        )
 
 
 class Pinned(Weights, frozen=True, kw_only=True, tag="pinned"):
     """Files that the manifest names one by one."""
 
     files: tuple[PinnedFile, ...]
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return sum(file.size for file in self.files)
 
 
 class Made(Weights, frozen=True, kw_only=True, tag="made"):
@@ -193,11 +187,15 @@ class Included(Weights, frozen=True, kw_only=True, tag="included"):
     """A folder that is part of the project."""
 
 
-def load(manifest: Path = MANIFEST, lock: Path = LOCK) -> dict[str, Weights]:
-    """All entries by name; FetchError if a file is malformed."""
+def load(models: Path = ROOT / "models") -> dict[str, Weights]:
+    """All entries by name, pinned by the lock or by what is in their folders below ``models``.
+
+    Raises:
+        FetchError: the manifest or the lock is malformed.
+    """
     try:
-        entries = tomllib.loads(manifest.read_text(encoding="utf-8")).get("weights", {})
-        pins = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
+        entries = tomllib.loads(MANIFEST.read_text(encoding="utf-8")).get("weights", {})
+        pins = json.loads(LOCK.read_text(encoding="utf-8")) if LOCK.exists() else {}
         plain = {
             name: {"kind": "published", **_spread(entry), "name": name, "pinned": pins.get(name)}
             for name, entry in entries.items()
@@ -206,14 +204,16 @@ def load(manifest: Path = MANIFEST, lock: Path = LOCK) -> dict[str, Weights]:
             plain, dict[str, Published | Pinned | Made | Installed | Included]
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FetchError(f"{manifest} or {lock.name} cannot be used: {error!r}") from error
-    return found
+        raise FetchError(f"{MANIFEST} or {LOCK.name} cannot be used: {error!r}") from error
+    return {name: _pinned_by_folder(entry, models / name) for name, entry in found.items()}
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _pinned_by_folder(entry: Weights, folder: Path) -> Weights:
+    if isinstance(entry, Published) and entry.pinned is None:
+        with contextlib.suppress(OSError, ValueError):
+            note = msgspec.json.decode((folder / NOTE).read_bytes(), type=Snapshot)
+            return msgspec.structs.replace(entry, pinned=note if entry.covers(note) else None)
+    return entry
 
 
 def _check_name(name: str) -> None:

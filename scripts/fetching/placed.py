@@ -5,34 +5,31 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pooch
 
-from fetching.manifest import ROOT, Made, Pinned, RemoteFile, Snapshot, Weights, digest_of
+from fetching.manifest import NOTE, ROOT, Made, Pinned, PinnedFile, Published
 
 RECORD = ".weights.json"
 """In an entry's folder: the checksum of each file, and its size and time when it was checked."""
 
 INCLUDED = ROOT / "models"
 """Folder of included entries; it does not depend on where all others are."""
-NOTE = ".source.json"
-"""In a made folder: its origin (``sha256``, ``adapter``), the program's version (``converter``), and
-checksums of its files (``files``). In a published one: ``repository``, ``commit``, and sizes and checksums of
-its files.
-"""
-
 DESCRIPTION = "recognizer.json"
 """In the folder of an entry that has ``recognizer``: that, for the model that loads the folder."""
 
 
-def describe(models: Path, entry: Weights) -> None:
+def describe(models: Path, entry: Pinned | Published) -> None:
     """Write what the entry says about its files beside them, unless it is there."""
-    file = models / entry.name / DESCRIPTION
-    text = json.dumps(entry.recognizer) + "\n"
-    if entry.recognizer and (not file.is_file() or file.read_text(encoding="utf-8") != text):
-        write_whole(file, text)
+    notes = {DESCRIPTION: entry.recognizer}
+    if isinstance(entry, Published):
+        notes[NOTE] = msgspec.to_builtins(entry.pinned)
+    for name, note in notes.items():
+        file, text = models / entry.name / name, json.dumps(note) + "\n"
+        if note and (not file.is_file() or file.read_text(encoding="utf-8") != text):
+            write_whole(file, text)
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -48,40 +45,28 @@ def write_whole(file: Path, text: str) -> None:
         draft.replace(file)
 
 
-def missing_files(folder: Path, files: Sequence[RemoteFile], *, anew: bool = False) -> list[RemoteFile]:
-    """Files of a folder that are absent or wrong. A checked file is not read again until it changes.
+def missing_of(models: Path, entry: Pinned | Published, *, anew: bool = False) -> list[PinnedFile]:
+    """Files of an entry that are absent or wrong. A checked file is not read again until it changes.
 
     ``anew``: all files are read, whatever was recorded.
     """
+    folder = models / entry.name
     try:
-        before = msgspec.json.decode((folder / RECORD).read_bytes(), type=dict[str, list[str | int | None]])
+        before = msgspec.json.decode((folder / RECORD).read_bytes(), type=dict[str, list[str | int]])
     except (OSError, ValueError):
         before = {}
     record = {}
-    for file in files:
+    for file in entry.files:
         path = folder / file.name
         if path.is_file():
             status = path.stat()
-            seen = [file.sha256 or file.git_blob, status.st_size, status.st_mtime_ns]
+            seen: list[str | int] = [file.sha256, status.st_size, status.st_mtime_ns]
             if (before.get(file.name) == seen and not anew) or file.matches(path):
                 record[file.name] = seen
     if folder.is_dir() and record != before:
         with contextlib.suppress(OSError):  # a folder may be shared and read-only
             write_whole(folder / RECORD, json.dumps(record, indent=1) + "\n")
-    return [file for file in files if file.name not in record]
-
-
-def write_origin(folder: Path, snapshot: Snapshot) -> None:
-    """Note what has come into the folder of a published entry."""
-    write_whole(folder / NOTE, json.dumps(msgspec.to_builtins(snapshot), indent=1) + "\n")
-
-
-def read_origin(folder: Path) -> Snapshot | None:
-    """What has come into the folder of a published entry; None: nothing, or nothing that is noted."""
-    try:
-        return msgspec.json.decode((folder / NOTE).read_bytes(), type=Snapshot)
-    except (OSError, ValueError):
-        return None
+    return [file for file in entry.files if file.name not in record]
 
 
 class _MadeNote(msgspec.Struct):
@@ -111,4 +96,4 @@ def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) ->
 
 
 def _are(folder: Path, files: dict[str, str]) -> bool:
-    return all(digest_of(folder / name) == known for name, known in files.items())
+    return all(pooch.file_hash(folder / name) == known for name, known in files.items())

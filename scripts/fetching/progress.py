@@ -11,34 +11,20 @@ class Progress:
 
     Args:
         stream: where to write; None: standard error.
-        is_brief: only announcements are kept.
+        is_brief: only announcements stay in a terminal, and only they are written elsewhere.
     """
 
     def __init__(self, stream: TextIO | None = None, *, is_brief: bool = False) -> None:
         self._out = sys.stderr if stream is None else stream
         self.is_brief = is_brief
-        self._is_terminal = self._out.isatty()
+        self._start = "\r\033[K" if self._out.isatty() else ""
 
     def announce(self, text: str) -> None:
         """Print a line in any case."""
-        self._line(text, "\n")
+        print(self._start + text, file=self._out, flush=True)
 
     def note(self, text: str) -> None:
-        """Print a line; a brief download in a terminal overwrites it, and writes none elsewhere."""
-        if not self.is_brief:
-            self._line(f"  {text}", "\n")
-        elif self._is_terminal:
-            self._line(f"  {text}", "")
-
-    def _line(self, text: str, end: str) -> None:
-        self._out.write(("\r\033[K" if self._is_terminal else "") + text + end)
-        self._out.flush()
-
-
-def size_text(count: float) -> str:
-    """A number of bytes with its unit."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
+        """Print a line; a brief download overwrites it."""
+        if not self.is_brief or self._start:
+            end = "" if self.is_brief else "\n"
+            print(f"{self._start}  {text}", end=end, file=self._out, flush=True)

@@ -30,9 +30,10 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/unit/fetching")]
 
 from fake_hub import COMMIT, REPOSITORY, FakeHub  # noqa: E402
 from fetching import manifest  # noqa: E402
-from fetching.fetch import fetch_published  # noqa: E402
+from fetching.fetch import Sources, fetch, pin  # noqa: E402
 from fetching.hub import Hub  # noqa: E402
 from fetching.manifest import Published  # noqa: E402
+from fetching.packages import Packages  # noqa: E402
 from fetching.progress import Progress  # noqa: E402
 
 VARIANTS = ["original", "multilingual", "turbo"]
@@ -96,8 +97,10 @@ def download(files, models, name):
     remote = FakeHub({path.name: path.read_bytes() for path in files.iterdir()})
     try:
         weights = Published(name=name, repository=REPOSITORY, include=("*",))
-        hub = Hub({"PARLEY_MODEL_HUB": remote.address})
-        fetch_published(hub, weights, models, Progress(io.StringIO()), record=False)
+        cache = models.with_name("cache")
+        hub, packages = Hub({"PARLEY_MODEL_HUB": remote.address}), Packages(cache)
+        sources = Sources(cache, hub, packages, Progress(io.StringIO()))
+        fetch([pin(weights, sources, anew=False)], models, sources)
     finally:
         remote.close()
 

@@ -12,7 +12,7 @@ REPOSITORY = "maker/model"
 
 
 class FakeHub:
-    """Serves one repository; ``faults`` are used up one by one, each by one request for a file.
+    """Serves one repository; ``faults`` are used up one by one, each by one request for a large file.
 
     A fault is called with the handler and the content, and does the answering.
     """
@@ -23,6 +23,8 @@ class FakeHub:
         self.files = files
         self.small = small
         self.faults: list = []
+        self.small_faults: list = []
+        """For requests of small files."""
         self.api_faults: list = []
         self.announced: dict[str, str] = {}
         self.commit = COMMIT
@@ -74,8 +76,8 @@ class FakeHub:
         self.commits.append(commit)
         if not path.startswith(prefix) or commit not in (COMMIT, self.commit) or name not in self.files:
             send(handler, b"", status=404)
-        elif self.faults:
-            self.faults.pop(0)(handler, self.files[name])
+        elif faults := self.small_faults if name in self.small else self.faults:
+            faults.pop(0)(handler, self.files[name])
         else:
             proper(handler, self.files[name])
 

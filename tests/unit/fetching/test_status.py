@@ -79,7 +79,7 @@ def entries(tmp_path, monkeypatch):
     file = tmp_path / "checkpoints.toml"
     file.write_text(ENTRIES)
     lock = tmp_path / "checkpoints.lock.json"
-    monkeypatch.setattr(manifest.load, "__defaults__", (file, lock))
+    monkeypatch.setattr(manifest, "MANIFEST", file)
     monkeypatch.setattr(manifest, "LOCK", lock)
     monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "models"))
     monkeypatch.setenv("PARLEY_WEIGHTS_CACHE", str(tmp_path / "cache"))
@@ -101,7 +101,6 @@ def models(tmp_path, project):
     for path, content in {
         "voice/joe.bin": b"voice",
         "small/model": b"x",
-        "large/model.safetensors": b"large",
     }.items():
         (folder / path).parent.mkdir(parents=True)
         (folder / path).write_bytes(content)
@@ -121,12 +120,12 @@ def test_all_there(entries, models):
     assert {name: state.state for name, state in found.items()} == {
         "voice": "verified",
         "small": "made of voice",
-        "detector": "installed",
+        "detector": "installed with silero_vad",
         "gone": "absent: make setup",
         "tiny-one": "part of the project",
-        "large": "there, not verified",
+        "large": "absent",
     }
-    assert [name for name, state in found.items() if not state.there] == ["gone"]
+    assert [name for name, state in found.items() if not state.there] == ["gone", "large"]
     assert found["voice"].where == str(models / "voice")
     assert found["detector"].where.endswith("silero_vad/data/silero_vad.onnx")
     assert (found["voice"].size, found["tiny-one"].size) == (5, 4)
@@ -139,7 +138,7 @@ def test_status_without_files_is_empty(entries, tmp_path):
         "small": "to be made of voice",
         "gone": "absent: make setup",
         "tiny-one": "absent: git checkout -- models/tiny-one",
-        "large": "absent: make fetch MODEL=large",
+        "large": "absent",
     }
     assert found["voice"].where == ""
 
@@ -175,10 +174,10 @@ def test_the_total_is_what_is_on_the_disk_with_what_a_model_was_made_of(entries,
     out = capsys.readouterr().out
     voice = 5 + (models / "voice/.weights.json").stat().st_size
     assert out.index("voice") < out.index("small")
-    assert f"\n{voice + small} B on the disk; all there\n" in out
+    assert f"\n{voice + small} bytes on the disk; all there\n" in out
     shutil.rmtree(models / "voice")
     assert main(["--status", "--profile", "open"]) == 0, "it is not needed any more"
-    assert f"\n{small} B on the disk; all there\n" in capsys.readouterr().out
+    assert f"\n{small} bytes on the disk; all there\n" in capsys.readouterr().out
     (models / "small/model").unlink()
     assert main(["--status", "--profile", "open", "--json"]) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -188,7 +187,7 @@ def test_the_total_is_what_is_on_the_disk_with_what_a_model_was_made_of(entries,
 
 def test_absent_files_do_not_count_for_the_disk(entries, tmp_path, capsys):
     assert main(["--status", "voice", "tiny-one"]) == 1
-    assert capsys.readouterr().out.endswith("\n0 B on the disk; 2 of 2 not there\n")
+    assert capsys.readouterr().out.endswith("\n0 bytes on the disk; 2 of 2 not there\n")
 
 
 def test_programs_get_json(entries, models, capsys):
@@ -216,15 +215,15 @@ def test_published_weights_are_fetched_for_a_profile_once(entries, tmp_path, mon
     entries.write_text(ENTRIES.replace("maker/large", REPOSITORY))
     monkeypatch.setenv("PARLEY_MODEL_HUB", hub.address)
     into = tmp_path / "models"
-    assert main(["--profile", "gpu", "--into", str(into)]) == 0
+    assert main(["--profile", "gpu"]) == 0
     assert [path.name for path in into.rglob("*.onnx")] == ["model.onnx"]
     hub.close()
-    assert main(["--profile", "gpu", "--into", str(into)]) == 0, "the hub is not needed any more"
+    assert main(["--profile", "gpu"]) == 0, "the hub is not needed any more"
 
 
 def test_a_profile_whose_weights_cannot_be_fetched_is_an_error(entries, tmp_path, monkeypatch):
     monkeypatch.setenv("PARLEY_MODEL_HUB", NO_HUB)
-    assert main(["--profile", "gpu", "--into", str(tmp_path / "models")]) == 1
+    assert main(["--profile", "gpu"]) == 1
 
 
 @pytest.mark.parametrize("name", ["detector", "tiny-one"])
@@ -233,9 +232,10 @@ def test_files_of_setup_are_not_fetched(entries, name, capsys):
     assert "make setup" in capsys.readouterr().err
 
 
-def test_the_list_is_of_what_can_be_fetched(entries, capsys):
+def test_without_arguments_all_entries_are_listed(entries, capsys):
     assert main([]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["voice", "small", "large"]
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert names[:-1] == ["voice", "small", "detector", "gone", "tiny-one", "large"]
 
 
 def test_only_published_weights_are_recorded(entries, capsys):
@@ -336,7 +336,9 @@ class TestTheOneThatThereIs:
         pinned = [entry for entry in chosen if isinstance(entry, Pinned)]
         pinned += [known[entry.source] for entry in chosen if isinstance(entry, Made)]
         assert all(file.pieces for entry in pinned for file in entry.files)
-        assert 700e6 < sum(entry.size for entry in pinned) < 730e6, "what docs/models.md says"
+        assert 700e6 < sum(file.size for entry in pinned for file in entry.files) < 730e6, (
+            "what docs/models.md says"
+        )
 
     def test_installed_packages_are_present(self, known, tmp_path):
         for entry in known.values():
@@ -354,7 +356,7 @@ class TestTheOneThatThereIs:
             [entry for entry in known.values() if "open" in entry.profiles], known, Path("nowhere")
         )
         assert len(pinned) > 1
-        megabytes = f"{round(sum(entry.size for entry in pinned) / 1e6)} MB"
+        megabytes = f"{round(sum(file.size for entry in pinned for file in entry.files) / 1e6)} MB"
         for name in ("README.md", "docs/models.md"):
             said = re.findall(r"\b7\d\d MB", (ROOT / name).read_text(encoding="utf-8"))
             assert set(said) == {megabytes}, name
