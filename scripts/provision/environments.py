@@ -8,13 +8,14 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from provision.system import (
     MANAGED,
     SERVING,
     TALKING,
-    Library,
+    Libraries,
     SetupError,
     candidates,
     check_system,
@@ -46,7 +47,7 @@ class Environment(NamedTuple):
     """Files under build/requirements."""
     check: str
     """Python code that fails if the environment is not usable."""
-    libraries: tuple[Library, ...] = ()
+    libraries: Libraries = MappingProxyType({})
     apart: tuple[str, ...] = ()
     """Locks whose packages go into the environment's folder ``apart``, because they would disturb
     the others. Programs that need them put that folder on their path.
@@ -69,11 +70,11 @@ SERVE = Environment(
     "import parley, numpy, onnxruntime, parley_client, torch, tritonclient.grpc\n"
     "from parley.launcher.command import find_installation\n"
     "find_installation()",
-    libraries=(SERVING,),
+    libraries=SERVING,
 )
 TALK = SERVE._replace(
     locks=(*SERVE.locks, "talk.txt"),
-    libraries=(SERVING, TALKING),
+    libraries=TALKING,
     check=SERVE.check + "\nimport sounddevice",
 )
 EXPORT = Environment(

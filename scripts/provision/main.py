@@ -91,11 +91,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _make(environment: Environment) -> None:
-    if is_ready(ROOT, environment):
-        return
-    with _only_one():
-        if not is_ready(ROOT, environment):  # another set-up may just have done it
-            make(ROOT, environment)
+    if not is_ready(ROOT, environment):
+        with _only_one():
+            if not is_ready(ROOT, environment):  # another set-up may just have done it
+                make(ROOT, environment)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 MINIMUM_GLIBC = (2, 35)
 """The embedded Triton's wheel is built for it (Debian 12, Ubuntu 22.04)."""
@@ -39,17 +38,12 @@ class SetupError(Exception):
     """The set-up failed; the message names the remedy."""
 
 
-class Library(NamedTuple):
-    """A shared library that no wheel carries."""
-
-    soname: str
-    package: str
-    """Debian's and Ubuntu's package."""
-    needed_by: str
-
-
-SERVING = Library("libnuma.so.1", "libnuma1", "vLLM")
-TALKING = Library("libportaudio.so.2", "libportaudio2", "the microphone (make talk)")
+Libraries = Mapping[str, str]
+"""Shared libraries that no wheel carries, with Debian's and Ubuntu's package of each."""
+SERVING: Libraries = {"libnuma.so.1": "libnuma1"}
+"""vLLM loads it."""
+TALKING: Libraries = {**SERVING, "libportaudio.so.2": "libportaudio2"}
+"""With the microphone."""
 
 
 def say(text: str) -> None:
@@ -91,7 +85,7 @@ def last_lines(finished: subprocess.CompletedProcess[str]) -> str:
     return "\n".join(f"    {line}" for line in lines[-5:])
 
 
-def check_system(libraries: tuple[Library, ...]) -> None:
+def check_system(libraries: Libraries) -> None:
     """Check the platform, the shared libraries and the Python that runs this.
 
     Raises:
@@ -108,9 +102,9 @@ def check_system(libraries: tuple[Library, ...]) -> None:
             f"The embedded Triton needs glibc {'.'.join(map(str, MINIMUM_GLIBC))} or later (Debian 12, "
             f"Ubuntu 22.04); this machine has {name or 'another C library'} {version}."
         )
-    missing = [library for library in libraries if not loads(library.soname)]
-    reasons = [f"{library.soname} is missing ({library.needed_by} loads it)" for library in missing]
-    packages = [library.package for library in missing]
+    missing = {soname: package for soname, package in libraries.items() if not loads(soname)}
+    reasons = [f"{soname} is missing" for soname in missing]
+    packages = [*missing.values()]
     if importlib.util.find_spec("ensurepip") is None:
         reasons.append(f"{sys.executable} cannot make virtual environments")
         packages.append("python3-venv")
@@ -129,32 +123,24 @@ def loads(soname: str) -> bool:
     return True
 
 
-class Interpreter(NamedTuple):
-    """A supported Python."""
+def probe(path: str) -> tuple[str, str, bool] | None:
+    """The interpreter that environments are based on: path, version, whether its shared library is installed.
 
-    path: str
-    """Of the one that a virtual environment is based on, if it belongs to one."""
-    version: str
-    has_library: bool
-    """Whether its shared library is installed."""
-
-
-def probe(path: str) -> Interpreter | None:
-    """Run an interpreter to examine it; None if it is not a supported one that starts."""
+    None: it is not a supported one, or does not start.
+    """
     try:
         base, version, library = run_quietly([path, "-I", "-c", _PROBE], _QUICK_S).stdout.split("\n")[:3]
     except (OSError, SetupError, ValueError):
         return None
-    return Interpreter(base, version, bool(library)) if version in SUPPORTED else None
+    return (base, version, bool(library)) if version in SUPPORTED else None
 
 
 def candidates() -> list[str]:
     """Paths of interpreters: the system's own first, then those on PATH."""
     names = [*(f"python{version}" for version in SUPPORTED), "python3"]
-    paths = [f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin") for name in names]
-    paths += [found for found in map(shutil.which, names) if found] + [sys.executable]
-    unique = {os.path.realpath(path): path for path in reversed(paths) if Path(path).exists()}
-    return sorted(unique.values(), key=paths.index)
+    system = os.pathsep.join(("/usr/bin", "/usr/local/bin"))
+    found = [shutil.which(name, path=path) for path in (system, None) for name in names]
+    return list({os.path.realpath(path): path for path in (*found, sys.executable) if path}.values())
 
 
 def choose(wanted: str, paths: list[str]) -> tuple[str, str]:
@@ -169,10 +155,10 @@ def choose(wanted: str, paths: list[str]) -> tuple[str, str]:
     """
     if wanted == "managed":
         return MANAGED, f"Python {MANAGED}, downloaded (PARLEY_PYTHON=managed)"
-    found = [one for one in map(probe, [shutil.which(wanted) or wanted] if wanted else paths) if one]
-    for one in found:
-        if one.has_library:
-            return one.path, f"Python {one.version} ({one.path})"
+    found = [one for one in map(probe, [wanted] if wanted else paths) if one]
+    for path, version, has_library in found:
+        if has_library:
+            return path, f"Python {version} ({path})"
     reason = "this machine has no Python 3.11 or 3.12."
     if found:
         path, version, _ = found[0]

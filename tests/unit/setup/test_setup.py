@@ -29,7 +29,6 @@ from provision.environments import (  # noqa: E402
 )
 from provision.system import (  # noqa: E402
     MANAGED,
-    Library,
     SetupError,
     candidates,
     check_system,
@@ -87,9 +86,9 @@ def test_a_wanted_python_is_taken_or_refused_never_replaced(fake_python):
 
 
 def test_this_interpreter_can_be_asked():
-    found = probe(sys.executable)
-    assert found.version == ".".join(map(str, sys.version_info[:2]))
-    assert not Path(found.path).is_relative_to(sys.prefix), "an environment is built on its base"
+    path, version, _ = probe(sys.executable)
+    assert version == ".".join(map(str, sys.version_info[:2]))
+    assert not Path(path).is_relative_to(sys.prefix), "an environment is built on its base"
 
 
 def test_candidates_are_real_and_asked_once():
@@ -185,18 +184,15 @@ def test_uvs_environment(tmp_path):
 
 
 def test_missing_libraries_are_named_with_one_command():
-    missing = [
-        Library("libno.so.1", "libno1", "nothing"),
-        Library("libneither.so.2", "libneither2", "missing"),
-    ]
-    with pytest.raises(SetupError, match=r"libno\.so\.1 is missing .*apt-get install libno1 libneither2$"):
-        check_system((*missing, Library("libc.so.6", "libc6", "all")))
+    missing = {"libno.so.1": "libno1", "libneither.so.2": "libneither2"}
+    with pytest.raises(SetupError, match=r"libno\.so\.1 is missing.*apt-get install libno1 libneither2$"):
+        check_system({**missing, "libc.so.6": "libc6"})
 
 
 def test_a_python_without_venv_is_named_in_the_same_command(monkeypatch):
     monkeypatch.setattr(system.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SetupError, match=r"cannot make .*apt-get install libno1 python3-venv$"):
-        check_system((Library("libno.so.1", "libno1", "nothing"),))
+        check_system({"libno.so.1": "libno1"})
 
 
 @pytest.mark.parametrize(
@@ -210,7 +206,7 @@ def test_a_python_without_venv_is_named_in_the_same_command(monkeypatch):
 def test_an_unsuitable_machine_is_refused(monkeypatch, name, value, message):
     monkeypatch.setattr(system.platform, name, value)
     with pytest.raises(SetupError, match=message):
-        check_system(())
+        check_system({})
 
 
 @pytest.fixture
