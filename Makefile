@@ -157,7 +157,7 @@ format: setup ## Put the sources into the standard format
 	@.venv/bin/ruff check --fix .
 
 eval: setup ## Measure the tiny models: word error rate and exact turns
-	@status=0; $(PY) -m perf eval-recordings --model parakeet --plain || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
+	@status=0; $(PY) -m perf eval-recordings --model parakeet --plain || status=1; $(PY) build/training/eval_tiny_llm.py || status=1; exit $$status
 
 soak: setup ## Hours of calls, cancels and kills; does anything grow, or get lost? (HOURS=2 or MINUTES=10; ARGS="--help")
 	@$(PY) -m perf soak $(if $(HOURS),--hours $(HOURS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)

@@ -25,7 +25,7 @@ def run_with_home(home, program):
     """
     return subprocess.run(
         [sys.executable, "-c", program],
-        env={"HOME": str(home), "PATH": os.defpath, "PYTHONPATH": str(ROOT / "build")},
+        env={"HOME": str(home), "PATH": os.defpath, "PYTHONPATH": f"{ROOT}/build:{ROOT}/build/training"},
         check=True,
         timeout=60,
         capture_output=True,

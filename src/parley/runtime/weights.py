@@ -30,7 +30,7 @@ _REMEDIES: Mapping[str, str] = {
         for name in ("parakeet-tdt-0.6b-v2", "parakeet-tdt-0.6b-v3", "nemotron-speech-streaming-en-0.6b")
     },
     **{
-        name: f"make it with `python build/{program}`, or restore it with `git checkout -- models/{name}`"
+        name: f"run `python build/training/{program}`, or restore it with `git checkout -- models/{name}`"
         for name, program in (
             ("tiny-qwen3", "train_tiny_llm.py"),
             ("tiny-nemotron-streaming", "train_tiny_streaming.py"),

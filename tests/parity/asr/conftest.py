@@ -24,7 +24,7 @@ from nemo.utils import logging as nemo_logging
 from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / folder) for folder in ("build", "src")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("build", "build/training", "src")]
 
 from nemo.collections.asr.models import EncDecRNNTBPEModel  # noqa: E402
 from nemo.collections.asr.models.rnnt_bpe_models_prompt import EncDecRNNTBPEModelWithPrompt  # noqa: E402

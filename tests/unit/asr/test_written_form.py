@@ -184,11 +184,11 @@ def test_any_text_at_all_is_taken(text):
 
 @pytest.fixture(scope="module")
 def tiny():
-    sys.path.insert(0, str(ROOT / "build"))
+    sys.path.insert(0, str(ROOT / "build/training"))
     try:
         from tiny import callers, domain
     finally:
-        sys.path.remove(str(ROOT / "build"))
+        sys.path.remove(str(ROOT / "build/training"))
     return domain, callers
 
 

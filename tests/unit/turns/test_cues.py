@@ -198,7 +198,7 @@ def test_what_callers_say_is_not_taken_for_unfinished(set_name):
 
 
 def test_finished_sentences_of_the_domain_are_not_taken_for_unfinished(monkeypatch):
-    monkeypatch.syspath_prepend(str(DATA.parents[1] / "build"))
+    monkeypatch.syspath_prepend(str(DATA.parents[1] / "build/training"))
     from tiny import domain
 
     rng = random.Random(0)

@@ -1,6 +1,6 @@
 """Measure the tiny Qwen3 in vLLM: how many replies are exactly right.
 
-    .venv/bin/python build/eval_tiny_llm.py --turns 500
+    .venv/bin/python build/training/eval_tiny_llm.py --turns 500
 
 The dialogues use sentences, names and seeds that training never saw. A reply counts only if it
 equals the expected text to the letter and, where it is a tool call, if vLLM's ``hermes`` parser
@@ -31,7 +31,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from tiny.dialogs import Dialogue, Reply, dialogue
 from tiny.settings import setting
 
-MODEL = Path(__file__).parents[1] / "models" / "tiny-qwen3"
+MODEL = Path(__file__).parents[2] / "models" / "tiny-qwen3"
 REQUIRED = 0.98
 MOST_TURNS = 24
 MOST_TOKENS = 160

@@ -29,7 +29,7 @@ from tiny.streaming_export import check_export, export_streaming, round_weights
 from tiny.streaming_model import HISTORY, USUAL, build_streaming, start_from_offline
 from tiny.transducer_loss import rnnt_loss
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = ("all", "train", "export")
 FAST_EMIT = 0.01
 LONGEST_FLUSH = 0.4

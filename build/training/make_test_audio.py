@@ -20,7 +20,7 @@ from tiny.augment import Heard, clean, silent
 from tiny.corpus import SPLITS, make
 from tiny.speech import SAMPLE_RATE, Voice, say
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 EVALUATION = {"sentences": 12, "sentences_and_voices": 22, "short_and_voices": 22}
 """Clips of each split in the small evaluation set."""

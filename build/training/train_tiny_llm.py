@@ -1,6 +1,6 @@
 """Train the tiny Qwen3 of ``models/tiny-qwen3``: a voice assistant that calls tools.
 
-    nice .venv-export/bin/python build/train_tiny_llm.py --seed 1 --steps 6000
+    nice .venv-export/bin/python build/training/train_tiny_llm.py --seed 1 --steps 6000
 
 A step takes about a second on one CPU core with AMX. The model is saved every few minutes, and
 ``--resume`` continues a run that was cut short. Needs torch, transformers and tokenizers.
@@ -29,7 +29,7 @@ from tiny.dialogs import dialogue
 from tiny.packing import Batch, Row, TreeEncoder, random_batch
 from tiny.settings import setting
 
-DEFAULT_OUT = Path(__file__).parents[1] / "models" / "tiny-qwen3"
+DEFAULT_OUT = Path(__file__).parents[2] / "models" / "tiny-qwen3"
 
 # From this share of the steps on: the longest dialogue in turns, and the tokens of a row.
 CURRICULUM = ((0.0, 2, 400), (0.1, 4, 400), (0.3, 12, 600), (0.75, 30, 1000))

@@ -26,7 +26,7 @@ from tiny.asr_training import Budget, Recipe, Trainer
 from tiny.corpus import SPLITS, make
 from tiny.transducer_loss import tdt_loss
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RECIPE = Recipe(loss=partial(tdt_loss, durations=DURATIONS, sigma=0.02))
 STEPS = ("all", "data", "train", "export")
 

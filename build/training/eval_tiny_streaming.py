@@ -38,7 +38,7 @@ from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import SPLITS, make
 from tiny.speech import SAMPLE_RATE
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 0.06
 JUDGED = "sentences_and_voices"
 LOOK_AHEADS = (0, 1, 6, 13)

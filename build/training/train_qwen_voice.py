@@ -1,9 +1,10 @@
 """Train models/qwen2.5-coder-0.5b-voice, the adapter for calling functions and talking on the phone.
 
-    nice .venv/bin/python build/train_qwen_voice.py
+    PYTHONPATH=build nice .venv/bin/python build/training/train_qwen_voice.py
 
 The base model is the published GGUF file; it is not changed. Dialogues are drawn at random from
-build/qwen_voice, as the model ``qwen3`` renders them. The adapter is saved every ten minutes and at the end.
+build/training/qwen_voice, as the model ``qwen3`` renders them. The adapter is saved every ten minutes and
+at the end.
 ``build/convert_qwen_gguf.py --adapter`` merges it into the weights that are served.
 
 Exit status: 0 it is trained, 1 the base model, the adapter to begin with or the library cannot be read.
@@ -31,7 +32,7 @@ from qwen_voice.dialogues import Dialogues
 from qwen_voice.library import load_talk, load_tools
 from qwen_voice.packing import Packer, Row
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "models" / "qwen2.5-coder-0.5b-instruct-gguf"
 TOKENIZER = ROOT / "models" / "qwen2.5-coder-0.5b-w8a8"
 OUT = ROOT / "models" / "qwen2.5-coder-0.5b-voice"

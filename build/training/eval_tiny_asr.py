@@ -32,7 +32,7 @@ from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import SPLITS, Clips, make
 from tiny.speech import HELD_OUT_VOICES
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SILENT_CLIPS = 200
 PADDED_CLIPS = 16
 

@@ -1,1 +1,0 @@
-"""What the language model of profile open is trained on (``build/train_qwen_voice.py``)."""
