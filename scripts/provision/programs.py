@@ -15,8 +15,6 @@ from provision.system import SetupError, last_lines, loads, run_quietly, say
 from provision.uv import Uv
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-_ATOMIC = "libatomic1"
-"""What playwright loads, which drives the browser."""
 _LIMIT_S = 1200.0
 _START = """\
 #!/bin/sh
@@ -34,18 +32,14 @@ def find_browser() -> str | None:
     return given or next((found for found in map(shutil.which, _BROWSERS) if found), None)
 
 
-def _missing_for_the_page() -> list[str]:
-    chromium = [] if find_browser() else ["chromium"]
-    return [*chromium, *([] if loads("libatomic.so.1") else [_ATOMIC])]
-
-
 def provide_browser(_root: Path) -> None:
-    """Provide the browser that the gateway's page is tested with, and what drives it.
+    """Provide the browser that the gateway's page is tested with, and what the browser's driver loads.
 
     Raises:
         SetupError: something is missing; the message names the command that installs it.
     """
-    missing = _missing_for_the_page()
+    is_there = {"chromium": bool(find_browser()), "libatomic1": loads("libatomic.so.1")}
+    missing = [package for package, there in is_there.items() if not there]
     if missing and not _can_install():
         raise SetupError(
             f"The page is tested in Chromium. On Debian: sudo apt-get install {' '.join(missing)} "
