@@ -26,7 +26,7 @@ from typing import Any
 
 from harness.network import Host, NetworkError
 from parley.errors import DeadlineExceededError, ParleyError
-from parley.launcher.cleanup import remove_stale_folders, remove_stale_regions
+from parley.launcher.cleanup import remove_stale
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.launcher.processes import Stub, find_stubs
 
@@ -324,8 +324,7 @@ def remove_left() -> Iterator[None]:
     finally:
         for folder in set(_STATES.glob("perf-*")) - before:
             shutil.rmtree(folder, ignore_errors=True)
-        remove_stale_regions()
-        remove_stale_folders()
+        remove_stale()
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 Triton leaves shared memory regions behind when a model process or the server itself is killed. Every server
 names its regions ``parley-<namespace>-<pid>-<count>-…`` after the process that launched it, so
 that regions of a dead launcher differ from those in use. Its temporary folder is named likewise.
-One thing lies elsewhere: Triton's Python backend keeps a folder for packed Python environments at a place
-of its own choice, which it removes only when it ends by itself.
 """
 
 from __future__ import annotations
@@ -31,9 +29,6 @@ GROWTH_BYTES = 3 << 20
 
 _REGION = re.compile(r"^parley-(?P<namespace>\d+)-(?P<pid>\d+)-\d+-")
 _NAME = "tmp"
-_ENVIRONMENTS = Path("/tmp")  # noqa: S108 - the name is compiled into the backend
-_LOADING_S = 60.0
-"""A server makes its folder within this time of its start."""
 
 _counter = itertools.count(1)
 
@@ -84,19 +79,21 @@ def remove_left(prefix: str) -> None:
         remove_folder(prefix)
 
 
-def remove_stale_regions(folder: Path = SHARED_MEMORY) -> list[Path]:
-    """Remove the regions of dead launchers, never those of a live process.
+def remove_stale(memory: Path = SHARED_MEMORY, temporary: Path | None = None) -> list[Path]:
+    """Remove the regions and temporary folders of dead launchers; returns them.
 
-    A region is kept if its launcher lives, if it belongs to another user or process namespace,
-    or if any process still maps it.
+    They are kept if the launcher lives, if they belong to another user or process namespace, or if a process
+    of the server lives: all have its temporary folder in their environment.
     """
-    candidates = [path for path in sorted(folder.glob("parley-*")) if is_abandoned(path)]
-    if not candidates:
-        return []
-    mapped = _mapped_files()
-    stale = [path for path in candidates if str(path) not in mapped]
+    found = [*memory.glob("parley-*"), *(temporary or Path(tempfile.gettempdir())).glob(f"parley-*-{_NAME}")]
+    abandoned = sorted(path for path in found if is_abandoned(path))
+    used = _used_prefixes() if abandoned else set()
+    stale = [path for path in abandoned if _prefix(path.name) not in used]
     for path in stale:
-        path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     return stale
 
 
@@ -111,15 +108,18 @@ def is_abandoned(path: Path) -> bool:
         return False
 
 
-def _mapped_files() -> set[str]:
-    mapped: set[str] = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            text = maps.read_text()
-        except OSError:  # gone, or another user's: theirs were excluded by owner
-            continue
-        mapped.update(line.split(None, 5)[5] for line in text.splitlines() if "/parley-" in line)
-    return mapped
+def _prefix(name: str) -> str:
+    found = _REGION.match(name)
+    return found[0] if found else ""
+
+
+def _used_prefixes() -> set[str]:
+    """Those of the servers of which a process lives."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            found.add(_prefix(Path(process.environ().get("TMPDIR", "")).name))
+    return found
 
 
 def needed_bytes(options: ServerOptions) -> int:
@@ -155,44 +155,3 @@ def make_folder(prefix: str) -> Path:
 def remove_folder(prefix: str) -> None:
     """Remove the temporary folder of a server that has ended."""
     shutil.rmtree(Path(tempfile.gettempdir()) / f"{prefix}{_NAME}", ignore_errors=True)
-
-
-def remove_stale_folders(parent: Path | None = None) -> list[Path]:
-    """Remove the temporary folders of dead launchers, never one that a live process may use."""
-    candidates = (parent or Path(tempfile.gettempdir())).glob(f"parley-*-{_NAME}")
-    abandoned = [path for path in sorted(candidates) if is_abandoned(path)]
-    if not abandoned:
-        return []
-    used = _temporary_folders()
-    stale = [path for path in abandoned if str(path) not in used]
-    for path in stale:
-        shutil.rmtree(path, ignore_errors=True)
-    return stale
-
-
-def remove_environments(since: float, folder: Path = _ENVIRONMENTS) -> list[Path]:
-    """Remove the backend's empty folders of a server that was launched at ``since`` (epoch) and killed.
-
-    They carry no owner, but each server makes its own when it begins to load: all are kept while another
-    server runs, unless that one finished loading long before.
-    """
-    for process in psutil.process_iter(["name", "create_time"]):
-        if process.info["name"] == "tritonserver" and process.info["create_time"] > since - _LOADING_S:
-            return []
-    removed = []
-    for path in sorted(folder.glob("python_env_*")):
-        # Another user's, one that is not empty, or gone already.
-        with contextlib.suppress(OSError):
-            if path.stat().st_mtime >= since:
-                path.rmdir()
-                removed.append(path)
-    return removed
-
-
-def _temporary_folders() -> set[str]:
-    """The TMPDIR of every live process."""
-    found = set()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            found.add(process.environ().get("TMPDIR", ""))
-    return found

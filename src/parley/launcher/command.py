@@ -90,7 +90,6 @@ def build_command(
         "--grpc-keepalive-permit-without-calls=true",
         "--grpc-http2-min-recv-ping-interval-without-data=5000",
         "--grpc-http2-max-pings-without-data=0",
-        f"--log-verbose={options.log_verbose}",
     ]
     command += tls.flags() if tls else []
     if options.profile != GPU_PROFILE:

@@ -10,10 +10,7 @@ from parley.errors import ModelLoadingError
 from parley.launcher.errors import LauncherSettingsError
 from parley.launcher.models import model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions
-from parley.runtime.gpu_plan import GPU_CLASS_VARIABLE, Gpu, GpuPlan, find_gpu, find_plan
-
-_FOREIGN_SHARE = 0.05
-"""Of the memory, in use before any model has loaded: what the plans leave free."""
+from parley.runtime.gpu_plan import GPU_CLASS_VARIABLE, GpuPlan, find_plan
 
 
 def find_server_plan(options: ServerOptions, inherited: Mapping[str, str]) -> GpuPlan | None:
@@ -52,21 +49,3 @@ def follow_plan(options: ServerOptions, plan: GpuPlan) -> tuple[ServerOptions, s
     environment = {**options.environment, GPU_CLASS_VARIABLE: plan.name}
     models = tuple(name for name in names if name not in left) if left else options.load_models
     return dataclasses.replace(options, load_models=models, environment=environment), line
-
-
-def describe_foreign_memory(gpu: Gpu | None) -> str:
-    """A warning where other programs hold memory that the plan counts on; empty if not."""
-    if gpu is None or gpu.used_bytes <= _FOREIGN_SHARE * gpu.total_bytes:
-        return ""
-    return (
-        f"warning: other programs hold {gpu.used_bytes / 1e9:.1f} GB of the GPU {gpu.name}, "
-        f"which has {gpu.total_bytes / 1e9:.1f} GB"
-    )
-
-
-def find_foreign_memory(options: ServerOptions, inherited: Mapping[str, str]) -> str:
-    """:func:`describe_foreign_memory` of the GPU of this start."""
-    try:
-        return describe_foreign_memory(find_gpu({**inherited, **options.environment}))
-    except ModelLoadingError:  # a part of a GPU, whose memory is not known
-        return ""

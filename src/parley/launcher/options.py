@@ -63,7 +63,6 @@ class ServerOptions:
     """Time for models to end their sessions before the server is killed."""
     shm_region_bytes: int = 1 << 20
     """Initial shared memory of one model instance; it grows by 1 MiB when needed."""
-    log_verbose: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     """Overrides the inherited environment."""
     triton: Path | None = None

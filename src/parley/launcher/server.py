@@ -48,7 +48,7 @@ from parley.launcher.errors import (
     ServerDiedError,
     StartInterruptedError,
 )
-from parley.launcher.gpu import find_foreign_memory, find_server_plan, follow_plan
+from parley.launcher.gpu import find_server_plan, follow_plan
 from parley.launcher.log import PREVIOUS, LogReader, LogState
 from parley.launcher.models import (
     CONTROL_REPOSITORY,
@@ -138,7 +138,6 @@ class EmbeddedServer:
         self._launched: ServerOptions | None = None
         self._settled: ServerOptions | None = None
         """With the ports of the first server that was ready: later ones get the same."""
-        self._launched_at = 0.0
         self._started_at = launched_at or 0.0
         """Before :meth:`restart` starts another ``tritonserver``, which goes on draining."""
         self.drain_file: Path | None = None
@@ -250,8 +249,7 @@ class EmbeddedServer:
             drain = Path(environment.get(DRAIN_FILE_VARIABLE) or self._options.state_dir / DRAIN_FILE)
             forget_drain(drain, self._started_at)
             cleanup.remove_left(self._lock.left_prefix)
-            cleanup.remove_stale_regions()
-            cleanup.remove_stale_folders()
+            cleanup.remove_stale()
             cleanup.check_capacity(self._options)
             compile_entry_points(self._options)
             self._descriptor = descriptor
@@ -313,7 +311,6 @@ class EmbeddedServer:
         options = choose_ports(self._settled or self._options)
         backends = assemble_backend(installation, options.state_dir / "backends")
         self.shm_prefix = cleanup.new_prefix()
-        self._launched_at = time.time()
         self._folder = cleanup.make_folder(self.shm_prefix)
         self._control = ModelControl(self._folder)
         own_tls = None
@@ -374,8 +371,6 @@ class EmbeddedServer:
         if plan is not None:
             self._options, line = follow_plan(self._options, plan)
             self._on_progress(line)
-            if warning := find_foreign_memory(self._options, os.environ):
-                self._on_progress(warning)
         if left_out or plan is not None:
             check_agent_models(self._options, os.environ, left_out)
         if not is_chosen and self._options.model_repository == ROOT / "model_repository":
@@ -583,7 +578,6 @@ class EmbeddedServer:
             self._on_progress(f"killed {len(killed)} processes that the server left behind")
         cleanup.remove_regions(self.shm_prefix)
         cleanup.remove_folder(self.shm_prefix)
-        cleanup.remove_environments(self._launched_at)
         self.follow_log()
         self._process = None
 

@@ -66,8 +66,6 @@ class Gpu:
 
     name: str
     total_bytes: int
-    used_bytes: int
-    """By all processes."""
     has_bfloat16: bool = True
 
 
@@ -165,7 +163,7 @@ def find_gpu(environment: Mapping[str, str] = os.environ) -> Gpu | None:
         capability = gpu_memory.read_capability(nvml, device)
     except nvml.NVMLError:
         return None
-    return Gpu(name, memory.total, memory.used, capability >= BFLOAT16_CAPABILITY)
+    return Gpu(name, memory.total, capability >= BFLOAT16_CAPABILITY)
 
 
 def _is_divided(nvml: Any, device: Any) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from parley.launcher import gpu as launcher_gpu
 from parley.launcher.checks import check_agent_models
 from parley.launcher.errors import LauncherSettingsError
-from parley.launcher.gpu import describe_foreign_memory, find_foreign_memory, find_server_plan, follow_plan
+from parley.launcher.gpu import find_server_plan, follow_plan
 from parley.launcher.models import model_folders
 from parley.launcher.options import ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.runtime.gpu_plan import Gpu
 
 GPU = ServerOptions(profile="gpu")
 T4 = {"PARLEY_GPU_CLASS": "T4"}
@@ -52,14 +50,3 @@ def test_a_model_that_is_chosen_by_name_and_has_no_memory_is_refused():
 def test_a_class_that_there_is_not_is_refused():
     with pytest.raises(LauncherSettingsError, match="'T5'; it must be one of"):
         find_server_plan(GPU, {"PARLEY_GPU_CLASS": "T5"})
-
-
-def test_memory_of_other_programs_is_reported(monkeypatch):
-    assert describe_foreign_memory(Gpu("L4", 24 * 10**9, 10**9)) == ""
-    busy = Gpu("L4", 24 * 10**9, 3 * 10**9)
-    line = describe_foreign_memory(busy)
-    assert line == "warning: other programs hold 3.0 GB of the GPU L4, which has 24.0 GB"
-    monkeypatch.setattr(launcher_gpu, "find_gpu", lambda _: busy)
-    assert find_foreign_memory(GPU, {}) == line
-    monkeypatch.setattr(launcher_gpu, "find_gpu", lambda _: None)
-    assert find_foreign_memory(GPU, {}) == ""

@@ -48,13 +48,6 @@ server = subprocess.Popen(["sleep", "600"], pass_fds=(lock.acquire(),), start_ne
 lock.record(server.pid, "ready", "", "")
 print(server.pid)
 """
-MAPPER = """
-import mmap, sys
-with open(sys.argv[1], "r+b") as file:
-    region = mmap.mmap(file.fileno(), 0)
-print("mapped", flush=True)
-sys.stdin.read()
-"""
 
 
 def test_free_ports_differ():
@@ -84,67 +77,33 @@ def dead_pid():
     return process.pid
 
 
-def test_only_what_dead_launchers_left_is_removed(tmp_path):
+def test_only_what_dead_launchers_without_processes_left_is_removed(tmp_path):
     namespace = re.fullmatch(r"parley-(\d+)-\d+-\d+-", cleanup.new_prefix())[1]
-    stale = tmp_path / f"parley-{namespace}-{dead_pid()}-1-uuid"
-    kept = [
-        tmp_path / f"parley-{namespace}-{os.getpid()}-1-uuid",  # its launcher lives
-        tmp_path / f"parley-1-{dead_pid()}-1-uuid",  # of another process namespace
-        tmp_path / "parley-uuid",  # not named by this launcher
-        tmp_path / "triton_python_backend_shm_region_1",
+    memory, temporary = tmp_path / "memory", tmp_path / "temporary"
+    memory.mkdir()
+    dead = f"parley-{namespace}-{dead_pid()}"
+    names = [
+        f"{dead}-1-",
+        f"{dead}-2-",  # a process of the server lives
+        f"parley-{namespace}-{os.getpid()}-1-",  # its launcher lives
+        f"parley-1-{dead_pid()}-1-",  # of another process namespace
+        "parley-",  # not named by this launcher
     ]
-    for path in (stale, *kept):
-        path.touch()
-    assert cleanup.remove_stale_regions(tmp_path) == [stale]
-    assert sorted(tmp_path.iterdir()) == sorted(kept)
-
-
-def test_a_region_that_a_process_still_maps_is_kept(tmp_path):
-    namespace = cleanup.new_prefix().split("-")[1]
-    region = tmp_path / f"parley-{namespace}-{dead_pid()}-1-uuid"
-    region.write_bytes(bytes(4096))
-    holder = subprocess.Popen(
-        [sys.executable, "-c", MAPPER, str(region)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    for name in names:
+        (memory / f"{name}uuid").touch()
+        (temporary / f"{name}tmp").mkdir(parents=True)
+        (temporary / f"{name}tmp" / "file").touch()
+    (memory / "triton_python_backend_shm_region_1").touch()
+    holder = subprocess.Popen(["/bin/sleep", "60"], env={"TMPDIR": str(temporary / f"{dead}-2-tmp")})
     try:
-        assert holder.stdout.readline() == b"mapped\n"
-        assert cleanup.remove_stale_regions(tmp_path) == []
-        assert region.exists()
-    finally:
-        holder.communicate()
-    assert cleanup.remove_stale_regions(tmp_path) == [region]
-
-
-def test_only_temporary_folders_of_dead_launchers_without_processes_are_removed(tmp_path):
-    namespace = cleanup.new_prefix().split("-")[1]
-    stale, used = [tmp_path / f"parley-{namespace}-{dead_pid()}-{number}-tmp" for number in (1, 2)]
-    kept = [used, tmp_path / f"parley-{namespace}-{os.getpid()}-1-tmp", tmp_path / "parley-notes-tmp"]
-    for path in (stale, *kept):
-        path.mkdir()
-        (path / "file").touch()
-    holder = subprocess.Popen(["/bin/sleep", "60"], env={"TMPDIR": str(used)})
-    try:
-        assert cleanup.remove_stale_folders(tmp_path) == [stale]
-        assert sorted(tmp_path.iterdir()) == sorted(kept)
+        removed = cleanup.remove_stale(memory, temporary)
     finally:
         holder.kill()
         holder.wait()
-
-
-def test_only_new_empty_environments_without_new_servers_are_removed(tmp_path, monkeypatch):
-    old, full, empty = [tmp_path / f"python_env_{name}" for name in ("old", "full", "empty")]
-    for path in (old, full, empty):
-        path.mkdir()
-    (full / "bin").mkdir()
-    os.utime(old, (1_000, 1_000))
-    other = SimpleNamespace(info={"name": "tritonserver", "create_time": 1_990.0})
-    monkeypatch.setattr(psutil, "process_iter", lambda *_: [other])
-    assert cleanup.remove_environments(2_000, tmp_path) == []
-    other.info["create_time"] = 100.0  # has had its folder for long
-    assert cleanup.remove_environments(2_000, tmp_path) == [empty]
-    assert sorted(tmp_path.iterdir()) == [full, old]
+    assert removed == [memory / f"{dead}-1-uuid", temporary / f"{dead}-1-tmp"]
+    assert [path for path in removed if path.exists()] == []
+    assert len(list(memory.iterdir())) == len(names)
+    assert len(list(temporary.iterdir())) == len(names) - 1
 
 
 def test_a_server_removes_its_own_regions_only(tmp_path):

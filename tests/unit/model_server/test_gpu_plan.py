@@ -126,15 +126,15 @@ def test_without_a_gpu_there_is_no_plan(machine):
 
 def test_a_gpu_that_is_too_small_for_every_plan_is_refused():
     with pytest.raises(ModelLoadingError, match=r"Small has 8\.0 GiB; .* PARLEY_GPU_CLASS=none"):
-        choose_plan(Gpu("Small", 8 * GIB, 0))
+        choose_plan(Gpu("Small", 8 * GIB))
 
 
 def test_the_first_visible_gpu_counts(machine):
     machine(15, 80)
-    assert find_gpu({}) == Gpu("GPU 0", 15 * GIB, 0)
-    assert find_gpu({"CUDA_VISIBLE_DEVICES": "1,0"}) == Gpu("GPU 1", 80 * GIB, 1)
+    assert find_gpu({}) == Gpu("GPU 0", 15 * GIB)
+    assert find_gpu({"CUDA_VISIBLE_DEVICES": "1,0"}) == Gpu("GPU 1", 80 * GIB)
     for uuid in ("GPU-1234-5678", "GPU-1234", "GPU-1"):
-        assert find_gpu({"CUDA_VISIBLE_DEVICES": uuid}) == Gpu("GPU 1", 80 * GIB, 1)
+        assert find_gpu({"CUDA_VISIBLE_DEVICES": uuid}) == Gpu("GPU 1", 80 * GIB)
     with pytest.raises(ModelLoadingError, match="a part of a GPU; name the class"):
         find_gpu({"CUDA_VISIBLE_DEVICES": "MIG-1"})
 
