@@ -176,13 +176,13 @@ class TestBlocking:
             except ModelUnavailableError:
                 continue
 
-    def test_close_ends_the_threads_and_takes_no_more_calls(self, pb_utils, model):
-        port = InProcessBlockingClient(pb_utils)
+    def test_close_ends_the_threads_and_takes_no_more_calls(self, port, model):
         model.answer(response(Y=[6]))
         port.infer(blocking_request())
-        assert "calls-double" in {thread.name for thread in threading.enumerate()}
+        (thread,) = [thread for thread in threading.enumerate() if thread.name.startswith("calls-double")]
         port.close()
-        assert "calls-double" not in {thread.name for thread in threading.enumerate()}
+        thread.join(5)
+        assert not thread.is_alive()
         with pytest.raises(ShuttingDownError):
             port.infer(blocking_request())
 
