@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from parley.errors import (
     OverloadedError,
     ParleyError,
     TooManySessionsError,
-    UnsupportedLanguageError,
 )
 from parley.inference import (
     ModelRequest,
@@ -38,9 +37,9 @@ from parley.tts.synthesizers import ESPEAK, KNOWN
 CanaryCall: TypeAlias = Callable[[ServerAddress, float], str]
 """Takes an address and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
 _WINDOW = 512
+_LANGUAGE = ""
+"""The model chooses: settings and weights say which ones it has."""
 _QUEUE_FULL = "Exceeds maximum queue size"  # Triton's words
-T = TypeVar("T")
-P = ParamSpec("P")
 
 
 class CanaryError(RuntimeError):
@@ -75,19 +74,6 @@ def _probability(outputs: ModelResponse, name: str, shape: Sequence[int | None])
     values = _finite(outputs, name, shape)
     require(bool(((values >= 0) & (values <= 1)).all()), f"{name} has values outside 0 to 1")
     return float(values.max())
-
-
-def _in_own_language(ask: Callable[Concatenate[str, P], None]) -> Callable[P, None]:
-    """Ask in the language that the model chooses (empty): settings and weights say which ones it has."""
-
-    def ask_in_own_language(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            ask("", *args, **kwargs)
-        except UnsupportedLanguageError:
-            # The servers of an earlier version choose none.
-            ask("en", *args, **kwargs)
-
-    return ask_in_own_language
 
 
 # --- voice activity, turns, recognition ---------------------------------------------------
@@ -127,14 +113,13 @@ def _ask_parakeet_decoder(server: CanaryConnection) -> None:
     _probability(outputs, "CONFIDENCES", (1, None))
 
 
-@_in_own_language
-def _ask_transcriber(language: str, model: str, server: CanaryConnection) -> None:
+def _ask_transcriber(model: str, server: CanaryConnection) -> None:
     """A recording of 100 ms of silence."""
     request = ModelRequest(
         model,
         {
             "AUDIO": np.zeros((1, 1600), np.int16),
-            "REQUEST": struct_tensor(TranscribeRequest(language=language, words=False), batched=True),
+            "REQUEST": struct_tensor(TranscribeRequest(language=_LANGUAGE, words=False), batched=True),
         },
         ("REPLY",),
     )
@@ -142,14 +127,13 @@ def _ask_transcriber(language: str, model: str, server: CanaryConnection) -> Non
     require(reply.duration_ms == 100, f"a recording of 100 ms has {reply.duration_ms} ms")
 
 
-@_in_own_language
-def _ask_parakeet_features(language: str, server: CanaryConnection) -> None:
+def _ask_parakeet_features(server: CanaryConnection) -> None:
     """100 ms of silence, in which there is no speech."""
     request = ModelRequest(
         "parakeet_features",
         {
             "AUDIO": np.zeros((1, 1600), np.int16),
-            "REQUEST": struct_tensor(TranscribeRequest(language=language), batched=True),
+            "REQUEST": struct_tensor(TranscribeRequest(language=_LANGUAGE), batched=True),
         },
         ("FEATURES", "LENGTH", "SPAN"),
     )
@@ -182,15 +166,14 @@ def _ask_parakeet_text(server: CanaryConnection) -> None:
     require(not reply.text, f"no token is {reply.text!r}")
 
 
-@_in_own_language
-def _ask_recognizer(language: str, model: str, server: CanaryConnection) -> None:
+def _ask_recognizer(model: str, server: CanaryConnection) -> None:
     """One window of silence: a stream that the same request begins and ends."""
     name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
     request = ModelRequest(
         model,
         {
             "AUDIO": np.zeros((1, _WINDOW), np.int16),
-            "REQUEST": struct_tensor(AsrRequest(options=AsrOptions(language=language)), batched=True),
+            "REQUEST": struct_tensor(AsrRequest(options=AsrOptions(language=_LANGUAGE)), batched=True),
         },
         ("REPLY",),
         sequence=SequenceFlags(name, start=True, end=True),
@@ -202,7 +185,7 @@ def _ask_recognizer(language: str, model: str, server: CanaryConnection) -> None
 # --- the language model -------------------------------------------------------------------
 
 
-def _ask_chat_model(model: str, server: CanaryConnection) -> None:
+def _ask_qwen3(server: CanaryConnection) -> None:
     """One token."""
     name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
     message = GenerateRequest(
@@ -210,7 +193,7 @@ def _ask_chat_model(model: str, server: CanaryConnection) -> None:
         messages=[ChatMessage(role="user", content="Hi")],
         sampling=Sampling(max_tokens=1),
     )
-    request = ModelRequest(model, {"REQUEST": struct_tensor(message)}, ("EVENT",), request_id=name)
+    request = ModelRequest("qwen3", {"REQUEST": struct_tensor(message)}, ("EVENT",), request_id=name)
     last = None
     for outputs in server.stream([request]):
         last = read_reply(outputs, "EVENT", LlmEvent)
@@ -254,14 +237,13 @@ def ask_silently(model: str, server: CanaryConnection) -> None:
 # --- the agent ----------------------------------------------------------------------------
 
 
-@_in_own_language
-def _ask_voice_agent(language: str, server: CanaryConnection) -> None:
+def _ask_voice_agent(server: CanaryConnection) -> None:
     """A conversation that is opened and ended at once: ``connected`` … ``closed``."""
     session = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
     nothing = np.zeros((1, 0), np.uint8)
     # Without a prompt there is nothing for the language model to read ahead, and without a greeting nothing
     # is spoken.
-    opening = encode(Start(system_prompt="", greeting="", language=language))
+    opening = encode(Start(system_prompt="", greeting="", language=_LANGUAGE))
     requests = [
         ModelRequest(
             "voice_agent",
@@ -296,7 +278,7 @@ def read_reply(outputs: ModelResponse, name: str, kind: Any) -> Any:
     return tensor_struct(outputs[name], kind)
 
 
-def _canary(model: str, ask: Callable[[CanaryConnection], None], answer: str = "") -> CanaryCall:
+def _canary(model: str, ask: Callable[[CanaryConnection], None]) -> CanaryCall:
     def call(address: ServerAddress, deadline_s: float) -> str:
         try:
             with CanaryConnection(address, deadline_s) as server:
@@ -311,44 +293,37 @@ def _canary(model: str, ask: Callable[[CanaryConnection], None], answer: str = "
             raise
         except Exception as error:
             raise CanaryError(f"its answer cannot be read: {error!r}") from error
-        return answer or f"{model} answered"
+        return f"{model} answered"
 
     return call
 
 
-CANARIES: dict[str, CanaryCall] = {
-    "smart_turn": _canary("smart_turn", _ask_smart_turn),
-    "parakeet_encoder": _canary("parakeet_encoder", _ask_parakeet_encoder),
-    "parakeet_decoder": _canary("parakeet_decoder", _ask_parakeet_decoder),
-    "parakeet_transcribe": _canary("parakeet_transcribe", partial(_ask_transcriber, "parakeet_transcribe")),
-    "parakeet_features": _canary("parakeet_features", _ask_parakeet_features),
-    "parakeet_text": _canary("parakeet_text", _ask_parakeet_text),
-    "parakeet_ensemble": _canary("parakeet_ensemble", partial(_ask_transcriber, "parakeet_ensemble")),
-    "parakeet_tdt": _canary("parakeet_tdt", partial(_ask_recognizer, "parakeet_tdt")),
-    "nemotron_streaming": _canary("nemotron_streaming", partial(_ask_recognizer, "nemotron_streaming")),
-    "moonshine": _canary("moonshine", partial(_ask_recognizer, "moonshine")),
-    "moonshine_transcribe": _canary(
-        "moonshine_transcribe", partial(_ask_transcriber, "moonshine_transcribe")
-    ),
-    "whisper": _canary("whisper", partial(_ask_recognizer, "whisper")),
-    "whisper_transcribe": _canary("whisper_transcribe", partial(_ask_transcriber, "whisper_transcribe")),
-    "sherpa_onnx": _canary("sherpa_onnx", partial(_ask_recognizer, "sherpa_onnx")),
-    "sherpa_onnx_transcribe": _canary(
-        "sherpa_onnx_transcribe", partial(_ask_transcriber, "sherpa_onnx_transcribe")
-    ),
-    "espeak": _canary("espeak", _ask_espeak),
-    **{model: _canary(model, partial(ask_silently, model)) for model in KNOWN if model != ESPEAK},
-    "qwen3": _canary("qwen3", partial(_ask_chat_model, "qwen3")),
-    **{model: _canary(model, ask) for model, ask in find_extensions("canaries").items()},
-    "voice_agent": _canary("voice_agent", _ask_voice_agent, "voice_agent opened and closed a session"),
+_RECOGNIZERS = ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx")
+_TRANSCRIBERS = ("moonshine_transcribe", "whisper_transcribe", "sherpa_onnx_transcribe")
+_ASK: dict[str, Callable[[CanaryConnection], None]] = {
+    "smart_turn": _ask_smart_turn,
+    "parakeet_encoder": _ask_parakeet_encoder,
+    "parakeet_decoder": _ask_parakeet_decoder,
+    "parakeet_transcribe": partial(_ask_transcriber, "parakeet_transcribe"),
+    "parakeet_features": _ask_parakeet_features,
+    "parakeet_text": _ask_parakeet_text,
+    "parakeet_ensemble": partial(_ask_transcriber, "parakeet_ensemble"),
+    **{model: partial(_ask_recognizer, model) for model in _RECOGNIZERS},
+    **{model: partial(_ask_transcriber, model) for model in _TRANSCRIBERS},
+    "espeak": _ask_espeak,
+    **{model: partial(ask_silently, model) for model in KNOWN if model != ESPEAK},
+    "qwen3": _ask_qwen3,
+    **find_extensions("canaries"),
+    "voice_agent": _ask_voice_agent,
 }
+CANARIES: dict[str, CanaryCall] = {model: _canary(model, ask) for model, ask in _ASK.items()}
 """By model, those that others need first."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "parakeet_transcribe": ("parakeet_encoder", "parakeet_decoder"),
     "parakeet_ensemble": ("parakeet_features", "parakeet_encoder", "parakeet_decoder", "parakeet_text"),
     "parakeet_tdt": ("parakeet_encoder", "parakeet_decoder"),
-    "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine", "whisper", "sherpa_onnx"),
+    "voice_agent": _RECOGNIZERS,
 }
 """By model, those whose answers its own answer to its canary may wait for, whatever its settings are."""
 

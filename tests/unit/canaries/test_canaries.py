@@ -22,7 +22,6 @@ from parley.errors import (
     DeadlineExceededError,
     OverloadedError,
     TooManySessionsError,
-    UnsupportedLanguageError,
     WeightsNotFoundError,
 )
 from parley.launcher.options import ROOT
@@ -209,74 +208,30 @@ def test_a_model_that_says_it_is_full_has_answered(serve, model, refusal):
     assert call_canaries(address, [model], DEADLINE_S) == [f"{model} answered, and is full: {refusal}"]
 
 
-def _message(request):
-    """The JSON of a request's message; empty: it has none."""
-    names = [tensor.name for tensor in request.inputs]
-    if not (name := next((name for name in ("REQUEST", "MESSAGE") if name in names), "")):
-        return b""
-    return request.raw_input_contents[names.index(name)][4:]
+def messages(triton):
+    """The JSON messages of the requests that a fake has got."""
+    for request in triton.requests:
+        for tensor, content in zip(request.inputs, request.raw_input_contents, strict=True):
+            if tensor.name in ("REQUEST", "MESSAGE") and content[4:]:
+                yield msgspec.json.decode(content[4:])
 
 
-class GermanTriton(FakeTriton):
-    """Its models understand German only, and take an empty language for that if ``chooses``."""
-
-    def __init__(self, *, chooses, **answers):
-        super().__init__(**answers)
-        self.understood = "" if chooses else "en"
-        self.refusals = 0
-
-    def _answer(self, request, context):
-        is_start = not request.parameters or request.parameters["sequence_start"].bool_param
-        message = msgspec.json.decode(_message(request) or b"{}")
-        language = (message.get("options") or message).get("language", "en")
-        if not is_start or language == self.understood:
-            return super()._answer(request, context)
-        self.refusals += 1
-        error = UnsupportedLanguageError("only de")
-        is_agent = request.model_name == "voice_agent"
-        return said(ErrorEvent.of(error), CLOSED) if is_agent else error.to_wire()
+@pytest.mark.parametrize("model", ["parakeet_transcribe", "parakeet_features", "parakeet_tdt", "voice_agent"])
+def test_models_are_asked_in_a_language_of_their_own(serve, model):
+    triton = FakeTriton(**{model: RIGHT[model]})
+    call_canaries(serve(triton), [model], DEADLINE_S)
+    (message,) = messages(triton)
+    assert (message.get("options") or message)["language"] == ""
 
 
+@pytest.mark.parametrize("model", ["smart_turn", "espeak"])
 @pytest.mark.parametrize(
-    "model",
-    [
-        "parakeet_transcribe",
-        "parakeet_features",
-        "parakeet_ensemble",
-        "parakeet_tdt",
-        "nemotron_streaming",
-        "moonshine",
-        "sherpa_onnx_transcribe",
-        "voice_agent",
-    ],
+    ("answers", "words"), [([], r"no answer within 0\.2 s"), (["Exceeds maximum queue size"], "queue size")]
 )
-@pytest.mark.parametrize("chooses", [True, False])
-def test_models_are_asked_in_a_language_of_their_own(serve, model, chooses):
-    triton = GermanTriton(chooses=chooses, **{model: RIGHT[model]})
-    (seen,) = call_canaries(serve(triton), [model], DEADLINE_S)
-    assert seen.startswith(model)
-    # Servers of an earlier version refuse an empty language.
-    assert triton.refusals == (0 if chooses else 1)
-
-
-@pytest.mark.parametrize("model", ["smart_turn", "espeak"])
-def test_a_full_queue_of_triton_is_no_answer(serve, model):
-    address = serve(FakeTriton(**{model: f"Request for {model}: Exceeds maximum queue size"}))
-    with pytest.raises(CanaryError, match="Exceeds maximum queue size"):
-        call_canaries(address, [model], DEADLINE_S)
-
-
-@pytest.mark.parametrize("model", ["smart_turn", "espeak"])
-def test_a_model_that_says_nothing_fails_at_the_deadline(serve, model):
-    with pytest.raises(CanaryError, match=r"no answer within 0\.2 s"):
-        call_canaries(serve(FakeTriton()), [model], 0.2)
-
-
-@pytest.mark.parametrize("answer", [[], "Request for espeak: Exceeds maximum queue size"])
-def test_a_model_that_may_have_too_much_to_do_is_late(serve, answer):
-    fakes = {"espeak": answer} if answer else {}
-    with pytest.raises(CanaryLateError):
-        CANARIES["espeak"](serve(FakeTriton(**fakes)), 0.2)
+def test_model_that_may_have_too_much_to_do_is_late(serve, model, answers, words):
+    address = serve(FakeTriton(**{model: answer for answer in answers}))
+    with pytest.raises(CanaryLateError, match=words):
+        call_canaries(address, [model], 0.2)
 
 
 @pytest.mark.parametrize("answer", [RIGHT["espeak"], 3 * WRONG["silent"][1], "unsupported_voice: no voice"])
