@@ -22,6 +22,7 @@ from parley import TELEMETRY_OFF
 from parley.launcher.errors import SetupIncompleteError
 from parley.launcher.models import CONTROL_REPOSITORY, model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions, join_address
+from parley.launcher.processes import STUB
 from parley.runtime.drain import DRAIN_FILE, DRAIN_FILE_VARIABLE
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE
 from parley.tls import VARIABLES
@@ -178,52 +179,40 @@ def find_installation(folder: Path | None = None) -> Installation:
     Raises:
         SetupIncompleteError: it, its stub for this Python, or libpython is missing.
     """
-    return _find_embedded() if folder is None else _find_in(folder)
-
-
-def _find_in(folder: Path) -> Installation:
-    backend = folder / "backends" / "python"
+    if folder is None:
+        package = _find_package()
+        triton = package / "tritonserver"
+        backend = triton / "backends/python"
+        stub = triton / "python_backend_stubs" / PYTHON / STUB
+        program, libraries = triton / "bin", package.parent / "nvidia_pytriton.libs"
+        problem = f"nvidia-pytriton is damaged or has no stub for Python {PYTHON}. Run: make clean setup"
+    else:
+        backend = folder / "backends/python"
+        stub = backend / STUB
+        program, libraries = folder / "bin", folder / "lib"
+        problem = f"{folder} has no Triton with a Python backend. Name another folder with --triton."
     found = Installation(
-        tritonserver=folder / "bin" / "tritonserver",
+        tritonserver=program / "tritonserver",
         python_backend=backend,
-        stub=backend / "triton_python_backend_stub",
-        libraries=folder / "lib",
+        stub=stub,
+        libraries=libraries,
         libpython_dir=find_libpython(),
         python_bin=Path(sys.prefix) / "bin",
-        is_isolated=False,
+        is_isolated=folder is None,
     )
-    for path in (found.tritonserver, found.stub, found.libraries):
+    for path in (found.tritonserver, found.python_backend, found.stub, found.libraries):
         if not path.exists():
-            raise SetupIncompleteError(
-                f"{path} is missing: {folder} has no Triton with a Python backend. "
-                "Name another folder with --triton."
-            )
+            raise SetupIncompleteError(f"{path} is missing: {problem}")
     return found
 
 
-def _find_embedded() -> Installation:
+def _find_package() -> Path:
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise SetupIncompleteError(
             f"The embedded Triton (package nvidia-pytriton) is not installed in {sys.prefix}. Run: make setup"
         )
-    package = Path(spec.origin).parent
-    triton = package / "tritonserver"
-    found = Installation(
-        tritonserver=triton / "bin" / "tritonserver",
-        python_backend=triton / "backends" / "python",
-        stub=triton / "python_backend_stubs" / PYTHON / "triton_python_backend_stub",
-        libraries=package.parent / "nvidia_pytriton.libs",
-        libpython_dir=find_libpython(),
-        python_bin=Path(sys.prefix) / "bin",
-    )
-    for path in (found.tritonserver, found.python_backend, found.stub, found.libraries):
-        if not path.exists():
-            raise SetupIncompleteError(
-                f"{path} is missing: nvidia-pytriton is damaged or has no stub for Python {PYTHON}. "
-                "Run: make clean setup"
-            )
-    return found
+    return Path(spec.origin).parent
 
 
 def find_libpython() -> Path | None:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from parley.metrics import Family
+from parley.triton.observability import make_family
 
 CONTROL_MODEL = "parley_control"
 FOLDER_VARIABLE = "PARLEY_CONTROL_DIR"
@@ -106,13 +107,8 @@ class ControlService:
 
     def __init__(self, pb_utils: Any, path: Path) -> None:
         self._pb = pb_utils
-        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
-        self._families = {
-            family.name: pb_utils.MetricFamily(
-                name=family.name, description=family.description, kind=kinds[family.kind]
-            )
-            for family in (MODEL_RESTARTS, SERVER_RESTARTS, DEAD_INSTANCES)
-        }
+        families = (MODEL_RESTARTS, SERVER_RESTARTS, DEAD_INSTANCES)
+        self._families = {family.name: make_family(pb_utils, family) for family in families}
         self._metrics: dict[tuple[str, ...], Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))

@@ -87,6 +87,12 @@ def log_to_triton(
     logger.propagate = False
 
 
+def make_family(pb_utils: Any, family: Family) -> Any:
+    """Triton's ``MetricFamily`` of this name and kind."""
+    kind = getattr(pb_utils.MetricFamily, family.kind.upper())
+    return pb_utils.MetricFamily(name=family.name, description=family.description, kind=kind)
+
+
 class MetricsPublisher:
     """Writes metrics to Triton's metrics page, in a thread.
 
@@ -101,17 +107,7 @@ class MetricsPublisher:
     def __init__(self, pb_utils: Any, metrics: MetricsRecorder, *, interval_s: float = PUBLISH_S) -> None:
         self._metrics = metrics
         self._interval_s = interval_s
-        kinds = {
-            "counter": pb_utils.MetricFamily.COUNTER,
-            "gauge": pb_utils.MetricFamily.GAUGE,
-            "histogram": pb_utils.MetricFamily.HISTOGRAM,
-        }
-        self._families = {
-            family: pb_utils.MetricFamily(
-                name=family.name, description=family.description, kind=kinds[family.kind]
-            )
-            for family in metrics.families
-        }
+        self._families = {family: make_family(pb_utils, family) for family in metrics.families}
         self._series: dict[tuple[Family, Labels], Any] = {}
         for family in metrics.families:
             if family.kind == "histogram" and not family.labels:
