@@ -101,8 +101,9 @@ def test_a_profile_that_there_is_not_is_told_though_a_server_runs(monkeypatch, c
 
     monkeypatch.setattr(StateLock, "check", refuse)
     arguments = ["--name", "never", "--any-port", "--no-fetch"]
-    assert main(["--profile", "opne", *arguments]) != 0
-    assert "opne" in capfd.readouterr().err
+    assert main(["--profile", "opne", *arguments]) == 2
+    error = capfd.readouterr().err
+    assert "no profile 'opne' (did you mean open?); it has gpu, open, tiny." in error
     assert main(["--profile", "open", *arguments]) == 1
     assert "error: A server is already running" in capfd.readouterr().err
 

@@ -194,18 +194,14 @@ def test_a_start_on_a_gpu_lasts_longer_than_that_of_a_second_engine():
     assert GPU_READY_TIMEOUT_S > LOADING_TIMEOUT_S + ENGINE_START_S
 
 
-def test_the_command_line_becomes_options():
-    line = "--any-port --grpc-port 9 --load-model a --load-model b --name x -- --log-verbose=1"
-    options = read_options(parser().parse_args(line.split()))
+@pytest.mark.parametrize("port", ["--grpc-port", "--port"])
+def test_the_command_line_becomes_options(port):
+    line = "--any-port {} 9 --load-model a --load-model b --name x -- --log-verbose=1"
+    options = read_options(parser().parse_args(line.format(port).split()))
     assert (options.grpc_port, options.http_port, options.metrics_port) == (9, 0, 0)
     assert options.load_models == ("a", "b")
     assert options.state_dir.name == "x"
     assert options.extra_flags == ("--log-verbose=1",)
-
-
-@pytest.mark.parametrize("flag", ["--grpc-port", "--port"])
-def test_the_port_has_two_names(flag):
-    assert read_options(parser().parse_args([flag, "77"])).grpc_port == 77
 
 
 def test_addresses_of_the_sixth_version(installation):
@@ -224,25 +220,26 @@ def test_the_line_for_programs():
     assert Endpoints(grpc="a:1", http="b:2", metrics="c:3").line() == "ready grpc=a:1 http=b:2 metrics=c:3"
 
 
-def test_people_are_told_how_to_reach_it(monkeypatch, tmp_path):
+USUAL = Endpoints(grpc="127.0.0.1:8001", http="127.0.0.1:8000", metrics="127.0.0.1:8002")
+ELSEWHERE = Endpoints(grpc="127.0.0.1:9001", http="127.0.0.1:9000", metrics="127.0.0.1:9002")
+
+
+@pytest.mark.parametrize(
+    ("files", "endpoints", "ways"),
+    [
+        ((".venv/bin/parley", "Makefile"), USUAL, "make talk, .venv/bin/parley say FILE.wav, make gateway"),
+        ((".venv/bin/parley",), ELSEWHERE, "parley talk --server {0}, parley say --server {0} FILE.wav"),
+        (("parley",), USUAL, "parley talk, parley say FILE.wav, parley gateway"),
+    ],
+    ids=["checkout", "other port", "image"],
+)
+def test_invitation_has_the_commands_that_reach_the_server(monkeypatch, tmp_path, files, endpoints, ways):
     (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/parley").touch()
-    (tmp_path / "Makefile").touch()
-    monkeypatch.setattr(launcher, "ROOT", tmp_path)
-    monkeypatch.setenv("PATH", "")
-    elsewhere = Endpoints(grpc="127.0.0.1:9001", http="127.0.0.1:9000", metrics="127.0.0.1:9002")
-    for way in ("talk", "say", "gateway"):
-        assert f".venv/bin/parley {way} --server 127.0.0.1:9001 " in invitation(elsewhere)
-    usual = Endpoints(grpc="127.0.0.1:8001", http="127.0.0.1:8000", metrics="127.0.0.1:8002")
-    for way in ("make talk", ".venv/bin/parley say FILE.wav", "make gateway"):
-        assert f"  {way} " in invitation(usual)
-    assert "--server" not in invitation(usual)
-
-
-def test_people_are_told_how_to_reach_it_in_an_image(monkeypatch, tmp_path):
-    (tmp_path / "parley").touch(mode=0o755)
+    for file in files:
+        (tmp_path / file).touch(mode=0o755)
     monkeypatch.setattr(launcher, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    usual = Endpoints(grpc="127.0.0.1:8001", http="127.0.0.1:8000", metrics="127.0.0.1:8002")
-    for way in ("parley talk", "parley say FILE.wav", "parley gateway"):
-        assert f"  {way} " in invitation(usual)
+    text = invitation(endpoints)
+    for way in ways.format(endpoints.grpc).split(", "):
+        assert f"{way} " in text
+    assert ("--server" in text) == (endpoints is ELSEWHERE)

@@ -209,12 +209,19 @@ def test_a_canary_that_fails_is_asked_again(make):
     assert answers == []
 
 
-def test_a_canary_that_never_answers_ends_the_start(make):
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (CanaryError("no answer."), r"not ready after 4 s: echo: no answer\. The log: "),
+        (CanaryLateError("no answer."), r"echo: no answer\. On a slow machine .*--ready-timeout"),
+    ],
+)
+def test_a_canary_that_never_answers_ends_the_start(make, error, words):
     def canary(*_):
-        raise CanaryError("no answer.")
+        raise error
 
     said = []
-    with pytest.raises(NotReadyError, match=r"not ready after 4 s: echo: no answer\. The log: "):
+    with pytest.raises(NotReadyError, match=words):
         make("serves", canary=canary, ready_timeout_s=4.0, on_progress=said.append).start()
     assert said.count("not answering yet: echo: no answer.") == 1
 
@@ -225,26 +232,6 @@ def test_a_misspelt_setting_of_a_model_is_reported_at_the_start(make):
     assert "warning: PARLEY_ECHO_VOLUMN has no effect: echo has no such setting" in said
 
 
-def test_a_server_that_answers_too_late_may_need_more_time(make):
-    def canary(*_):
-        raise CanaryLateError("no answer")
-
-    with pytest.raises(NotReadyError, match=r"echo: no answer\. On a slow machine .*--ready-timeout"):
-        make("serves", canary=canary, ready_timeout_s=4.0).start()
-
-
-def test_a_model_that_does_not_load_is_named(make):
-    with pytest.raises(
-        ModelFailedError, match=r"'echo' did not load:\n    ValueError: bad\n\n    At:\n      m\(3\)"
-    ):
-        make("fails").start()
-
-
-def test_a_model_that_loads_for_ever_is_named(make):
-    with pytest.raises(NotReadyError, match=r"still loading\. Not loaded: echo\."):
-        make("hangs", ready_timeout_s=1.0).start()
-
-
 def test_a_long_start_says_what_it_waits_for(make, monkeypatch):
     monkeypatch.setattr("parley.launcher.server.REPEAT_S", 0.2)
     said = []
@@ -253,20 +240,10 @@ def test_a_long_start_says_what_it_waits_for(make, monkeypatch):
     assert any(re.fullmatch(r"still loading echo \(\d+ of at most 2 s\)", line) for line in said)
 
 
-def test_a_server_that_dies_shows_its_last_words(make):
-    with pytest.raises(ServerDiedError, match=r"status 7(?s:.*)Signal \(11\) received"):
-        make("dies").start()
-
-
 def test_a_server_that_crashes_is_started_once_more(make, tmp_path):
     runs = tmp_path / "runs"
     make("crashes", FAKE_RUNS=str(runs)).start()
     assert len(runs.read_text().splitlines()) == 2
-
-
-def test_a_server_that_crashes_twice_is_given_up(make):
-    with pytest.raises(ServerCrashedError, match="status -6"):
-        make("crashes").start()
 
 
 def test_another_port_is_tried_when_a_free_one_was_taken_meanwhile(make, tmp_path):
@@ -278,16 +255,20 @@ def test_another_port_is_tried_when_a_free_one_was_taken_meanwhile(make, tmp_pat
     ]
 
 
-def test_a_port_that_stays_taken_is_an_error(make):
-    with pytest.raises(PortBusyError, match="GRPC service"):
-        make("port taken").start()
-
-
-@pytest.mark.parametrize("scene", ["fails", "dies", "crashes", "hangs", "port taken"])
-def test_a_failed_start_leaves_no_process_and_no_lock(make, tmp_path, scene):
+@pytest.mark.parametrize(
+    ("scene", "kind", "words"),
+    [
+        ("fails", ModelFailedError, r"'echo' did not load:\n    ValueError: bad\n\n    At:\n      m\(3\)"),
+        ("dies", ServerDiedError, r"status 7(?s:.*)Signal \(11\) received"),
+        ("crashes", ServerCrashedError, "status -6"),
+        ("hangs", NotReadyError, r"still loading\. Not loaded: echo\."),
+        ("port taken", PortBusyError, "GRPC service"),
+    ],
+)
+def test_failed_start_has_its_reason_and_leaves_no_process_and_no_lock(make, tmp_path, scene, kind, words):
     children = tmp_path / "children"
     server = make(scene, ready_timeout_s=1.0, FAKE_CHILDREN=str(children))
-    with pytest.raises((ModelFailedError, ServerDiedError, NotReadyError, PortBusyError)):
+    with pytest.raises(kind, match=words):
         server.start()
     pids = [int(line) for line in children.read_text().split()]
     assert pids
