@@ -123,49 +123,36 @@ async def test_the_synthesizer_that_has_the_voice_speaks_and_has_its_own_fallbac
     assert await asked_for(config, "anna") == ["chatterbox", "espeak"]
 
 
-@pytest.mark.parametrize(
-    ("tts", "loaded", "asked"),
-    [
-        ("chatterbox,espeak", "voice_agent,espeak", ["espeak"]),
-        ("chatterbox,espeak", "espeak,chatterbox", ["chatterbox"]),
-        ("chatterbox,espeak", None, ["chatterbox"]),
-        ("chatterbox", "voice_agent", ["chatterbox"]),
-    ],
-)
-async def test_a_synthesizer_that_is_not_loaded_is_left_out_unless_it_is_the_only_one(tts, loaded, asked):
-    assert await asked_for(settings_of(tts, loaded=loaded), None) == asked
-
-
-async def test_a_synthesizer_that_is_also_a_fallback_is_not_its_own():
-    """So that another default voice can be chosen without a change of the list of fallbacks."""
-    config = settings_of("espeak", "kokoro,piper,espeak", "espeak,piper")
-    assert await asked_for(config, None) == ["espeak", "piper"]
-
-
-async def test_the_fallbacks_speak_where_the_server_has_loaded_no_other_synthesizer():
-    absent = settings_of("chatterbox", "kokoro,piper,espeak", "voice_agent,espeak,piper")
-    assert await asked_for(absent, None) == ["piper", "espeak"]
-    present = settings_of("chatterbox", "kokoro,piper,espeak", "voice_agent,espeak,chatterbox")
-    assert await asked_for(present, None) == ["chatterbox", "espeak"]
-
-
 def open_profile():
     file = Path(__file__).parents[3] / "model_repository/voice_agent/configs/open.pbtxt"
     config = text_format.Parse(file.read_text(), ModelConfig())
-    return {name: value.string_value for name, value in config.parameters.items()}
+    return [config.parameters[name].string_value for name in ("tts", "tts_fallback")]
+
+
+OPEN, OPEN_FALLBACK = open_profile()
 
 
 @pytest.mark.parametrize(
-    ("tts", "loaded", "asked"),
+    ("tts", "fallback", "loaded", "asked"),
     [
-        ("", "piper,kokoro,espeak", ["piper", "kokoro", "espeak"]),
-        ("kokoro,piper", "piper,kokoro,espeak", ["kokoro", "piper", "espeak"]),
-        ("", "piper,espeak", ["piper", "espeak"]),
+        # One that is not loaded is left out unless it is the only one.
+        ("chatterbox,espeak", "", "voice_agent,espeak", ["espeak"]),
+        ("chatterbox,espeak", "", "espeak,chatterbox", ["chatterbox"]),
+        ("chatterbox,espeak", "", None, ["chatterbox"]),
+        ("chatterbox", "", "voice_agent", ["chatterbox"]),
+        # Its fallbacks speak where no other one is loaded.
+        ("chatterbox", "kokoro,piper,espeak", "voice_agent,espeak,piper", ["piper", "espeak"]),
+        ("chatterbox", "kokoro,piper,espeak", "voice_agent,espeak,chatterbox", ["chatterbox", "espeak"]),
+        # One that is also a fallback is not its own: another default voice needs no other list.
+        ("espeak", "kokoro,piper,espeak", "espeak,piper", ["espeak", "piper"]),
+        # The profile open replaces a voice by the other loaded one before espeak.
+        (OPEN, OPEN_FALLBACK, "piper,kokoro,espeak", ["piper", "kokoro", "espeak"]),
+        ("kokoro,piper", OPEN_FALLBACK, "piper,kokoro,espeak", ["kokoro", "piper", "espeak"]),
+        (OPEN, OPEN_FALLBACK, "piper,espeak", ["piper", "espeak"]),
     ],
 )
-async def test_profile_open_replaces_a_voice_by_the_other_loaded_one_before_espeak(tts, loaded, asked):
-    values = open_profile()
-    assert await asked_for(settings_of(tts or values["tts"], values["tts_fallback"], loaded), None) == asked
+async def test_synthesizers_are_asked_in_order_without_unloaded_ones(tts, fallback, loaded, asked):
+    assert await asked_for(settings_of(tts, fallback, loaded), None) == asked
 
 
 def test_list_of_synthesizers_with_a_duplicate_is_refused():
@@ -215,8 +202,32 @@ def test_a_recogniser_may_be_named_once_and_must_exist():
             make_engines(AgentConfig(asr=names), SilentPort(), UNMEASURED)
 
 
+def make_service(values=None, environment=None, **triton):
+    """A service with these parameters in a process of Triton."""
+    usual = {
+        "InferenceRequest": MagicMock(),
+        "TritonModelException": LookupError,
+        "MetricFamily": MagicMock(),
+    }
+    parameters = Parameters("voice_agent", values or {}, environment=environment or {})
+    return AgentService(SimpleNamespace(**usual | triton), parameters)
+
+
+@pytest.fixture
+def serve():
+    services = []
+
+    def make(**options):
+        services.append(make_service(**options))
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.close()
+
+
 class Records(logging.Handler):
-    """Keeps what is logged, and tells when a record says ``awaited``."""
+    """Keeps what is logged, and notices when a record has the words ``awaited``."""
 
     def __init__(self, awaited):
         super().__init__()
@@ -227,21 +238,17 @@ class Records(logging.Handler):
             self.came.set()
 
 
-def test_a_watch_that_fails_is_not_silent():
+def test_a_watch_that_fails_is_not_silent(serve):
     def refuse(**_):
         raise RuntimeError("unexpected")
 
     records = Records("watch for the server's stop")
     logger = logging.getLogger("parley.triton.request_loop")
     logger.addHandler(records)
-    service = AgentService(
-        SimpleNamespace(InferenceRequest=refuse, TritonModelException=LookupError, MetricFamily=MagicMock()),
-        Parameters("voice_agent", {}, environment={}),
-    )
     try:
+        serve(InferenceRequest=refuse)
         assert records.came.wait(5)
     finally:
-        service.close()
         logger.removeHandler(records)
 
 
@@ -252,14 +259,7 @@ def test_connections_to_a_chat_server_end_with_the_service(monkeypatch):
         closed.append(chat)
 
     monkeypatch.setattr(OpenAiChatModel, "close", close)
-    values = {"llm": "openai_chat", "llm_url": "http://127.0.0.1:9/v1", "llm_model": "m"}
-    service = AgentService(
-        SimpleNamespace(
-            InferenceRequest=MagicMock(), TritonModelException=LookupError, MetricFamily=MagicMock()
-        ),
-        Parameters("voice_agent", values, environment={}),
-    )
-    service.close()
+    make_service({"llm": "openai_chat", "llm_url": "http://127.0.0.1:9/v1", "llm_model": "m"}).close()
     assert closed
     assert all(isinstance(chat, OpenAiChatModel) for chat in closed)
 
@@ -317,51 +317,33 @@ class WatchedHost:
             self.over.set()
 
 
-def test_event_loop_with_a_backlog_is_alive_and_one_held_by_a_request_is_not(tmp_path, monkeypatch):
+def test_event_loop_with_a_backlog_is_alive_and_one_held_by_a_request_is_not(serve, tmp_path, monkeypatch):
     host = WatchedHost(tmp_path, requests=5)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(request_loop, "time", SimpleNamespace(monotonic=lambda: host.now))
     monkeypatch.setattr(liveness, "processor_demand_s", host.demand_s)
     monkeypatch.setattr(Host, "handle", host.handle)
-    triton = SimpleNamespace(
-        InferenceRequest=MagicMock(),
-        TritonModelException=LookupError,
-        MetricFamily=MagicMock(),
-        TRITONSERVER_REQUEST_FLAG_SEQUENCE_START=1,
-        TRITONSERVER_REQUEST_FLAG_SEQUENCE_END=2,
-    )
-    service = AgentService(triton, Parameters("voice_agent", {}, environment={}))
-    try:
-        service.submit(Request() for _ in range(5))
-        assert host.over.wait(10)
-    finally:
-        service.close()
+    service = serve(TRITONSERVER_REQUEST_FLAG_SEQUENCE_START=1, TRITONSERVER_REQUEST_FLAG_SEQUENCE_END=2)
+    service.submit(Request() for _ in range(5))
+    assert host.over.wait(10)
     assert host.silent == [False] * 6 + [True]
 
 
 @pytest.mark.parametrize(("written_s", "accepts"), [(1_000.0, True), (3_000.0, False)])
-async def test_a_drain_file_of_the_container_before_drains_nothing(tmp_path, monkeypatch, written_s, accepts):
+async def test_a_drain_file_of_the_container_before_drains_nothing(
+    serve, tmp_path, monkeypatch, written_s, accepts
+):
     file = tmp_path / "drain.json"
     ask_to_drain(file, 60.0)
     os.utime(file, (written_s, written_s))
     drained = threading.Event()
     monkeypatch.setattr(Host, "drain", lambda *_: drained.set())
-    service = AgentService(
-        SimpleNamespace(
-            InferenceRequest=MagicMock(), TritonModelException=LookupError, MetricFamily=MagicMock()
-        ),
-        Parameters(
-            "voice_agent", {}, environment={DRAIN_FILE_VARIABLE: str(file), SERVER_START_VARIABLE: "2000"}
-        ),
-    )
-    try:
-        if accepts:
-            await asyncio.sleep(0.1)
-        else:
-            assert await asyncio.to_thread(drained.wait, 5)
-        assert drained.is_set() != accepts
-    finally:
-        service.close()
+    serve(environment={DRAIN_FILE_VARIABLE: str(file), SERVER_START_VARIABLE: "2000"})
+    if accepts:
+        await asyncio.sleep(0.1)
+    else:
+        assert await asyncio.to_thread(drained.wait, 5)
+    assert drained.is_set() != accepts
 
 
 class FakeHost:

@@ -49,34 +49,22 @@ def test_an_only_response_carries_the_end_itself(pb_utils):
     assert request.sender.sends == 1
 
 
-def test_errors_are_answered_and_logged(pb_utils, caplog):
-    request = Request()
-    with Responder(pb_utils, request):
-        raise OverloadedError("full")
-    assert request.sender.sent == [("error", "overloaded: full"), ("final",)]
-    assert "overloaded: full" in caplog.text
-
-
-def test_error_with_callers_words_is_sent_but_not_logged(pb_utils, caplog):
-    request = Request()
-    with Responder(pb_utils, request):
-        raise InvalidMessageError("phrase 'Jane Doe' cannot be written")
-    assert request.sender.sent[0] == ("error", "invalid_message: phrase 'Jane Doe' cannot be written")
-    assert "r1: invalid_message" in caplog.text
-    assert "Jane" not in caplog.text
-
-
 @pytest.mark.parametrize(
     ("error", "logged"),
     [
         (OverloadedError("full"), "overloaded: full"),
+        # The words of a caller are sent back, and are not logged.
         (InvalidMessageError("phrase 'Jane Doe' cannot be written"), "invalid_message"),
     ],
 )
-def test_a_synchronous_answer_tells_the_log_as_much(pb_utils, caplog, error, logged):
-    response = answer(pb_utils, error, lambda _: {})
-    assert response.error().message() == error.to_wire()
-    assert [one.message for one in caplog.records if one.name.startswith("parley.")] == [logged]
+def test_errors_are_answered_and_logged(pb_utils, caplog, error, logged):
+    request = Request()
+    with Responder(pb_utils, request):
+        raise error
+    assert request.sender.sent == [("error", error.to_wire()), ("final",)]
+    assert answer(pb_utils, error, lambda _: {}).error().message() == error.to_wire()
+    lines = [one.message for one in caplog.records if one.name.startswith("parley.")]
+    assert lines == [f"r1: {logged}", logged]
 
 
 def test_a_request_that_breaks_the_common_run_fails_alone(pb_utils, caplog):
@@ -132,25 +120,20 @@ def test_knows_whether_the_caller_is_gone(pb_utils):
     assert responder.cancelled
 
 
-def test_log_records_reach_tritons_log(pb_utils):
-    pb_utils.Logger.lines = []
-    logger = logging.getLogger("parley")
-    before = logger.handlers, logger.level, logger.propagate
-    try:
-        log_to_triton(pb_utils, "qwen3")
-        logging.getLogger("parley.llm").warning("slow: %d", 3)
-        logging.getLogger("parley.llm").debug("not shown")
-    finally:
-        logger.handlers, logger.level, logger.propagate = before
-    assert pb_utils.Logger.lines == [("warning", "qwen3: slow: 3")]
-
-
 @pytest.fixture
 def project_logger():
     logger = logging.getLogger("parley")
     before = logger.handlers, logger.level, logger.propagate
     yield logger
     logger.handlers, logger.level, logger.propagate = before
+
+
+def test_log_records_reach_tritons_log(pb_utils, project_logger):
+    pb_utils.Logger.lines = []
+    log_to_triton(pb_utils, "qwen3")
+    logging.getLogger("parley.llm").warning("slow: %d", 3)
+    project_logger.debug("not shown")
+    assert pb_utils.Logger.lines == [("warning", "qwen3: slow: 3")]
 
 
 def test_json_lines_go_to_standard_error_with_the_ids_of_the_request(pb_utils, project_logger, capfd):
@@ -205,31 +188,21 @@ def test_unexpected_errors_become_internal():
     assert "KeyError" in str(error)
 
 
-def test_triton_may_put_words_before_a_models_error():
-    assert type(read_failure("in ensemble, overloaded: full")) is OverloadedError
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "kind"),
     [
-        "Request for unknown model: 'x' is not found",
-        "Request for unknown model: 'espeak' has no available versions",
-        "Model x - Error when running inference: Model 'x' is not ready.",
-        "Stub process 'x_0_0' is not healthy.",
-        "Failed to obtain the health mutex.",
+        ("in ensemble, overloaded: full", OverloadedError),
+        ("Request for unknown model: 'x' is not found", ModelUnavailableError),
+        ("Request for unknown model: 'espeak' has no available versions", ModelUnavailableError),
+        ("Model x - Error when running inference: Model 'x' is not ready.", ModelUnavailableError),
+        ("Stub process 'x_0_0' is not healthy.", ModelUnavailableError),
+        ("Failed to obtain the health mutex.", ModelUnavailableError),
+        ("tensor X has the wrong shape", InferenceError),
+        ("Model nemotron_streaming - Error when running inference: Server not ready", ShuttingDownError),
     ],
 )
-def test_missing_models_are_unavailable(text):
-    assert type(read_failure(text)) is ModelUnavailableError
-
-
-def test_other_text_is_an_inference_error():
-    assert type(read_failure("tensor X has the wrong shape")) is InferenceError
-
-
-def test_refusal_while_stopping_is_not_a_failure():
-    text = "Model nemotron_streaming - Error when running inference: Server not ready"
-    assert type(read_failure(text)) is ShuttingDownError
+def test_text_of_triton_is_read_as_the_error_behind_it(text, kind):
+    assert type(read_failure(text)) is kind
 
 
 class Gate:
