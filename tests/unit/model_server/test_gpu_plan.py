@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import memory_plans as sums
 import pytest
+from fake_nvml import GIB, FakeNvml
 
 from parley.errors import ModelLoadingError
 from parley.runtime import gpu_memory
@@ -21,56 +21,13 @@ from parley_torch.asr.memory import (
     encoder_parameters,
 )
 
-GIB = 1 << 30
 PLANS = {plan.name: plan for plan in read_plans()}
-
-
-class FakeNvml:
-    """A machine with GPUs of these sizes (GiB); ``divided`` have slices, without any no GPU can.
-
-    Their UUIDs begin with ``GPU-`` and their number.
-    """
-
-    NVML_DEVICE_MIG_ENABLE = 1
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, *sizes, divided=(), capability=(9, 0)):
-        self._sizes = sizes
-        self._divided = divided
-        self._capability = capability
-
-    def nvmlDeviceGetCount(self):  # noqa: N802 - NVML's name
-        return len(self._sizes)
-
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        if index >= len(self._sizes):
-            raise self.NVMLError("invalid argument")
-        return index
-
-    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
-        return f"GPU-{handle}234-5678"
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle):  # noqa: N802
-        return list(self._capability)
-
-    def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
-        if handle == 0 and not self._divided:
-            raise self.NVMLError("not supported")
-        return [int(handle in self._divided), 0]
-
-    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
-        return SimpleNamespace(total=int(self._sizes[handle] * GIB), used=handle)
-
-    def nvmlDeviceGetName(self, handle):  # noqa: N802
-        return f"GPU {handle}"
 
 
 @pytest.fixture
 def machine(monkeypatch):
     def install(*sizes, **options):
-        nvml = FakeNvml(*sizes, **options) if sizes else None
+        nvml = FakeNvml(sizes, **options) if sizes else None
         monkeypatch.setattr(gpu_memory, "open_nvml", lambda: nvml)
 
     return install
@@ -100,10 +57,10 @@ def test_the_largest_plan_that_the_gpu_holds_is_chosen(machine, mib, name):
 # A T4, a Quadro RTX 6000 and a Quadro RTX 8000.
 @pytest.mark.parametrize(("mib", "name"), [(15_109, "T4"), (24_220, "L4"), (23_034, "T4"), (46_080, "L4")])
 def test_a_gpu_without_bfloat16_gets_a_plan_that_it_holds_in_float32(machine, mib, name):
-    machine(mib / 1024, capability=(7, 5))
+    machine(mib / 1024, capabilities=[(7, 5)])
     assert not find_gpu({}).has_bfloat16
     assert find_plan({}) is PLANS[name]
-    machine(mib / 1024, capability=(8, 0))
+    machine(mib / 1024, capabilities=[(8, 0)])
     assert find_gpu({}).has_bfloat16
 
 
@@ -133,7 +90,7 @@ def test_the_first_visible_gpu_counts(machine):
     machine(15, 80)
     assert find_gpu({}) == Gpu("GPU 0", 15 * GIB)
     assert find_gpu({"CUDA_VISIBLE_DEVICES": "1,0"}) == Gpu("GPU 1", 80 * GIB)
-    for uuid in ("GPU-1234-5678", "GPU-1234", "GPU-1"):
+    for uuid in ("GPU-1d1f2a3b", "GPU-1d1f", "GPU-1"):
         assert find_gpu({"CUDA_VISIBLE_DEVICES": uuid}) == Gpu("GPU 1", 80 * GIB)
     with pytest.raises(ModelLoadingError, match="a part of a GPU; name the class"):
         find_gpu({"CUDA_VISIBLE_DEVICES": "MIG-1"})

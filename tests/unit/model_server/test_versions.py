@@ -1,6 +1,7 @@
 """Which versions are refused, and what the errors say."""
 
 import pytest
+from fake_nvml import FakeNvml
 
 from parley.errors import UnsupportedVersionError
 from parley.runtime import versions
@@ -101,52 +102,19 @@ def test_both_builds_of_onnx_runtime_are_refused(install):
     check_onnx_runtime({})
 
 
-class FakeNvml:
-    """NVML of a machine with these GPUs."""
-
-    NVMLError = RuntimeError
-
-    def __init__(self, driver, *capabilities, cuda=None):
-        self.driver = driver
-        self.capabilities = capabilities
-        self.cuda = cuda
-
-    def nvmlSystemGetCudaDriverVersion_v2(self):  # noqa: N802
-        if self.cuda is None:
-            raise RuntimeError("library not found")
-        return self.cuda
-
-    def nvmlSystemGetDriverVersion(self):  # noqa: N802 - its name
-        return self.driver
-
-    def nvmlDeviceGetCount(self):  # noqa: N802
-        return len(self.capabilities)
-
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        return index
-
-    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
-        return f"GPU-{handle}d1f2a3b"
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle):  # noqa: N802
-        if self.capabilities[handle] is None:
-            raise RuntimeError("lost")
-        return self.capabilities[handle]
-
-
 def test_a_driver_and_a_gpu_of_today_are_accepted():
-    check_gpus(0, {}, FakeNvml("580.159.04", (9, 0)))
-    check_gpus(0, {}, FakeNvml(b"615.61", (7, 5)))
-    check_gpus(0, {}, FakeNvml("580.65"))
+    check_gpus(0, {}, FakeNvml(capabilities=[(9, 0)], driver="580.159.04"))
+    check_gpus(0, {}, FakeNvml(capabilities=[(7, 5)], driver=b"615.61"))
+    check_gpus(0, {}, FakeNvml())
 
 
 def test_an_old_driver_or_gpu_is_refused():
     with pytest.raises(UnsupportedVersionError, match=r"driver is 575\.51\.03; 580 or later"):
-        check_gpus(0, {}, FakeNvml("575.51.03", (9, 0)))
+        check_gpus(0, {}, FakeNvml(capabilities=[(9, 0)], driver="575.51.03"))
     with pytest.raises(
         UnsupportedVersionError, match=r"compute capability of GPU 0 is 7\.0; CUDA 13 needs 7\.5"
     ):
-        check_gpus(0, {}, FakeNvml("580.65", (7, 0)))
+        check_gpus(0, {}, FakeNvml(capabilities=[(7, 0)]))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +124,7 @@ def test_an_old_driver_or_gpu_is_refused():
 def test_the_gpu_that_is_used_counts(device, visible):
     """And no better one of the same machine, which is used for something else."""
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    nvml = FakeNvml("580.65", (9, 0), (6, 1), (8, 0))
+    nvml = FakeNvml(capabilities=[(9, 0), (6, 1), (8, 0)])
     with pytest.raises(UnsupportedVersionError, match=rf"compute capability of GPU {device} is 6\.1"):
         check_gpus(device, environment, nvml)
 
@@ -177,17 +145,17 @@ def test_the_gpu_that_is_used_counts(device, visible):
 )
 def test_a_gpu_that_nvml_does_not_find_is_left_to_cuda(device, visible):
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    check_gpus(device, environment, FakeNvml("580.65", (9, 0), (6, 1), (8, 0)))
+    check_gpus(device, environment, FakeNvml(capabilities=[(9, 0), (6, 1), (8, 0)]))
 
 
 def test_an_old_driver_with_the_library_of_a_newer_one_is_accepted():
-    check_gpus(0, {}, FakeNvml("570.172.08", (9, 0), cuda=13_000))
+    check_gpus(0, {}, FakeNvml(capabilities=[(9, 0)], driver="570.172.08", cuda=13_000))
     with pytest.raises(UnsupportedVersionError, match=r"driver is 570\.172\.08"):
-        check_gpus(0, {}, FakeNvml("570.172.08", (9, 0), cuda=12_080))
+        check_gpus(0, {}, FakeNvml(capabilities=[(9, 0)], driver="570.172.08", cuda=12_080))
 
 
 def test_failure_of_nvml_is_only_logged(monkeypatch, caplog):
-    check_gpus(0, {}, FakeNvml("580.65", None))
+    check_gpus(0, {}, FakeNvml(capabilities=[None]))
     assert "could not be read: lost" in caplog.text
     monkeypatch.setattr(versions, "open_nvml", lambda: None)
     check_gpus(0, {})
