@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tritonclient.grpc as triton
 
-from parley.launcher.cleanup import new_prefix, remove_regions
+from parley.launcher.cleanup import new_prefix, remove_left
 from parley.launcher.command import assemble_backend, find_installation
 from parley.launcher.options import GPU_PROFILE, ROOT, ServerOptions, choose_ports
 from parley.launcher.processes import kill_session
@@ -126,7 +126,7 @@ def plain_server(folder, profile, *, entry_point=False, twin=False, command="", 
                 process.kill()
                 process.wait()
         kill_session(process.pid)
-        remove_regions(prefix)
+        remove_left(prefix)
 
 
 def _wait_until_ready(server):

@@ -43,14 +43,6 @@ def _namespace() -> int:
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
-def remove_regions(prefix: str, folder: Path = SHARED_MEMORY) -> list[Path]:
-    """Remove the regions of one server that has ended; returns them."""
-    found = sorted(folder.glob(f"{prefix}*"))
-    for path in found:
-        path.unlink(missing_ok=True)
-    return found
-
-
 def protect_regions(prefix: str, folder: Path = SHARED_MEMORY) -> int:
     """Keep other users of the machine from opening the regions of a server, which hold audio and texts.
 
@@ -72,11 +64,12 @@ def protect_regions(prefix: str, folder: Path = SHARED_MEMORY) -> int:
     return number
 
 
-def remove_left(prefix: str) -> None:
-    """Remove regions and temporary folder of a server that is known to have ended; empty: there is none."""
+def remove_left(prefix: str, memory: Path = SHARED_MEMORY) -> None:
+    """Remove regions and temporary folder of a server that has ended; empty: there is none."""
     if _REGION.fullmatch(prefix):
-        remove_regions(prefix)
-        remove_folder(prefix)
+        for path in memory.glob(f"{prefix}*"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(Path(tempfile.gettempdir()) / f"{prefix}{_NAME}", ignore_errors=True)
 
 
 def remove_stale(memory: Path = SHARED_MEMORY, temporary: Path | None = None) -> list[Path]:
@@ -150,8 +143,3 @@ def make_folder(prefix: str) -> Path:
     folder = Path(tempfile.gettempdir()) / f"{prefix}{_NAME}"
     folder.mkdir(mode=0o700)
     return folder
-
-
-def remove_folder(prefix: str) -> None:
-    """Remove the temporary folder of a server that has ended."""
-    shutil.rmtree(Path(tempfile.gettempdir()) / f"{prefix}{_NAME}", ignore_errors=True)

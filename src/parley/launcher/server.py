@@ -318,7 +318,7 @@ class EmbeddedServer:
             try:
                 tls, own_tls = self._options.tls.copy_to(self._folder)
             except LauncherSettingsError:
-                cleanup.remove_folder(self.shm_prefix)  # there is no process with whose end it would go
+                cleanup.remove_left(self.shm_prefix)  # there is no process with whose end it would go
                 raise
             options = dataclasses.replace(options, tls=tls)
         environment = {
@@ -576,8 +576,7 @@ class EmbeddedServer:
             self._on_progress(f"process {process.pid} does not end although it was killed")
         if killed and report:
             self._on_progress(f"killed {len(killed)} processes that the server left behind")
-        cleanup.remove_regions(self.shm_prefix)
-        cleanup.remove_folder(self.shm_prefix)
+        cleanup.remove_left(self.shm_prefix)
         self.follow_log()
         self._process = None
 

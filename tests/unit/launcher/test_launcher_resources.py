@@ -110,7 +110,7 @@ def test_a_server_removes_its_own_regions_only(tmp_path):
     mine, other = cleanup.new_prefix(), cleanup.new_prefix()
     (tmp_path / f"{mine}uuid").touch()
     (tmp_path / f"{other}uuid").touch()
-    cleanup.remove_regions(mine, tmp_path)
+    cleanup.remove_left(mine, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [f"{other}uuid"]
 
 
