@@ -40,26 +40,22 @@ def process(tmp_path, monkeypatch):
     return Process(tmp_path, monkeypatch)
 
 
-def test_one_that_never_beat_is_not_silent(process):
-    assert process.silent_from(0, 100) is None
+@pytest.mark.parametrize(
+    ("beats", "used_s", "silent_s"), [(False, 0.0, None), (True, 0.0, 8.0), (True, 100.0, 60.0)]
+)
+def test_process_is_silent_some_time_after_its_last_beat(process, beats, used_s, silent_s):
+    if beats:
+        process.beat()
+    assert process.silent_from(0, 2.5) is None
+    process.used_s = used_s  # it works
+    found = process.silent_from(2.5, 100)
+    assert found == (pytest.approx(silent_s) if silent_s else None)
 
 
-def test_one_that_beats_is_not_silent_however_long(process):
+def test_process_that_beats_is_not_silent_however_long(process):
     for second in range(0, 100, 5):
         process.beat()
         assert process.silent_from(second, second + 5) is None
-
-
-def test_one_that_stops_is_silent_after_eight_seconds(process):
-    process.beat()
-    assert process.silent_from(0, 100) == pytest.approx(8.0)
-
-
-def test_one_that_works_is_silent_after_a_minute(process):
-    process.beat()
-    assert process.silent_from(0, 2.5) is None
-    process.used_s = 100.0
-    assert process.silent_from(2.5, 100) == pytest.approx(60.0)
 
 
 @pytest.mark.parametrize(

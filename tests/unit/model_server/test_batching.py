@@ -136,30 +136,24 @@ def test_lines_are_of_rows():
     assert not isinstance(caught.value, RowsNotFiniteError)
 
 
-def test_good_requests_share_one_run_in_order():
-    assert run_numbers([1, 2, 3]) == ([2, 4, 6], [[1, 2, 3]])
-
-
-def test_a_refused_request_is_not_run():
-    (first, refused, last), runs = run_numbers([1, -2, 3])
-    assert (first, last, runs) == (2, 6, [[1, 3]])
-    assert isinstance(refused, InvalidInputError)
-
-
-def test_batch_without_valid_requests_does_not_run():
-    results, runs = run_numbers([-1, -2])
-    assert all(isinstance(result, InvalidInputError) for result in results)
-    assert runs == []
-
-
-def test_a_failed_run_is_repeated_for_each_request_alone():
-    (first, failed, last), runs = run_numbers([1, 2, 3], poison=2)
-    assert (first, last) == (2, 6)
-    assert isinstance(failed, InferenceError)
-    assert runs == [[1, 2, 3], [1], [2], [3]]
-
-
-def test_a_single_request_that_fails_is_not_run_twice():
-    (failed,), runs = run_numbers([2], poison=2)
-    assert isinstance(failed, InferenceError)
-    assert runs == [[2]]
+@pytest.mark.parametrize(
+    ("requests", "poison", "results", "runs"),
+    [
+        ([1, 2, 3], None, [2, 4, 6], [[1, 2, 3]]),
+        ([1, -2, 3], None, [2, InvalidInputError, 6], [[1, 3]]),
+        ([-1, -2], None, [InvalidInputError, InvalidInputError], []),
+        ([1, 2, 3], 2, [2, InferenceError, 6], [[1, 2, 3], [1], [2], [3]]),
+        ([2], 2, [InferenceError], [[2]]),
+    ],
+    ids=[
+        "all good",
+        "one refused",
+        "all refused",
+        "a failed run is repeated one by one",
+        "a failed one is not",
+    ],
+)
+def test_good_requests_share_one_run_in_order(requests, poison, results, runs):
+    found, made = run_numbers(requests, poison=poison)
+    assert [type(one) if isinstance(one, Exception) else one for one in found] == results
+    assert made == runs
