@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
+from typing import Any
 
+import msgspec
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.errors import InvalidMessageError, ParleyError
+from parley.field_errors import describe_field_error
 from parley.timeouts import loop_time
 from parley_gateway.errors import BodyTooSlowError, MessageTooLargeError
 from parley_gateway.failures import answer
@@ -21,26 +26,34 @@ VOICES = "/v1/voices"
 _UPLOADS = ("/v1/audio/", "/v1/listen", VOICES)
 _VOICE_BYTES = (16 << 20) + (128 << 10)
 """Of a form with a recording of which a voice is made: what the model reads, and the fields."""
+_SMALL = ("/v1/tokens", "/v1/twilio/voice")
 MAX_SMALL_BODY = 4_096
-"""Bytes; no more is read of a request before it is known who sends it."""
+"""Bytes of a request whose sender may be known only when it is read."""
+
+JSON_ERRORS = (msgspec.MsgspecError, RecursionError, ValueError)
+"""What msgspec raises for JSON that it cannot read."""
 
 
-async def read_small_body(request: Request) -> bytes:
-    """The body of a request that has at most :data:`MAX_SMALL_BODY` bytes.
+def read_json(raw: bytes | str, kind: Any, what: str = "the body") -> Any:
+    """Read JSON as a value of ``kind``; ``what`` names it in the error.
 
     Raises:
-        MessageTooLargeError: it has more; no more than these were kept.
+        InvalidMessageError: it cannot be read; the message names the field.
     """
-    announced = request.headers.get("content-length", "")
-    body = b""
-    if not (announced.isdecimal() and int(announced) > MAX_SMALL_BODY):
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_SMALL_BODY:
-                break
-        else:
-            return body
-    raise MessageTooLargeError(f"the body has more than {MAX_SMALL_BODY} bytes")
+    try:
+        return _decoder(kind).decode(raw)
+    except JSON_ERRORS as error:
+        raise InvalidMessageError(f"{what} cannot be read: {describe_field_error(error, kind)}") from error
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    """A response with the JSON of a value that msgspec encodes."""
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
 class BodyLimits:
@@ -86,6 +99,8 @@ class _Body:
         self._limit = limits.upload_bytes if path.startswith(_UPLOADS) else limits.body_bytes
         if path.startswith(VOICES):
             self._limit = min(self._limit, _VOICE_BYTES)
+        elif path in _SMALL:
+            self._limit = min(self._limit, MAX_SMALL_BODY)
         self._seconds = limits.body_s
         self._stall_s = limits.body_stall_s
         self._size = 0

@@ -52,7 +52,7 @@ class StreamedAnswer(Response):
         headers: Mapping[str, str] | None = None,
         resources: ExitStack | None = None,
     ) -> None:
-        super().__init__(None, 200, {"Cache-Control": "no-store", **(headers or {})}, media_type)
+        super().__init__(None, 200, headers, media_type)
         del self.headers["content-length"]
         self._first = first
         self._rest = rest

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from parley import protocol
 from parley_gateway.agent_descriptions import common_languages
+from parley_gateway.bodies import json_answer
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers
 
@@ -57,9 +58,7 @@ def routes(gateway: Gateway) -> APIRouter:
     async def agent(request: Request) -> Response:
         """The options of sessions: languages, voices, and the names of tools that are not available."""
         await gateway.guard.admit(request, "agent")
-        return Response(
-            msgspec.json.encode(_agent(await gateway.descriptions.get())), media_type="application/json"
-        )
+        return json_answer(_agent(await gateway.descriptions.get()))
 
     return router
 

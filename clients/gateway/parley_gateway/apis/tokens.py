@@ -10,8 +10,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley.errors import InvalidMessageError
-from parley.field_errors import describe_field_error
-from parley_gateway.bodies import read_small_body
+from parley_gateway.bodies import json_answer, read_json
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers, body
 from parley_gateway.security.principal import Scope
@@ -53,7 +52,7 @@ def routes(gateway: Gateway) -> APIRouter:
     async def issue(request: Request) -> Response:
         """Issue a short-lived token for a browser."""
         principal = await gateway.guard.identify(request)
-        wanted = _read(await read_small_body(request))
+        wanted = _read(await request.body())
         # A principal may pass on any of its scopes to a browser.
         gateway.guard.authorize(request, principal, wanted.scopes[0], session_id=wanted.session_id)
         grant = gateway.guard.grant(
@@ -70,22 +69,13 @@ def routes(gateway: Gateway) -> APIRouter:
             session_id=grant.session_id,
             single_use=grant.single_use,
         )
-        return Response(
-            msgspec.json.encode(answer),
-            status_code=201,
-            media_type="application/json",
-            headers={"Cache-Control": "no-store"},
-        )
+        return json_answer(answer, 201)
 
     return router
 
 
 def _read(raw: bytes) -> TokenRequest:
-    try:
-        wanted = msgspec.json.decode(raw or b"{}", type=TokenRequest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        what = describe_field_error(error, TokenRequest)
-        raise InvalidMessageError(f"the request cannot be read: {what}") from error
+    wanted: TokenRequest = read_json(raw or b"{}", TokenRequest, "the request")
     if not wanted.scopes:
         raise InvalidMessageError("a token needs at least one scope")
     return wanted

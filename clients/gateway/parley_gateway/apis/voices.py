@@ -21,7 +21,7 @@ from parley.errors import (
 )
 from parley.field_errors import describe_field_error
 from parley.tts.voice_messages import VoiceSummary
-from parley_gateway.bodies import VOICES, read_form
+from parley_gateway.bodies import VOICES, json_answer, read_form
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter, ModelSlot
 from parley_gateway.schemas import answers, form
@@ -32,7 +32,6 @@ from parley_gateway.voice_owners import check_voice, is_own, may_use, prefix_of
 from parley_stages import Voices
 
 _DIGITS = 12
-_JSON = "application/json"
 
 
 class VoiceFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +89,7 @@ class VoiceRoutes(StageRoute):
                 async with self._gateway.spool.bytes_of(file) as recording:
                     voice = await while_connected(request, self._make(slot, prefix, fields, recording))
         audit("voice_made", principal, voice=voice.voice_id)
-        return _answer(_described(voice, principal), 201)
+        return json_answer(_described(voice, principal), 201)
 
     async def _make(
         self, slot: ModelSlot, prefix: str, fields: VoiceFields, recording: bytes
@@ -111,7 +110,7 @@ class VoiceRoutes(StageRoute):
         """The caller's own voices, and shared ones that were made of recordings."""
         principal = await self._gateway.guard.admit(request, "voices")
         voices = await while_connected(request, self._list(principal))
-        return _answer(VoiceList(voices=[_brief(voice, principal) for voice in voices]))
+        return json_answer(VoiceList(voices=[_brief(voice, principal) for voice in voices]))
 
     async def _list(self, principal: Principal) -> Sequence[VoiceSummary]:
         with self._limiter.lease(principal) as server:
@@ -123,7 +122,7 @@ class VoiceRoutes(StageRoute):
         principal = await self._gateway.guard.admit(request, "voices")
         check_voice(voice_id, principal)
         voice = await while_connected(request, self._describe(principal, voice_id))
-        return _answer(_described(voice, principal))
+        return json_answer(_described(voice, principal))
 
     async def _describe(self, principal: Principal, voice_id: str) -> VoiceSummary:
         with self._limiter.lease(principal) as server:
@@ -190,15 +189,6 @@ def _brief(voice: VoiceSummary, principal: Principal) -> VoiceAnswer:
 def _described(voice: VoiceSummary, principal: Principal) -> VoiceAnswer:
     brief = _brief(voice, principal)
     return msgspec.structs.replace(brief, consent=voice.details.consent) if brief.own else brief
-
-
-def _answer(content: Any, status: int = 200) -> Response:
-    return Response(
-        msgspec.json.encode(content),
-        status_code=status,
-        media_type=_JSON,
-        headers={"Cache-Control": "no-store"},
-    )
 
 
 def routes(gateway: Gateway) -> APIRouter:

@@ -24,6 +24,7 @@ from parley_gateway.apis.deepgram.query import ListenOptions, check_stream, read
 from parley_gateway.audio.captions import segments_of
 from parley_gateway.audio.codecs import AudioStreamDecoder
 from parley_gateway.audio.recordings import container_of, raw_container
+from parley_gateway.bodies import read_json
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter, ModelSlot
 from parley_gateway.spool import SpooledFile
@@ -92,7 +93,7 @@ class _ListenSession(WebSocketSession):
                 await self._recognition.send_all(samples)
             self._send(self._results.after_silence(self._sent_s - self._recognition.waiting_s))
             return
-        match messages.read_message(message, messages.ListenMessage):
+        match read_json(message, messages.ListenMessage, "the message"):
             case messages.Finalize():
                 if self._recognition.finalize():
                     self._results.finalizing += 1

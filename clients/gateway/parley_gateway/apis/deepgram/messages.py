@@ -13,13 +13,11 @@ from starlette.responses import JSONResponse, Response
 
 from parley.errors import (
     InvalidAudioError,
-    InvalidMessageError,
     OverloadedError,
     ParleyError,
     SessionIdleError,
     ShuttingDownError,
 )
-from parley.field_errors import describe_field_error
 from parley.logs import current_ids
 from parley.protocol import Word
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
@@ -99,15 +97,6 @@ class CloseSpeech(msgspec.Struct, frozen=True, tag_field="type", tag="Close"):
 
 
 SpeakMessage: TypeAlias = Speak | Flush | Clear | CloseSpeech
-
-
-def read_message(raw: str, kind: Any) -> Any:
-    """Read a client's message, or raise InvalidMessageError."""
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        what = describe_field_error(error, kind)
-        raise InvalidMessageError(f"the message cannot be read: {what}") from error
 
 
 @dataclass

@@ -29,6 +29,7 @@ from parley_gateway.apis.deepgram.query import (
 )
 from parley_gateway.audio.codecs import AudioFormat, Encoder
 from parley_gateway.audio.encoding import MEDIA_TYPES, encode_all, make_encoder
+from parley_gateway.bodies import read_json
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
@@ -115,7 +116,7 @@ class _SpeakSession(WebSocketSession):
         """See :class:`WebSocketSession`."""
         if isinstance(message, bytes):
             raise InvalidMessageError("speak accepts text messages only")
-        content = messages.read_message(message, messages.SpeakMessage)
+        content = read_json(message, messages.SpeakMessage, "the message")
         match content:
             case messages.Speak():
                 self._append(content.text)
@@ -207,7 +208,7 @@ class SpeakRoute(StageRoute):
         options = read_query(request.query_params, SpeakOptions)
         check_voice(voice_of(options), principal)
         form = file_format(options)
-        text = messages.read_message((await request.body()).decode(errors="replace"), SpeakBody).text
+        text = read_json((await request.body()).decode(errors="replace"), SpeakBody, "the message").text
         if not 0 < len(text.strip()) <= self._settings.speech_characters:
             raise InvalidMessageError(
                 f"a text has 1 to {self._settings.speech_characters} characters; this one has {len(text)}"

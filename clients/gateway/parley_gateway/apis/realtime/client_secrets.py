@@ -18,6 +18,7 @@ from parley_gateway.apis.realtime.client_events import check_shape, check_size, 
 from parley_gateway.apis.realtime.server_events import ClientEventError, error_response
 from parley_gateway.apis.realtime.session_config import first_config
 from parley_gateway.apis.realtime.transcription import TranscriptionConfig
+from parley_gateway.bodies import JSON_ERRORS, json_answer
 from parley_gateway.errors import UnauthorizedError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal, find_credential
@@ -111,7 +112,8 @@ async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessi
     """Answer ``POST /v1/realtime/client_secrets``."""
     try:
         principal = await gateway.guard.identify(request)
-        raw = await _body(request)
+        raw = await request.body()
+        check_size(raw, "session")
         scope: Literal["agent", "transcribe"] = "transcribe" if _transcribes(raw) else "agent"
         gateway.guard.authorize(request, principal, scope)
         wanted = _read(raw)
@@ -125,16 +127,7 @@ async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessi
         secrets.store(grant, principal, given)
     except (ParleyError, ClientEventError) as error:
         return error_response(error)
-    body = {"value": grant.token, "expires_at": grant.expires_at, "session": session}
-    return Response(
-        msgspec.json.encode(body), media_type="application/json", headers={"Cache-Control": "no-store"}
-    )
-
-
-async def _body(request: Request) -> bytes:
-    raw = await request.body()
-    check_size(raw, "session")
-    return raw
+    return json_answer({"value": grant.token, "expires_at": grant.expires_at, "session": session})
 
 
 class _SessionType(msgspec.Struct):
@@ -149,7 +142,7 @@ def _transcribes(raw: bytes) -> bool:
     """Whether the request is for a transcription session; an unreadable one is not."""
     try:
         session = msgspec.json.decode(raw, type=_Intent).session
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except JSON_ERRORS:
         return False
     return session is not None and session.type == "transcription"
 
@@ -157,7 +150,7 @@ def _transcribes(raw: bytes) -> bool:
 def _read(raw: bytes) -> _Request:
     try:
         wanted = msgspec.json.decode(raw or b"{}", type=_Request)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise refusal_of_field(error, _Request) from error
     check_shape(wanted.session, "session")
     return wanted

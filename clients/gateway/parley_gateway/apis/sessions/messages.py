@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.chat import ChatMessage
 from parley.checkpoint import ResponseProgress
-from parley.errors import InvalidMessageError
-from parley.field_errors import describe_field_error
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder, Encoding
+from parley_gateway.bodies import read_json
 
 SUBPROTOCOL = "parley.v1"
 # Options of the gateway: it takes 16 kHz only, `/v1/agent` describes the agent, and the state of a session
@@ -210,13 +209,9 @@ FROM_GATEWAY: tuple[type, ...] = (
 binary message with these samples."""
 
 _StreamMessage = reduce(or_, FROM_CLIENT)
-_stream_messages: msgspec.json.Decoder[protocol.ClientMessage] = msgspec.json.Decoder(_StreamMessage)
 
 
 def read_message(text: str) -> protocol.ClientMessage:
     """Read a JSON message of the stream, or raise InvalidMessageError."""
-    try:
-        return _stream_messages.decode(text)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        what = describe_field_error(error, _StreamMessage)
-        raise InvalidMessageError(f"message cannot be read: {what}") from error
+    message: protocol.ClientMessage = read_json(text, _StreamMessage, "message")
+    return message

@@ -15,7 +15,6 @@ from starlette.websockets import WebSocket
 from parley import protocol
 from parley.checkpoint import HistoryState
 from parley.errors import InvalidMessageError
-from parley.field_errors import describe_field_error
 from parley_client.options import check_size, check_start
 from parley_gateway.apis.sessions.messages import (
     SessionCreated,
@@ -28,6 +27,7 @@ from parley_gateway.apis.sessions.messages import (
 )
 from parley_gateway.apis.sessions.registry import RegisteredSession, SessionRegistry
 from parley_gateway.apis.sessions.stream import forward, serve_stream
+from parley_gateway.bodies import json_answer, read_json
 from parley_gateway.errors import (
     ForbiddenError,
     GatewayError,
@@ -42,7 +42,6 @@ from parley_gateway.security.principal import Principal
 from parley_gateway.tracing import with_trace
 from parley_gateway.voice_owners import check_voice
 
-_JSON = "application/json"
 _DEFAULT_LANGUAGE = protocol.Start().language
 """Of sessions that name none: it is not worth a question to a server."""
 
@@ -58,7 +57,7 @@ class _Rest:
         """Create a session that waits for its stream."""
         gateway = self._gateway
         principal = await gateway.guard.admit(request, "agent")
-        options = _read(await request.body() or b"{}", SessionOptions)
+        options = read_json(await request.body() or b"{}", SessionOptions)
         start = with_trace(start_of(options))
         check_start(start)
         check_voice(start.voice, principal)
@@ -73,7 +72,7 @@ class _Rest:
             audit("session_created", principal, session=session.id)
         else:
             session = await self._take_over(options, principal)
-        return _answer(_created(request, gateway, principal, session), 201)
+        return json_answer(_created(request, gateway, principal, session), 201)
 
     async def _take_over(self, options: Any, principal: Principal) -> RegisteredSession:
         """Go on with a session of another connection, which waits for a stream like a new one."""
@@ -105,7 +104,7 @@ class _Rest:
 
     async def status(self, request: Request, session_id: str) -> Response:
         """The state of a session, also for some time after its end."""
-        return _answer((await self._find(request, session_id)).status)
+        return json_answer((await self._find(request, session_id)).status)
 
     async def history(self, request: Request, session_id: str) -> Response:
         """The conversation of an open session, as it was played."""
@@ -114,14 +113,14 @@ class _Rest:
             raise SessionExpiredError(f"the session is over: {session.reason}")
         known = session.call.history if session.call is not None else None
         history = known or HistoryState()
-        return _answer(
+        return json_answer(
             SessionHistory(session_id=session.id, messages=history.messages, summary=history.summary)
         )
 
     async def tools(self, request: Request, session_id: str) -> Response:
         """Answer tool requests, replace the session's tools, or both."""
         session = await self._find(request, session_id)
-        wanted = _read(await request.body(), ToolsRequest)
+        wanted = read_json(await request.body(), ToolsRequest)
         if session.state == "over":
             raise SessionExpiredError(f"the session is over: {session.reason}")
         if session.state == "connecting":
@@ -136,7 +135,7 @@ class _Rest:
             forward(session.call, response)
             session.on_tool_answered(response.call_id)
         count = None if wanted.tools is None else len(wanted.tools)
-        return _answer(ToolsAccepted(responses=len(wanted.responses), tools=count))
+        return json_answer(ToolsAccepted(responses=len(wanted.responses), tools=count))
 
     async def _find(self, request: Request, session_id: str) -> RegisteredSession:
         principal = await self._gateway.guard.admit(request, "agent", session_id=session_id)
@@ -178,18 +177,6 @@ def _created(
         expires_at=expires.isoformat(timespec="milliseconds"),
         expires_in_s=wait_s,
     )
-
-
-def _read(raw: bytes, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        what = describe_field_error(error, kind)
-        raise InvalidMessageError(f"the body cannot be read: {what}") from error
-
-
-def _answer(content: msgspec.Struct, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status, media_type=_JSON)
 
 
 def routes(gateway: Gateway) -> APIRouter:

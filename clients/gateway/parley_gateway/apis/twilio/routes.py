@@ -11,7 +11,6 @@ from starlette.websockets import WebSocket
 from parley.errors import InvalidMessageError, ShuttingDownError
 from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.apis.twilio.stream import BUSY, connect_to, serve_stream
-from parley_gateway.bodies import read_small_body
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.gateway import Gateway
 
@@ -33,7 +32,7 @@ def routes(gateway: Gateway) -> APIRouter:
         """Answer Twilio's webhook for an incoming call with TwiML."""
         # The signature covers the form, which is therefore read first.
         await gateway.guard.count(request)
-        form = _read_form(await read_small_body(request))
+        form = _read_form(await request.body())
         principal = await gateway.guard.admit(
             request, "agent", signature=lambda: signatures.check_request(request, form), is_counted=True
         )
