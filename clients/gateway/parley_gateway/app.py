@@ -243,7 +243,5 @@ def _protect(app: FastAPI, gateway: Gateway, connections: ConnectionLimiter) -> 
     app.add_middleware(BodyLimits, limits=settings.limits)
     app.add_middleware(ConnectionLimits, connections=connections)
     app.add_middleware(KnownHosts, origins=origins, open_paths=HEALTH)
-    listen = settings.listen
-    encrypted = bool(listen.certificate) or listen.public_url.startswith("https:")
-    add_headers(app, origins, encrypted=encrypted)
+    add_headers(app, origins, encrypted=settings.listen.is_encrypted)
     app.add_middleware(AccessLog)

@@ -15,7 +15,6 @@ from parley.errors import (
     DeadlineExceededError,
     ParleyError,
     ShuttingDownError,
-    UnsupportedLanguageError,
 )
 from parley.logs import log_ids
 from parley.timeouts import loop_time
@@ -272,15 +271,8 @@ class Calls:
         Raises:
             ParleyError: what the server answered.
         """
-        try:
-            return await self._describe(server, language="")
-        except UnsupportedLanguageError:
-            # A server of an earlier version chooses no language.
-            return await self._describe(server, language="en")
-
-    async def _describe(self, server: TritonServer, *, language: str) -> protocol.AgentDescription | None:
         # Without a prompt there is nothing to read ahead, and without a greeting nothing is spoken.
-        start = protocol.Start(system_prompt="", greeting="", language=language, describe=True)
+        start = protocol.Start(system_prompt="", greeting="", language="", describe=True)
         call_id = f"{protocol.CANARY_PREFIX}{uuid.uuid4().hex}"
         stream = await self._transport(server).open(call_id, self._settings.attempt_s)
         call = Call(stream, call_id, start, deadlines=self._settings.deadlines, bounds=_BOUNDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import ssl
 from pathlib import Path
@@ -14,7 +13,6 @@ from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.watched import WatchedFile
 from parley_gateway.settings_sections import ListenSettings
 
-_log = logging.getLogger("parley.gateway")
 _LOOK_EVERY_S = 1.0
 
 
@@ -33,39 +31,21 @@ class ServedCertificate:
 
     def __init__(self, listen: ListenSettings) -> None:
         self._listen = listen
-        try:
-            self._files = [
-                WatchedFile(Path(name), bytes) for name in (listen.certificate, listen.key) if name
-            ]
-        except GatewaySettingsError as error:
-            raise GatewaySettingsError(
-                f"the certificate {listen.certificate} cannot be used: {error}"
-            ) from error
-        self._seen = [file.get() for file in self._files]
-        self._newest = self._load()
-        self.expires_s = _expiry(self._seen[0])
-        """When the certificate that is shown is no longer valid (Unix time)."""
-        self.context = self._newest
+        self._files = WatchedFile(
+            [Path(name) for name in (listen.certificate, listen.key) if name], self._load
+        )
+        self.check = self._files.check
+        """Looks at the files, and serves what they hold if they have changed."""
+        self.context = self._files.value[0]
         """For the listening sockets; it stays the same object."""
         # A pair that is loaded into a context beside an older one of another kind, such as ECDSA beside RSA,
         # does not replace it, and one that does not fit has spoilt it. So each pair has a context.
         self.context.sni_callback = self._on_hello
 
-    def check(self) -> None:
-        """Look at the files now, and serve what they hold if they have changed."""
-        for file in self._files:
-            file.check()
-        contents = [file.get() for file in self._files]
-        if contents == self._seen:
-            return
-        self._seen = contents
-        try:
-            self._newest = self._load()
-        except GatewaySettingsError as error:
-            _log.error("keeping the certificate that was read before: %s", error)
-        else:
-            self.expires_s = _expiry(contents[0])
-            _log.info("the certificate %s was renewed", self._listen.certificate)
+    @property
+    def expires_s(self) -> float:
+        """When the certificate that is shown is no longer valid (Unix time)."""
+        return self._files.value[1]
 
     async def watch(self) -> None:
         """Look at the files once a second until this is cancelled."""
@@ -75,19 +55,17 @@ class ServedCertificate:
 
     def _on_hello(self, handshake: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """A client has begun a handshake, whether or not it names the server."""
-        handshake.context = self._newest
+        handshake.context = self._files.value[0]
 
-    def _load(self) -> ssl.SSLContext:
+    def _load(self, certificate: bytes, _key: bytes = b"") -> tuple[ssl.SSLContext, float]:
         listen = self._listen
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:
             context.load_cert_chain(listen.certificate, listen.key or None, _refuse_password)
         except (OSError, ValueError, GatewaySettingsError) as error:
-            raise GatewaySettingsError(
-                f"the certificate {listen.certificate} cannot be used: {error}"
-            ) from error
-        return context
+            raise GatewaySettingsError(f"the certificate cannot be used: {error}") from error
+        return context, _expiry(certificate)
 
 
 def _expiry(pem: bytes) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -19,131 +20,96 @@ class Metrics:
     """The counters of one process."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
-        self.registry = registry
-        self.calls = Gauge("parley_gateway_calls", "Calls that are open, by API", ["api"], registry=registry)
-        self.opened = Counter(
-            "parley_gateway_calls_opened", "Calls that were opened, by API", ["api"], registry=registry
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self.calls = gauge("parley_gateway_calls", "Calls that are open, by API", ["api"])
+        self.opened = counter("parley_gateway_calls_opened", "Calls that were opened, by API", ["api"])
+        self.draining = gauge(
+            "parley_gateway_draining", "1 while no new calls are taken, because the process ends"
         )
-        self.draining = Gauge(
-            "parley_gateway_draining",
-            "1 while no new calls are taken, because the process ends",
-            registry=registry,
-        )
-        self.stages = Gauge(
+        self.stages = gauge(
             "parley_gateway_stage_requests",
             "Requests and streams of single stages that are under way, by API",
             ["api"],
-            registry=registry,
         )
-        self.recordings = Counter(
+        self.recordings = counter(
             "parley_gateway_recordings",
             "Recordings, by outcome: plain (read without a decoder), decoded, refused, busy, failed",
             ["outcome"],
-            registry=registry,
         )
-        self.uploads = Gauge(
-            "parley_gateway_upload_bytes", "Bytes that are reserved for recordings", registry=registry
+        self.uploads = gauge("parley_gateway_upload_bytes", "Bytes that are reserved for recordings")
+        self.refused = counter(
+            "parley_gateway_refusals", "Requests that were refused, by error code", ["code"]
         )
-        self.refused = Counter(
-            "parley_gateway_refusals",
-            "Requests that were refused, by error code",
-            ["code"],
-            registry=registry,
-        )
-        self.crowded = Counter(
+        self.crowded = counter(
             "parley_gateway_connections_crowded",
             "Connections that were closed or refused, and requests that were refused, because of too many",
             ["reason"],
-            registry=registry,
         )
-        self.passed_on = Counter(
+        self.passed_on = counter(
             "parley_gateway_passed_on",
             "Requests that belong to another gateway, by outcome (answered by it, failed)",
             ["outcome"],
-            registry=registry,
         )
-        self.lost = Counter(
-            "parley_gateway_calls_lost", "Calls that broke, by error code", ["code"], registry=registry
-        )
-        self.failovers = Counter(
-            "parley_gateway_failovers",
-            "Times that a server refused a call for now",
-            registry=registry,
-        )
-        self.moves = Counter(
+        self.lost = counter("parley_gateway_calls_lost", "Calls that broke, by error code", ["code"])
+        self.failovers = counter("parley_gateway_failovers", "Times that a server refused a call for now")
+        self.moves = counter(
             "parley_gateway_moves",
             "Attempts to go on with a call at another server, by reason (lost, silent, go_away) and outcome "
             "(moved, failed)",
             ["reason", "outcome"],
-            registry=registry,
         )
-        self.takeovers = Counter(
+        self.takeovers = counter(
             "parley_gateway_takeovers",
             "Requests to take a session over, by outcome: claimed, refused, unavailable",
             ["outcome"],
-            registry=registry,
         )
-        self.checkpoints = Counter(
+        self.checkpoints = counter(
             "parley_gateway_checkpoints",
             "Checkpoints of sessions in the store, by outcome: saved, late (events did not wait for it), "
             "failed, too_large",
             ["outcome"],
-            registry=registry,
         )
-        self.takeover_available = Gauge(
+        self.takeover_available = gauge(
             "parley_gateway_takeover_available",
             "Whether sessions can be taken over by other gateways: their store is set and answers",
-            registry=registry,
         )
-        self.sent = Counter(
-            "parley_gateway_frames_sent", "WebSocket messages sent, by kind", ["kind"], registry=registry
+        self.sent = counter("parley_gateway_frames_sent", "WebSocket messages sent, by kind", ["kind"])
+        self.received = counter(
+            "parley_gateway_frames_received", "WebSocket messages received, by kind", ["kind"]
         )
-        self.received = Counter(
-            "parley_gateway_frames_received",
-            "WebSocket messages received, by kind",
-            ["kind"],
-            registry=registry,
-        )
-        self.slow_readers = Counter(
-            "parley_gateway_slow_readers", "WebSockets closed because their queue was full", registry=registry
+        self.slow_readers = counter(
+            "parley_gateway_slow_readers", "WebSockets closed because their queue was full"
         )
         self.added = Histogram(
             "parley_gateway_added_seconds",
             "From the queueing of a WebSocket message until it was handed to the network",
             buckets=_ADDED_BUCKETS,
-            registry=registry,
+            registry=self.registry,
         )
-        self.server_ready = Gauge(
-            "parley_gateway_server_ready", "Whether a server answers", ["server"], registry=registry
-        )
-        self.server_users = Gauge(
-            "parley_gateway_server_users", "Calls and requests on a server", ["server"], registry=registry
-        )
-        self.server_load = Gauge(
+        self.server_ready = gauge("parley_gateway_server_ready", "Whether a server answers", ["server"])
+        self.server_users = gauge("parley_gateway_server_users", "Calls and requests on a server", ["server"])
+        self.server_load = gauge(
             "parley_gateway_server_load",
             "Sessions of a server as this gateway knows them, as a part of those that it takes",
             ["server"],
-            registry=registry,
         )
-        self.server_draining = Gauge(
+        self.server_draining = gauge(
             "parley_gateway_server_draining",
             "Whether a server says that it takes no new sessions",
             ["server"],
-            registry=registry,
         )
-        self.discovery_failing = Gauge(
+        self.discovery_failing = gauge(
             "parley_gateway_discovery_failing",
             "1 while a name or file of servers cannot be used, and those that were found before still count",
             ["source"],
-            registry=registry,
         )
 
-        self.certificate_expires = Gauge(
+        self.certificate_expires = gauge(
             "parley_gateway_certificate_expires_seconds",
             "When the certificate that the gateway shows is no longer valid, in Unix time",
             ["certificate"],
-            registry=registry,
         )
         # A series that first appears with an incident shows no increase.
         self.lost.labels(CallLostError.code)

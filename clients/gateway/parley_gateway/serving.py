@@ -40,37 +40,22 @@ from parley_gateway.settings import Settings
 _LOG = logging.getLogger(__name__)
 
 
-def check_exposure(
-    host: str,
-    *,
-    public_url: str = "",
-    has_proxy: bool = False,
-    authenticated: bool,
-    encrypted: bool,
-    insecure_allow_anonymous: bool,
-) -> None:
-    """Whether the gateway may listen on an address.
-
-    Args:
-        host: The address, as configured.
-        public_url: What clients call the gateway; empty: as they do.
-        has_proxy: Proxies are trusted, so requests from elsewhere come through them.
-        authenticated: Keys or JWTs are asked for.
-        encrypted: Connections use TLS, here or at a proxy in front.
-        insecure_allow_anonymous: The operator allows requests without credentials.
+def check_exposure(settings: Settings, *, authenticated: bool) -> None:
+    """Check that the gateway may listen on its address; ``authenticated``: keys or JWTs are needed.
 
     Raises:
-        GatewaySettingsError: others than this machine would reach it without being asked who they are.
+        GatewaySettingsError: others than this machine would reach it without credentials.
     """
+    security, host, public_url = settings.security, settings.listen.host, settings.listen.public_url
     if not is_loopback(host):
         where = host or "all addresses"
     elif public_url and not is_loopback(urlsplit(public_url).hostname or ""):
         where = f"{host}, reached as {public_url} (listen.public_url),"
-    elif has_proxy:
+    elif security.trusted_proxies:
         where = f"{host}, behind a proxy (security.trusted_proxies),"
     else:
         return
-    if not authenticated and not insecure_allow_anonymous:
+    if not authenticated and not security.insecure_allow_anonymous:
         raise GatewaySettingsError(
             f"listening on {where} without authentication is refused: make a key with "
             f"`{PARLEY} gateway keys new >> FILE` and name the FILE as security.keys_file "
@@ -79,7 +64,7 @@ def check_exposure(
         )
     if not authenticated:
         _LOG.warning("requests to %s need no credentials", where)
-    if not encrypted:
+    if not settings.listen.is_encrypted:
         _LOG.warning("connections to %s are not encrypted: keys and speech can be read on the way", where)
 
 
@@ -174,14 +159,7 @@ async def running(
     app = app or create_app(settings)
     gateway: Gateway = app.state.gateway
     listen = settings.listen
-    check_exposure(
-        listen.host,
-        public_url=listen.public_url,
-        has_proxy=bool(settings.security.trusted_proxies),
-        authenticated=gateway.guard.authenticated,
-        encrypted=bool(listen.certificate) or listen.public_url.startswith("https:"),
-        insecure_allow_anonymous=settings.security.insecure_allow_anonymous,
-    )
+    check_exposure(settings, authenticated=gateway.guard.authenticated)
     _fit_descriptors(gateway)
     certificate = ServedCertificate(listen) if listen.certificate else None
     if certificate is not None:

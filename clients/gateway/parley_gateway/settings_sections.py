@@ -57,6 +57,11 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     drain_s: Annotated[float, Meta(ge=0, le=MAX_DEADLINE_S)] = 30.0
     """How long open calls may go on after SIGTERM, at most a day."""
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether clients use TLS, to here or to a proxy in front."""
+        return bool(self.certificate) or self.public_url.startswith("https:")
+
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The log on standard error."""

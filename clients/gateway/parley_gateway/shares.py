@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 PER_FREE = 3
 
@@ -86,6 +86,21 @@ class ShareLimiter:
             else:  # granted at the same moment
                 self.release(size, owner)
             raise
+
+    @asynccontextmanager
+    async def take(
+        self, size: int, owner: str | None, within_s: float, late: Exception
+    ) -> AsyncIterator[None]:
+        """Hold ``size`` places; raises ``late`` where they are not free in time."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self.acquire(size, owner)
+        except TimeoutError as error:
+            raise late from error
+        try:
+            yield
+        finally:
+            self.release(size, owner)
 
     def release(self, size: int, owner: str | None = None) -> None:
         """Release places."""

@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -180,19 +180,11 @@ class Spool:
         async with self._memory_for(file.size * (_COPIES + 1), file.owner):
             yield await file.read(bytes)
 
-    @asynccontextmanager
-    async def _memory_for(self, size: int, owner: str | None) -> AsyncIterator[None]:
+    def _memory_for(self, size: int, owner: str | None) -> AbstractAsyncContextManager[None]:
         # A recording that needs more than all memory is sent alone.
         size = min(size, self._settings.memory_bytes)
-        try:
-            async with asyncio.timeout(self._settings.wait_s):
-                await self._memory.acquire(size, owner)
-        except TimeoutError as error:
-            raise self.full("too many recordings are being sent") from error
-        try:
-            yield
-        finally:
-            self._memory.release(size, owner)
+        late = self.full("too many recordings are being sent")
+        return self._memory.take(size, owner, self._settings.wait_s, late)
 
 
 class SpooledFile:

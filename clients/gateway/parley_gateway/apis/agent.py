@@ -39,7 +39,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 def _agent(described: protocol.AgentDescription) -> Agent:
     return Agent(
         recognizer=described.recognizer,
-        recognizers=_recognizers(described),
+        recognizers=described.recognizers,
         language_model=described.language_model,
         synthesizers=described.synthesizers,
         languages=common_languages(described.languages, described.recognized_languages),
@@ -61,8 +61,3 @@ def routes(gateway: Gateway) -> APIRouter:
         return json_answer(_agent(await gateway.descriptions.get()))
 
     return router
-
-
-def _recognizers(described: protocol.AgentDescription) -> list[str]:
-    """Names of all recognisers; an older server names only one."""
-    return described.recognizers or [described.recognizer]

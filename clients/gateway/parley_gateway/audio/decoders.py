@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import msgspec
 from prometheus_client import Counter
@@ -172,19 +172,14 @@ class Decoders:
     @asynccontextmanager
     async def _process(self, owner: str | None) -> AsyncIterator[None]:
         """One of the processes that may run; it is waited for."""
-        waiting = self._waiting
+        waiting, settings = self._waiting, self._settings
         if not waiting.has_room(owner):
             raise self._busy(f"{waiting.taken} recordings wait for a decoder already")
-        try:
+        async with AsyncExitStack() as stack:
+            late = self._busy("no decoder became free in time")
             with waiting.take(owner):
-                async with asyncio.timeout(self._settings.wait_s):
-                    await self._processes.acquire(1, owner)
-        except TimeoutError as error:
-            raise self._busy("no decoder became free in time") from error
-        try:
+                await stack.enter_async_context(self._processes.take(1, owner, settings.wait_s, late))
             yield
-        finally:
-            self._processes.release(1, owner)
 
     async def _run(
         self,

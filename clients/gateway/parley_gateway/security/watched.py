@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -12,83 +12,91 @@ from parley_gateway.errors import GatewaySettingsError
 
 _LOG = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
-_NOT_SEEN = (0, 0, 0)
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class WatchedFile(Generic[T]):
-    """What a file holds.
+    """What a file, or several that belong together, hold.
 
-    It is looked at once a second while it is asked for, and read when its time, size or place has changed. A
-    file that cannot be read any more, or not as it is now, changes nothing: the log says so, and what was
-    read before still counts.
+    They are looked at once a second while they are asked for, and read when time, size or place of one has
+    changed. Files that cannot be read any more, or not as they are now, change nothing: the log says so, and
+    what was read before still counts.
 
     Args:
-        path: The file.
-        parse: Makes of its bytes what it holds; raises :class:`GatewaySettingsError`.
-        clock: Seconds; only for how often the file is looked at.
+        path: The file, or all of them.
+        parse: Makes of the bytes of each what they hold; raises :class:`GatewaySettingsError`.
+        clock: Seconds; only for how often the files are looked at.
 
     Raises:
-        GatewaySettingsError: the file cannot be used at the start.
+        GatewaySettingsError: a file cannot be used at the start.
     """
 
     def __init__(
-        self, path: Path, parse: Callable[[bytes], T], *, clock: Callable[[], float] = time.monotonic
+        self,
+        path: Path | Sequence[Path],
+        parse: Callable[..., T],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path = path
+        self._paths = [path] if isinstance(path, Path) else path
+        self._name = ", ".join(map(str, self._paths))
         self._parse = parse
         self._clock = clock
         self.problem = ""
-        """Why the file could not be used the last time; empty: it could."""
+        """Why the files could not be used the last time; empty: they could."""
         self._stamp = self._look()
         self._looked_at = clock()
-        self._value = self._read()
+        self.value = self._read()
+        """What they held when they were looked at last."""
 
     def get(self) -> T:
         """What it holds now."""
         if self._clock() - self._looked_at >= _LOOK_EVERY_S:
             self.check()
-        return self._value
+        return self.value
 
-    def check(self) -> None:
-        """Look at it now, and read it if it has changed."""
+    def check(self) -> bool:
+        """Look at them now, and read them if one has changed; returns whether they were read."""
         self._looked_at = self._clock()
-        self._refresh(force=False)
+        return self._refresh(force=False)
 
     def reload(self) -> None:
         """Read it now, changed or not."""
         self._refresh(force=True)
 
-    def _refresh(self, *, force: bool) -> None:
+    def _refresh(self, *, force: bool) -> bool:
         try:
-            seen, self._stamp = self._stamp, _NOT_SEEN
+            seen, self._stamp = self._stamp, None
             self._stamp = self._look()
             if self._stamp == seen and not force:
-                return
-            self._value = self._read()
+                return False
+            self.value = self._read()
         except GatewaySettingsError as error:
-            # Also a file that cannot be used counts as seen: once in the log is enough.
+            # Also files that cannot be used count as seen: once in the log is enough.
             if str(error) != self.problem or force:
                 _LOG.error("keeping what was read before: %s", error)
             self.problem = str(error)
-        else:
-            self.problem = ""
-            _LOG.info("%s: read again", self._path)
+            return False
+        self.problem = ""
+        _LOG.info("%s: read again", self._name)
+        return True
 
-    def _look(self) -> tuple[int, int, int]:
-        try:
-            found = self._path.stat()
-        except OSError as error:
-            raise GatewaySettingsError(f"{self._path}: cannot be read: {error}") from error
-        return found.st_mtime_ns, found.st_size, found.st_ino
+    def _look(self) -> list[tuple[int, int, int]] | None:
+        found = [_of(path, Path.stat) for path in self._paths]
+        return [(one.st_mtime_ns, one.st_size, one.st_ino) for one in found]
 
     def _read(self) -> T:
+        contents = [_of(path, Path.read_bytes) for path in self._paths]
         try:
-            raw = self._path.read_bytes()
-        except OSError as error:
-            raise GatewaySettingsError(f"{self._path}: cannot be read: {error}") from error
-        try:
-            return self._parse(raw)
+            return self._parse(*contents)
         except GatewaySettingsError as error:
-            raise GatewaySettingsError(f"{self._path}: {error}") from error
+            raise GatewaySettingsError(f"{self._name}: {error}") from error
+
+
+def _of(path: Path, ask: Callable[[Path], R]) -> R:
+    try:
+        return ask(path)
+    except OSError as error:
+        raise GatewaySettingsError(f"{path}: cannot be read: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.watched import WatchedFile
 from parley_gateway.servers.discovery import Endpoint
 from parley_gateway.servers.settings import TlsSettings
-
-_log = logging.getLogger("parley.gateway")
 
 
 class ServerTls:
@@ -31,51 +28,33 @@ class ServerTls:
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
-        self._files = {
-            name: WatchedFile(Path(name), bytes)
-            for name in (settings.ca_file, settings.cert_file, settings.key_file)
-            if name
-        }
-        self._seen = self._contents()
-        self.context, self._credentials = self._load()
+        self._names = [name for name in (settings.ca_file, settings.cert_file, settings.key_file) if name]
+        self._files = WatchedFile([Path(name) for name in self._names], self._load)
+        self.check = self._files.check
+        """Looks at the files; returns whether they were renewed: then new connections have to be made."""
 
-    def check(self) -> bool:
-        """Look at the files, and whether they were renewed: then new connections have to be made."""
-        for file in self._files.values():
-            file.check()
-        contents = self._contents()
-        if contents == self._seen:
-            return False
-        self._seen = contents
-        try:
-            self.context, self._credentials = self._load()
-        except GatewaySettingsError as error:
-            _log.error("keeping the certificates that were read before: %s", error)
-            return False
-        _log.info("the certificates for the servers were renewed")
-        return True
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For HTTPS."""
+        return self._files.value[0]
 
     def address_of(self, endpoint: Endpoint) -> TlsAddress:
         """An endpoint, and how a connection to it is secured."""
         name = self._settings.server_name or endpoint.name
-        return TlsAddress(endpoint.address, self._credentials, name)
+        return TlsAddress(endpoint.address, self._files.value[1], name)
 
-    def _contents(self) -> dict[str, bytes]:
-        return {name: file.get() for name, file in self._files.items()}
-
-    def _load(self) -> tuple[ssl.SSLContext, grpc.ChannelCredentials]:
-        settings, contents = self._settings, self._seen
+    def _load(self, *contents: bytes) -> tuple[ssl.SSLContext, grpc.ChannelCredentials]:
+        settings, by_name = self._settings, dict(zip(self._names, contents, strict=True))
         try:
             # gRPC reports wrong files with the first connection only, and OpenSSL at once.
             context = ssl.create_default_context(cafile=settings.ca_file or None)
             if settings.cert_file:
                 context.load_cert_chain(settings.cert_file, settings.key_file)
         except (OSError, ValueError) as error:
-            names = ", ".join(self._files)
-            raise GatewaySettingsError(f"servers.tls: {names} cannot be used: {error}") from error
+            raise GatewaySettingsError(f"servers.tls cannot be used: {error}") from error
         credentials = grpc.ssl_channel_credentials(
-            root_certificates=contents.get(settings.ca_file),
-            private_key=contents.get(settings.key_file),
-            certificate_chain=contents.get(settings.cert_file),
+            root_certificates=by_name.get(settings.ca_file),
+            private_key=by_name.get(settings.key_file),
+            certificate_chain=by_name.get(settings.cert_file),
         )
         return context, credentials

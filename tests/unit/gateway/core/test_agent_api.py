@@ -14,13 +14,14 @@ from fake_agent import polite
 from listening_gateway import until
 
 from parley import protocol
-from parley.errors import ModelUnavailableError, TooManySessionsError, UnsupportedLanguageError
+from parley.errors import ModelUnavailableError, TooManySessionsError
 from parley_client.errors import CallLostError, ConnectError
 from parley_gateway import agent_descriptions
 from parley_gateway.security.keys import new_key
 
 DESCRIPTION = protocol.AgentDescription(
     recognizer="hears_german",
+    recognizers=["hears_german"],
     language_model="qwen3",
     synthesizers=["espeak"],
     languages=["en", "de", "de-at", "fr"],
@@ -37,17 +38,6 @@ async def describing(stream):
     assert start.greeting == start.system_prompt == ""
     # The agent chooses the language: it may lack any.
     assert start.language == ""
-    await tell(stream)
-
-
-async def describing_in_english(stream):
-    """A server of an earlier version."""
-    frame = await stream.frames.get()
-    if protocol.decode_message(frame.message).language != "en":
-        stream.say(protocol.ErrorEvent.of(UnsupportedLanguageError("language '' is not spoken; only en")))
-        stream.say(protocol.Closed(reason="failed"))
-        stream.end()
-        return
     await tell(stream)
 
 
@@ -107,13 +97,6 @@ async def test_the_agent_is_asked_once_for_many_and_again_later(gateway, monkeyp
     assert len(one.agents[0].call_ids) == 1
     monkeypatch.setattr(agent_descriptions, "_CACHE_S", 0.0)
     await one.http.get("/v1/agent")
-    assert len(one.agents[0].call_ids) == 2
-
-
-async def test_an_older_agent_is_asked_again_in_english(gateway):
-    one = await gateway(describing_in_english)
-    answer = await one.http.get("/v1/agent")
-    assert answer.status_code == 200, answer.text
     assert len(one.agents[0].call_ids) == 2
 
 

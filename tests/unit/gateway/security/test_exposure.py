@@ -5,15 +5,20 @@ import logging
 import pytest
 
 from parley_gateway.errors import GatewaySettingsError
+from parley_gateway.security.settings import SecuritySettings
 from parley_gateway.serving import check_exposure
+from parley_gateway.settings import Settings
+from parley_gateway.settings_sections import ListenSettings
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104
 
 
-def check(host, *, authenticated=False, encrypted=True, insecure=False, **others):
-    check_exposure(
-        host, authenticated=authenticated, encrypted=encrypted, insecure_allow_anonymous=insecure, **others
+def check(host, *, authenticated=False, encrypted=True, insecure=False, proxies=(), public_url=""):
+    settings = Settings(
+        listen=ListenSettings(host=host, public_url=public_url, certificate="cert.pem" if encrypted else ""),
+        security=SecuritySettings(insecure_allow_anonymous=insecure, trusted_proxies=proxies),
     )
+    check_exposure(settings, authenticated=authenticated)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
@@ -32,7 +37,7 @@ def test_a_public_address_needs_authentication(host):
     ("others", "why"),
     [
         ({"public_url": "https://voice.example.com"}, "listen.public_url"),
-        ({"has_proxy": True}, "behind a proxy"),
+        ({"proxies": ("10.0.0.1",)}, "behind a proxy"),
     ],
 )
 def test_loopback_behind_a_proxy_needs_authentication(others, why, caplog):
