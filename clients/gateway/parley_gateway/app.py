@@ -18,26 +18,12 @@ from parley.tracing import Tracing, open_tracing
 from parley_client.transport import Transport
 from parley_gateway.agent_descriptions import AgentDescriptions
 from parley_gateway.apis import agent, operations, page, tokens, voices
-from parley_gateway.apis.agent import Agent
 from parley_gateway.apis.deepgram import routes as deepgram
-from parley_gateway.apis.deepgram.speak import SpeakBody
 from parley_gateway.apis.openai import routes as openai
-from parley_gateway.apis.openai.chat import ChatRequest
-from parley_gateway.apis.openai.speech import SpeechRequest
 from parley_gateway.apis.realtime import routes as realtime
 from parley_gateway.apis.sessions import routes as sessions
 from parley_gateway.apis.sessions.keeper import SessionKeeper
-from parley_gateway.apis.sessions.messages import (
-    SessionCreated,
-    SessionHistory,
-    SessionOptions,
-    SessionStatus,
-    ToolsAccepted,
-    ToolsRequest,
-)
-from parley_gateway.apis.tokens import TokenAnswer, TokenRequest
 from parley_gateway.apis.twilio import routes as twilio
-from parley_gateway.apis.voices import VoiceAnswer, VoiceList
 from parley_gateway.asyncapi import asyncapi
 from parley_gateway.audio.decoders import Decoders
 from parley_gateway.bodies import BodyLimits
@@ -72,25 +58,6 @@ APIS: tuple[Api, ...] = (
     page.routes,
 )
 
-_KINDS = (
-    Agent,
-    SessionOptions,
-    SessionCreated,
-    SessionHistory,
-    SessionStatus,
-    ToolsRequest,
-    ToolsAccepted,
-    ChatRequest,
-    SpeakBody,
-    SpeechRequest,
-    TokenRequest,
-    TokenAnswer,
-    VoiceAnswer,
-    VoiceList,
-)
-# Without authentication.
-_OPEN = ("/healthz", "/readyz", "/health", "/ready")
-
 
 def complete_openapi(app: FastAPI, *, authenticated: bool) -> None:
     """Complete the document at ``/openapi.json``.
@@ -103,12 +70,12 @@ def complete_openapi(app: FastAPI, *, authenticated: bool) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document = add_components(of_fastapi(), _KINDS)
+            document = add_components(of_fastapi())
             _remove_validation_errors(document)
             if authenticated:
                 document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
                 document["security"] = [{"key": []}]
-                for path in _OPEN:
+                for path in HEALTH:
                     document["paths"][path]["get"]["security"] = []
             app.openapi_schema = document
         return app.openapi_schema

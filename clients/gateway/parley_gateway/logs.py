@@ -12,6 +12,7 @@ from uuid import uuid4
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.logs import LogFormat, log_ids
+from parley_gateway.connections import HEALTH
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.audit import GatewayJsonFormatter, LogFormatter, redact, write_audit_to
 
@@ -52,7 +53,7 @@ def log_to_stderr(audit_file: str, level: int, form: LogFormat = "text") -> Iter
 
 
 _log = logging.getLogger("parley.gateway.access")
-_QUIET = ("/healthz", "/readyz", "/health", "/ready", "/metrics")
+_QUIET = (*HEALTH, "/metrics")
 _MAX_PATH = 200
 
 

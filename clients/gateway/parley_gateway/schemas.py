@@ -18,7 +18,8 @@ import msgspec
 
 _PREFIX = "#/components/schemas/"
 _JSON = "application/json"
-_ERROR = "Error"
+_named: dict[type, None] = {}
+"""Types that routes have named."""
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +65,15 @@ def components_of(kinds: Iterable[type]) -> tuple[list[dict[str, Any]], dict[str
     return list(refs), components
 
 
-def add_components(document: dict[str, Any], kinds: Iterable[type]) -> dict[str, Any]:
-    """Add the schemas of ``kinds`` to an OpenAPI document."""
+def add_components(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the schemas of all types that routes have named to an OpenAPI document."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    schemas |= components_of([Error, *kinds])[1]
+    schemas |= components_of(_named)[1]
     return document
 
 
 def _ref(kind: type) -> dict[str, str]:
+    _named[kind] = None
     return {"$ref": _PREFIX + kind.__name__}
 
 

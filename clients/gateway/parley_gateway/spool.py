@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -29,7 +29,6 @@ from parley_gateway.settings_sections import Seconds, Size
 from parley_gateway.shares import ShareLimiter, is_within_share
 
 ResultT = TypeVar("ResultT")
-_PREFIX = "parley-upload-"
 # Bytes of a body that are kept in memory until they are written together.
 _BUFFER = 262_144
 _HEAD = 16
@@ -75,15 +74,12 @@ class Spool:
         return self._reserved
 
     def prepare(self) -> None:
-        """Check the folder, and remove what a process left there that was killed at a bad moment; blocks.
+        """Check the folder; blocks.
 
         Raises:
             GatewaySettingsError: no files can be made.
         """
         try:
-            for orphan in self._folder.glob(_PREFIX + "*"):
-                with suppress(OSError):  # another user's, or another process was first
-                    orphan.unlink()
             descriptor = self.create()
             try:
                 os.pwrite(descriptor, b"\0", 0)
@@ -146,12 +142,8 @@ class Spool:
         Raises:
             OSError: there can be none.
         """
-        with suppress(OSError):  # not every filesystem has such files
-            return os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        descriptor, name = tempfile.mkstemp(prefix=_PREFIX, dir=self._folder)
-        with suppress(FileNotFoundError):  # a process that started at this moment was first
-            Path(name).unlink()
-        return descriptor
+        with tempfile.TemporaryFile(buffering=0, dir=self._folder) as file:
+            return os.dup(file.fileno())
 
     @asynccontextmanager
     async def samples_of(self, file: SpooledFile) -> AsyncIterator[NDArray[np.int16]]:

@@ -16,7 +16,7 @@ from parley.errors import ParleyError
 from parley.timeouts import first_to_end
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
-from parley_gateway.security.admission import until_revoked
+from parley_gateway.security.guard import until_revoked
 
 ResultT = TypeVar("ResultT")
 _log = logging.getLogger("parley.gateway")

@@ -21,7 +21,7 @@ from parley_gateway.errors import RateLimitedError, WrongGatewayError, status_of
 from parley_gateway.failures import answer
 from parley_gateway.gateway import Gateway
 from parley_gateway.metrics import Metrics
-from parley_gateway.security.admission import until_revoked
+from parley_gateway.security.guard import until_revoked
 from parley_gateway.security.principal import accepted_subprotocol
 from parley_gateway.security.rates import Meter
 from parley_gateway.settings_sections import WriterSettings
@@ -109,10 +109,6 @@ class SocketWriter:
         """Queue a JSON message of a value that msgspec encodes; ignored after :meth:`close`."""
         raw = _encode(message)
         self._push(raw.decode(), len(raw))
-
-    def send_text(self, text: str) -> None:
-        """Queue a text message; ignored after :meth:`close`."""
-        self._push(text, len(text.encode()))
 
     def send_bytes(self, data: bytes) -> None:
         """Queue a binary message; ignored after :meth:`close`."""
@@ -305,7 +301,7 @@ class WebSocketSession:
         return self.writer.closing
 
     async def _wait_for_shutdown(self) -> None:
-        await until_going_away(self.gateway)
+        await self.gateway.calls.going_away.wait()
         if self._drains:
             await asyncio.sleep(_DRAIN_S)
 
@@ -368,11 +364,6 @@ class _Messages:
                 self._binaries.inc()
                 return bytes(data)
         return None
-
-
-async def until_going_away(gateway: Gateway) -> None:
-    """Return when the process shuts down."""
-    await gateway.calls.going_away.wait()
 
 
 def _known(failure: Exception) -> ParleyError:

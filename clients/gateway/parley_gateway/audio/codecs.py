@@ -190,6 +190,10 @@ class Encoder:
         """The bytes of a piece; int16 [n]."""
         return self._write(self._resampler.push(samples))
 
+    def finish(self) -> bytes:
+        """Nothing: no audio is kept back."""
+        return b""
+
     def reset(self) -> None:
         """Reset the filters: other speech follows, as after an interruption."""
         self._resampler.reset()

@@ -15,6 +15,8 @@ import numpy as np
 from av.audio.stream import AudioStream
 from numpy.typing import NDArray
 
+from parley_gateway.audio.codecs import AudioFormat
+from parley_gateway.audio.codecs import Encoder as PcmEncoder
 from parley_stages import SpeechPiece
 
 SpeechFormat: TypeAlias = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
@@ -52,7 +54,7 @@ def make_encoder(form: SpeechFormat, sample_rate: int) -> Encoder:
         sample_rate: hertz; ``opus`` takes 8,000, 12,000, 16,000, 24,000 and 48,000.
     """
     if form == "pcm":
-        return _Pcm()
+        return PcmEncoder(AudioFormat("pcm16", sample_rate), sample_rate)
     if form == "wav":
         return _Wav(sample_rate)
     return _Compressed(_CODECS[form], sample_rate)
@@ -80,15 +82,7 @@ async def encode_all(encoder: Encoder, speech: AsyncIterable[SpeechPiece]) -> As
         thread.shutdown(wait=False)
 
 
-class _Pcm:
-    def encode(self, samples: NDArray[np.int16]) -> bytes:
-        return samples.astype("<i2", copy=False).tobytes()
-
-    def finish(self) -> bytes:
-        return b""
-
-
-class _Wav(_Pcm):
+class _Wav:
     """Its length is not known when it begins: the header says that it goes on to the end of the file."""
 
     def __init__(self, sample_rate: int) -> None:
@@ -99,7 +93,7 @@ class _Wav(_Pcm):
 
     def encode(self, samples: NDArray[np.int16]) -> bytes:
         header, self._header = self._header, b""
-        return header + super().encode(samples)
+        return header + samples.astype("<i2", copy=False).tobytes()
 
     def finish(self) -> bytes:
         return self.encode(np.zeros(0, np.int16))

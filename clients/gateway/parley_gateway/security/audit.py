@@ -10,11 +10,12 @@ import logging
 import re
 import time
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from parley.logs import MAX_EXCEPTION_CHARS, MAX_MESSAGE_CHARS, JsonFormatter
+from parley_gateway.security.principal import Principal
 
 _MAX_MESSAGE = 8_192
 _MAX_TRACE = 32_768
@@ -132,16 +133,7 @@ _MAX_CHARS = 200
 Fact: TypeAlias = str | int | float | bool | None
 
 
-class AuditSubject(Protocol):
-    """A principal or a key."""
-
-    @property
-    def id(self) -> str:
-        """Never a secret."""
-        ...
-
-
-def audit(event: str, principal: AuditSubject | None, **facts: Fact) -> None:
+def audit(event: str, principal: Principal | None, **facts: Fact) -> None:
     """Write a line.
 
     Args:

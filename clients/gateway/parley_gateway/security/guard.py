@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,7 +25,6 @@ from parley_gateway.errors import (
 )
 from parley_gateway.security import keys, tokens
 from parley_gateway.security.addresses import ClientAddresses, counted_as
-from parley_gateway.security.admission import AdmittedCaller
 from parley_gateway.security.audit import audit
 from parley_gateway.security.jwts import JwtVerifier
 from parley_gateway.security.keys import KeyRing
@@ -70,6 +71,9 @@ class UsedTokens:
         for token_id in [name for name, expiry in self._expiry.items() if expiry < now]:
             del self._expiry[token_id]
 
+
+CHECK_EVERY_S = 5.0
+"""Between two looks at the credentials of an open connection (seconds)."""
 
 Signature: TypeAlias = Callable[[], Principal]
 """An API's own proof: returns who it is, or raises :class:`UnauthorizedError`."""
@@ -165,7 +169,7 @@ class Guard:
             if not is_counted:
                 await self._hit(connection, "ip_requests", attempt.counted)
             principal = await self._judge(attempt)
-        connection.state.admission = AdmittedCaller(self, principal, scope)
+        connection.state.until_revoked = partial(self.watch, principal, scope)
         return principal
 
     async def count(self, connection: HTTPConnection) -> None:
@@ -203,7 +207,7 @@ class Guard:
         attempt = self._attempt(connection, scope, session_id, None)
         with _audited(attempt):
             attempt.reach(principal)
-        connection.state.admission = AdmittedCaller(self, principal, scope)
+        connection.state.until_revoked = partial(self.watch, principal, scope)
 
     def _attempt(
         self,
@@ -221,17 +225,20 @@ class Guard:
         if is_socket:
             await self._hit(connection, "ip_sessions", address)
         self.origins.check(connection)
-        key_id = self._named_key(attempt)
+        credential, malformed = _find_credential(attempt)
+        key_id = self._keys.named(credential or "") if self._keys is not None else None
         # Guesses at one key are refused before they are checked. Other clients of the address, such as
         # all behind one router, are still admitted with the right key.
         guesser = address if key_id is None else f"{address} {key_id}"
         if key_id is not None:
             await self._rates.check("auth_failures", guesser)
         try:
-            principal = await self._identify(attempt)
+            if malformed is not None:
+                raise malformed
+            principal = await self._identify(attempt, credential)
         except UnauthorizedError:
             # To bring nothing is no attempt to guess.
-            if attempt.signature is not None or _brings_something(connection):
+            if attempt.signature is not None or malformed is not None or credential is not None:
                 await self._rates.hit("auth_failures", guesser)
             raise
         # Strangers have their address only: one of them must not use up what all of them may.
@@ -250,20 +257,9 @@ class Guard:
         if not self.addresses.is_passed_on(connection):
             await self._rates.hit(what, who, own)
 
-    def _named_key(self, attempt: _Attempt) -> str | None:
-        """The id of the known key that the connection claims to bring; ids are public."""
-        if attempt.signature is not None or self._keys is None:
-            return None
-        try:
-            credential = find_credential(attempt.connection)
-        except UnauthorizedError:
-            return None
-        return self._keys.named(credential or "")
-
-    async def _identify(self, attempt: _Attempt) -> Principal:
+    async def _identify(self, attempt: _Attempt, credential: str | None) -> Principal:
         if attempt.signature is not None:
             return attempt.reach(attempt.signature())
-        credential = find_credential(attempt.connection)
         if credential is not None and credential.startswith(tokens.PREFIX):
             return await self._accept_token(credential, attempt)
         return attempt.reach(self._accept(credential))
@@ -335,6 +331,24 @@ class Guard:
             raise (expired if has_expired else CredentialsRevokedError(str(error))) from error
         if owner.fingerprint != principal.fingerprint or scope not in owner.scopes:
             raise CredentialsRevokedError("the API key behind this connection no longer allows it")
+
+    async def watch(self, principal: Principal, scope: Scope) -> None:
+        """Wait as long as a connection may stay that a principal has opened for ``scope``.
+
+        Tokens and JWTs open connections; that they expire ends none at once, as OpenAI's client secrets and
+        LiveKit's tokens have it. What ends one is that its root does: the API key that it was opened with, or
+        from which its token was made, is taken out of the file, gets another secret, loses the scope or
+        expires; or the JWT has been expired for longer than ``jwt.stay_open_s``.
+
+        Raises as :meth:`check_root`.
+        """
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            try:
+                self.check_root(principal, scope)
+            except GatewayError as error:
+                audit("revoked", principal, scope=scope, code=error.code)
+                raise
 
     # --- what comes with it -----------------------------------------------------------------
 
@@ -424,9 +438,18 @@ def _audited(attempt: _Attempt, *, is_admitted: bool = True) -> Iterator[None]:
         audit("admitted", attempt.principal, **about)
 
 
-def _brings_something(connection: HTTPConnection) -> bool:
-    """Whether there are credentials, right or wrong."""
+def _find_credential(attempt: _Attempt) -> tuple[str | None, UnauthorizedError | None]:
+    """The credential that a connection brings, if any, or why it cannot be read; no signature is one."""
     try:
-        return find_credential(connection) is not None
-    except UnauthorizedError:
-        return True
+        return (None if attempt.signature is not None else find_credential(attempt.connection)), None
+    except UnauthorizedError as error:
+        return None, error
+
+
+async def until_revoked(connection: HTTPConnection) -> None:
+    """Wait as long as a connection may stay, which is for ever where no guard has let it in.
+
+    Raises as :meth:`Guard.watch`.
+    """
+    watch = getattr(connection.state, "until_revoked", None)
+    await (asyncio.get_running_loop().create_future() if watch is None else watch())

@@ -73,25 +73,26 @@ class Rates:
             RateLimitedError: it is one too many; it is not counted.
             RatesUnavailableError: the store is unavailable, and the settings refuse all requests then.
         """
-        for item in self._items(what, own):
-
-            async def take(
-                limiter: SlidingWindowCounterRateLimiter, item: limits.RateLimitItem = item
-            ) -> float | None:
-                return None if await limiter.hit(item, what, who) else await _wait(limiter, item, what, who)
-
-            self._refuse(what, item, await self._ask(take))
+        await self._try("hit", what, who, own)
 
     async def check(self, what: What, who: str) -> None:
         """Whether one more would be too many, without counting it; raises as :meth:`hit`."""
-        for item in self._items(what, None):
+        await self._try("test", what, who, None)
 
-            async def test(
+    async def _try(self, method: Literal["hit", "test"], what: What, who: str, own: str | None) -> None:
+        for item in self._limits[what] if own is None else parse_rate(what, own):
+
+            async def wait_s(
                 limiter: SlidingWindowCounterRateLimiter, item: limits.RateLimitItem = item
             ) -> float | None:
-                return None if await limiter.test(item, what, who) else await _wait(limiter, item, what, who)
+                """Until there may be room again; None: there is."""
+                if await getattr(limiter, method)(item, what, who):
+                    return None
+                stats = await limiter.get_window_stats(item, what, who)
+                return max(1.0, stats.reset_time - time.time())
 
-            self._refuse(what, item, await self._ask(test))
+            if (wait := await self._ask(wait_s)) is not None:
+                raise RateLimitedError(f"{_WHY[what]}: {item} allowed", retry_after_s=wait)
 
     async def first(self, name: str, ttl_s: float) -> bool:
         """Whether no gateway of this store has used this name before; True without a store."""
@@ -113,14 +114,6 @@ class Rates:
             bridge = self._shared_store.bridge
             assert isinstance(bridge, CoredisBridge)
             bridge.storage.connection_pool.disconnect()
-
-    def _items(self, what: What, own: str | None) -> list[limits.RateLimitItem]:
-        return self._limits[what] if own is None else parse_rate(what, own)
-
-    @staticmethod
-    def _refuse(what: What, item: limits.RateLimitItem, wait_s: float | None) -> None:
-        if wait_s is not None:
-            raise RateLimitedError(f"{_WHY[what]}: {item} allowed", retry_after_s=wait_s)
 
     async def _ask(self, ask: Callable[[SlidingWindowCounterRateLimiter], Awaitable[T | None]]) -> T | None:
         """Ask the shared store, or what the settings put in its place while it fails."""
@@ -182,14 +175,6 @@ def _shared_store(address: str) -> RedisStorage | None:
         raise GatewaySettingsError(f"rates.store cannot be used ({type(error).__name__})") from error
     assert isinstance(store, RedisStorage)
     return store
-
-
-async def _wait(
-    limiter: SlidingWindowCounterRateLimiter, item: limits.RateLimitItem, what: What, who: str
-) -> float:
-    """Seconds until there may be room again."""
-    stats = await limiter.get_window_stats(item, what, who)
-    return max(1.0, stats.reset_time - time.time())
 
 
 class Bucket:

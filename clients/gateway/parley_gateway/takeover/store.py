@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import coredis
 from coredis.exceptions import RedisError
@@ -85,47 +85,10 @@ class Entry:
     data: bytes
 
 
-class SessionStore(Protocol):
-    """Keeps sessions for other gateways. Every method raises TakeoverUnavailableError if it fails."""
-
-    @property
-    def is_available(self) -> bool:
-        """Whether it has answered the last time, or has not been asked yet."""
-        ...
-
-    async def find(self, name: str) -> Entry | None:
-        """The entry of a session; None: there is none (any more)."""
-        ...
-
-    async def save(self, name: str, epoch: int, data: bytes, keep_s: float) -> bool:
-        """Write an entry that lasts for ``keep_s``; returns False if the session has a newer owner."""
-        ...
-
-    async def refresh(self, name: str, epoch: int, keep_s: float) -> Literal["kept", "gone", "lost"]:
-        """Let an entry last for ``keep_s`` from now.
-
-        ``gone``: there is none. ``lost``: it has a newer owner.
-        """
-        ...
-
-    async def claim(self, name: str, entry: Entry, data: bytes, keep_s: float) -> bool:
-        """Become the owner of an entry, with the epoch after its own, and write other data.
-
-        Returns False, and changes nothing, if the entry is gone or is not this one any more.
-        """
-        ...
-
-    async def end(self, name: str, epoch: int, *, is_over: bool) -> None:
-        """Remove the data. ``is_over``: no owner of this epoch may write again."""
-        ...
-
-    async def aclose(self) -> None:
-        """Drop the connections."""
-        ...
-
-
 class RedisSessionStore:
-    """A store in Redis; see :class:`SessionStore`.
+    """Keeps sessions for other gateways, in Redis.
+
+    Every method but :meth:`aclose` raises TakeoverUnavailableError if Redis fails.
 
     Args:
         address: ``redis://…`` or ``rediss://…``.
@@ -167,11 +130,11 @@ class RedisSessionStore:
 
     @property
     def is_available(self) -> bool:
-        """See :class:`SessionStore`."""
+        """Whether it has answered the last time, or has not been asked yet."""
         return self._failed_at is None
 
     async def find(self, name: str) -> Entry | None:
-        """See :class:`SessionStore`."""
+        """The entry of a session; None: there is none (any more)."""
         epoch, data = await self._ask(lambda: self._redis.hmget(_PREFIX + name, ["epoch", "data"]))
         if epoch is None or data is None:
             return None
@@ -181,16 +144,22 @@ class RedisSessionStore:
         return Entry(int(epoch), data)
 
     async def save(self, name: str, epoch: int, data: bytes, keep_s: float) -> bool:
-        """See :class:`SessionStore`."""
+        """Write an entry that lasts for ``keep_s``; returns False if the session has a newer owner."""
         return bool(await self._run(self._save, name, epoch, data, _ms(keep_s), next(self._numbers)))
 
     async def refresh(self, name: str, epoch: int, keep_s: float) -> Literal["kept", "gone", "lost"]:
-        """See :class:`SessionStore`."""
+        """Let an entry last for ``keep_s`` from now.
+
+        ``gone``: there is none. ``lost``: it has a newer owner.
+        """
         answer = await self._run(self._refresh, name, epoch, _ms(keep_s))
         return "lost" if answer == 0 else "kept" if answer == 1 else "gone"
 
     async def claim(self, name: str, entry: Entry, data: bytes, keep_s: float) -> bool:
-        """See :class:`SessionStore`."""
+        """Become the owner of an entry, with the epoch after its own, and write other data.
+
+        Returns False, and changes nothing, if the entry is gone or is not this one any more.
+        """
         # The only digest that Redis has in Lua. It notices a write in between, and protects nothing.
         known = hashlib.sha1(entry.data, usedforsecurity=False).hexdigest()
         claim = secrets.token_hex(8)
@@ -198,11 +167,11 @@ class RedisSessionStore:
         return bool(await self._run(self._claim, name, *arguments))
 
     async def end(self, name: str, epoch: int, *, is_over: bool) -> None:
-        """See :class:`SessionStore`."""
+        """Remove the data. ``is_over``: no owner of this epoch may write again."""
         await self._run(self._end, name, epoch, epoch + is_over, _ms(_TOMBSTONE_S))
 
     async def aclose(self) -> None:
-        """See :class:`SessionStore`."""
+        """Drop the connections."""
         self._redis.connection_pool.disconnect()
 
     async def _run(self, script: Any, name: str, *arguments: str | int | bytes) -> Any:

@@ -111,30 +111,6 @@ async def test_a_thread_that_still_writes_keeps_its_file_open(spool, tmp_path, m
     assert open_files(tmp_path) == []
 
 
-async def test_leftovers_of_a_killed_process_are_removed(spool, tmp_path, monkeypatch):
-    (tmp_path / "parley-upload-abc").write_bytes(bytes(10))
-    (tmp_path / "else").write_bytes(bytes(10))
-    spool.prepare()
-    assert [one.name for one in tmp_path.iterdir()] == ["else"]
-
-
-async def test_filesystems_without_unnamed_files_do(spool, tmp_path, monkeypatch):
-    opens = os.open
-
-    def refuse(path, flags, *rest, **more):
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, "no")
-        return opens(path, flags, *rest, **more)
-
-    monkeypatch.setattr(os, "open", refuse)
-    spool.prepare()
-    with spool.open() as file:
-        await file.append(b"abc")
-        await file.finish()
-        assert await file.read(bytes) == b"abc"
-        assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("folder", ["/nonexistent", "/proc"])
 def test_unusable_folder_is_reported(folder):
     spool = Spool(UploadSettings(folder=folder), Metrics().uploads)

@@ -24,7 +24,6 @@ from parley_gateway.apis.realtime.webrtc import calls
 from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
 from parley_gateway.apis.realtime.webrtc.network import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
-from parley_gateway.security.admission import AdmittedCaller
 from parley_gateway.security.principal import ANONYMOUS
 
 LOUD = 4_000
@@ -329,7 +328,7 @@ async def test_a_cancelled_answer_closes_its_connection(gateway, monkeypatch):
     callee = calls.Peer(
         "rtc_1",
         one.gateway,
-        AdmittedCaller(one.gateway.guard, ANONYMOUS, "agent"),
+        ANONYMOUS,
         SessionConfig("sess_1", "x", webrtc=True),
         IceNetwork(),
     )

@@ -26,7 +26,6 @@ from parley_gateway.errors import (  # noqa: E402
     ForbiddenError,
     UnauthorizedError,
 )
-from parley_gateway.security import admission  # noqa: E402
 from parley_gateway.security.guard import Guard  # noqa: E402
 from parley_gateway.security.keys import hash_secret, new_key  # noqa: E402
 from parley_gateway.security.settings import JwtSettings, SecuritySettings  # noqa: E402
@@ -166,7 +165,7 @@ async def test_connection_outlives_its_jwt_by_stay_open_s(jwt_guard, connection,
 
 @pytest.fixture
 async def gateway(keys_file, monkeypatch):
-    monkeypatch.setattr(admission, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr("parley_gateway.security.guard.CHECK_EVERY_S", 0.01)
     async with starting(security={"keys_file": str(keys_file.path)}) as start:
         yield start
 
@@ -250,7 +249,7 @@ async def never(*_):
 
 
 async def test_a_revoked_key_ends_an_answer_that_is_waited_for(keys_file, key_guard, connection, monkeypatch):
-    monkeypatch.setattr(admission, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr("parley_gateway.security.guard.CHECK_EVERY_S", 0.01)
     request = Request(connection(authorization=f"Bearer {keys_file.key}").scope, receive=never)
     await key_guard.admit(request, "agent")
     keys_file.write("")
@@ -260,7 +259,7 @@ async def test_a_revoked_key_ends_an_answer_that_is_waited_for(keys_file, key_gu
 
 
 async def test_a_revoked_key_ends_an_answer_that_is_being_sent(keys_file, key_guard, connection, monkeypatch):
-    monkeypatch.setattr(admission, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr("parley_gateway.security.guard.CHECK_EVERY_S", 0.01)
     request = connection(authorization=f"Bearer {keys_file.key}")
     await key_guard.admit(request, "agent")
     sent = []

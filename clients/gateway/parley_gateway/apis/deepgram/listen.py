@@ -20,9 +20,9 @@ from parley.asr.messages import (
 from parley.errors import InvalidAudioError, InvalidMessageError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley_gateway.apis.deepgram import messages
-from parley_gateway.apis.deepgram.query import ListenOptions, check_stream, read_query
+from parley_gateway.apis.deepgram.query import ListenOptions, read_query
 from parley_gateway.audio.captions import segments_of
-from parley_gateway.audio.codecs import AudioStreamDecoder
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder
 from parley_gateway.audio.recordings import container_of, raw_container
 from parley_gateway.bodies import read_json
 from parley_gateway.gateway import Gateway
@@ -46,11 +46,11 @@ async def serve_listening(websocket: WebSocket, gateway: Gateway, limiter: Model
     try:
         principal = await gateway.guard.admit(websocket, "transcribe")
         options = read_query(websocket.query_params, ListenOptions)
-        check_stream(options)
+        form = options.form
         with limiter.lease(principal) as server:
             async with Recognition(server, with_trace(options.asr), model=settings.recognizer) as recognition:
                 await accept(websocket, "token")
-                session = _ListenSession(websocket, recognition, gateway, options)
+                session = _ListenSession(websocket, recognition, gateway, options, form)
                 await session.run()
     except ParleyError as error:
         if session is not None:
@@ -67,11 +67,12 @@ class _ListenSession(WebSocketSession):
         recognition: Recognition,
         gateway: Gateway,
         options: ListenOptions,
+        form: AudioFormat,
     ) -> None:
         idle = IdleLimit(gateway.settings.stages.idle_s, "audio, and no KeepAlive,")
         super().__init__(websocket, gateway, idle=idle)
         self._recognition = recognition
-        self._decoder = AudioStreamDecoder(options.form)
+        self._decoder = AudioStreamDecoder(form)
         self._transaction = messages.Transaction(recognition.model)
         self._sent_s = 0.0
         self._results = _Results(self._transaction, options)

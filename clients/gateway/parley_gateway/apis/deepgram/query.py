@@ -16,7 +16,7 @@ from parley.errors import InvalidMessageError
 from parley.field_errors import describe_field_error
 from parley.languages import without_region
 from parley.protocol import VadOptions
-from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoding
+from parley_gateway.audio.codecs import AudioFormat, Encoding
 from parley_gateway.audio.encoding import SpeechFormat
 
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)
@@ -114,11 +114,6 @@ class SpeakOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Ignored."""
     speed: Annotated[float, Meta(ge=1, le=1)] | None = None
     """Only 1 is supported."""
-
-
-def check_stream(options: ListenOptions) -> None:
-    """Raise the error of :attr:`ListenOptions.form`, or of a format that cannot be decoded."""
-    AudioStreamDecoder(options.form)
 
 
 def read_query(query: QueryParams, kind: type[QueryT]) -> QueryT:

@@ -11,9 +11,7 @@ from functools import partial
 from typing import Literal
 
 import msgspec
-import numpy as np
 from fastapi import Request
-from numpy.typing import NDArray
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
@@ -235,7 +233,7 @@ class SpeakRoute(StageRoute):
     ) -> AsyncGenerator[bytes, None]:
         """The file; the name of the synthesizer is added to ``headers`` before the first part."""
         rate = form.sample_rate if isinstance(form, FileFormat) else form.agent_rate
-        encoder = make_encoder(form.form, rate) if isinstance(form, FileFormat) else _RawEncoder(form, rate)
+        encoder = make_encoder(form.form, rate) if isinstance(form, FileFormat) else Encoder(form, rate)
         with self._limiter.lease(principal) as server:
             async with Synthesis(server, model=self._settings.synthesizer) as synthesis:
                 transaction = messages.Transaction(await synthesis.synthesizer_of(voice))
@@ -248,18 +246,3 @@ class SpeakRoute(StageRoute):
                 ):
                     async for part in encoded:
                         yield part
-
-
-class _RawEncoder:
-    """Encodes audio without a container."""
-
-    def __init__(self, audio_format: AudioFormat, rate: int) -> None:
-        self._encoder = Encoder(audio_format, rate)
-
-    def encode(self, samples: NDArray[np.int16]) -> bytes:
-        """Encode the next audio."""
-        return self._encoder.encode(samples)
-
-    def finish(self) -> bytes:
-        """Return nothing: no audio is buffered."""
-        return b""

@@ -74,10 +74,7 @@ class SecretSessions:
 
     def find(self, connection: HTTPConnection) -> dict[str, Any]:
         """The settings of a connection's secret, before its admission; empty without a valid secret."""
-        try:
-            digest = _digest(find_credential(connection) or "")
-        except UnauthorizedError:
-            return {}
+        digest = _digest(_secret_of(connection))
         owner = self._owners.get(digest)
         if owner is None or (stored := self._stored[owner][digest]).expires_at <= time.time():
             return {}
@@ -85,10 +82,7 @@ class SecretSessions:
 
     def find_issuer(self, connection: HTTPConnection) -> str:
         """The gateway that a connection's secret says to be from, with its settings; empty: it says none."""
-        try:
-            return issuer_of(find_credential(connection) or "")
-        except UnauthorizedError:
-            return ""
+        return issuer_of(_secret_of(connection))
 
     def _bytes_of(self, owner: str) -> int:
         return sum(len(stored.session) for stored in self._stored[owner].values())
@@ -154,6 +148,13 @@ def _read(raw: bytes) -> _Request:
         raise refusal_of_field(error, _Request) from error
     check_shape(wanted.session, "session")
     return wanted
+
+
+def _secret_of(connection: HTTPConnection) -> str:
+    try:
+        return find_credential(connection) or ""
+    except UnauthorizedError:
+        return ""
 
 
 def _digest(secret: str) -> bytes:

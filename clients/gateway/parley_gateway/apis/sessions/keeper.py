@@ -21,7 +21,7 @@ from parley_gateway.security.watched import WatchedFile
 from parley_gateway.takeover.errors import NotResumableError, TakeoverUnavailableError
 from parley_gateway.takeover.sealing import Sealer, SealError, read_seal_keys
 from parley_gateway.takeover.settings import TakeoverSettings
-from parley_gateway.takeover.store import Entry, RedisSessionStore, SessionStore
+from parley_gateway.takeover.store import Entry, RedisSessionStore
 
 _REFUSED = "no session can be taken over with this token and these credentials"
 # Its owner may write it between the look at a session and the claim, a few times a second.
@@ -41,7 +41,7 @@ class SessionKeeper:
     def __init__(
         self,
         settings: TakeoverSettings,
-        store: SessionStore | None,
+        store: RedisSessionStore | None,
         sealer: Sealer | None,
         metrics: Metrics,
     ) -> None:

@@ -24,7 +24,7 @@ from parley_gateway.security.rates import Bucket
 from parley_gateway.takeover.errors import SessionTakenOverError, TakeoverUnavailableError
 from parley_gateway.takeover.sealing import OVERHEAD_BYTES, Sealer
 from parley_gateway.takeover.settings import TakeoverSettings
-from parley_gateway.takeover.store import SessionStore
+from parley_gateway.takeover.store import RedisSessionStore
 
 _log = logging.getLogger("parley.gateway")
 # Between two signs of life: how long a connection that has lost its session goes on at most (seconds).
@@ -55,7 +55,7 @@ class KeptSession:
         *,
         settings: TakeoverSettings,
         metrics: Metrics,
-        store: SessionStore,
+        store: RedisSessionStore,
         sealer: Sealer,
         call: Call,
         tell: Callable[[protocol.Checkpoint], None],

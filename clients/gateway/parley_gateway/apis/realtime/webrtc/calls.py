@@ -46,8 +46,7 @@ from parley_gateway.bodies import InvalidFormError, read_form
 from parley_gateway.errors import ForbiddenError, NotFoundError, SessionExpiredError, WrongGatewayError
 from parley_gateway.gateway import Gateway
 from parley_gateway.instances import check_instance
-from parley_gateway.security.admission import AdmittedCaller
-from parley_gateway.websocket import until_going_away
+from parley_gateway.security.principal import Principal
 
 _log = logging.getLogger("parley.gateway")
 # At INFO they log every pair of candidates.
@@ -110,14 +109,13 @@ class Peer:
         self,
         call_id: str,
         gateway: Gateway,
-        admission: AdmittedCaller,
+        principal: Principal,
         config: SessionConfig,
         network: IceNetwork,
     ) -> None:
         self.id = call_id
         self._network = network
-        self.principal = principal = admission.principal
-        self._admission = admission
+        self.principal = principal
         self._gateway = gateway
         self._settings = gateway.settings.realtime
         self._meter = gateway.guard.meter()
@@ -262,7 +260,7 @@ class Peer:
                 ("audio", self._forward_audio()),
                 ("playback", self._report_playback()),
                 ("shutdown", self._watch_shutdown()),
-                ("credentials", self._admission.until_revoked()),
+                ("credentials", self._gateway.guard.watch(principal=self.principal, scope="agent")),
             )
         ]
         try:
@@ -283,7 +281,7 @@ class Peer:
             self._end(SessionExpiredError(f"no connection within {self._settings.ice_s:g} s"))
 
     async def _watch_shutdown(self) -> None:
-        await until_going_away(self._gateway)
+        await self._gateway.calls.going_away.wait()
         self.hang_up()
 
     async def _handle_events(self) -> None:
@@ -384,9 +382,8 @@ class WebRtcCalls:
                 given = {**self._secrets.find(request), **session}
                 model = given.get("model") or request.query_params.get("model")
                 config = first_config(self._gateway, model, given, webrtc=True)
-                admission = AdmittedCaller(self._gateway.guard, principal, "agent")
                 peer = Peer(
-                    new_id(f"{_ID}{self._gateway.instance}"), self._gateway, admission, config, self._network
+                    new_id(f"{_ID}{self._gateway.instance}"), self._gateway, principal, config, self._network
                 )
                 answer = await peer.answer(offer)
             except (ParleyError, ClientEventError) as error:
