@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
+from typing import Any
 
 from parley import protocol
 from parley.errors import (
@@ -16,7 +16,7 @@ from parley.errors import (
 )
 from parley.languages import find_language
 from parley.names import suggest_name
-from parley.timeouts import with_timeout
+from parley.timeouts import failure_of, loop_time, with_timeout
 from parley.tts.voice_routing import SEPARATOR
 from parley_client.errors import CallLostError, StreamLostError
 from parley_gateway.calls import Calls
@@ -42,13 +42,8 @@ class AgentDescriptions:
     def __init__(self, servers: Servers, calls: Calls) -> None:
         self._servers = servers
         self._calls = calls
-        self._lock = asyncio.Lock()
-        self._known: protocol.AgentDescription | None = None
-        self._server: TritonServer | None = None
-        self._asked_at = 0.0
-        self._failure: ParleyError | None = None
-        self._failed_at = -math.inf
-        self._asking: asyncio.Task[protocol.AgentDescription] | None = None
+        self._asking: asyncio.Task[tuple[protocol.AgentDescription, TritonServer]] | None = None
+        self._answered_at = -math.inf
 
     async def aclose(self) -> None:
         """End a request that goes on longer than the sessions which waited for it."""
@@ -83,35 +78,43 @@ class AgentDescriptions:
 
     async def _get_soon(self) -> protocol.AgentDescription | None:
         """The agent's description; None: no server has described it at once, on which no session depends."""
-        asking = self._asking
-        if asking is None or asking.done():
-            asking = self._asking = asyncio.create_task(self.get(), name="agent-description")
-            asking.add_done_callback(_log_failure)
+        asking = self._ask()
         await asyncio.wait([asking], timeout=_CHECK_S)
         if not asking.done() or asking.cancelled() or asking.exception() is not None:
             return None
-        return asking.result()
+        return asking.result()[0]
 
     async def get(self) -> protocol.AgentDescription:
         """The agent's description, or the error of the last server that answered."""
-        async with self._lock:
-            is_fresh = time.monotonic() - self._asked_at < _CACHE_S
-            if self._known is None or self._server is None or not (is_fresh and self._server.is_ready):
-                # Requests that waited for a server without an answer must not each wait for it again.
-                if self._failure is not None and time.monotonic() - self._failed_at < _FAILURE_CACHE_S:
-                    raise self._failure
-                try:
-                    self._known, self._server = await self._ask_in_turn()
-                    self._asked_at = time.monotonic()
-                except ParleyError as error:
-                    self._failure, self._failed_at = error, time.monotonic()
-                    raise
-            return self._known
+        return (await asyncio.shield(self._ask()))[0]
+
+    def _ask(self) -> asyncio.Task[tuple[protocol.AgentDescription, TritonServer]]:
+        """The request that is under way, or the last one while its answer counts; otherwise a new one."""
+        asking = self._asking
+        if asking is None or (asking.done() and not self._counts(asking)):
+            asking = self._asking = asyncio.create_task(self._ask_in_turn(), name="agent-description")
+            asking.add_done_callback(self._on_answered)
+        return asking
+
+    def _counts(self, asked: asyncio.Task[tuple[protocol.AgentDescription, TritonServer]]) -> bool:
+        age_s = loop_time() - self._answered_at
+        if asked.cancelled() or asked.exception() is not None:
+            # Requests that waited for a server without an answer must not each wait for it again.
+            return age_s < _FAILURE_CACHE_S
+        return age_s < _CACHE_S and asked.result()[1].is_ready
+
+    def _on_answered(self, asked: asyncio.Task[Any]) -> None:
+        self._answered_at = loop_time()
+        error = failure_of(asked)
+        if isinstance(error, ParleyError):
+            _log.debug("languages and voices of sessions are not checked: %s", error.to_log())
+        elif error is not None:
+            _log.warning("languages and voices of sessions are not checked", exc_info=error)
 
     async def _ask_in_turn(self) -> tuple[protocol.AgentDescription, TritonServer]:
         """The description of the first server that returns one, and that server."""
         servers = self._servers
-        end = time.monotonic() + _TOTAL_TIMEOUT_S
+        end = loop_time() + _TOTAL_TIMEOUT_S
         tried: list[TritonServer] = []
         refusal: ParleyError | None = None
         unanswered: ParleyError | None = None
@@ -126,7 +129,7 @@ class AgentDescriptions:
                 # A server that hangs leaves the others their part of the time.
                 ready = sum(one.is_ready and one not in tried for one in servers.all)
                 left = min(ready, max(1, servers.attempts - len(tried)))
-                limit_s = max(0.0, end - time.monotonic()) / left
+                limit_s = max(0.0, end - loop_time()) / left
                 tried.append(lease.server)
                 try:
                     agent = await with_timeout(self._calls.describe(lease.server), limit_s, "the agent")
@@ -167,13 +170,3 @@ def _check_voice(voice: str, described: protocol.AgentDescription) -> None:
             f"there is no voice {voice!r}{suggest_name(voice, described.voices)}; "
             f"possible are {', '.join(described.voices)}"
         )
-
-
-def _log_failure(asking: asyncio.Task[protocol.AgentDescription]) -> None:
-    """Retrieve the error of a request that may fail after those that waited for it."""
-    if asking.cancelled() or (error := asking.exception()) is None:
-        return
-    if isinstance(error, ParleyError):
-        _log.debug("languages and voices of sessions are not checked: %s", error.to_log())
-    else:
-        _log.warning("languages and voices of sessions are not checked", exc_info=error)

@@ -37,11 +37,10 @@ from parley_gateway.metrics import Metrics
 from parley_gateway.peers import Peers
 from parley_gateway.schemas import add_components
 from parley_gateway.security.guard import Guard
-from parley_gateway.security.origins import KnownHosts, add_headers
+from parley_gateway.security.origins import add_headers
 from parley_gateway.servers import Servers, TritonServer
 from parley_gateway.settings import Settings
 from parley_gateway.spool import Spool
-from parley_gateway.tracing import TraceContext
 
 Api: TypeAlias = Callable[[Gateway], APIRouter]
 
@@ -206,9 +205,7 @@ def _protect(app: FastAPI, gateway: Gateway, connections: ConnectionLimiter) -> 
     """Put around an application what every request passes through."""
     settings, origins = gateway.settings, gateway.guard.origins
     add_error_handlers(app, gateway.metrics, gateway.peers.pass_on)
-    app.add_middleware(TraceContext)
     app.add_middleware(BodyLimits, limits=settings.limits)
-    app.add_middleware(ConnectionLimits, connections=connections)
-    app.add_middleware(KnownHosts, origins=origins, open_paths=HEALTH)
+    app.add_middleware(ConnectionLimits, connections=connections, origins=origins)
     add_headers(app, origins, encrypted=settings.listen.is_encrypted)
     app.add_middleware(AccessLog)

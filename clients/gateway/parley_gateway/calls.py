@@ -12,12 +12,11 @@ import msgspec
 
 from parley import protocol
 from parley.errors import (
-    DeadlineExceededError,
     ParleyError,
     ShuttingDownError,
 )
 from parley.logs import log_ids
-from parley.timeouts import loop_time
+from parley.timeouts import loop_time, with_timeout
 from parley.tracing import NO_TRACE, Trace, Tracing
 from parley_client.call import Call
 from parley_client.options import Bounds, Deadlines, check_start
@@ -198,6 +197,7 @@ class Calls:
             UnsupportedVoiceError: the voice is another client's.
             ParleyError: what the last server that was tried answered.
         """
+        settings = self._settings
         self.check_room(principal)
         check_start(start)
         check_voice(start.voice, principal)
@@ -218,7 +218,11 @@ class Calls:
                         request, server, failure, principal=principal, api=api
                     ),
                 )
-                call = await self._connect_in_time(start, servers, shows_checkpoints=shows_checkpoints)
+                call = await with_timeout(
+                    self._connect(start, servers, shows_checkpoints=shows_checkpoints),
+                    settings.open_s,
+                    "the servers",
+                )
                 call.principal = principal
                 trace.set({"gen_ai.conversation.id": call.id})
                 stack.enter_context(log_ids(session=call.id, traceparent=start.traceparent))
@@ -331,15 +335,6 @@ class Calls:
         except TimeoutError:
             return False
         return True
-
-    async def _connect_in_time(
-        self, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool
-    ) -> _OwnedCall:
-        try:
-            async with asyncio.timeout(self._settings.open_s):
-                return await self._connect(start, servers, shows_checkpoints=shows_checkpoints)
-        except TimeoutError as error:
-            raise DeadlineExceededError(f"no call within {self._settings.open_s:g} s") from error
 
     async def _connect(
         self, start: protocol.Start, servers: CallServers, *, shows_checkpoints: bool

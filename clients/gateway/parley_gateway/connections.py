@@ -29,6 +29,7 @@ from parley_gateway.errors import TargetTooLongError, TooManyConnectionsError
 from parley_gateway.failures import answer
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.addresses import UNKNOWN, ClientAddresses, counted_as
+from parley_gateway.security.origins import Origins
 
 HEALTH = ("/healthz", "/readyz", "/health", "/ready")
 """What answers while the gateway is full, and, without details, under every host name."""
@@ -276,16 +277,18 @@ _WHAT = {
 class ConnectionLimits:
     """ASGI middleware: answers requests beyond the limits with an error, and closes their connection.
 
-    Beside those of connections there is one of the parameters of a target.
+    Beside those of connections there is one of the parameters of a target, and the host's name is checked.
 
     Args:
         app: What is inside.
         connections: Counts them.
+        origins: Has the names under which the gateway is known.
     """
 
-    def __init__(self, app: ASGIApp, connections: ConnectionLimiter) -> None:
+    def __init__(self, app: ASGIApp, connections: ConnectionLimiter, origins: Origins) -> None:
         self._app = app
         self._connections = connections
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
@@ -297,7 +300,9 @@ class ConnectionLimits:
                 if scope["query_string"].count(b"&") >= MAX_PARAMETERS:
                     raise TargetTooLongError(f"a target has at most {MAX_PARAMETERS} parameters")
                 if scope["path"] not in HEALTH:
-                    stack.enter_context(self._connections.request(HTTPConnection(scope)))
+                    connection = HTTPConnection(scope)
+                    self._origins.check_host(connection)
+                    stack.enter_context(self._connections.request(connection))
             except ParleyError as error:
                 refusal = answer(error)
                 refusal.headers["Connection"] = "close"

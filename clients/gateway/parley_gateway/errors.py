@@ -1,29 +1,5 @@
 """What can go wrong in the gateway, beside the errors of the server and of the client library.
 
-::
-
-    ParleyError (parley.errors)
-    └── GatewayError
-        ├── UnauthorizedError      unauthorized        401
-        ├── CredentialsRevokedError  credentials_revoked  401
-        ├── CredentialsExpiredError  credentials_expired  401
-        ├── ForbiddenError         forbidden           403
-        ├── NotFoundError          not_found           404
-        ├── WrongGatewayError      wrong_gateway       404
-        ├── BodyTooSlowError       body_too_slow       408
-        ├── SessionInUseError      session_in_use      409
-        ├── SessionExpiredError    session_expired     410
-        ├── MessageTooLargeError   message_too_large   413
-        ├── RateLimitedError       rate_limited        429   retryable
-        ├── TooManyCallsError      too_many_calls      429   retryable
-        ├── TooManyConnectionsError  too_many_connections  429  retryable
-        ├── HeadTooLargeError      head_too_large      431
-        ├── TargetTooLongError     target_too_long     414
-        ├── NoServerReadyError     no_server_ready     503   retryable
-        ├── UploadsFullError       uploads_full        503   retryable
-        ├── DecodersBusyError      decoders_busy       503   retryable
-        └── SettingsError          settings
-
 Every other :class:`~parley.errors.ParleyError` has its HTTP status by :func:`status_of`.
 """
 

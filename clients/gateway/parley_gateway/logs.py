@@ -15,6 +15,7 @@ from parley.logs import LogFormat, log_ids
 from parley_gateway.connections import HEALTH
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.audit import GatewayJsonFormatter, LogFormatter, redact, write_audit_to
+from parley_gateway.tracing import note_caller
 
 
 @contextmanager
@@ -60,7 +61,7 @@ _MAX_PATH = 200
 class AccessLog:
     """ASGI middleware: logs who asked for what, the status, and how long it took.
 
-    It gives each request and WebSocket the id that all their log lines have.
+    It gives each request and WebSocket the id and the trace that all their log lines have.
 
     Args:
         app: What is inside.
@@ -74,7 +75,7 @@ class AccessLog:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        with log_ids(request=str(uuid4())):
+        with log_ids(request=str(uuid4()), traceparent=note_caller(scope)):
             await self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,37 +8,22 @@ from typing import TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from parley import protocol
 from parley.asr.messages import AsrOptions, TranscribeRequest
-from parley.logs import log_ids
 
 _FORM = re.compile(protocol.TRACEPARENT)
 MessageT = TypeVar("MessageT", protocol.Start, AsrOptions, TranscribeRequest)
 _traceparent: ContextVar[str] = ContextVar("traceparent", default="")
 
 
-class TraceContext:
-    """ASGI middleware: keeps the request's ``traceparent``. As W3C demands, an invalid one is ignored.
-
-    Args:
-        app: What is inside.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        if scope["type"] in ("http", "websocket"):
-            value = Headers(scope=scope).get("traceparent", "")
-            value = value if _FORM.match(value) else ""
-            _traceparent.set(value)
-            with log_ids(traceparent=value):
-                await self._app(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+def note_caller(scope: Scope) -> str:
+    """Keep and return the ``traceparent`` of a request; as W3C demands, an invalid one is ignored."""
+    value = Headers(scope=scope).get("traceparent", "")
+    value = value if _FORM.match(value) else ""
+    _traceparent.set(value)
+    return value
 
 
 def with_trace(message: MessageT) -> MessageT:

@@ -19,6 +19,14 @@ _IPV6_PREFIX = 64
 _IPV4_DOTS = 3
 # Of a header that is named in the log.
 _MAX_HOP = 64
+_UNTRUSTED = (
+    "%s sends X-Forwarded-For and is not believed: if it is a proxy, security.trusted_proxies has to name "
+    "it, or all its clients count as one address"
+)
+_UNUSABLE = (
+    "the trusted proxy %s sends an X-Forwarded-For that ends with %r, which is no address: its clients count "
+    "as one"
+)
 UNKNOWN = "unknown"
 """For connections without an address, such as those over a Unix socket."""
 
@@ -40,8 +48,7 @@ class ClientAddresses:
             self._trusted: list[_Network] = [ipaddress.ip_network(text) for text in trusted_proxies]
         except ValueError as error:
             raise GatewaySettingsError(f"security.trusted_proxies: {error}") from error
-        self._has_warned = False
-        self._has_warned_unusable = False
+        self._warned: set[str] = set()
 
     def of(self, connection: HTTPConnection) -> str:
         """The client's address.
@@ -60,13 +67,13 @@ class ClientAddresses:
             for part in header.split(",")
         ]
         if hops and not self.trusts(peer):
-            self._warn(peer)
+            self._warn(_UNTRUSTED, peer)
         while self.trusts(peer) and hops:
             hop = hops.pop()
             before = _parse_hop(hop)
             if before is None:
                 if hop:
-                    self._warn_unusable(peer, hop)
+                    self._warn(_UNUSABLE, peer, hop[:_MAX_HOP])
                 break
             peer = before
         return str(peer)
@@ -75,25 +82,11 @@ class ClientAddresses:
         """Whether it is one of the proxies."""
         return any(address in network for network in self._trusted)
 
-    def _warn(self, peer: _Address) -> None:
-        """Once, as any client may send the header."""
-        if not self._has_warned:
-            self._has_warned = True
-            _LOG.warning(
-                "%s sends X-Forwarded-For and is not believed: if it is a proxy, security.trusted_proxies "
-                "has to name it, or all its clients count as one address",
-                peer,
-            )
-
-    def _warn_unusable(self, peer: _Address, hop: str) -> None:
-        if not self._has_warned_unusable:
-            self._has_warned_unusable = True
-            _LOG.warning(
-                "the trusted proxy %s sends an X-Forwarded-For that ends with %r, which is no address: its "
-                "clients count as one",
-                peer,
-                hop[:_MAX_HOP],
-            )
+    def _warn(self, what: str, *about: object) -> None:
+        """Once for each kind, as any client may send the header."""
+        if what not in self._warned:
+            self._warned.add(what)
+            _LOG.warning(what, *about)
 
     def is_passed_on(self, connection: HTTPConnection) -> bool:
         """Whether another gateway passes a request on, as it does for many clients."""

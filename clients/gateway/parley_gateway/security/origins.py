@@ -6,7 +6,7 @@ any page may open one to any server. Other programs send no ``Origin``, or any; 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -16,7 +16,6 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley_gateway.errors import ForbiddenError, GatewaySettingsError
-from parley_gateway.failures import answer
 from parley_gateway.security.addresses import is_address, is_loopback
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
@@ -166,31 +165,6 @@ class SecureHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
-
-
-class KnownHosts:
-    """ASGI middleware: refuses requests to names that are not the gateway's; see :meth:`Origins.check_host`.
-
-    Args:
-        app: The application inside.
-        origins: Has the names.
-        open_paths: Paths that are answered under every name, for probes; their responses have no details.
-    """
-
-    def __init__(self, app: ASGIApp, origins: Origins, open_paths: Collection[str]) -> None:
-        self._app = app
-        self._origins = origins
-        self._open_paths = open_paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the host, then pass the request on."""
-        if scope["type"] in ("http", "websocket") and scope["path"] not in self._open_paths:
-            try:
-                self._origins.check_host(HTTPConnection(scope))
-            except ForbiddenError as error:
-                await answer(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 def add_headers(app: Starlette, origins: Origins, *, encrypted: bool) -> None:

@@ -300,6 +300,7 @@ async def test_a_failure_after_the_sessions_stopped_waiting_is_logged_once(
     gateway, monkeypatch, caplog, failure, level
 ):
     monkeypatch.setattr(agent_descriptions, "_CHECK_S", 0.0)
+    monkeypatch.setattr(agent_descriptions, "_FAILURE_CACHE_S", 0.0)
     caplog.set_level(logging.DEBUG, agent_descriptions.__name__)
     one = await gateway(describing)
     answered = asyncio.Event()

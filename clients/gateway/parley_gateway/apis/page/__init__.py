@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -55,7 +54,9 @@ class Assets:
 @cache
 def load_assets() -> Assets:
     """Read the folder ``static`` of this package."""
-    contents = dict(_walk(files(__package__) / "static"))
+    folder = Path(__file__).parent / "static"
+    found = (path for path in folder.rglob("*") if path.is_file())
+    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
     digest = hashlib.sha256()
     for path, content in sorted(contents.items()):
         digest.update(f"{path} {len(content)}\n".encode() + content)
@@ -66,14 +67,6 @@ def load_assets() -> Assets:
         files={path: _asset(path, content) for path, content in contents.items()},
         version=version,
     )
-
-
-def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _walk(entry, f"{prefix}{entry.name}/")
-        else:
-            yield prefix + entry.name, entry.read_bytes()
 
 
 def _asset(path: str, content: bytes) -> Asset:

@@ -39,12 +39,7 @@ class Part:
     @property
     def place(self) -> dict[str, Any]:
         """The fields of events that name the part."""
-        return {
-            "response_id": self.response_id,
-            "item_id": self.item_id,
-            "output_index": self.output_index,
-            "content_index": self.content_index,
-        }
+        return dict(vars(self))
 
 
 class AudioOutput:

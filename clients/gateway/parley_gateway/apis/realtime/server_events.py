@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from starlette.responses import JSONResponse
 
-from parley.errors import InvalidInputError, OverloadedError, ParleyError
+from parley.errors import ParleyError
 from parley.protocol import TurnMetrics
 from parley_gateway.errors import RateLimitedError, UnauthorizedError, headers_of, status_of
 
@@ -100,11 +100,7 @@ def _kind(error: ParleyError) -> str:
         return "authentication_error"
     if isinstance(error, RateLimitedError):
         return "rate_limit_error"
-    if isinstance(error, InvalidInputError) or (
-        status_of(error) < 500 and not isinstance(error, OverloadedError)
-    ):
-        return INVALID
-    return SERVER
+    return INVALID if status_of(error) < 500 else SERVER
 
 
 def error_response(error: ParleyError | ClientEventError) -> JSONResponse:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from parley import protocol
-from parley.errors import InvalidInputError, ParleyError, SessionIdleError
+from parley.errors import InvalidInputError, ParleyError
 from parley_client.call import Call
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.conversation import RealtimeConversation
@@ -21,6 +21,7 @@ from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
 from parley_gateway.shares import Shares
+from parley_gateway.websocket import IdleLimit
 
 
 class ConnectionSlots:
@@ -74,22 +75,15 @@ class RealtimeSession:
     async def run(self) -> None:
         """Run until the agent ends the session; raises its timeouts and the error of the call."""
         async with session_deadline(self._settings.session_s):
+            first_event = IdleLimit(self._settings.first_event_s, "event")
             while not self.has_opened:
-                start = await self._wait_for_start()
+                start = await first_event.wait_for(self.commands.wait_for_start())
                 try:
                     await self._run_call(start)
                 except InvalidInputError as error:
                     if self.has_opened or not self.conversation.on_settings_refused(error):
                         raise
                     self._gateway.metrics.on_call_failed(error, has_opened=False)
-
-    async def _wait_for_start(self) -> protocol.Start:
-        limit_s = self._settings.first_event_s
-        try:
-            async with asyncio.timeout(limit_s):
-                return await self.commands.wait_for_start()
-        except TimeoutError as error:
-            raise SessionIdleError(f"no event came within {limit_s:g} s") from error
 
     async def _run_call(self, start: protocol.Start) -> None:
         async with self._gateway.calls.open(start, principal=self._principal, api="realtime") as call:

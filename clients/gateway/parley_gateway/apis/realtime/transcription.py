@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections import OrderedDict, deque
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from starlette.websockets import WebSocket
 
 from parley.asr.messages import AsrEvent, AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.errors import ParleyError, SessionIdleError
+from parley.errors import ParleyError
 from parley_client.errors import CallEndedError
 from parley_gateway.apis.realtime import client_events as client
 from parley_gateway.apis.realtime.agent_commands import CommandQueue
@@ -40,7 +39,7 @@ from parley_gateway.apis.realtime.session_config import (
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelSlot
 from parley_gateway.tracing import with_trace
-from parley_gateway.websocket import WebSocketSession
+from parley_gateway.websocket import IdleLimit, WebSocketSession
 from parley_stages import FinalizedEvent, Recognition, RecognitionEvent
 
 _MAX_PAUSE_MS = 5_000
@@ -236,12 +235,8 @@ class TranscribingSession(WebSocketSession):
     async def send_events(self) -> None:
         """Transcribe until the client leaves or the session expires."""
         async with session_deadline(self._settings.session_s):
-            limit_s = self._settings.first_event_s
-            try:
-                async with asyncio.timeout(limit_s):
-                    await self._commands.wait_for_command()
-            except TimeoutError as error:
-                raise SessionIdleError(f"no audio came within {limit_s:g} s") from error
+            first_audio = IdleLimit(self._settings.first_event_s, "audio")
+            await first_audio.wait_for(self._commands.wait_for_command())
             model = self.gateway.settings.stages.recognizer
             with self._slot.lease() as server:
                 options = with_trace(self._config.options())

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from parley.errors import DeadlineExceededError, InvalidMessageError, OverloadedError, ParleyError
+from parley.errors import InvalidMessageError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
+from parley.timeouts import with_timeout
 from parley_gateway.apis.realtime.client_events import check_shape, check_size
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
 from parley_gateway.apis.realtime.server_events import (
@@ -149,12 +150,9 @@ class Peer:
         connection.on("connectionstatechange", self._on_state_change)
         has_answered = False
         try:
-            async with asyncio.timeout(_OFFER_S):
-                await self._negotiate(offer.sdp)
+            await with_timeout(self._negotiate(offer.sdp), _OFFER_S, "WebRTC")
             answer = offer.answer(connection.localDescription.sdp)
             has_answered = True
-        except TimeoutError as error:
-            raise DeadlineExceededError(f"no answer to the offer within {_OFFER_S:g} s") from error
         except ParleyError:
             raise
         except Exception as error:
