@@ -31,9 +31,12 @@ class ServedCertificate:
 
     def __init__(self, listen: ListenSettings) -> None:
         self._listen = listen
-        self._files = WatchedFile(
-            [Path(name) for name in (listen.certificate, listen.key) if name], self._load
-        )
+        files = [Path(name) for name in (listen.certificate, listen.key) if name]
+        try:
+            self._files = WatchedFile(files, self._load)
+        except GatewaySettingsError as error:
+            message = f"the certificate {listen.certificate} cannot be used: {error}"
+            raise GatewaySettingsError(message) from error
         self.check = self._files.check
         """Looks at the files, and serves what they hold if they have changed."""
         self.context = self._files.value[0]
@@ -64,7 +67,7 @@ class ServedCertificate:
         try:
             context.load_cert_chain(listen.certificate, listen.key or None, _refuse_password)
         except (OSError, ValueError, GatewaySettingsError) as error:
-            raise GatewaySettingsError(f"the certificate cannot be used: {error}") from error
+            raise GatewaySettingsError(str(error)) from error
         return context, _expiry(certificate)
 
 
