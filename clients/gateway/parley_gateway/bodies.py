@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
@@ -205,6 +206,18 @@ async def read_form(
     if file is not None and form.file is not None:
         await file.finish()
     return form.fields, form.file
+
+
+def fields_of(form: Sequence[tuple[str, str]], lists: Collection[str]) -> dict[str, Any]:
+    """The fields of a form by name; those of ``lists`` may be repeated, with or without brackets."""
+    found: dict[str, Any] = {}
+    for key, value in form:
+        name = key.partition("[")[0]
+        if name in lists:
+            found.setdefault(name, []).append(value)
+        else:
+            found[name] = value
+    return found
 
 
 class _Form:

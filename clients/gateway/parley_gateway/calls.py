@@ -104,6 +104,14 @@ def check_share(places: Shares, principal: Principal, settings: CallSettings, wh
     raise TooManyCallsError(why, retry_after_s=settings.retry_after_s)
 
 
+@contextmanager
+def hold_share(places: Shares, principal: Principal, settings: CallSettings, what: str) -> Iterator[None]:
+    """Hold a place; raises as :func:`check_share`."""
+    check_share(places, principal, settings, what)
+    with places.take(principal.owner):
+        yield
+
+
 class _OwnedCall(Call):
     """A call that may not change to another client's voice."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import ssl
 from pathlib import Path
@@ -12,8 +11,6 @@ from cryptography import x509
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.watched import WatchedFile
 from parley_gateway.settings_sections import ListenSettings
-
-_LOOK_EVERY_S = 1.0
 
 
 class ServedCertificate:
@@ -37,8 +34,7 @@ class ServedCertificate:
         except GatewaySettingsError as error:
             message = f"the certificate {listen.certificate} cannot be used: {error}"
             raise GatewaySettingsError(message) from error
-        self.check = self._files.check
-        """Looks at the files, and serves what they hold if they have changed."""
+        self.reload = self._files.reload
         self.context = self._files.value[0]
         """For the listening sockets; it stays the same object."""
         # A pair that is loaded into a context beside an older one of another kind, such as ECDSA beside RSA,
@@ -48,17 +44,11 @@ class ServedCertificate:
     @property
     def expires_s(self) -> float:
         """When the certificate that is shown is no longer valid (Unix time)."""
-        return self._files.value[1]
-
-    async def watch(self) -> None:
-        """Look at the files once a second until this is cancelled."""
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            self.check()
+        return self._files.get()[1]
 
     def _on_hello(self, handshake: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """A client has begun a handshake, whether or not it names the server."""
-        handshake.context = self._files.value[0]
+        handshake.context = self._files.get()[0]
 
     def _load(self, certificate: bytes, _key: bytes = b"") -> tuple[ssl.SSLContext, float]:
         listen = self._listen

@@ -94,7 +94,7 @@ class Running:
         """Read keys and certificate again now, without waiting until their files are looked at."""
         self.gateway.guard.reload()
         if self.certificate is not None:
-            self.certificate.check()
+            self.certificate.reload()
 
 
 class _Server(uvicorn.Server):
@@ -169,7 +169,6 @@ async def running(
     try:
         async with (
             port(app, gateway.connections, host=listen.host, port=listen.port) as url,
-            _watched(certificate),
             AsyncExitStack() as stack,
         ):
             urls = []
@@ -193,20 +192,6 @@ async def running(
     finally:
         # A forced exit may not reach the lifespan's end.
         await gateway.decoders.aclose()
-
-
-@asynccontextmanager
-async def _watched(certificate: ServedCertificate | None) -> AsyncIterator[None]:
-    """Serve the certificate anew when it is renewed, as long as the block runs."""
-    if certificate is None:
-        yield
-        return
-    watch = asyncio.get_running_loop().create_task(certificate.watch(), name="certificate")
-    try:
-        yield
-    finally:
-        watch.cancel()
-        await asyncio.wait([watch])
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -21,7 +21,7 @@ from parley.errors import (
 )
 from parley.field_errors import describe_field_error
 from parley.tts.voice_messages import VoiceSummary
-from parley_gateway.bodies import VOICES, json_answer, read_form
+from parley_gateway.bodies import VOICES, fields_of, json_answer, read_form
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter, ModelSlot
 from parley_gateway.schemas import answers, form
@@ -153,13 +153,7 @@ def _own_prefix(principal: Principal) -> str:
 
 
 def _read(given: Sequence[tuple[str, str]]) -> VoiceFields:
-    fields: dict[str, Any] = {}
-    for key, value in given:
-        name = key.removesuffix("[]")
-        if name == "languages":
-            fields.setdefault(name, []).append(value)
-        else:
-            fields[name] = value
+    fields = fields_of(given, ("languages",))
     try:
         read = msgspec.convert(fields, VoiceFields)
     except msgspec.ValidationError as error:

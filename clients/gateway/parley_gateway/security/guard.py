@@ -115,7 +115,11 @@ class Guard:
             raise GatewaySettingsError(
                 "security.insecure_allow_anonymous contradicts keys and JWTs: one or the other"
             )
-        self._tokens = SessionTokens.of(security, instance)
+        self._tokens = SessionTokens(
+            tokens.read_secret(security.token_secret_file),
+            max_ttl_s=security.token_max_ttl_s,
+            instance=instance,
+        )
         self._used = UsedTokens(security.tokens_used)
         self._rates = Rates(rates)
         self.peer_seal = self._tokens.derive_seal()

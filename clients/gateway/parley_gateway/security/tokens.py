@@ -21,7 +21,6 @@ from parley_gateway.errors import ForbiddenError, GatewaySettingsError, Unauthor
 from parley_gateway.instances import mark
 from parley_gateway.security.peer_seal import PeerSeal
 from parley_gateway.security.principal import SCOPES, Principal, Scope
-from parley_gateway.security.settings import SecuritySettings
 
 PREFIX = "ek_"
 """Clients of OpenAI's Realtime API look for it before they let a browser use a token."""
@@ -75,15 +74,6 @@ class SessionTokens:
         self._prefix = PREFIX + mark(instance, "")
         self._max_ttl_s = max_ttl_s
         self._clock = clock
-
-    @classmethod
-    def of(cls, settings: SecuritySettings, instance: str) -> SessionTokens:
-        """Those of a gateway with these settings.
-
-        Raises:
-            GatewaySettingsError: the secret's file cannot be used.
-        """
-        return cls(_secret(settings.token_secret_file), max_ttl_s=settings.token_max_ttl_s, instance=instance)
 
     def issue(
         self,
@@ -203,7 +193,12 @@ def _signed_part(token: str) -> str:
     return named if "." in instance else signed
 
 
-def _secret(file: str) -> bytes:
+def read_secret(file: str) -> bytes:
+    """The secret in a file; of no file, a new one.
+
+    Raises:
+        GatewaySettingsError: the file cannot be used.
+    """
     if not file:
         return secrets.token_bytes(MIN_SECRET_BYTES)
     try:

@@ -10,7 +10,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from parley_gateway import certificate as certificate_module
 from parley_gateway.certificate import ServedCertificate
 from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.serving import running
@@ -80,7 +79,7 @@ async def shown(url, name=""):
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    monkeypatch.setattr(certificate_module, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("parley_gateway.security.watched._LOOK_EVERY_S", 0.02)
     return Files(tmp_path)
 
 
@@ -145,15 +144,15 @@ async def test_a_pair_that_is_renewed_by_half_does_not_replace_the_old_one(files
         certificate, private = files.authority.issue("second")
         for half in (certificate[:100], certificate):
             files.certificate.write_bytes(half)
-            served.check()
+            served.reload()
             assert await shown(url) == "first"
         files.certificate.unlink()
-        served.check()
+        served.reload()
         assert await shown(url) == "first"
         assert "keeping" in caplog.text
         files.certificate.write_bytes(certificate)
         files.key.write_bytes(private)
-        served.check()
+        served.reload()
         assert await shown(url) == "second"
 
 
@@ -180,7 +179,7 @@ async def test_a_file_of_both_needs_no_other(files, tmp_path):
     async with serving(served) as url:
         assert await shown(url) == "first"
         both.write_bytes(b"".join(files.authority.issue("second")))
-        served.check()
+        served.reload()
         assert await shown(url) == "second"
 
 
@@ -195,7 +194,7 @@ def test_an_encrypted_key_is_refused_without_a_question(files):
 
 
 async def test_a_reload_reads_the_files_at_once(files, monkeypatch):
-    monkeypatch.setattr(certificate_module, "_LOOK_EVERY_S", 3_600.0)
+    monkeypatch.setattr("parley_gateway.security.watched._LOOK_EVERY_S", 3_600.0)
     async with running(settings(files)) as gateway:
         files.renew("second")
         assert await shown(gateway.url) == "first"

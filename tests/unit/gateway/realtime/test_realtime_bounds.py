@@ -15,12 +15,12 @@ from parley.protocol import MAX_MESSAGE_BYTES
 from parley_gateway.apis.realtime.agent_commands import AgentCommands, CommandQueue
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
 from parley_gateway.apis.realtime.items import Items, StoredItem
-from parley_gateway.apis.realtime.session import ConnectionSlots
 from parley_gateway.apis.settings import RealtimeSettings
-from parley_gateway.calls import CallSettings
+from parley_gateway.calls import CallSettings, hold_share
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.security.principal import ANONYMOUS, Principal
 from parley_gateway.security.tokens import Grant
+from parley_gateway.shares import Shares
 
 MEBIBYTE = 1_048_576
 
@@ -204,25 +204,31 @@ def test_expired_secret_is_not_found():
 ONE, OTHER = (Principal(id=name, scopes=frozenset({"agent"})) for name in ("key-1", "key-2"))
 
 
+def places_of(**settings):
+    settings = CallSettings(**settings)
+    places = Shares(settings.limit)
+    return lambda principal: hold_share(places, principal, settings, "connections")
+
+
 def test_key_cannot_hold_all_places():
-    places = ConnectionSlots(CallSettings(limit=3, per_key=1), "connections")
-    with places.take(ONE):
-        with pytest.raises(TooManyCallsError, match="of this key are open"), places.take(ONE):
+    take = places_of(limit=3, per_key=1)
+    with take(ONE):
+        with pytest.raises(TooManyCallsError, match="of this key are open"), take(ONE):
             pass
-        with places.take(OTHER):
+        with take(OTHER):
             pass
-    with places.take(ONE):
+    with take(ONE):
         pass
 
 
 def test_callers_without_a_key_are_counted_by_their_addresses():
-    places = ConnectionSlots(CallSettings(limit=4, per_key=1), "connections")
+    take = places_of(limit=4, per_key=1)
     one, other = (replace(ANONYMOUS, address=address) for address in ("192.0.2.1", "192.0.2.2"))
     with ExitStack() as held:
         for _ in range(3):
-            held.enter_context(places.take(one))
+            held.enter_context(take(one))
         with pytest.raises(TooManyCallsError, match="its share"):
-            held.enter_context(places.take(one))
-        held.enter_context(places.take(other))
+            held.enter_context(take(one))
+        held.enter_context(take(other))
         with pytest.raises(TooManyCallsError, match="all this gateway takes"):
-            held.enter_context(places.take(OTHER))
+            held.enter_context(take(OTHER))

@@ -20,7 +20,7 @@ from parley.languages import DETECT, without_region
 from parley_gateway.apis.openai import rest
 from parley_gateway.audio.captions import segments_of, to_srt, to_vtt, verbose_segment
 from parley_gateway.audio.recordings import container_of
-from parley_gateway.bodies import InvalidFormError, read_form
+from parley_gateway.bodies import InvalidFormError, fields_of, read_form
 from parley_gateway.model_limits import ModelSlot
 from parley_gateway.spool import SpooledFile
 from parley_gateway.streaming import StageRoute, while_connected
@@ -81,7 +81,7 @@ async def read_request(request: Request, recording: SpooledFile) -> Transcriptio
     if file != "file":
         message = "Missing required parameter: 'file'."
         raise rest.RefusedRequestError(message, param="file", reason="missing_required_parameter")
-    fields = _fields(form)
+    fields = fields_of(form, _LISTS)
     if fields.get("response_format", "json") not in _FORMATS:
         raise rest.unsupported("response_format", f"must be one of {', '.join(_FORMATS)}")
     for name in _REFUSED:
@@ -96,18 +96,6 @@ async def read_request(request: Request, recording: SpooledFile) -> Transcriptio
     if wanted.stream and wanted.response_format not in ("json", "text"):
         raise rest.unsupported("stream", "is supported for the response formats json and text only")
     return wanted
-
-
-def _fields(form: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Fields by name; lists are repeated fields, with or without brackets."""
-    found: dict[str, Any] = {}
-    for key, value in form:
-        name = key.partition("[")[0]
-        if name in _LISTS:
-            found.setdefault(name, []).append(value)
-        else:
-            found[name] = value
-    return found
 
 
 def _without_blank(values: Sequence[str]) -> list[str]:

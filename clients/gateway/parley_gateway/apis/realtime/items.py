@@ -40,6 +40,10 @@ class StoredItem:
     """Whether the item is a message of the agent."""
     is_written: bool = False
     """Whether the message is text without audio."""
+    previous_id: str | None = None
+    """The id of the item before it."""
+    size: int = 0
+    """Bytes as JSON."""
 
     @property
     def id(self) -> str:
@@ -66,8 +70,6 @@ class Items:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._items: OrderedDict[str, StoredItem] = OrderedDict()
-        self._previous: dict[str, str | None] = {}
-        self._sizes: dict[str, int] = {}
         self._bytes = 0
 
     @property
@@ -80,11 +82,10 @@ class Items:
 
     def add(self, item: StoredItem) -> None:
         """Append an item and send its ``added`` event."""
-        previous = self.last_id
+        item.previous_id = self.last_id
         self._items[item.id] = item
-        self._previous[item.id] = previous
         self._weigh(item)
-        self._emit("conversation.item.added", previous_item_id=previous, item=dict(item.body))
+        self._emit("conversation.item.added", previous_item_id=item.previous_id, item=dict(item.body))
 
     def add_complete(self, item_id: str, kind: str, **fields: Any) -> None:
         """Append an item that will not change, and send both of its events."""
@@ -97,8 +98,7 @@ class Items:
         """Send the ``done`` event of an item."""
         if item.id in self._items:
             self._weigh(item)
-        previous = self._previous.get(item.id)
-        self._emit("conversation.item.done", previous_item_id=previous, item=dict(item.body))
+        self._emit("conversation.item.done", previous_item_id=item.previous_id, item=dict(item.body))
 
     def find(self, item_id: str, verb: str) -> StoredItem:
         """The item with this id, or ClientEventError, whose code contains ``verb``."""
@@ -158,14 +158,14 @@ class Items:
     def remove(self, item: StoredItem) -> None:
         """Remove an item."""
         if self._items.pop(item.id, None) is not None:
-            del self._previous[item.id]
-            self._bytes -= self._sizes.pop(item.id)
+            item.previous_id = None
+            self._bytes -= item.size
 
     def _weigh(self, item: StoredItem) -> None:
         """Count the size of a new or changed item, and remove the oldest items above the limits."""
         size = len(msgspec.json.encode(item.body))
-        self._bytes += size - self._sizes.get(item.id, 0)
-        self._sizes[item.id] = size
+        self._bytes += size - item.size
+        item.size = size
         while len(self._items) > _MAX_ITEMS or (self._bytes > _MAX_BYTES and len(self._items) > 1):
             self.remove(next(iter(self._items.values())))
 

@@ -14,13 +14,15 @@ from parley.errors import ParleyError
 from parley_gateway.apis.realtime.client_secrets import SecretSessions, create_secret
 from parley_gateway.apis.realtime.output_audio import EventSpeaker
 from parley_gateway.apis.realtime.server_events import ClientEventError, emitter, server_event
-from parley_gateway.apis.realtime.session import ConnectionSlots, RealtimeSession
+from parley_gateway.apis.realtime.session import RealtimeSession
 from parley_gateway.apis.realtime.session_config import first_config
 from parley_gateway.apis.realtime.transcription import TranscribingSession
 from parley_gateway.apis.realtime.webrtc.calls import WebRtcCalls
+from parley_gateway.calls import hold_share
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
+from parley_gateway.shares import Shares
 from parley_gateway.websocket import Close, SocketWriter, WebSocketSession, accept, close_of_call, refuse
 
 SUBPROTOCOL = "realtime"
@@ -32,7 +34,7 @@ async def _serve(
     websocket: WebSocket,
     gateway: Gateway,
     secrets: SecretSessions,
-    slots: ConnectionSlots,
+    places: Shares,
     limiter: ModelLimiter,
 ) -> None:
     """Serve one WebSocket, from its request to its close; ``limiter`` bounds transcription sessions."""
@@ -45,7 +47,7 @@ async def _serve(
             given = secrets.find(websocket)
             transcribes = "transcription" in (websocket.query_params.get("intent"), given.get("type"))
             gateway.guard.authorize(websocket, principal, "transcribe" if transcribes else "agent")
-            stack.enter_context(slots.take(principal))
+            stack.enter_context(hold_share(places, principal, gateway.settings.calls, "connections"))
             slot = stack.enter_context(limiter.place(principal)) if transcribes else None
             if slot is None:
                 gateway.calls.check_room(principal)
@@ -114,7 +116,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """``/v1/realtime``, its client secrets and its WebRTC calls."""
     secrets = SecretSessions(gateway.settings.realtime.secrets)
     calls = WebRtcCalls(gateway, secrets)
-    slots = ConnectionSlots(gateway.settings.calls, "connections")
+    places = Shares(gateway.settings.calls.limit)
     limiter = ModelLimiter(gateway, "realtime")
 
     @asynccontextmanager
@@ -126,7 +128,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.websocket("/v1/realtime")
     async def realtime(websocket: WebSocket) -> None:
-        await _serve(websocket, gateway, secrets, slots, limiter)
+        await _serve(websocket, gateway, secrets, places, limiter)
 
     @router.post("/v1/realtime/client_secrets")
     async def client_secret(request: Request) -> Response:
@@ -134,15 +136,7 @@ def routes(gateway: Gateway) -> APIRouter:
         return await create_secret(request, gateway, secrets)
 
     if gateway.settings.realtime.webrtc:
-
-        @router.post("/v1/realtime/calls", status_code=201)
-        async def call(request: Request) -> Response:
-            """Answer the SDP offer of a WebRTC call."""
-            return await calls.create(request)
-
-        @router.post("/v1/realtime/calls/{call_id}/hangup")
-        async def hang_up(request: Request, call_id: str) -> Response:
-            """End a WebRTC call."""
-            return await calls.hang_up(request, call_id)
+        router.post("/v1/realtime/calls", status_code=201, name="call")(calls.create)
+        router.post("/v1/realtime/calls/{call_id}/hangup")(calls.hang_up)
 
     return router

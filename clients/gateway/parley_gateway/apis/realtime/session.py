@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from parley import protocol
@@ -16,28 +16,10 @@ from parley_gateway.apis.realtime.conversation import RealtimeConversation
 from parley_gateway.apis.realtime.output_audio import AudioOutput
 from parley_gateway.apis.realtime.server_events import Emit
 from parley_gateway.apis.realtime.session_config import SessionConfig
-from parley_gateway.calls import CallSettings, check_share
 from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
-from parley_gateway.shares import Shares
 from parley_gateway.websocket import IdleLimit
-
-
-class ConnectionSlots:
-    """Limits connections, with or without a call; ``what`` names them in errors."""
-
-    def __init__(self, settings: CallSettings, what: str) -> None:
-        self._settings = settings
-        self._what = what
-        self._taken = Shares(settings.limit)
-
-    @contextmanager
-    def take(self, principal: Principal) -> Iterator[None]:
-        """Hold a slot; raises TooManyCallsError if there is none."""
-        check_share(self._taken, principal, self._settings, self._what)
-        with self._taken.take(principal.owner):
-            yield
 
 
 class RealtimeSession:

@@ -37,17 +37,19 @@ from parley_gateway.apis.realtime.server_events import (
     error_response,
     new_id,
 )
-from parley_gateway.apis.realtime.session import ConnectionSlots, RealtimeSession
+from parley_gateway.apis.realtime.session import RealtimeSession
 from parley_gateway.apis.realtime.session_config import SessionConfig, first_config
 from parley_gateway.apis.realtime.webrtc import network
 from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
 from parley_gateway.apis.realtime.webrtc.network import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
 from parley_gateway.bodies import InvalidFormError, read_form
+from parley_gateway.calls import hold_share
 from parley_gateway.errors import ForbiddenError, NotFoundError, SessionExpiredError, WrongGatewayError
 from parley_gateway.gateway import Gateway
 from parley_gateway.instances import check_instance
 from parley_gateway.security.principal import Principal
+from parley_gateway.shares import Shares
 
 _log = logging.getLogger("parley.gateway")
 # At INFO they log every pair of candidates.
@@ -357,13 +359,13 @@ class WebRtcCalls:
     def __init__(self, gateway: Gateway, secrets: SecretSessions) -> None:
         self._gateway = gateway
         self._secrets = secrets
-        self._places = ConnectionSlots(gateway.settings.calls, "WebRTC calls")
+        self._places = Shares(gateway.settings.calls.limit)
         self._network = IceNetwork.of(gateway.settings.realtime, gateway.settings.listen.host)
         self._peers: dict[str, Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def create(self, request: Request) -> Response:
-        """Answer an offer."""
+        """Answer the SDP offer of a WebRTC call."""
         with ExitStack() as place:
             try:
                 principal = await self._gateway.guard.identify(request)
@@ -374,8 +376,9 @@ class WebRtcCalls:
                 self._gateway.guard.authorize(request, principal, "agent")
                 # The call is opened only when the connection is established.
                 self._gateway.calls.check_room(principal)
-                place.enter_context(self._places.take(principal))
-                text, session = await _read(request, self._gateway.settings.limits.body_bytes)
+                settings = self._gateway.settings
+                place.enter_context(hold_share(self._places, principal, settings.calls, "WebRTC calls"))
+                text, session = await _read(request, settings.limits.body_bytes)
                 offer = Offer(text, self._network.peers)
                 given = {**self._secrets.find(request), **session}
                 model = given.get("model") or request.query_params.get("model")
@@ -392,7 +395,7 @@ class WebRtcCalls:
         return Response(answer, status_code=201, media_type="application/sdp", headers=headers)
 
     async def hang_up(self, request: Request, call_id: str) -> Response:
-        """End a call."""
+        """End a WebRTC call."""
         try:
             principal = await self._gateway.guard.admit(request, "agent")
             peer = self._peers.get(call_id)
