@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -44,6 +45,8 @@ class _Stored:
     expires_at: float
     session: bytes
     """The session's settings as JSON."""
+    owner: str
+    """The id of the principal that it was made for."""
 
 
 class SecretSessions:
@@ -56,50 +59,39 @@ class SecretSessions:
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
-        self._owners: dict[bytes, str] = {}
-        self._stored: dict[str, OrderedDict[bytes, _Stored]] = {}
-        """By principal."""
+        self._stored: dict[bytes, _Stored] = {}
+        """By the digest of the secret, the oldest first."""
 
     def store(self, grant: Grant, principal: Principal, session: dict[str, Any]) -> None:
         """Store the settings of a secret."""
-        raw = msgspec.json.encode(session)
-        digest = _digest(grant.token)
-        self._owners[digest] = principal.id
-        self._stored.setdefault(principal.id, OrderedDict())[digest] = _Stored(grant.expires_at, raw)
-        self._remove_expired(principal.id)
-        while len(self._owners) > self._max_entries:
-            self._remove_oldest(max(self._stored, key=lambda owner: len(self._stored[owner])))
-        while sum(map(self._bytes_of, self._stored)) > _MAX_BYTES:
-            self._remove_oldest(max(self._stored, key=self._bytes_of))
+        now, stored = time.time(), self._stored
+        stored[_digest(grant.token)] = _Stored(grant.expires_at, msgspec.json.encode(session), principal.id)
+        for digest in [digest for digest, one in stored.items() if one.expires_at <= now]:
+            del stored[digest]
+        while len(stored) > self._max_entries:
+            self._drop(lambda _: 1)
+        while sum(len(one.session) for one in stored.values()) > _MAX_BYTES:
+            self._drop(len)
+
+    def _drop(self, weigh: Callable[[bytes], int]) -> None:
+        """Drop the oldest entry of the principal whose entries weigh most."""
+        weights: Counter[str] = Counter()
+        for one in self._stored.values():
+            weights[one.owner] += weigh(one.session)
+        ((heaviest, _),) = weights.most_common(1)
+        del self._stored[next(digest for digest, one in self._stored.items() if one.owner == heaviest)]
 
     def find(self, connection: HTTPConnection) -> dict[str, Any]:
         """The settings of a connection's secret, before its admission; empty without a valid secret."""
         digest = _digest(_secret_of(connection))
-        owner = self._owners.get(digest)
-        if owner is None or (stored := self._stored[owner][digest]).expires_at <= time.time():
+        stored = self._stored.get(digest)
+        if stored is None or stored.expires_at <= time.time():
             return {}
         return msgspec.json.decode(stored.session, type=dict[str, Any])
 
     def find_issuer(self, connection: HTTPConnection) -> str:
         """The gateway that a connection's secret says to be from, with its settings; empty: it says none."""
         return issuer_of(_secret_of(connection))
-
-    def _bytes_of(self, owner: str) -> int:
-        return sum(len(stored.session) for stored in self._stored[owner].values())
-
-    def _remove_expired(self, owner: str) -> None:
-        now = time.time()
-        for digest in [digest for digest, stored in self._stored[owner].items() if stored.expires_at <= now]:
-            self._remove(owner, digest)
-
-    def _remove_oldest(self, owner: str) -> None:
-        self._remove(owner, next(iter(self._stored[owner])))
-
-    def _remove(self, owner: str, digest: bytes) -> None:
-        del self._owners[digest]
-        del self._stored[owner][digest]
-        if not self._stored[owner]:
-            del self._stored[owner]
 
 
 async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessions) -> Response:
