@@ -62,24 +62,6 @@ async def test_a_conversation_with_tools_and_an_interruption(gateway):
     assert caller.of("error") == []
 
 
-async def test_tools_replaced_by_rest_count_in_the_next_turn(gateway):
-    async with call(gateway) as caller:
-        await caller.until("connected")
-        path = f"/v1/sessions/{caller.session_id}/tools"
-        assert (await caller.http.post(path, json={"tools": TOOLS})).json()["tools"] == len(TOOLS)
-        await caller.until("updated")
-        await caller.send("text", text="what's the weather in paris")
-        assert (await caller.until("tool_request"))["name"] == "get_weather"
-        assert (await caller.http.delete(path.removesuffix("/tools"))).status_code == 204
-        await caller.until("closed")
-
-
-async def test_a_voice_that_is_not_there_is_refused_and_the_session_over(gateway):
-    with pytest.raises(Exception, match="400"):
-        async with call(gateway, voice="missing"):
-            pass
-
-
 async def test_the_example_hears_an_answer(gateway, tmp_path):
     program = await asyncio.create_subprocess_exec(
         sys.executable,
