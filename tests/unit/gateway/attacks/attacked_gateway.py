@@ -66,6 +66,7 @@ class AttackedGateway:
     async def __aenter__(self):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PARLEY_")}
         environment |= {f"PARLEY_GATEWAY_{name}": str(value) for name, value in self._settings.items()}
+        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
         command = f'{self._limit}exec "$0" "$1"'
         self._written = self._log.open("wb")
         self._process = await asyncio.create_subprocess_exec(

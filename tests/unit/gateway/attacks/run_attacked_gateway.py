@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 
-import conftest  # noqa: F401 - the path
 from fake_models import serving_fake
 from fuzzed_gateway import TalkativeAgents, always_ready, prepare
 

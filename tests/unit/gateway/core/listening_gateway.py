@@ -204,23 +204,3 @@ async def frame_of(agent, matches, number=0):
 
     await until(find)
     return find()
-
-
-@asynccontextmanager
-async def starting(**defaults):
-    """Starts gateways with settings by part, beside the ``defaults`` of each; they are stopped at the end."""
-    started = []
-
-    async def start(**parts):
-        one = GatewayUnderTest(
-            (), parts | {name: known | parts.get(name, {}) for name, known in defaults.items()}
-        )
-        await one.start()
-        started.append(one)
-        return one
-
-    try:
-        yield start
-    finally:
-        for one in started:
-            await one.stop()

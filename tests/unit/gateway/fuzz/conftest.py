@@ -1,19 +1,10 @@
 """One gateway for all fuzzing."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
+from fuzzed_gateway import FuzzedGateway
 from hypothesis import HealthCheck, settings
-
-HERE = Path(__file__).parent
-sys.path += [
-    str(HERE),
-    str(HERE.parents[1] / "client"),
-    str(HERE.parent / "core"),
-    str(HERE.parent / "twilio"),
-]
 
 settings.register_profile(
     "gateway",
@@ -26,7 +17,5 @@ settings.register_profile(
 
 @pytest.fixture(scope="package")
 def fuzzed(tmp_path_factory):
-    from fuzzed_gateway import FuzzedGateway
-
     with FuzzedGateway(tmp_path_factory.mktemp("fuzz")) as gateway:
         yield gateway

@@ -1,16 +1,6 @@
-"""Sessions of OpenAI's protocol: without a network, and with a gateway that listens."""
-
-import sys
-from pathlib import Path
+"""Sessions of OpenAI's protocol without a network."""
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "core"))
-sys.path.append(str(Path(__file__).parents[2] / "client"))
-sys.path.append(str(Path(__file__).parents[1] / "attacks"))
-
-from listening_gateway import GatewayUnderTest
 from openai_session import Session
 
 
@@ -42,19 +32,3 @@ def with_call(session):
     session.agent_calls(("call-1-1", "get_weather"))
     session.wait(0.03)
     return session
-
-
-@pytest.fixture
-async def gateway():
-    """Starts gateways with settings by section, before agents with given behaviours."""
-    started = []
-
-    async def start(*behaviours, **parts):
-        one = GatewayUnderTest(behaviours, parts)
-        await one.start()
-        started.append(one)
-        return one
-
-    yield start
-    for one in reversed(started):
-        await one.stop()

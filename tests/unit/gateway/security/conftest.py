@@ -77,3 +77,13 @@ def clock(monkeypatch):
     found = Clock()
     monkeypatch.setattr(time, "time", found)
     return found
+
+
+@pytest.fixture
+def guarded(gateway, keys_file):
+    """Starts gateways that know that key, with more settings by section."""
+
+    def start(*, security=None, **parts):
+        return gateway(security={"keys_file": str(keys_file.path)} | (security or {}), **parts)
+
+    return start

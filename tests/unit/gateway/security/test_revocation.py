@@ -2,34 +2,28 @@
 
 import asyncio
 import json
-import sys
 import time
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import jwt
 import pytest
+from listening_gateway import closed, until
+from rtc_client import RtcClient, forgotten
 from starlette.requests import Request
 from websockets.asyncio.client import connect
 
-HERE = Path(__file__).parent
-sys.path += [str(HERE.parents[1] / "client"), str(HERE.parent / "core"), str(HERE.parent / "realtime")]
-
-from listening_gateway import closed, starting, until  # noqa: E402
-from rtc_client import RtcClient, forgotten  # noqa: E402
-
-from parley_gateway.errors import (  # noqa: E402
+from parley_gateway.errors import (
     CredentialsExpiredError,
     CredentialsRevokedError,
     ForbiddenError,
     UnauthorizedError,
 )
-from parley_gateway.security.guard import Guard  # noqa: E402
-from parley_gateway.security.keys import hash_secret, new_key  # noqa: E402
-from parley_gateway.security.settings import JwtSettings, SecuritySettings  # noqa: E402
-from parley_gateway.streaming import StreamedAnswer, while_connected  # noqa: E402
+from parley_gateway.security.guard import Guard
+from parley_gateway.security.keys import hash_secret, new_key
+from parley_gateway.security.settings import JwtSettings, SecuritySettings
+from parley_gateway.streaming import StreamedAnswer, while_connected
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 SCOPES = ("agent", "chat", "speak", "transcribe")
@@ -163,11 +157,9 @@ async def test_connection_outlives_its_jwt_by_stay_open_s(jwt_guard, connection,
             jwt_guard.check_root(principal, "agent")
 
 
-@pytest.fixture
-async def gateway(keys_file, monkeypatch):
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
     monkeypatch.setattr("parley_gateway.security.guard.CHECK_EVERY_S", 0.01)
-    async with starting(security={"keys_file": str(keys_file.path)}) as start:
-        yield start
 
 
 def revoke(one, keys_file):
@@ -186,10 +178,10 @@ async def token_of(one, keys_file, path="/v1/tokens"):
 @pytest.mark.parametrize("made", [None, "/v1/tokens", "/v1/realtime/client_secrets"])
 @pytest.mark.parametrize("talking", [True, False])
 async def test_a_revoked_key_closes_what_it_and_its_tokens_have_opened(
-    gateway, keys_file, caplog, made, talking
+    guarded, keys_file, caplog, made, talking
 ):
     caplog.set_level("INFO", "parley.audit")
-    one = await gateway()
+    one = await guarded()
     credential = keys_file.key if made is None else await token_of(one, keys_file, made)
     async with connect(f"{one.ws_url}/v1/realtime", additional_headers=bearer(credential)) as socket:
         if talking:
@@ -203,8 +195,8 @@ async def test_a_revoked_key_closes_what_it_and_its_tokens_have_opened(
     assert (line["who"], line["scope"], line["code"]) == (keys_file.id, "agent", "credentials_revoked")
 
 
-async def test_a_revoked_key_closes_its_streams(gateway, keys_file):
-    one = await gateway()
+async def test_a_revoked_key_closes_its_streams(guarded, keys_file):
+    one = await guarded()
     answer = await one.http.post("/v1/sessions", headers=bearer(keys_file.key))
     url = f"{one.ws_url}/v1/sessions/{answer.json()['session_id']}/stream"
     async with connect(url, additional_headers=bearer(answer.json()["token"])) as socket:
@@ -213,8 +205,8 @@ async def test_a_revoked_key_closes_its_streams(gateway, keys_file):
         assert await closed(socket) == (1008, "credentials_revoked")
 
 
-async def test_a_revoked_key_closes_its_webrtc_calls(gateway, keys_file):
-    one = await gateway()
+async def test_a_revoked_key_closes_its_webrtc_calls(guarded, keys_file):
+    one = await guarded()
     one.http.headers.update(bearer(await token_of(one, keys_file, "/v1/realtime/client_secrets")))
     client = RtcClient(one.http)
     try:
@@ -228,10 +220,10 @@ async def test_a_revoked_key_closes_its_webrtc_calls(gateway, keys_file):
         await client.close()
 
 
-async def test_other_keys_keep_what_they_have_opened(gateway, keys_file):
+async def test_other_keys_keep_what_they_have_opened(guarded, keys_file):
     other = new_key("other", ["agent"])
     keys_file.write(keys_file.line, other.line)
-    one = await gateway()
+    one = await guarded()
     async with (
         connect(f"{one.ws_url}/v1/realtime", additional_headers=bearer(keys_file.key)) as revoked,
         connect(f"{one.ws_url}/v1/realtime", additional_headers=bearer(other.secret)) as kept,

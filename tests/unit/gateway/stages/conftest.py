@@ -1,13 +1,8 @@
 """Gateways in front of fake models."""
 
-import sys
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "client"))
-
 from stage_gateway import serving
 
 

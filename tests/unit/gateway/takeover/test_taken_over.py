@@ -22,6 +22,13 @@ from parley_client import (
 LIMITS = Deadlines(connect_s=5, send_s=5, acknowledge_s=5, silence_s=30, consumer_s=5, close_s=5, resume_s=20)
 
 
+@pytest.fixture(params=["memory", "redis"])
+def store(request, store):
+    if request.param == "memory":
+        return store
+    return {"url": request.getfixturevalue("redis").url}
+
+
 class Conversation:
     """A call with all that came."""
 

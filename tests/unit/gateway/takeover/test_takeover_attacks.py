@@ -205,8 +205,6 @@ async def test_a_guessed_secret_of_a_session_that_is_there(gateways):
 
 
 async def test_an_entry_that_was_changed_or_has_another_key_opens_nothing(gateways, keys_file, tmp_path):
-    if gateways.memory is None:
-        pytest.skip("the test changes entries of its own store")
     one = await gateways.start()
     async with await opened(one) as socket:
         client = await kept(socket)
@@ -226,8 +224,6 @@ async def test_an_entry_that_was_changed_or_has_another_key_opens_nothing(gatewa
 
 
 async def test_an_earlier_state_in_the_place_of_a_later_one_opens_nothing(gateways):
-    if gateways.memory is None:
-        pytest.skip("the test changes entries of its own store")
     one, two = await gateways.start(), await gateways.start()
     async with await opened(one) as socket:
         first = await kept(socket)
@@ -280,11 +276,10 @@ async def test_a_session_that_was_deleted_before_its_stream_came_is_over(gateway
     async with await opened(one) as socket:
         client = await kept(socket)
         path = f"/v1/sessions/{(await take_over(two, client.token)).json()['session_id']}"
-        if gateways.memory is not None:
-            gateways.memory.is_away = True
-            assert code_of(await two.http.delete(path)) == (503, "takeover_unavailable")
-            gateways.memory.is_away = False
-            assert (await two.http.get(f"{path}/status")).json()["state"] == "waiting"
+        gateways.memory.is_away = True
+        assert code_of(await two.http.delete(path)) == (503, "takeover_unavailable")
+        gateways.memory.is_away = False
+        assert (await two.http.get(f"{path}/status")).json()["state"] == "waiting"
         assert (await two.http.delete(path)).status_code == 204
         assert code_of(await take_over(one, client.token)) == REFUSED
         assert (await two.http.get(f"{path}/status")).json()["reason"] == "deleted"
@@ -308,8 +303,7 @@ async def test_a_client_that_asks_for_no_checkpoints_costs_the_store_nothing(gat
         assert (await receive(socket, "connected"))["resumption_token"] is None
         await socket.send(frame(1) + frame(0))
         await receive(socket, "metrics")
-    if gateways.memory is not None:
-        assert not gateways.memory.entries
+    assert not gateways.memory.entries
 
 
 async def test_a_session_that_is_too_large_cannot_be_taken_over(gateways, caplog):
@@ -377,8 +371,6 @@ async def test_an_event_waits_for_the_checkpoint_before_it_and_for_no_newer_one(
 
 
 async def test_a_call_goes_on_without_its_store_and_is_kept_again_after_it(gateways):
-    if gateways.memory is None:
-        pytest.skip("the test lets its own store fail")
     one = await gateways.start()
     async with await opened(one) as socket:
         client = await kept(socket)
@@ -396,8 +388,6 @@ async def test_a_call_goes_on_without_its_store_and_is_kept_again_after_it(gatew
 
 
 async def test_many_checkpoints_become_few_writes(gateways):
-    if gateways.memory is None:
-        pytest.skip("the test counts the writes of its own store")
     one = await gateways.start({"writes_per_s": 1, "hold_s": 0.0})
     async with await opened(one) as socket:
         await kept(socket)

@@ -1,10 +1,10 @@
 """A gateway with a telephone API, in this process, and an agent without a server."""
 
 import contextlib
-import sys
-from pathlib import Path
 
 import pytest
+from fake_agent import FakeAgent
+from twilio_line import ACCOUNT, AUTH_TOKEN, PUBLIC_URL, TwilioLine, sign
 from websockets.asyncio.client import connect
 
 from parley_gateway.apis.settings import TwilioSettings
@@ -14,11 +14,6 @@ from parley_gateway.servers import Servers, ServerSettings
 from parley_gateway.serving import running
 from parley_gateway.settings import Settings
 from parley_gateway.settings_sections import ListenSettings
-
-sys.path.append(str(Path(__file__).parents[2] / "client"))  # fake_agent
-
-from fake_agent import FakeAgent
-from twilio_line import ACCOUNT, AUTH_TOKEN, PUBLIC_URL, TwilioLine, sign
 
 
 class Phone:
