@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -25,24 +24,11 @@ PROBER = "127.0.0.2"
 """Probes come from another address than attacks."""
 MEMORY = 512 * 1024 * 1024
 """Bytes that the gateway may have resident."""
-CHILD_MEMORY = 400 * 1024 * 1024
-"""Bytes that a decoder may have resident: `decoders.process_bytes`, and what the template has."""
 _WATCH_S = 0.05
 _RATES = ("KEY_REQUESTS", "KEY_SESSIONS", "IP_REQUESTS", "IP_SESSIONS", "AUTH_FAILURES")
 _DOCUMENTED_503 = {
     "overloaded", "shutting_down", "no_server_ready", "model_unavailable", "uploads_full", "decoders_busy",
 }  # fmt: skip
-
-
-def corpus(name, function):
-    """The attacks of a module in this folder."""
-    spec = importlib.util.spec_from_file_location(f"attacks_{name}", HERE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    found = getattr(module, function)()
-    assert found
-    return found
 
 
 class AttackedGateway:
@@ -60,7 +46,6 @@ class AttackedGateway:
         self.faults = []
         self.slowest_s = 0.0
         self.most_memory = 0
-        self.most_of_children = Counter()
         self.probes = 0
 
     async def __aenter__(self):
@@ -115,9 +100,6 @@ class AttackedGateway:
         while not self._is_over.wait(_WATCH_S):
             with contextlib.suppress(psutil.Error):
                 self.most_memory = max(self.most_memory, process.memory_info().rss)
-                for child in process.children(recursive=True):
-                    name = " ".join(child.cmdline()[-2:]) or child.name()
-                    self.most_of_children[name] = max(self.most_of_children[name], child.memory_info().rss)
             self._probe()
 
     def _probe(self):
@@ -164,26 +146,16 @@ class AttackedGateway:
                 self.judge(attack, int(answer[9:12]), answer.partition(b"\r\n\r\n")[2])
         return raw
 
-    async def post(self, attack, path, body, kind, more=b""):
-        """Post a body; the connection is closed afterwards."""
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-            f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        ).encode("latin-1", "replace")
-        return await self.send(attack, head + more + b"\r\n" + body, wait_s=60.0)
-
     # --- afterwards ---------------------------------------------------------------------------
 
     def report(self):
         """A summary of responses, probes and memory."""
-        children = {name: f"{size / 2**20:.0f} MiB" for name, size in self.most_of_children.items()}
         return json.dumps(
             {
                 "answers": {str(status): count for status, count in sorted(self.statuses.items())},
                 "health probes": self.probes,
                 "slowest health probe (s)": round(self.slowest_s, 3),
                 "most memory": f"{self.most_memory / 2**20:.0f} MiB",
-                "children": children,
                 "log (bytes)": len(self.log()),
                 "faults": self.faults[:20],
             },
@@ -197,5 +169,4 @@ class AttackedGateway:
         assert self.probes, "nothing was watched"
         assert not self.faults, self.report()
         assert self.most_memory < MEMORY, self.report()
-        assert max(self.most_of_children.values(), default=0) < CHILD_MEMORY, self.report()
         assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:4_000]

@@ -1,45 +1,21 @@
-"""A gateway under attack stays up, small and quiet: `make fuzz` attacks it with 100,000 messages."""
+"""A gateway under attack stays up, small and quiet."""
 
 import asyncio
-import os
 import random
 import sys
 
 import pytest
 from attacked_gateway import AttackedGateway
-from attacks import AT_ONCE, SHARES, flood, heads, hold_partial_requests, send_head, upload_media
+from attacks import flood, heads, hold_partial_requests, send_head
 
-MESSAGES = int(os.environ.get("PARLEY_FUZZ_MESSAGES", "400"))
 # asyncio leaves the socket of a connection that is given up while it is made.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-SEED = int(
-    os.environ.get(
-        "PARLEY_FUZZ_SEED",
-        random.SystemRandom().randrange(2**32) if "PARLEY_FUZZ_MESSAGES" in os.environ else 1,
-    )
-)
-
-
-@pytest.mark.timeout(120 + MESSAGES // 20)
-async def test_gateway_survives_hostile_requests(tmp_path):
-    async with AttackedGateway(tmp_path) as gateway:
-
-        async def attack(number):
-            rng = random.Random(SEED + number)
-            for kind, share in SHARES.items():
-                await kind(gateway, rng, max(1, round(MESSAGES * share / AT_ONCE)))
-
-        await asyncio.gather(*(attack(number) for number in range(AT_ONCE)))
-        await upload_media(gateway, random.Random(SEED), 1)
-    print(f"seed {SEED}: {gateway.report()}", file=sys.stderr)
-    gateway.check()
-    assert sum(gateway.statuses.values()) >= MESSAGES // 10
 
 
 @pytest.mark.timeout(240)
 async def test_every_head_is_answered_or_dropped(tmp_path):
     async with AttackedGateway(tmp_path) as gateway:
-        rng, every = random.Random(SEED), iter(list(heads()))
+        rng, every = random.Random(1), iter(list(heads()))
 
         async def attack():
             for head in every:

@@ -191,14 +191,22 @@ BODIES = {
 """What clients post, by path."""
 
 # Lone halves of characters, control characters, and others that some program cannot write.
-_ODD_TEXTS = st.sampled_from(["\ud800", "\x00", "\u202e", "\U0001d4b3", "x" * 5_000, "", " ", "NaN", "\r\n"])
+_ODD_TEXTS = st.sampled_from(["\ud800", "\x00", "\u202e", "\u2028", "\U0001d4b3", "", " ", "NaN", "\r\n"])
+# What patterns and parsers look at again and again.
+_LONG_TEXTS = st.sampled_from(
+    [
+        (pump * 50_000)[:50_000]
+        for pump in ("x", "eyJ", "*", "`", ".", "[", "1-", "http://", " ", "a.a.", "1,")
+    ]
+)
 _TEXTS = st.one_of(st.text(max_size=12), _ODD_TEXTS)
+_VALUES = st.one_of(_TEXTS, _LONG_TEXTS)
 _NUMBERS = st.one_of(
     st.integers(-3, 70_000),
-    st.sampled_from([2**31, 2**63, 10**30, -(2**64), 1e308, float("inf"), float("nan"), 0.1, -0.5]),
+    st.sampled_from([2**31, 2**63, 10**400, -(2**64), 1e308, float("inf"), float("nan"), 0.1, -0.5]),
 )
 _JUNK = st.recursive(
-    st.one_of(st.none(), st.booleans(), _NUMBERS, _TEXTS),
+    st.one_of(st.none(), st.booleans(), _NUMBERS, _VALUES),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_TEXTS, inner, max_size=3)),
     max_leaves=4,
 )

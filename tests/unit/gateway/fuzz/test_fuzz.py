@@ -25,7 +25,8 @@ MOST_GROWTH = 48 * 1024 * 1024
 """Bytes; what allocators keep. A leak of one frame's buffers per connection would be far more."""
 CONTENT_TYPES = [
     "application/json", "application/sdp", "audio/wav", "audio/l16", "application/x-www-form-urlencoded",
-    "multipart/form-data; boundary=x", "multipart/form-data", "text/plain; charset=nonsense", "",
+    "multipart/form-data; boundary=x", "multipart/form-data; boundary=" + "x" * 5_000, "multipart/form-data",
+    "multipart/form-data; " + "a=" * 4_000, "text/plain; charset=nonsense", "",
 ]  # fmt: skip
 CODE = re.compile(r"[A-Za-z][A-Za-z0-9_ ]*")
 
