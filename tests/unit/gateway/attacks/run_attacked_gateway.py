@@ -10,7 +10,8 @@ import os
 import sys
 
 from fake_models import serving_fake
-from fuzzed_gateway import TalkativeAgents, always_ready, prepare
+from fuzzed_gateway import TalkativeAgents, prepare
+from listening_gateway import always_ready
 
 from parley_gateway.app import create_app
 from parley_gateway.logs import log_to_stderr

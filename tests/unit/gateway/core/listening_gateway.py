@@ -18,7 +18,7 @@ from parley.canaries import CanaryResult
 from parley.errors import ParleyError
 from parley_gateway.apis.sessions.messages import SUBPROTOCOL
 from parley_gateway.app import create_app
-from parley_gateway.servers import Servers, TritonServer
+from parley_gateway.servers import Servers, ServerSettings, TritonServer
 from parley_gateway.servers.discovery import Endpoint
 from parley_gateway.servers.load import ServerReport
 from parley_gateway.serving import running
@@ -33,6 +33,9 @@ WELL = [CanaryResult("voice_agent", ok=True, duration_ms=1.0, detail="it answere
 class FakeChannel:
     """A server's channel, which is not used."""
 
+    def __init__(self, endpoint: Endpoint):
+        self.address = endpoint.address
+
     def get_state(self) -> grpc.ChannelConnectivity:
         """Nothing is wrong with it."""
         return grpc.ChannelConnectivity.READY
@@ -41,24 +44,37 @@ class FakeChannel:
         """Nothing is open."""
 
 
+async def always_ready(*_: Any) -> None:
+    """Every server is."""
+
+
+async def no_metrics(_: Endpoint) -> ServerReport:
+    return ServerReport()
+
+
+def fake_servers(settings: ServerSettings, **functions: Any) -> Servers:
+    """Servers that are ready and say nothing of themselves, unless ``functions`` do."""
+    functions = {
+        "open_channel": FakeChannel,
+        "probe": always_ready,
+        "ask_models": lambda *_: [],
+        "read_metrics": no_metrics,
+    } | functions
+    return Servers(settings, **functions)
+
+
 class FakePool:
     """Servers by address, each with its agent; `problems` says which are not ready."""
 
     def __init__(self, agents: dict[str, FakeAgent]):
         self.agents = agents
         self.problems: dict[str, ParleyError] = {}
-        self.channels: dict[int, str] = {}
         self.reports: dict[str, list[CanaryResult] | Exception] = {}
         self.metrics: dict[str, ServerReport] = {}
         self.asked: list[tuple[str, float]] = []
 
-    def open_channel(self, endpoint: Endpoint) -> FakeChannel:
-        channel = FakeChannel()
-        self.channels[id(channel)] = endpoint.address
-        return channel
-
     async def probe(self, channel: FakeChannel, timeout_s: float) -> None:
-        problem = self.problems.get(self.channels[id(channel)])
+        problem = self.problems.get(channel.address)
         if problem is not None:
             raise problem
 
@@ -96,9 +112,8 @@ class GatewayUnderTest:
         self.settings = load_settings(flags=parts)
         self.app = create_app(
             self.settings,
-            servers=Servers(
+            servers=fake_servers(
                 self.settings.servers,
-                open_channel=self.pool.open_channel,
                 probe=self.pool.probe,
                 ask_models=self.pool.ask_models,
                 read_metrics=self.pool.read_metrics,

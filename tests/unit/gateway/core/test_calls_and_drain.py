@@ -13,9 +13,9 @@ import pytest
 from fake_agent import CONNECTED, polite
 from listening_gateway import (
     DEADLINE_S,
-    FakeChannel,
     GatewayUnderTest,
     closed,
+    fake_servers,
     receive,
     until,
 )
@@ -25,26 +25,16 @@ from parley import protocol
 from parley.errors import (
     DeadlineExceededError,
     ModelUnavailableError,
-    ShuttingDownError,
     TooManySessionsError,
     UnsupportedVoiceError,
 )
 from parley_client.call import Call
 from parley_client.errors import ConnectError
 from parley_gateway import serving
-from parley_gateway.errors import NoServerReadyError, TooManyCallsError
+from parley_gateway.errors import NoServerReadyError
 from parley_gateway.security.principal import ANONYMOUS, Principal
-from parley_gateway.servers import Servers, ServerSettings
+from parley_gateway.servers import ServerSettings
 from parley_gateway.servers import server as server_module
-from parley_gateway.servers.load import ServerReport
-
-
-def no_models(*_):
-    return []
-
-
-async def no_metrics(_):
-    return ServerReport()
 
 
 async def stubborn(stream):
@@ -148,38 +138,15 @@ async def test_opening_a_call_has_a_deadline_over_all_servers(gateway):
         await open_and_close(one)
 
 
-async def test_calls_go_to_the_server_with_the_fewest(gateway):
-    one = await gateway(polite, polite)
-    calls = one.gateway.calls
-    async with (
-        calls.open(protocol.Start(), principal=ANONYMOUS, api="test"),
-        calls.open(protocol.Start(), principal=ANONYMOUS, api="test"),
-        calls.open(protocol.Start(), principal=ANONYMOUS, api="test"),
-    ):
-        assert sorted(server.users for server in one.gateway.servers.all) == [1, 2]
-    assert [server.users for server in one.gateway.servers.all] == [0, 0]
-
-
 async def test_a_server_that_is_not_ready_is_left_out_until_it_is():
     problems = {"a:1": ModelUnavailableError("loading")}
-    addresses = iter(["a:1", "b:1"])
-    names = {}
-    probed = asyncio.Queue()
-
-    def open_channel(_):
-        channel = FakeChannel()
-        names[channel] = next(addresses)
-        return channel
 
     async def probe(channel, _):
-        probed.put_nowait(names[channel])
-        if names[channel] in problems:
-            raise problems[names[channel]]
+        if channel.address in problems:
+            raise problems[channel.address]
 
     settings = ServerSettings(addresses=("a:1", "b:1"), check_s=0.01, retry_s=0.01, retry_max_s=0.01)
-    async with Servers(
-        settings, open_channel=open_channel, probe=probe, ask_models=no_models, read_metrics=no_metrics
-    ) as servers:
+    async with fake_servers(settings, probe=probe) as servers:
         first, second = servers.all
         assert (first.is_ready, first.problem) == (False, "loading")
         assert {servers.lease().server for _ in range(4)} == {second}
@@ -204,13 +171,7 @@ async def test_a_check_that_fails_itself_is_written_down_and_made_again(caplog):
             raise answer
 
     settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001)
-    servers = Servers(
-        settings,
-        open_channel=lambda _: FakeChannel(),
-        probe=probe,
-        ask_models=no_models,
-        read_metrics=no_metrics,
-    )
+    servers = fake_servers(settings, probe=probe)
     async with servers:
         await until(lambda: len(problems) >= 6)
         assert servers.is_ready
@@ -233,13 +194,7 @@ async def test_changes_of_a_server_are_one_log_line_each(caplog):
 
     settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001)
     caplog.set_level(logging.DEBUG, "parley.gateway")
-    async with Servers(
-        settings,
-        open_channel=lambda _: FakeChannel(),
-        probe=probe,
-        ask_models=no_models,
-        read_metrics=no_metrics,
-    ) as servers:
+    async with fake_servers(settings, probe=probe) as servers:
         await until(lambda: len(asked) > len(answers))
         address = servers.all[0].address
     lines = [(one.levelname, one.message) for one in caplog.records if one.message.startswith("server")]
@@ -253,24 +208,15 @@ async def test_changes_of_a_server_are_one_log_line_each(caplog):
 async def test_a_server_is_checked_more_often_while_none_is_ready(monkeypatch):
     monkeypatch.setattr(server_module, "_MAX_CHECK_INTERVAL_S", 0.001)
     problems = dict.fromkeys(("a:1", "b:1"), ModelUnavailableError("loading"))
-    addresses = iter(problems)
-    names, checks = {}, Counter()
-
-    def open_channel(_):
-        channel = FakeChannel()
-        names[channel] = next(addresses)
-        return channel
+    checks = Counter()
 
     async def probe(channel, _):
-        name = names[channel]
-        checks[name] += 1
-        if name in problems:
-            raise problems[name]
+        checks[channel.address] += 1
+        if channel.address in problems:
+            raise problems[channel.address]
 
     settings = ServerSettings(addresses=("a:1", "b:1"), check_s=0.01, retry_s=100.0, retry_max_s=100.0)
-    async with Servers(
-        settings, open_channel=open_channel, probe=probe, ask_models=no_models, read_metrics=no_metrics
-    ) as servers:
+    async with fake_servers(settings, probe=probe) as servers:
         first, second = servers.all
         await until(lambda: min(checks.values()) > 3)
         del problems["a:1"]
@@ -295,13 +241,7 @@ async def test_server_is_lost_after_two_late_answers():
 
     settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001, check_timeout_s=0.01)
     late = DeadlineExceededError("late")
-    async with Servers(
-        settings,
-        open_channel=lambda _: FakeChannel(),
-        probe=probe,
-        ask_models=no_models,
-        read_metrics=no_metrics,
-    ) as servers:
+    async with fake_servers(settings, probe=probe) as servers:
         (server,) = servers.all
         for answer, is_ready in ((None, True), (late, True), (None, True), (late, True), (late, False)):
             await checked.get()
@@ -425,14 +365,3 @@ async def test_a_full_collection_does_not_visit_what_was_there_at_the_start(monk
         await task
     assert gc.get_freeze_count() == 0
     await one.stop()
-
-
-async def test_room_is_checked_before_anything_is_promised(gateway):
-    one = await gateway(calls={"limit": 1})
-    async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, api="test"):
-        with pytest.raises(TooManyCallsError):
-            one.gateway.calls.check_room(ANONYMOUS)
-    one.gateway.calls.check_room(ANONYMOUS)
-    one.gateway.calls.drain_began.set()
-    with pytest.raises(ShuttingDownError):
-        one.gateway.calls.check_room(ANONYMOUS)

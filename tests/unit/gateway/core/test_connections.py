@@ -152,10 +152,6 @@ async def test_port_of_probes_answers_probes_only(gateway):
     assert one.gateway.calls.count == 0
 
 
-async def test_without_the_setting_there_is_no_such_port(gateway):
-    assert (await gateway()).health_url == ""
-
-
 async def test_port_of_probes_has_the_same_access_rules(gateway, tmp_path):
     admin = new_key("ops", ["admin"])
     (tmp_path / "keys.toml").write_text(f"{admin.line}\n")

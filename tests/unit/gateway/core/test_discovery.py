@@ -5,13 +5,12 @@ import json
 import socket
 
 import pytest
-from listening_gateway import FakeChannel, until
+from listening_gateway import FakeChannel, always_ready, fake_servers, until
 
 from parley.errors import ModelUnavailableError
 from parley_gateway.errors import GatewaySettingsError, NoServerReadyError
-from parley_gateway.servers import Servers, ServerSettings, discovery
+from parley_gateway.servers import ServerSettings, discovery
 from parley_gateway.servers.discovery import Endpoint, read_endpoints, resolve_name
-from parley_gateway.servers.load import ServerReport
 from parley_gateway.settings import load_settings
 
 QUICK = {"resolve_s": 0.001, "check_s": 0.001, "retry_s": 0.001, "retry_max_s": 0.001}
@@ -46,7 +45,7 @@ class Channels:
         self.open = []
 
     def __call__(self, endpoint):
-        channels, channel = self, FakeChannel()
+        channels, channel = self, FakeChannel(endpoint)
 
         async def close():
             channels.open.remove(endpoint.address)
@@ -56,23 +55,9 @@ class Channels:
         return channel
 
 
-async def always_ready(*_):
-    """Every server is."""
-
-
-async def no_metrics(_):
-    return ServerReport()
-
-
 def pool(channels=None, probe=always_ready, resolve=resolve_name, **settings):
-    return Servers(
-        ServerSettings(**QUICK | settings),
-        open_channel=channels or Channels(),
-        probe=probe,
-        ask_models=lambda *_: [],
-        read_metrics=no_metrics,
-        resolve=resolve,
-    )
+    settings = ServerSettings(**QUICK | settings)
+    return fake_servers(settings, open_channel=channels or FakeChannel, probe=probe, resolve=resolve)
 
 
 def addresses(servers):
@@ -301,21 +286,13 @@ async def test_a_server_that_comes_back_is_used_again():
 
 
 async def test_a_server_that_is_new_takes_calls_when_it_is_ready():
-    names, loading = Names("a"), {"b"}
+    names, loading = Names("a"), {"b:1"}
 
     async def probe(channel, _):
-        if loading and channel is newest[-1]:
+        if channel.address in loading:
             raise ModelUnavailableError("loading")
 
-    newest, channels = [None], Channels()
-
-    def open_channel(endpoint):
-        channel = channels(endpoint)
-        if endpoint.address == "b:1":
-            newest.append(channel)
-        return channel
-
-    async with pool(open_channel, probe, addresses=("dns://x:1",), resolve=names.resolve) as servers:
+    async with pool(probe=probe, addresses=("dns://x:1",), resolve=names.resolve) as servers:
         names.answer = ("a", "b")
         await until(lambda: len(servers.all) == 2 and servers.all[1].checked.is_set())
         assert {servers.lease().server.address for _ in range(3)} == {"a:1"}

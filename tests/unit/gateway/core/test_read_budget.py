@@ -81,13 +81,6 @@ async def trickle(one, chunks):
             return await reader.readline()
 
 
-async def test_body_in_chunks_of_one_byte_is_parsed_a_few_events_per_turn(gateway, turns):
-    one = await gateway()
-    assert b" 201 " in await trickle(one, 2_000)
-    assert sum(turns.events.values()) > 2_000
-    assert turns.most <= EVENTS_PER_TURN
-
-
 async def test_connections_with_single_bytes_share_the_budget_and_others_pass(gateway, turns):
     one = await gateway()
     senders = [asyncio.create_task(trickle(one, 1_000)) for _ in range(32)]

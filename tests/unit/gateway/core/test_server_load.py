@@ -9,13 +9,13 @@ from random import Random
 
 import httpx2
 import pytest
-from listening_gateway import FakeChannel, until
+from listening_gateway import always_ready, fake_servers, until
 
 from parley import protocol
 from parley.errors import ModelUnavailableError, TooManySessionsError
 from parley_gateway.errors import NoServerReadyError
 from parley_gateway.security.principal import ANONYMOUS
-from parley_gateway.servers import Servers, ServerSettings
+from parley_gateway.servers import ServerSettings
 from parley_gateway.servers import load as load_module
 from parley_gateway.servers import server as server_module
 from parley_gateway.servers.discovery import Endpoint
@@ -80,10 +80,6 @@ class Pages:
         await until(lambda: all(self.read[name] > before.get(name, 0) + 1 for name in self.reports))
 
 
-async def always_ready(*_):
-    """Every server is."""
-
-
 def pool(pages, probe=always_ready, **settings):
     names = tuple(f"{name}:1" for name in pages.reports)
     settings = {
@@ -92,14 +88,7 @@ def pool(pages, probe=always_ready, **settings):
         "slow_start_s": 0.0,
         "metrics_url": "http://{host}",
     } | settings
-    return Servers(
-        ServerSettings(**settings),
-        open_channel=lambda _: FakeChannel(),
-        probe=probe,
-        ask_models=lambda *_: [],
-        read_metrics=pages,
-        random=Random(7),
-    )
+    return fake_servers(ServerSettings(**settings), probe=probe, read_metrics=pages, random=Random(7))
 
 
 def place(stack, servers, number=1):

@@ -34,11 +34,6 @@ async def test_a_new_session_waits(gateway):
     assert one.agents[0].streams == []
 
 
-async def test_session_without_options_is_created(gateway):
-    one = await gateway()
-    assert (await one.http.post("/v1/sessions")).status_code == 201
-
-
 @pytest.mark.parametrize(
     "body",
     [

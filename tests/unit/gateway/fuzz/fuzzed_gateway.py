@@ -16,7 +16,7 @@ import pytest
 from fake_agent import FakeStream
 from fake_models import serving_fake
 from fuzz_messages import OPENINGS
-from listening_gateway import WELL
+from listening_gateway import WELL, always_ready
 from twilio_line import AUTH_TOKEN, PUBLIC_URL, sign
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
@@ -135,10 +135,6 @@ class TalkativeAgents:
             stream.acknowledge(frame)
             stream.seen.clear()
         stream.end()
-
-
-async def always_ready(*_):
-    """Every server is."""
 
 
 def prepare(models):

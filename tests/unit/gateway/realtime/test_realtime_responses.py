@@ -144,15 +144,6 @@ def test_a_response_that_follows_a_cancellation_of_speech_gets_the_answer(speaki
     check_answered(speaking, 2)
 
 
-def test_a_response_that_follows_a_cancellation_before_speech_gets_the_answer(session):
-    session.send("response.create")
-    session.send("response.cancel")
-    create_second(session)
-    session.interrupted(turn=1, reason="client")
-    assert session.kinds() == []
-    check_answered(session, 2)
-
-
 def test_a_response_that_follows_a_cancellation_of_text_gets_the_answer(session):
     session.send("response.create")
     session.send("response.cancel")

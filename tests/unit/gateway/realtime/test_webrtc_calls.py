@@ -341,14 +341,6 @@ async def test_a_cancelled_answer_closes_its_connection(gateway, monkeypatch):
     await client.close()
 
 
-async def test_a_client_that_never_connects_is_forgotten(gateway):
-    one = await gateway(realtime={"ice_s": 0.1})
-    client = RtcClient(one.http)
-    answer = await post_offer(one.http, await offer_of(client))
-    await forgotten(answer.headers["location"])
-    await client.close()
-
-
 @pytest.mark.parametrize(
     ("content", "kind", "code"),
     [

@@ -59,11 +59,6 @@ def test_an_answer_is_never_a_page_unless_it_says_how():
         assert http.get("/kept").headers["content-security-policy"] == "script-src 'self'"
 
 
-def test_with_tls_browsers_stay_with_it():
-    with client(encrypted=True) as http:
-        assert "max-age=" in http.get("/").headers["strict-transport-security"]
-
-
 def test_listed_pages_may_read_answers_and_others_not():
     with client("https://app.example") as http:
         listed = http.get("/", headers={"Origin": "https://app.example"})

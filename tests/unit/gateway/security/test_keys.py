@@ -141,13 +141,6 @@ def test_a_file_that_cannot_be_read_any_more_changes_nothing(ring, keys_file, ti
     assert "keeping what was read before" in caplog.text
 
 
-def test_reload_does_not_wait(ring, keys_file):
-    other = new_key("other", ["chat"])
-    keys_file.write(other.line)
-    ring.reload()
-    assert ring.verify(other.secret)
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -1,18 +1,15 @@
 """A gateway that listens, in front of a server whose models behave as a test sets them."""
 
-import ssl
 from contextlib import asynccontextmanager
 
 import httpx
 from fake_models import serving_fake
+from listening_gateway import NO_CERTIFICATES, always_ready
 
 from parley_gateway.app import create_app
 from parley_gateway.servers import Servers
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
-
-NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""A client without TLS needs none, and to read them takes 20 ms."""
 
 
 class StageGateway:
@@ -24,10 +21,6 @@ class StageGateway:
         self.ws_url = "ws" + url.removeprefix("http")
         self.http = http
         self.gateway = app.state.gateway
-
-
-async def always_ready(channel, timeout_s):
-    pass
 
 
 @asynccontextmanager

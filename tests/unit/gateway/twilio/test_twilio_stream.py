@@ -28,9 +28,7 @@ from parley_client.call import Call
 from parley_client.events import AgentAudio
 from parley_gateway.apis.twilio.stream import MAX_PIECES, PIECE_MS, TwilioPlayback
 from parley_gateway.audio.codecs import decode_ulaw, encode_ulaw
-from parley_gateway.calls import CallSettings
 from parley_gateway.errors import ForbiddenError
-from parley_gateway.servers import ServerSettings
 
 SAMPLES = np.round(8_000 * np.sin(2 * np.pi * 440 / 8_000 * np.arange(2_400))).astype(np.int16)  # 300 ms
 
@@ -160,7 +158,7 @@ async def test_a_stream_that_never_begins_is_closed(gateway):
 
 
 async def test_when_all_lines_are_busy_the_stream_is_closed(gateway, agent):
-    async with gateway(agent, calls=CallSettings(limit=1)) as phone, phone.stream() as first:
+    async with gateway(agent, calls={"limit": 1}) as phone, phone.stream() as first:
         await first.begin()
         await asyncio.wait_for(agent.start, 10)
         async with phone.stream() as second:
@@ -292,8 +290,7 @@ async def test_an_answer_goes_on_at_another_server(gateway, end):
 
         await serve_session(stream, sessions.put_nowait, loudly)
 
-    servers = ServerSettings(addresses=["one:1", "two:1"], metrics_url="")
-    async with gateway(serve, servers=servers) as phone, phone.stream() as line:
+    async with gateway(serve, serve) as phone, phone.stream() as line:
         await line.begin()
         first = await asyncio.wait_for(sessions.get(), 10)
         cut_behind(first.stream, Audio, 2, end)

@@ -8,9 +8,7 @@ import pytest
 from twilio_line import PUBLIC_URL, closing, sign, voice_request
 
 from parley_gateway.apis.twilio.signature import TwilioSignatures
-from parley_gateway.calls import CallSettings
 from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
-from parley_gateway.security.settings import RateSettings
 from parley_gateway.settings import Settings
 
 FORM = {"CallSid": "CA1", "From": "+14158675309", "To": "+18005551212", "Empty": "", "Caller": "a b&c=ü"}
@@ -40,7 +38,7 @@ async def test_a_call_is_connected_with_the_agent(gateway):
 
 
 async def test_a_busy_gateway_rejects_the_call(gateway):
-    async with gateway(calls=CallSettings(limit=1)) as phone:
+    async with gateway(calls={"limit": 1}) as phone:
         phone.app.state.gateway.calls.drain_began.set()
         answer = await ask(phone, **voice_request(FORM))
     assert '<Reject reason="busy"/>' in answer.text
@@ -67,7 +65,7 @@ async def test_wrong_signatures_are_refused(gateway, change):
 
 
 async def test_guessing_is_stopped(gateway):
-    async with gateway(rates=RateSettings(auth_failures="2/minute")) as phone:
+    async with gateway(rates={"auth_failures": "2/minute"}) as phone:
         wrong = voice_request(FORM, "54321")
         assert [(await ask(phone, **wrong)).status_code for _ in range(3)] == [401, 401, 429]
 
