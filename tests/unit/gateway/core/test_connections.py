@@ -292,6 +292,16 @@ def test_the_limit_follows_the_descriptors(caplog):
     assert "1024 descriptors" in message
 
 
+async def test_gateway_with_few_descriptors_takes_fewer_connections(gateway, caplog, monkeypatch):
+    raised = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 512))
+    monkeypatch.setattr(resource, "setrlimit", lambda *limit: raised.append(limit))
+    one = await gateway(limits={"connections": 2_000}, calls={"limit": 16}, stages={"requests": 8})
+    assert raised == [(resource.RLIMIT_NOFILE, (512, 512))]
+    assert 0 < one.gateway.connections.limit < 512
+    assert "limits.connections is" in caplog.text
+
+
 async def test_a_connection_that_is_lost_without_being_closed_is_forgotten():
     limiter = ConnectionLimiter(10, 10, ClientAddresses(), Metrics())
     ours, theirs = socket.socketpair()

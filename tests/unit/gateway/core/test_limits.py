@@ -428,6 +428,30 @@ async def test_a_head_is_bounded_however_it_comes(gateway, request_, statuses, c
     assert code is None or json.loads(raw.rpartition(b"\r\n\r\n")[2])["error"]["code"] == code
 
 
+START = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "statuses"),
+    [
+        pytest.param(START + b"X: a\r\n" + b" folded\r\n" * 1_500 + CLOSE + b"\r\n", [200], id="folded"),
+        pytest.param(START.replace(b"1.1", b"9.9") + CLOSE + b"\r\n", [200], id="version"),
+        pytest.param(START + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", [400], id="two lengths"),
+        pytest.param(START + b"Content-Length: -1\r\n\r\n", [400], id="negative length"),
+        pytest.param(START + b"Content-Length: " + b"9" * 5_000 + b"\r\n\r\n", [400], id="endless length"),
+        pytest.param(START + b"Transfer-Encoding: gzip\r\n\r\n", [400], id="gzip"),
+        pytest.param(START + b"X-Null: \x00\r\n\r\n", [400], id="null"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), [400], id="TLS"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [404, 400], id="HTTP/2"),
+        pytest.param(b"\r\n" * 50_000, [400], id="line ends"),
+    ],
+)
+async def test_unusual_head_is_answered_without_an_error_in_the_log(gateway, head, statuses, caplog):
+    seen, _ = await answers(await gateway(), head)
+    assert seen == statuses
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_data_after_a_refused_head_is_dropped(gateway, monkeypatch):
     monkeypatch.setattr("parley_gateway.protocols._REFUSED_S", 60.0)
     made = []
@@ -521,7 +545,14 @@ async def test_no_other_protocol_than_that_of_websockets_is_begun(gateway, proto
     assert statuses == [200, 200]
 
 
-@pytest.mark.parametrize("tail", [b"x\r\n", b"5\r\nabcdefgh\r\n", b"0" * 5_000])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        *(b"x\r\n", b"5\r\nabcdefgh\r\n", b"0" * 5_000),
+        *(b"5;" + b"e" * 100_000, b"-1\r\n"),
+    ],
+    ids=["letter", "longer", "zeros", "extension", "negative"],
+)
 async def test_a_body_that_cannot_be_read_ends_the_connection_quietly(gateway, tail, caplog):
     one = await gateway(limits={"header_bytes": MOST})
     request = head(500, b"POST", b"/v1/sessions", b"Transfer-Encoding: chunked\r\n")
