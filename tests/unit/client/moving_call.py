@@ -31,11 +31,10 @@ class Conversation:
         self._connection = connect(
             names,
             transport=servers,
-            resume=True,
             retry=NO_RETRY,
             tools=[look],
             deadlines=deadlines,
-            **options,
+            **{"resume": True} | options,
         )
 
     async def __aenter__(self):

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 from certificates import Authority
+from gateways import Line
 from listening_gateway import until
 from starlette.requests import HTTPConnection
 from test_real_channels import EchoServer
@@ -287,54 +288,21 @@ async def test_gateways_with_tls_trust_their_common_certificate(fleet, echo, tmp
     assert (await one.http.get("/healthz")).headers[INSTANCE_HEADER] == "one"
 
 
-class Relay:
-    """Passes bytes on to an address, until it is as silent as a machine without power."""
-
-    def __init__(self, address):
-        self._target = address.split(":")
-        self._tasks = set()
-        self._open = []
-
-    async def __aenter__(self):
-        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_):
-        self.fall_silent()
-        self._server.close()
-        for writer in self._open:
-            writer.close()
-
-    def fall_silent(self):
-        for task in self._tasks:
-            task.cancel()
-
-    async def _on_connection(self, reader, writer):
-        far_reader, far_writer = await asyncio.open_connection(*self._target)
-        self._open += [writer, far_writer]
-        for source, sink in ((reader, far_writer), (far_reader, writer)):
-            self._tasks.add(asyncio.ensure_future(self._copy(source, sink)))
-
-    async def _copy(self, source, sink):
-        while piece := await source.read(65_536):
-            sink.write(piece)
-        sink.close()
-
-
 async def test_a_stream_ends_when_the_other_gateway_falls_silent(two, monkeypatch):
     one, other = two
     monkeypatch.setattr(peers_module, "_PING_S", 0.1)
     other.gateway.peers._stall_s = 0.1
     created = await one.create()
-    async with Relay(one.address) as relay:
-        other.gateway.peers._addresses = {"one": relay.address}
-        other.gateway.peers._asked_at = float("inf")
-        async with other.stream(created) as socket:
-            await first_message(socket, "connected")
-            relay.fall_silent()
-            with pytest.raises(ConnectionClosedError, match="call_lost"):
-                await close_of(socket)
+    line = Line(int(one.address.rpartition(":")[2]))
+    await line.start()
+    other.gateway.peers._addresses = {"one": line.url.removeprefix("http://")}
+    other.gateway.peers._asked_at = float("inf")
+    async with other.stream(created) as socket:
+        await first_message(socket, "connected")
+        line.freeze()
+        with pytest.raises(ConnectionClosedError, match="call_lost"):
+            await close_of(socket)
+    await line.stop()
 
 
 async def test_headers_beyond_ascii_are_passed_on(two):

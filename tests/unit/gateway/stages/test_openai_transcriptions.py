@@ -287,12 +287,6 @@ async def test_compressed_recordings_are_read(gateway, file):
     assert np.abs(samples).max() > 6_000
 
 
-async def test_stereo_at_another_rate_is_read(gateway):
-    await transcribe(gateway, file=wav(np.stack([TONE, TONE], 1), 32_000))
-    samples, _ = gateway.models.transcribed[0]
-    assert abs(len(samples) - 8_000) <= 16
-
-
 @pytest.mark.parametrize(
     ("file", "said"),
     [

@@ -94,20 +94,6 @@ async def test_upload_without_room_gets_retry_after(start, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_full_disk_is_reported_and_the_gateway_survives(gateway, monkeypatch, path):
-    with monkeypatch.context() as patch:
-
-        def write(*_):
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(os, "pwrite", write)
-        answer = await gateway.http.post(path, content=form(MODEL, FILE), headers=TYPE)
-    assert answer.status_code == 503
-    assert "retry-after" in answer.headers
-    assert (await send(gateway, form(MODEL, FILE))).status_code == 200
-
-
-@pytest.mark.parametrize("path", PATHS)
 async def test_a_client_that_leaves_leaves_nothing(gateway, path):
     may_go_on = asyncio.Event()
 
@@ -181,43 +167,3 @@ async def test_many_uploads_take_little_memory(gateway, path):
         may_end.set()
         assert {(await one).status_code for one in sending} == {400}
     assert gateway.gateway.spool.reserved == 0
-
-
-async def test_parsing_is_linear():
-    """Twice the form, at most about twice the work, for what makes parsers look again and again."""
-    import sys
-
-    from starlette.requests import Request
-
-    from parley_gateway.bodies import read_form
-    from parley_gateway.metrics import Metrics
-    from parley_gateway.spool import Spool, UploadSettings
-
-    async def lines(content):
-        """Lines of Python that reading a form of this content takes."""
-        body = form(part("file", content, filename="a"))
-        pieces = iter([body[at : at + 4_096] for at in range(0, len(body), 4_096)])
-
-        async def receive():
-            piece = next(pieces, b"")
-            return {"type": "http.request", "body": piece, "more_body": bool(piece)}
-
-        scope = {"type": "http", "headers": [(b"content-type", TYPE["content-type"].encode())]}
-        count = 0
-
-        def trace(*_):
-            nonlocal count
-            count += 1
-            return trace
-
-        with Spool(UploadSettings(), Metrics().uploads).open() as file:
-            sys.settrace(trace)
-            try:
-                await read_form(Request(scope, receive), file)
-            finally:
-                sys.settrace(None)
-        return count
-
-    for content in (b"\r\n--" + B[:-1], b"\r", b"\r\n--" + B + b"-", b"-", b"\r\n"):
-        once, twice = [await lines(content * (size // len(content))) for size in (50_000, 100_000)]
-        assert twice < 2.3 * once, content

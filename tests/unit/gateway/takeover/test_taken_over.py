@@ -1,8 +1,8 @@
 """Sessions that go on at another gateway, with the client library in front."""
 
 import asyncio
-from collections import Counter
 
+import moving_call
 import pytest
 from gateways import Line
 from listening_gateway import until
@@ -10,16 +10,11 @@ from resuming_agent import frame, serve_session
 
 from parley import protocol
 from parley_client import (
-    NO_RETRY,
     AgentAudio,
     CallLostError,
-    Deadlines,
     Reconnected,
-    connect,
     gateway_transport,
 )
-
-LIMITS = Deadlines(connect_s=5, send_s=5, acknowledge_s=5, silence_s=30, consumer_s=5, close_s=5, resume_s=20)
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -29,52 +24,18 @@ def store(request, store):
     return {"url": request.getfixturevalue("redis").url}
 
 
-class Conversation:
-    """A call with all that came."""
+class Conversation(moving_call.Conversation):
+    """A call by gateways, which keep its state."""
 
-    def __init__(self, urls, **options):
-        self.events = []
-        self.tools = Counter()
-        self._changed = asyncio.Event()
-
-        async def look() -> str:
-            """Look something up."""
-            self.tools["look"] += 1
-            return "42"
-
-        self._connection = connect(urls, retry=NO_RETRY, tools=[look], deadlines=LIMITS, **options)
-
-    async def __aenter__(self):
-        self.call = await self._connection.__aenter__()
-        self._reader = asyncio.create_task(self._read())
-        return self
-
-    async def __aexit__(self, *problem):
-        await self._connection.__aexit__(*problem)
-        async with asyncio.timeout(10):
-            await asyncio.gather(self._reader, return_exceptions=True)
-
-    async def _read(self):
-        try:
-            async for event in self.call:
-                self.events.append(event)
-                self._changed.set()
-        finally:
-            self._changed.set()
-
-    def of(self, kind):
-        return [event for event in self.events if isinstance(event, kind)]
+    def __init__(self, urls):
+        super().__init__(None, urls, resume=None)
 
     def text(self):
-        return "".join(event.text for event in self.of(protocol.ResponseText))
+        return "".join(event.text for event in self.got(protocol.ResponseText))
 
-    async def until(self, kind, count=1):
-        async with asyncio.timeout(20):
-            while len(self.of(kind)) < count:
-                assert not self._reader.done(), self.events[-3:]
-                self._changed.clear()
-                await self._changed.wait()
-        return self.of(kind)[count - 1]
+    async def wait_for(self, kind, count=1):
+        await self.until(lambda: len(self.got(kind)) >= count)
+        return self.got(kind)[count - 1]
 
 
 def lose_messages(session):
@@ -90,14 +51,14 @@ async def test_a_call_goes_on_at_another_gateway_when_its_own_is_cut_off(gateway
         for word in (1, 2):
             await caller.call.send_audio(frame(word))
             await caller.call.send_audio(frame(0))
-            await caller.until(protocol.TurnMetrics, word)
+            await caller.wait_for(protocol.TurnMetrics, word)
         await caller.call.send_audio(frame(3) + frame(4))
-        await until(lambda: any("3 4" in event.text for event in caller.of(protocol.Transcript)))
+        await until(lambda: any("3 4" in event.text for event in caller.got(protocol.Transcript)))
         await until(lambda: gateways.sessions[0][-1].state.audio_ms >= 80)
         gateways.lines[0].cut()
-        moved = await caller.until(Reconnected)
+        moved = await caller.wait_for(Reconnected)
         await caller.call.send_audio(frame(5) + frame(0))
-        await caller.until(protocol.TurnMetrics, 3)
+        await caller.wait_for(protocol.TurnMetrics, 3)
         await until(lambda: gateways.all[0].gateway.calls.count == 0)
         history = caller.call.history
     assert moved.reason == "lost"
@@ -105,9 +66,9 @@ async def test_a_call_goes_on_at_another_gateway_when_its_own_is_cut_off(gateway
     said = [message.content for message in session.messages if message.role == "user"]
     assert said == ["1", "2", "3 4 5"]
     assert caller.text() == "You said 1. You said 2. You said 3 4 5. "
-    assert [event.turn for event in caller.of(protocol.ResponseDone)] == [1, 2, 3]
-    assert len(caller.of(protocol.Connected)) == 1
-    assert not caller.of(protocol.ErrorEvent)
+    assert [event.turn for event in caller.got(protocol.ResponseDone)] == [1, 2, 3]
+    assert len(caller.got(protocol.Connected)) == 1
+    assert not caller.got(protocol.ErrorEvent)
     # The state of the session is the gateways' own.
     assert history is None or not history.messages
 
@@ -128,13 +89,13 @@ async def test_an_answer_goes_on_behind_what_came_of_it(gateways):
 
         session.stream.say = say_some
         await caller.call.send_audio(frame(1) + frame(2) + frame(0))
-        await caller.until(AgentAudio, 2)
+        await caller.wait_for(AgentAudio, 2)
         gateways.lines[0].cut()
-        await caller.until(protocol.ResponseDone)
-        await caller.until(protocol.TurnMetrics)
+        await caller.wait_for(protocol.ResponseDone)
+        await caller.wait_for(protocol.TurnMetrics)
     assert caller.text() == "You said 1 2. "
-    assert [event.offset_ms for event in caller.of(AgentAudio)] == [0, 40, 80, 120]
-    assert {event.response_id for event in caller.of(AgentAudio)} == {"r1"}
+    assert [event.offset_ms for event in caller.got(AgentAudio)] == [0, 40, 80, 120]
+    assert {event.response_id for event in caller.got(AgentAudio)} == {"r1"}
     assert gateways.sessions[1][0].messages[-1].content == "You said 1 2."
 
 
@@ -148,7 +109,7 @@ async def test_a_tool_is_run_once(gateways):
         await until(lambda: caller.tools["look"] == 1)
         await until(lambda: any(b"tool_response" in one.message for one in session.stream.seen))
         gateways.lines[0].cut()
-        await caller.until(protocol.TurnMetrics)
+        await caller.wait_for(protocol.TurnMetrics)
     assert caller.tools["look"] == 1
     assert caller.text() == "You said 9 42. "
 
@@ -159,16 +120,16 @@ async def test_messages_come_once(gateways):
     async with Conversation(gateways.urls) as caller:
         caller.call.remember("system", "first")
         caller.call.send_text("hello")
-        await caller.until(protocol.TurnMetrics)
+        await caller.wait_for(protocol.TurnMetrics)
         session = gateways.sessions[0][0]
         lose_messages(session)
         caller.call.remember("system", "second")
         await until(lambda: any(b"second" in one.message for one in session.stream.seen))
         gateways.lines[0].cut()
-        await caller.until(Reconnected)
+        await caller.wait_for(Reconnected)
         caller.call.remember("system", "third")
         caller.call.send_text("bye")
-        await caller.until(protocol.TurnMetrics, 2)
+        await caller.wait_for(protocol.TurnMetrics, 2)
     messages = [one.content for one in gateways.sessions[1][0].messages if one.role != "assistant"]
     assert messages == ["first", "hello", "second", "third", "bye"]
 
@@ -180,20 +141,20 @@ async def test_an_answer_that_no_tool_request_waits_for_is_counted_too(gateways)
     async with Conversation(gateways.urls) as caller:
         caller.call.respond(protocol.ToolResponse(call_id="first"))
         caller.call.send_text("hello")
-        await caller.until(protocol.TurnMetrics)
+        await caller.wait_for(protocol.TurnMetrics)
         session = gateways.sessions[0][0]
         lose_messages(session)
         caller.call.respond(protocol.ToolResponse(call_id="second"))
         caller.call.remember("system", "note")
         await until(lambda: any(b"note" in one.message for one in session.stream.seen))
         gateways.lines[0].cut()
-        await caller.until(Reconnected)
+        await caller.wait_for(Reconnected)
         caller.call.send_text("bye")
-        await caller.until(protocol.TurnMetrics, 2)
+        await caller.wait_for(protocol.TurnMetrics, 2)
     session = gateways.sessions[1][0]
     assert [one.content for one in session.messages if one.role != "assistant"] == ["hello", "note", "bye"]
     assert sum(b"tool_response" in one.message for one in session.stream.seen) == 1
-    assert [event.message for event in caller.of(protocol.ErrorEvent)] == ["first", "second"]
+    assert [event.message for event in caller.got(protocol.ErrorEvent)] == ["first", "second"]
 
 
 async def test_a_call_moves_on_twice_and_with_one_name_for_all(gateways):
@@ -203,10 +164,10 @@ async def test_a_call_moves_on_twice_and_with_one_name_for_all(gateways):
     async with Conversation(gateways.urls) as caller:
         for number in (1, 2, 3):
             await caller.call.send_audio(frame(number) + frame(0))
-            await caller.until(protocol.TurnMetrics, number)
+            await caller.wait_for(protocol.TurnMetrics, number)
             if number < 3:
                 gateways.lines[number - 1].cut()
-                await caller.until(Reconnected, number)
+                await caller.wait_for(Reconnected, number)
     assert caller.text() == "You said 1. You said 2. You said 3. "
 
 
@@ -216,14 +177,14 @@ async def test_a_gateway_that_does_not_notice_the_cut_loses_the_session(gateways
     await gateways.start()
     async with Conversation(gateways.urls) as caller:
         await caller.call.send_audio(frame(1) + frame(0))
-        await caller.until(protocol.TurnMetrics)
+        await caller.wait_for(protocol.TurnMetrics)
         gateways.lines[0].freeze()
-        await caller.until(Reconnected)
+        await caller.wait_for(Reconnected)
         await until(lambda: gateways.all[0].gateway.calls.count == 1)
         # The first one notices that it is not the owner any more when it says that the session lives.
         await asyncio.wait_for(gateways.all[0].gateway.calls.drain(15), 15)
         await caller.call.send_audio(frame(2) + frame(0))
-        await caller.until(protocol.TurnMetrics, 2)
+        await caller.wait_for(protocol.TurnMetrics, 2)
     assert caller.text() == "You said 1. You said 2. "
     assert await gateways.all[0].metric("parley_gateway_calls_lost_total") == 1
 
@@ -233,13 +194,13 @@ async def test_a_gateway_that_shuts_down_sends_its_calls_elsewhere(gateways):
     await gateways.start()
     async with Conversation(gateways.urls) as caller:
         await caller.call.send_audio(frame(1) + frame(0))
-        await caller.until(protocol.TurnMetrics)
+        await caller.wait_for(protocol.TurnMetrics)
         draining = asyncio.create_task(gateways.all[0].gateway.calls.drain(20))
-        moved = await caller.until(Reconnected)
+        moved = await caller.wait_for(Reconnected)
         async with asyncio.timeout(10):
             await draining
         await caller.call.send_audio(frame(2) + frame(0))
-        await caller.until(protocol.TurnMetrics, 2)
+        await caller.wait_for(protocol.TurnMetrics, 2)
     assert moved.reason == "go_away"
     assert caller.text() == "You said 1. You said 2. "
 
@@ -250,13 +211,13 @@ async def test_without_another_gateway_the_call_goes_back_to_its_own(gateways):
     names = gateways.urls[:1]
     async with Conversation(names) as caller:
         await caller.call.send_audio(frame(1) + frame(0))
-        await caller.until(protocol.TurnMetrics)
+        await caller.wait_for(protocol.TurnMetrics)
         line = gateways.lines[0]
         line.cut()
         line.is_cut = False
-        await caller.until(Reconnected)
+        await caller.wait_for(Reconnected)
         await caller.call.send_audio(frame(2) + frame(0))
-        await caller.until(protocol.TurnMetrics, 2)
+        await caller.wait_for(protocol.TurnMetrics, 2)
     assert caller.text() == "You said 1. You said 2. "
     assert len(gateways.sessions[0]) == 2
 
@@ -266,24 +227,27 @@ async def test_a_call_that_stays_until_the_end_of_the_drain_goes_on_elsewhere(ga
     await gateways.start()
     async with Conversation(gateways.urls) as caller:
         await caller.call.send_audio(frame(1) + frame(0) + frame(2))
-        await until(lambda: any(event.text == "2" for event in caller.of(protocol.Transcript)))
+        await until(lambda: any(event.text == "2" for event in caller.got(protocol.Transcript)))
         await gateways.all[0].gateway.calls.drain(0)
-        await caller.until(Reconnected)
+        await caller.wait_for(Reconnected)
         await caller.call.send_audio(frame(3) + frame(0))
-        await caller.until(protocol.TurnMetrics, 2)
+        await caller.wait_for(protocol.TurnMetrics, 2)
     assert caller.text() == "You said 1. You said 2 3. "
-    assert not caller.of(protocol.Closed)
+    assert not caller.got(protocol.Closed)
 
 
 async def test_without_a_store_the_call_is_lost(gateway):
     one = await gateway(serve_session)
     line = Line(int(one.url.rpartition(":")[2]))
     await line.start()
-    async with Conversation([line.url]) as caller:
-        await caller.call.send_audio(frame(1))
-        await caller.until(protocol.SpeechStarted)
-        line.cut()
-        with pytest.raises(CallLostError):
-            async with asyncio.timeout(10):
-                await caller._reader
+
+    async def call():
+        async with Conversation([line.url]) as caller:
+            await caller.call.send_audio(frame(1))
+            await caller.wait_for(protocol.SpeechStarted)
+            line.cut()
+            await asyncio.wait_for(caller._reader, 10)
+
+    with pytest.raises(CallLostError):
+        await call()
     await line.stop()

@@ -118,6 +118,9 @@ def _forms(most, name):
     yield "many parameters", _part(named + b'; a="b"' * (most // 7), b"a")
     yield "beginnings of boundaries", _part(named, b"\r\n--" * (most // 4))
     yield "line ends", _part(named, b"\r" * most)
+    yield "empty lines", _part(named, b"\r\n" * (most // 2))
+    yield "hyphens", _part(named, b"-" * most)
+    yield "ends of parts", _part(named, b"\r\n--x-" * (most // 6))
 
 
 def _form(name, most):
