@@ -106,11 +106,6 @@ class Triton:
             self._server.stop()
             self._server = None
 
-    def kill(self):
-        """Stop it without a farewell to its sessions."""
-        self._server.kill()
-        self.stop()
-
 
 class GatewayProcess:
     """A gateway of its own process; ``settings``: part_field → text."""

@@ -261,17 +261,3 @@ def test_a_conversation_outlives_its_gateway_if_that_keeps_sessions(triton, open
                 visit.ignore_problems(*AWAY)
         finally:
             gateway.stop()
-
-
-def test_a_server_that_restarts_is_survived(triton, gateway, open_page):
-    with open_page(gateway, 1.0, "hello", 1.0) as visit:
-        visit.begin()
-        visit.wait_for_answer("How can I help you?")
-        triton.kill()
-        visit.until("away", "lost", "connecting")
-        triton.start()
-        visit.until("live", timeout=60_000)
-        expect(visit.page.locator("#transcript")).to_contain_text(FORGOTTEN)
-        visit.say("what can you do")
-        visit.wait_for_answer("set timers")
-        visit.ignore_problems(*AWAY, "code: 50")

@@ -12,15 +12,10 @@ import signal
 import subprocess
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from certificates import Authority
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -64,27 +59,12 @@ def secure_gateway(triton, certificate, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    """PEM files of a certificate for 127.0.0.1, which is its own authority, and of its key."""
+    """PEM files of a certificate for 127.0.0.1 with its authority's, and of its key."""
     folder = tmp_path_factory.mktemp("certificate")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    plain = serialization.NoEncryption()
-    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    (folder / "key.pem").write_bytes(key.private_bytes(pem, pkcs8, plain))
-    (folder / "chain.pem").write_bytes(signed.public_bytes(pem))
+    authority = Authority()
+    chain, key = authority.issue("127.0.0.1")
+    (folder / "key.pem").write_bytes(key)
+    (folder / "chain.pem").write_bytes(chain + authority.certificate)
     return folder / "chain.pem", folder / "key.pem"
 
 

@@ -9,12 +9,12 @@ import os
 import re
 import ssl
 import struct
-import subprocess
 from contextlib import asynccontextmanager, suppress
 
 import httpx
 import numpy as np
 import pytest
+from certificates import Authority
 from fake_agent import CONNECTED, serve
 from listening_gateway import DEADLINE_S, closed, frame_of, receive, until
 from websockets.asyncio.client import connect
@@ -584,29 +584,17 @@ async def test_a_message_that_is_no_text_closes_the_stream_quietly(gateway, capl
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.fixture
-def certificate(tmp_path):
-    """A certificate for this machine, and its key: their files."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2".split()
-        + f"-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}".split(),
-        check=True,
-        capture_output=True,
-    )
-    return certificate, key
-
-
-async def test_only_tls_1_3_is_spoken(certificate):
-    certificate, key = certificate
+async def test_only_tls_1_3_is_spoken(tmp_path):
+    authority = Authority()
+    for name, content in zip(("certificate", "key"), authority.issue("127.0.0.1"), strict=True):
+        (tmp_path / name).write_bytes(content)
     settings = load_settings(
         flags={
-            "listen": {"port": 0, "certificate": str(certificate), "key": str(key)},
+            "listen": {name: str(tmp_path / name) for name in ("certificate", "key")} | {"port": 0},
             "servers": {"addresses": ["127.0.0.1:9"], "check_timeout_s": 0.2},
         }
     )
-    trust = ssl.create_default_context(cafile=certificate)
-    old = ssl.create_default_context(cafile=certificate)
+    trust, old = (ssl.create_default_context(cadata=authority.certificate.decode()) for _ in range(2))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     async with running(settings) as one:
         assert one.url.startswith("https:")

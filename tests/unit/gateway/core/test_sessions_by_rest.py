@@ -268,20 +268,6 @@ async def test_tools_can_be_replaced_before_and_during_a_call(gateway):
     assert (await one.http.post(path, json={"tools": []})).status_code == 410
 
 
-async def test_session_of_another_key_is_not_found(gateway, monkeypatch):
-    one = await gateway()
-    session_id = await one.create()
-
-    async def admit(*_, **__):
-        return Principal(id="somebody else", scopes=frozenset(["agent"]))
-
-    monkeypatch.setattr(one.gateway.guard, "admit", admit)
-    for method, path in (("GET", "status"), ("POST", "tools")):
-        answer = await one.http.request(method, f"/v1/sessions/{session_id}/{path}", content=b"{}")
-        assert answer.status_code == 404
-    assert (await one.http.delete(f"/v1/sessions/{session_id}")).status_code == 404
-
-
 async def test_no_session_is_promised_that_no_server_could_hold(gateway):
     one = await gateway()
     one.pool.problems["server-0:1"] = ModelUnavailableError("down")

@@ -67,11 +67,6 @@ def test_event_without_audio_that_is_too_large_is_refused(session, kind, fields)
     assert session.error() == ("event_too_large", "e")
 
 
-def test_audio_may_be_larger_than_other_events(session):
-    session.send("input_audio_buffer.append", audio="AAAA" * (MAX_MESSAGE_BYTES // 4 + 1))
-    assert session.commands.audio_samples
-
-
 @pytest.mark.parametrize(
     "large",
     [

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from contextlib import asynccontextmanager
 from unittest.mock import patch
 
@@ -273,23 +272,6 @@ async def test_offers_under_way_are_counted(gateway, limits):
     again = await post_offer(one.http, sdp)
     assert again.status_code == 201
     await forgotten(again.headers["location"])
-    await client.close()
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda sdp: re.sub(r"a=fingerprint.*\r\n", "", sdp), "fingerprint"),
-        (lambda sdp: sdp + "a=x:" + "y" * 70_000 + "\r\n", "at most"),
-        (lambda sdp: sdp + "m=audio 9 RTP/AVP 0\r\n" * 20, "at most"),
-    ],
-)
-async def test_unusable_offers_of_a_client_are_refused(gateway, change, said):
-    one = await gateway()
-    client = RtcClient(one.http)
-    answer = await post_offer(one.http, change(await offer_of(client)))
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_offer")
-    assert said in answer.json()["error"]["message"]
     await client.close()
 
 

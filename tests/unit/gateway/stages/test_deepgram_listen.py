@@ -127,14 +127,6 @@ async def test_telephone_audio(gateway):
     assert np.abs(heard).max() > 7_000
 
 
-async def test_finalize_is_answered_with_the_text(gateway):
-    hears(gateway, [STARTED], flush=[STOPPED, FINAL])
-    async with listen(gateway) as socket:
-        await socket.send(WINDOW)
-        await say(socket, "Finalize")
-        assert summary(json.loads(await socket.recv())) == ("hello", True, True, True)
-
-
 async def test_finalize_is_answered_also_where_there_is_no_text(gateway):
     hears(gateway, [])
     async with listen(gateway) as socket:

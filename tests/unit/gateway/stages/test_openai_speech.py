@@ -105,16 +105,6 @@ async def test_the_synthesizer_that_has_the_voice_speaks(gateway, voice, model, 
     assert set(gateway.models.asked_models) == {asked[0]}
 
 
-async def test_audio_is_sent_while_it_is_being_made(gateway, voice):
-    voice.hold.clear()
-    async with gateway.http.stream("POST", PATH, json=RAW) as answer:
-        parts = answer.aiter_bytes()
-        assert await asyncio.wait_for(anext(parts), 5)
-        voice.hold.set()
-        rest = [part async for part in parts]
-    assert rest
-
-
 class SlowEncoder:
     """Needs the loop to go on meanwhile."""
 

@@ -251,21 +251,15 @@ async def test_progress_of_a_client_is_checked(gateways):
         await client.say(1)
 
 
-async def test_a_session_that_was_hung_up_is_over(gateways):
+@pytest.mark.parametrize("end", ["hangup", "delete"])
+async def test_session_that_was_ended_is_not_resumable(gateways, end):
     one = await gateways.start()
     async with await opened(one) as socket:
         client = await kept(socket)
-        await socket.send(json.dumps({"type": "control", "action": "hangup"}))
-        await receive(socket, "closed")
-    await until(lambda: one.gateway.calls.count == 0)
-    assert code_of(await take_over(one, client.token)) == REFUSED
-
-
-async def test_a_session_that_was_deleted_is_over(gateways):
-    one = await gateways.start()
-    async with await opened(one) as socket:
-        client = await kept(socket)
-        assert (await one.http.delete(f"/v1/sessions/{socket.session_id}")).status_code == 204
+        if end == "hangup":
+            await socket.send(json.dumps({"type": "control", "action": "hangup"}))
+        else:
+            assert (await one.http.delete(f"/v1/sessions/{socket.session_id}")).status_code == 204
         await closed(socket)
     await until(lambda: one.gateway.calls.count == 0)
     assert code_of(await take_over(one, client.token)) == REFUSED
