@@ -159,6 +159,18 @@ class GatewayUnderTest:
             socket.session_id = session_id
             yield socket
 
+    @asynccontextmanager
+    async def connection(self, limit: int = 65_536):
+        """A connection whose client does nothing by itself; it reads ``limit`` bytes ahead."""
+        host, port = self.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=limit)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
     async def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
         lines = (await self.http.get("/metrics")).text.splitlines()

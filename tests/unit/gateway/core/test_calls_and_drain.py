@@ -124,7 +124,7 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(gateway):
     async def silent(stream):
         await asyncio.Event().wait()
 
-    one = await gateway(silent, polite, calls={"attempt_s": 0.05})
+    one = await gateway(silent, polite, calls={"attempt_s": 0.05, "close_s": 0.05})
     await open_and_close(one)
     assert one.agents[1].streams
 
@@ -133,7 +133,7 @@ async def test_opening_a_call_has_a_deadline_over_all_servers(gateway):
     async def silent(stream):
         await asyncio.Event().wait()
 
-    one = await gateway(silent, silent, calls={"attempt_s": 0.1, "open_s": 0.12})
+    one = await gateway(silent, silent, calls={"attempt_s": 0.1, "open_s": 0.12, "close_s": 0.05})
     with pytest.raises(DeadlineExceededError):
         await open_and_close(one)
 

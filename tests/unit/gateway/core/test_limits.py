@@ -42,24 +42,11 @@ async def talkative(stream):
 
 
 @asynccontextmanager
-async def raw_connection(one):
-    """A connection whose client does nothing by itself."""
-    host, port = one.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=1_024)
-    try:
-        yield reader, writer
-    finally:
-        writer.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-@asynccontextmanager
 async def raw_stream(one):
-    """The same as a session's WebSocket."""
+    """The connection of a session's WebSocket, whose client does nothing by itself."""
     session_id = await one.create()
     key = base64.b64encode(os.urandom(16)).decode()
-    async with raw_connection(one) as (reader, writer):
+    async with one.connection(limit=1_024) as (reader, writer):
         writer.write(
             f"GET /v1/sessions/{session_id}/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
             f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
@@ -323,7 +310,7 @@ async def test_a_body_that_is_too_large_is_refused(gateway):
 @pytest.mark.parametrize("limit", ["body_s", "body_stall_s"])
 async def test_a_body_that_does_not_come_is_not_waited_for(gateway, limit):
     one = await gateway(limits={limit: 0.05})
-    async with raw_connection(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         writer.write(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
         async with asyncio.timeout(DEADLINE_S):
             assert b" 408 " in await reader.readline()
@@ -332,7 +319,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(gateway, limit):
 async def test_a_connection_that_asks_nothing_is_closed(gateway, monkeypatch):
     monkeypatch.setattr("parley_gateway.protocols._HEAD_S", 0.05)
     one = await gateway()
-    async with raw_connection(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         writer.write(b"GET /healthz HTTP/1.1\r\n")
         await read_to_the_end(reader)
 
@@ -342,7 +329,7 @@ async def test_a_second_request_that_does_not_come_whole_is_not_waited_for(gatew
     monkeypatch.setattr("parley_gateway.protocols._HEAD_S", 0.05)
     one = await gateway(limits={"keep_alive_s": 600})
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    async with raw_connection(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         writer.write(request + (b"G" if begun_early else b""))
         async with asyncio.timeout(DEADLINE_S):
             assert b" 200 " in await reader.readline()
@@ -377,7 +364,7 @@ def head(size, method=b"GET", target=b"/healthz", more=b""):
 
 async def answers(one, *pieces):
     """The statuses of all answers until the gateway closes the connection, and what it sent."""
-    async with raw_connection(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
@@ -463,7 +450,7 @@ async def test_data_after_a_refused_head_is_dropped(gateway, monkeypatch):
     connected = HttpProtocol.connection_made
     monkeypatch.setattr(HttpProtocol, "connection_made", remember)
     one = await gateway(limits={"header_bytes": MOST})
-    async with raw_connection(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         writer.write(head(MOST + 1))
         async with asyncio.timeout(DEADLINE_S):
             assert b" 431 " in await reader.read()
@@ -479,7 +466,7 @@ async def test_a_client_that_is_gone_before_its_refusal_is_let_go(gateway, monke
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
     one = await gateway(limits={"header_bytes": MOST})
-    async with raw_connection(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "write_eof", gone)
         writer.write(head(MOST + 1))
         async with asyncio.timeout(DEADLINE_S):
@@ -556,7 +543,7 @@ async def test_no_other_protocol_than_that_of_websockets_is_begun(gateway, proto
 async def test_a_body_that_cannot_be_read_ends_the_connection_quietly(gateway, tail, caplog):
     one = await gateway(limits={"header_bytes": MOST})
     request = head(500, b"POST", b"/v1/sessions", b"Transfer-Encoding: chunked\r\n")
-    async with raw_connection(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         writer.write(request + b"1\r\n{\r\n")
         await writer.drain()
         writer.write(tail)

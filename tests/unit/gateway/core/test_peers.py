@@ -291,6 +291,7 @@ async def test_gateways_with_tls_trust_their_common_certificate(fleet, echo, tmp
 async def test_a_stream_ends_when_the_other_gateway_falls_silent(two, monkeypatch):
     one, other = two
     monkeypatch.setattr(peers_module, "_PING_S", 0.1)
+    monkeypatch.setattr(peers_module, "_CLOSE_S", 0.1)
     other.gateway.peers._stall_s = 0.1
     created = await one.create()
     line = Line(int(one.address.rpartition(":")[2]))

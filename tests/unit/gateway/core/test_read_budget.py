@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack
 
 import h11
 import pytest
@@ -62,20 +62,8 @@ async def turns(monkeypatch):
     counted.stop()
 
 
-@asynccontextmanager
-async def connected(one):
-    host, port = one.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        yield reader, writer
-    finally:
-        writer.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-
 async def trickle(one, chunks):
-    async with connected(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         writer.write(CHUNKED + ONE_BYTE * chunks + b"2\r\n{}\r\n0\r\n\r\n")
         async with asyncio.timeout(6 * DEADLINE_S):
             return await reader.readline()
@@ -85,7 +73,7 @@ async def test_connections_with_single_bytes_share_the_budget_and_others_pass(ga
     one = await gateway()
     senders = [asyncio.create_task(trickle(one, 1_000)) for _ in range(32)]
     await until(lambda: sum(turns.events.values()) > 1_000)
-    async with connected(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         began = turns.now
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b" 200 " in await reader.readline()
@@ -115,7 +103,7 @@ async def test_request_refused_before_its_body_came_closes_the_connection(gatewa
     keys.write_text("")
     keys.chmod(0o600)
     one = await gateway(security={"keys_file": str(keys)})
-    async with connected(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         writer.write(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\n" + body)
         head = await reader.readuntil(b"\r\n\r\n")
         assert b" 401 " in head
@@ -134,7 +122,7 @@ async def test_request_refused_after_its_body_came_keeps_the_connection(gateway,
     keys.chmod(0o600)
     one = await gateway(security={"keys_file": str(keys)})
     request = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
-    async with connected(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         for _ in range(2):
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
@@ -146,7 +134,7 @@ async def test_request_refused_after_its_body_came_keeps_the_connection(gateway,
 async def test_body_with_two_lengths_is_refused_and_its_connection_closed(gateway):
     one = await gateway()
     hidden = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    async with connected(one) as (reader, writer):
+    async with one.connection() as (reader, writer):
         writer.write(
             b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
             b"Content-Length: 5\r\n\r\n0\r\n\r\n" + hidden
@@ -196,7 +184,7 @@ async def test_heads_of_many_headers_use_up_the_budget(gateway, turns):
     one = await gateway()
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 3_000 + b"\r\n"
     async with AsyncExitStack() as stack:
-        pairs = [await stack.enter_async_context(connected(one)) for _ in range(8)]
+        pairs = [await stack.enter_async_context(one.connection()) for _ in range(8)]
         for _, writer in pairs:
             writer.write(head)
         for reader, _ in pairs:

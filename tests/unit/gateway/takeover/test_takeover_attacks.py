@@ -94,7 +94,9 @@ async def test_the_token_of_another_key_opens_nothing(gateways, keys):
         assert (await take_over(two, client.token, bearer(mine))).status_code == 201
 
 
-async def test_a_token_is_good_for_one_takeover(gateways):
+async def test_a_token_is_good_for_one_takeover(gateways, monkeypatch):
+    # A gateway looks as often whether it still has its sessions.
+    monkeypatch.setattr("parley_gateway.apis.sessions.kept._REFRESH_S", 0.1)
     one, two, three = [await gateways.start() for _ in range(3)]
     async with await opened(one) as socket:
         first = await kept(socket)
