@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -472,9 +472,14 @@ class FakeCall:
         session_id: str | int = "call",
         tracing: Tracing | None = None,
         chat: FakeChat | None = None,
+        *,
+        hears: Iterable[tuple[int, int, str]] = (),
+        answers: Iterable[list[LlmEvent | Exception]] = (),
     ) -> None:
         self.recognition = FakeRecognition()
+        self.hears(*hears)
         self.chat = chat or FakeChat()
+        self.chat.answers.extend(answers)
         self.synthesizer = FakeSynthesizer()
         self.turn_model = FakeTurnModel()
         self.unscored: list[str] = []
@@ -543,6 +548,11 @@ class FakeCall:
         self.host.handle(Incoming(self.id, message=raw, audio=audio, end=end), answer)
         return answer
 
+    async def request(self, message, kind: type, count: int = 1):
+        """Send a message, and wait for the ``count``-th event of a kind."""
+        self.send(message)
+        return await self.wait_for(kind, count)
+
     async def until(self, ms: float) -> None:
         """Wait until the client has been recording for ``ms`` milliseconds."""
         await asyncio.sleep(self.began + ms / 1000 - now())
@@ -560,11 +570,17 @@ class FakeCall:
         at = next(sent.at for sent in self.outlet.sent if sent.event is event)
         return (at - self.began) * 1000
 
-    async def end(self) -> None:
-        """END, then check that nothing is left over."""
+    async def end(self, kind: type | None = None, count: int = 1):
+        """END, after the ``count``-th event of a kind if one is given; then check that nothing is left over.
+
+        Returns:
+            That event.
+        """
+        event = None if kind is None else await self.wait_for(kind, count)
         await self.hang_up()
         self.send(end=True)
         await self.check_nothing_left()
+        return event
 
     async def check_nothing_left(self) -> None:
         """Everything that the session had has ended."""
@@ -580,3 +596,10 @@ class FakeCall:
         assert not self.turn_model.running
         assert all(stream.closed for stream in self.recognition.streams if stream.opened)
         assert len(self.host) == 0
+
+
+async def open_call(start: Start | bytes | None = None, *, microphone: bool = True, **options) -> FakeCall:
+    """A call whose session is open, or refused; ``options`` are those of ``FakeCall``."""
+    call = FakeCall(**options)
+    await call.start(start, microphone=microphone)
+    return call

@@ -47,8 +47,7 @@ async def test_the_user_is_not_asked_to_say_it_again():
     assert spoken(call) == [AgentConfig().acted_apology]
     (error,) = call.outlet.of(ErrorEvent)
     assert (error.code, error.tools_ran) == ("model_unavailable", True)
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.chat.prompt()[1:] == [
         ("user", "book a table"),
         ("assistant", ""),
@@ -64,8 +63,7 @@ async def test_a_user_who_has_waited_long_is_not_made_to_wait_again():
     await call.start(BOOK)
     request = await call.wait_for(ToolRequest)
     call.chat.first_s = 30.0
-    call.send(ToolResponse(call_id=request.call_id, output="booked"))
-    await call.wait_for(TurnMetrics)
+    await call.request(ToolResponse(call_id=request.call_id, output="booked"), TurnMetrics)
     await call.end()
     assert call.outlet.codes == ["deadline_exceeded"]
     assert len(call.chat.requests) == 2
@@ -77,8 +75,7 @@ async def test_a_call_that_was_refused_has_done_nothing():
     call.chat.answers += [calls(("cancel", {})), [InferenceError("broken")]]
     call.hears((200, 1_000, "book a table"))
     await call.start(BOOK)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert [error.tools_ran for error in call.outlet.of(ErrorEvent)] == [False]
     assert spoken(call) == [AgentConfig().apology]
 
@@ -119,8 +116,7 @@ async def test_results_that_overflow_the_window_are_shortened(context_tokens, ch
     for count in range(48):
         request = await call.wait_for(ToolRequest, count + 1)
         call.send(ToolResponse(call_id=request.call_id, output=f"booked {count} " + "x" * 5_000))
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.outlet.codes == []
     assert spoken(call)[-2:] == ["All booked.", "Okay."]
     results = [message.content for message in call.chat.requests[-2].messages if message.role == "tool"]

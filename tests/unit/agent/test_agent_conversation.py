@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from agent_fakes import FakeCall, calls, says
+from agent_fakes import FakeCall, calls, open_call, says
 
 from parley.agent.config import DEFAULT_SYSTEM_PROMPT, AgentConfig
 from parley.protocol import (
@@ -25,12 +25,9 @@ from parley.protocol import (
 
 
 async def test_voice_options_are_the_sessions():
-    call = FakeCall()
-    call.hears((200, 1000, "hello"))
-    call.chat.answers.append(says("Hello! How can I help you?"))
+    call = FakeCall(hears=[(200, 1000, "hello")], answers=[says("Hello! How can I help you?")])
     await call.start(Start(voice="high", language="de", exaggeration=0.7, guidance_weight=0.3))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     asked = {
         (spoken.voice, spoken.language, spoken.exaggeration, spoken.guidance_weight)
         for spoken in call.synthesizer.requests
@@ -39,13 +36,9 @@ async def test_voice_options_are_the_sessions():
 
 
 async def test_a_question_is_answered():
-    call = FakeCall()
-    call.hears((200, 1000, "hello there"))
-    call.chat.answers.append(says("Hello! How can I help you?"))
-    await call.start()
+    call = await open_call(hears=[(200, 1000, "hello there")], answers=[says("Hello! How can I help you?")])
     done = await call.wait_for(ResponseDone)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     out = call.outlet
     assert isinstance(out.events[0], Connected)
     assert out.of(SpeechStarted)[0].at_ms == 200
@@ -63,14 +56,12 @@ async def test_a_question_is_answered():
 
 
 async def test_answer_at_its_maximum_length_ends_with_a_whole_sentence():
-    call = FakeCall()
-    call.hears((200, 1000, "hello"), (4000, 5000, "go on"))
+    call = FakeCall(hears=[(200, 1000, "hello"), (4000, 5000, "go on")])
     text, full = says("Paris is in France. It has two mill")[:-1], says("")[-1]
     call.chat.answers.append([*text, msgspec.structs.replace(full, finish_reason="length")])
     await call.start()
     first = await call.wait_for(ResponseDone)
-    await call.wait_for(ResponseDone, 2)
-    await call.end()
+    await call.end(ResponseDone, 2)
     assert call.synthesizer.requests[0].text == "Paris is in France."
     assert "mill" not in "".join(request.text for request in call.synthesizer.requests)
     assert [done.finish_reason for done in call.outlet.of(ResponseDone)] == ["length", "stop"]
@@ -85,8 +76,7 @@ async def test_a_history_that_the_model_counts_as_longer_is_shortened(counted, l
     text, full = says("Yes.")[:-1], says("")[-1]
     call.chat.answers.extend([*text, msgspec.structs.replace(full, prompt_tokens=counted)] for _ in range(3))
     await call.start()
-    await call.wait_for(TurnMetrics, 3)
-    await call.end()
+    await call.end(TurnMetrics, 3)
     assert len(call.chat.prompt()) == 1 + left
 
 
@@ -96,8 +86,7 @@ async def test_audio_is_whole_paced_and_labelled():
     call.chat.answers.append(says("This is a rather long answer that takes its time. And then one more."))
     await call.start(Start(output_sample_rate=16_000))
     done = await call.wait_for(ResponseDone)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     audio = [sent for sent in call.outlet.sent if isinstance(sent.event, Audio)]
     position = 0
     first_at = audio[0].at
@@ -134,8 +123,7 @@ async def test_a_second_turn_remembers_the_first():
     call.hears((200, 1000, "my name is anna"), (5000, 5800, "what's my name"))
     call.chat.answers += [says("Hello, Anna!"), says("Your name is Anna.")]
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.chat.prompt()[1:] == [
         ("user", "my name is anna"),
         ("assistant", "Hello, Anna!"),
@@ -149,8 +137,7 @@ async def test_metrics_tell_where_the_time_went():
     call.hears((200, 1000, "hello"))
     call.chat.answers.append(says("Hello! How are you?"))
     await call.start()
-    metrics = await call.wait_for(TurnMetrics)
-    await call.end()
+    metrics = await call.end(TurnMetrics)
     assert metrics.turn == 1
     # 1300 ms of audio are complete with the window that ends at 1312 ms, in the chunk of 1320 ms.
     assert metrics.asr_final_ms == 4 + 20
@@ -169,8 +156,7 @@ async def test_a_tool_is_called_and_its_result_spoken():
     await call.start(Start(tools=[Tool(name="get_weather", parameters={"type": "object"})]))
     request = await call.wait_for(ToolRequest)
     assert (request.name, request.arguments, request.turn) == ("get_weather", {"city": "Paris"}, 1)
-    call.send(ToolResponse(call_id=request.call_id, output={"sky": "sunny"}))
-    metrics = await call.wait_for(TurnMetrics)
+    metrics = await call.request(ToolResponse(call_id=request.call_id, output={"sky": "sunny"}), TurnMetrics)
     await call.end()
     assert metrics.tool_ms is not None
     (_, asked, result) = call.chat.requests[-1].messages[1:]
@@ -180,8 +166,7 @@ async def test_a_tool_is_called_and_its_result_spoken():
 
 
 async def test_two_sessions_do_not_hear_each_other():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     other = FakeCall(session_id=7)
     other.host = call.host
     other.recognition = call.recognition
@@ -200,8 +185,7 @@ async def test_words_that_come_without_samples_of_their_own_are_sent_too():
     call.hears((200, 1_000, "hello"))
     call.chat.answers.append(says("Hello there."))
     await call.start()
-    done = await call.wait_for(ResponseDone)
-    await call.end()
+    done = await call.end(ResponseDone)
     *_, last = call.outlet.of(Audio)
     assert (last.text, last.samples) == ("Hello there.", 0)
     assert last.offset_ms == done.audio_ms

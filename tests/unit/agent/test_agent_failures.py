@@ -7,7 +7,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from agent_fakes import FakeCall, FakeOutlet, calls, says, utterance
+from agent_fakes import FakeCall, FakeOutlet, calls, open_call, says, utterance
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.asr.messages import AsrFallbackEvent, TranscriptEvent
@@ -40,23 +40,18 @@ from parley.tts.messages import SpeechChunk, TtsFallback
 
 
 async def test_a_language_model_that_fails_once_is_asked_again():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    call.chat.answers += [[ModelUnavailableError("gone")], says("Yes.")]
+    call = FakeCall(hears=[(200, 1_000, "hello")], answers=[[ModelUnavailableError("gone")], says("Yes.")])
     await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.codes == []
     assert [request.text for request in call.synthesizer.requests] == ["Yes."]
 
 
 async def test_a_language_model_that_fails_again_and_again():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"), (5_000, 5_500, "are you there"))
+    call = FakeCall(hears=[(200, 1_000, "hello"), (5_000, 5_500, "are you there")])
     call.chat.answers += [[ModelUnavailableError("gone")]] * 3 + [says("Yes.")]
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.outlet.codes == ["model_unavailable"]
     assert call.outlet.of(ErrorEvent)[0].retryable
     assert call.chat.prompt()[1:] == [("user", "hello are you there")]
@@ -74,8 +69,7 @@ async def test_a_language_model_that_fails_in_the_middle_speaks_what_it_had():
         says("Okay."),
     ]
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.synthesizer.requests[0].text == "The first thing."
     assert call.outlet.codes == ["inference_failed"]
     assert call.chat.prompt()[2] == ("assistant", "The first thing…")
@@ -86,8 +80,7 @@ async def test_a_language_model_that_is_silent_for_too_long():
     call.chat.first_s = 30
     call.hears((200, 1_000, "hello"))
     await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.codes == ["deadline_exceeded"]
     assert len(call.chat.aborted) == 1
 
@@ -124,8 +117,7 @@ async def test_every_response_ends_with_response_done(answer, audio_ms):
     call.hears((200, 1_000, "hello"))
     call.chat.answers += [answer, answer]
     await call.start()
-    metrics = await call.wait_for(TurnMetrics)
-    await call.end()
+    metrics = await call.end(TurnMetrics)
     (done,) = call.outlet.of(ResponseDone)
     assert call.outlet.events.index(done) < call.outlet.events.index(metrics)
     assert done.turn == metrics.turn
@@ -137,44 +129,33 @@ async def test_a_prompt_that_is_too_long_is_shortened():
     call.hears(*((1_000 + 4_000 * n, 1_500 + 4_000 * n, f"question {n}") for n in range(3)))
     call.chat.answers += [says("One."), says("Two."), [ContextTooLongError("too long")], says("Three.")]
     await call.start()
-    await call.wait_for(TurnMetrics, 3)
-    await call.end()
+    await call.end(TurnMetrics, 3)
     assert call.outlet.codes == []
     assert call.chat.prompt()[1:] == [("user", "question 1"), ("assistant", "Two."), ("user", "question 2")]
     assert call.synthesizer.requests[-1].text == "Three."
 
 
 async def test_a_prompt_that_cannot_be_shortened():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    call.chat.answers.append([ContextTooLongError("too long")])
-    await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    call = await open_call(hears=[(200, 1_000, "hello")], answers=[[ContextTooLongError("too long")]])
+    await call.end(TurnMetrics)
     assert call.outlet.codes == ["context_too_long"]
 
 
 async def test_a_voice_that_fails_ends_the_turn_but_not_the_session():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"), (6_000, 6_500, "again"))
+    call = FakeCall(hears=[(200, 1_000, "hello"), (6_000, 6_500, "again")])
     call.synthesizer.failures += [None, InferenceError("no voice")]
     call.chat.answers += [says("Hello there, my friend. How can I help you? And so on."), says("Yes.")]
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.outlet.codes == ["inference_failed"]
     assert call.chat.prompt()[2] == ("assistant", "Hello there…")
     assert call.outlet.of(Audio)[-1].turn == 2
 
 
 async def test_unexpected_error_is_reported_and_logged(caplog):
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    call.chat.answers.append([ZeroDivisionError("secret detail")])
-    await call.start()
+    call = await open_call(hears=[(200, 1_000, "hello")], answers=[[ZeroDivisionError("secret detail")]])
     error = await call.wait_for(ErrorEvent)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert error.code == "internal_error"
     assert "secret" not in error.message
     assert "secret detail" in caplog.text
@@ -182,17 +163,14 @@ async def test_unexpected_error_is_reported_and_logged(caplog):
 
 @pytest.mark.parametrize("failure", [ModelUnavailableError("gone"), InferenceError("broken")])
 async def test_a_recogniser_that_fails_is_replaced(failure):
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    await call.start()
+    call = await open_call(hears=[(200, 1_000, "hello")])
     await call.wait_for(TurnMetrics)
     call.recognition.push_failures.append(failure)
     await call.until(4_000)
     # The new stream counts its time and its utterances from the beginning.
     call.recognition.script.extend(utterance(1, 3_000, 3_500, "again"))
     stopped = await call.wait_for(SpeechStopped, 2)
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     # The model that has understood the language is asked first again.
     assert [stream.first for stream in call.recognition.streams] == ["", "fake_asr"]
     assert call.outlet.codes == [failure.code]
@@ -211,20 +189,17 @@ async def test_utterances_keep_their_numbers_when_a_late_text_crosses_the_next()
     await call.wait_for(Transcript)
     call.recognition.push_failures.append(InferenceError("lost"))
     call.recognition.script.extend(utterance(1, 500, 1_000, "again"))
-    await call.wait_for(Transcript, 3)
-    await call.end()
+    await call.end(Transcript, 3)
     heard = [(event.utterance, event.text) for event in call.outlet.of(Transcript)]
     assert heard == [(1, "hello"), (2, ""), (3, "again")]
 
 
 async def test_a_recogniser_that_is_busy_hears_the_same_audio_again():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
+    call = FakeCall(hears=[(200, 1_000, "hello")])
     call.recognition.push_failures += [OverloadedError("busy"), OverloadedError("busy")]
     await call.start()
     stopped = await call.wait_for(SpeechStopped)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert len(call.recognition.streams) == 1
     assert (stopped.at_ms, call.outlet.codes) == (1_000, [])
 
@@ -235,8 +210,7 @@ async def test_recogniser_that_takes_another_model_is_reported_without_names():
     replaced = AsrFallbackEvent(utterance=1, from_model="first", to_model="second", reason="overloaded")
     call.recognition.script.extend([begun, (stopped[0], replaced), stopped, final])
     await call.start()
-    await call.wait_for(ResponseDone)
-    await call.end()
+    await call.end(ResponseDone)
     (error,) = call.outlet.of(ErrorEvent)
     assert (error.code, error.retryable) == ("asr_fallback", False)
     assert error.message == "another model transcribes this utterance"
@@ -244,9 +218,7 @@ async def test_recogniser_that_takes_another_model_is_reported_without_names():
 
 
 async def test_synthesizer_that_is_replaced_is_reported_without_names():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    call.chat.answers.append(says("One sentence. And a second one."))
+    call = FakeCall(hears=[(200, 1_000, "hello")], answers=[says("One sentence. And a second one.")])
     speak = call.synthesizer.speak
     first = TtsFallback(from_engine="first", to_engine="second", reason="deadline_exceeded")
 
@@ -258,8 +230,7 @@ async def test_synthesizer_that_is_replaced_is_reported_without_names():
 
     call.synthesizer.speak = replaced
     await call.start()
-    done = await call.wait_for(ResponseDone)
-    await call.end()
+    done = await call.end(ResponseDone)
     (error,) = call.outlet.of(ErrorEvent)
     assert (error.code, error.retryable) == ("tts_fallback", False)
     assert error.message == "another voice speaks the rest of the answer"
@@ -270,13 +241,10 @@ async def test_synthesizer_that_is_replaced_is_reported_without_names():
 
 
 async def test_a_recogniser_that_breaks_off_an_utterance_ends_it():
-    call = FakeCall()
-    call.hears((200, 9_000, "never finished"))
-    await call.start()
+    call = await open_call(hears=[(200, 9_000, "never finished")])
     await call.wait_for(SpeechStarted)
     call.recognition.push_failures.append(InferenceError("broken"))
-    final = await call.wait_for(Transcript)
-    await call.end()
+    final = await call.end(Transcript)
     assert (final.is_final, final.text, final.utterance) == (True, "", 1)
     assert len(call.outlet.of(SpeechStopped)) == 1
     assert call.chat.requests == []
@@ -291,8 +259,7 @@ async def test_partial_text_of_a_broken_utterance_is_answered():
     await call.start()
     await call.wait_for(Transcript)
     call.recognition.push_failures.append(InferenceError("broken"))
-    await call.wait_for(ResponseDone)
-    await call.end()
+    await call.end(ResponseDone)
     heard = [(event.text, event.is_final) for event in call.outlet.of(Transcript)]
     assert heard == [("what time is it", False), ("what time is it", True)]
     assert call.chat.prompt()[-1] == ("user", "what time is it")
@@ -308,8 +275,7 @@ async def test_the_rest_of_an_utterance_that_is_broken_off_belongs_to_the_same_t
     await call.wait_for(Transcript)
     call.recognition.push_failures.append(InferenceError("broken"))
     call.recognition.script.extend(utterance(1, 100, 500, "in tokyo"))
-    await call.wait_for(ResponseDone)
-    await call.end()
+    await call.end(ResponseDone)
     assert call.chat.prompt()[-1] == ("user", "what time is it in tokyo")
 
 
@@ -324,16 +290,14 @@ async def test_partial_texts_of_two_lost_utterances_are_both_kept():
     await call.start()
     await call.wait_for(Transcript, 2)
     call.recognition.push_failures.append(InferenceError("broken"))
-    await call.wait_for(ResponseDone)
-    await call.end()
+    await call.end(ResponseDone)
     finals = [(event.utterance, event.text) for event in call.outlet.of(Transcript) if event.is_final]
     assert finals == [(1, "what time is it"), (2, "in tokyo")]
     assert call.chat.prompt()[-1] == ("user", "what time is it in tokyo")
 
 
 async def test_a_recogniser_that_stays_away_closes_the_session():
-    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
-    await call.start()
+    call = await open_call(config=AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     await call.until(500)
     call.recognition.push_failures.append(ModelUnavailableError("gone"))
     call.recognition.start_failures += [ModelUnavailableError("still gone")] * 100
@@ -358,8 +322,7 @@ class Endless(deque):
 
 async def test_a_recogniser_that_opens_and_then_fails_is_not_replaced_for_ever():
     # As when a network behind it is gone: a new stream is opened without it.
-    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
-    await call.start()
+    call = await open_call(config=AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     call.recognition.push_failures = Endless(ModelUnavailableError("parakeet_encoder is gone"))
     await call.until(19_000)
     assert call.outlet.reason is None
@@ -372,8 +335,7 @@ async def test_a_recogniser_that_opens_and_then_fails_is_not_replaced_for_ever()
 
 
 async def test_recogniser_after_a_short_outage_gets_all_audio():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     await call.until(500)
     call.recognition.push_failures += [ModelUnavailableError("parakeet_encoder is gone")] * 4
     await call.until(4_000)
@@ -387,8 +349,7 @@ async def test_recogniser_after_a_short_outage_gets_all_audio():
 
 
 async def test_a_piece_that_the_recogniser_refuses_is_left_out():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     await call.until(500)
     call.recognition.push_failures.append(InvalidAudioError("not this one"))
     await call.until(1_500)
@@ -401,8 +362,7 @@ async def test_a_piece_that_the_recogniser_refuses_is_left_out():
 
 
 async def test_failures_far_apart_are_no_outage():
-    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
-    await call.start()
+    call = await open_call(config=AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     for second in range(5, 60, 5):
         call.recognition.push_failures.append(InferenceError("broken"))
         await call.until(second * 1_000)
@@ -412,15 +372,13 @@ async def test_failures_far_apart_are_no_outage():
 
 
 async def test_a_recogniser_that_returns_is_used_again():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     await call.until(500)
     call.recognition.push_failures.append(ModelUnavailableError("gone"))
     call.recognition.start_failures += [ModelUnavailableError("still gone")] * 3
     await call.until(4_000)
     call.recognition.script.extend(utterance(1, 200, 700, "hello again"))
-    await call.wait_for(ResponseDone, 2)
-    await call.end()
+    await call.end(ResponseDone, 2)
     assert call.outlet.reason == "ended"
     # The user heard the reason; it is not part of the history.
     assert [request.text for request in call.synthesizer.requests] == [AgentConfig().deaf_apology, "Okay."]
@@ -434,15 +392,13 @@ async def test_transcripts_are_logged_only_with_log_transcripts(logged, caplog):
     call.hears((200, 1_000, "my secret"))
     call.chat.answers.append(says("Never heard of it."))
     await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert ("my secret" in caplog.text) == logged
     assert ("Never" in caplog.text) == logged
 
 
 async def test_a_tool_answer_after_the_voice_failed_is_dropped():
-    call = FakeCall()
-    call.hears((200, 1_000, "weather"))
+    call = FakeCall(hears=[(200, 1_000, "weather")])
     call.synthesizer.failures.append(InferenceError("no voice"))
     call.chat.answers.append([TextDelta(text="Let me see. "), *calls(("get_weather", {}))])
     call.chat.token_s = 0.001
@@ -481,16 +437,14 @@ async def test_after_an_unexpected_failure_only_what_was_heard_is_remembered():
         says("Okay."),
     ]
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.outlet.codes == ["internal_error"]
     assert "The sec" not in str(call.chat.prompt())
 
 
 @pytest.mark.parametrize("part", ["recogniser", "language model", "synthesizer"])
 async def test_a_call_that_the_stopping_server_refuses_ends_the_session(part):
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
+    call = FakeCall(hears=[(200, 1_000, "hello")])
     refusal = ShuttingDownError("Server not ready")
     if part == "recogniser":
         call.recognition.push_failures.append(refusal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from agent_fakes import FakeCall, says
+from agent_fakes import FakeCall, open_call, says
 from test_agent_traces import Spans
 
 from parley.agent.config import AgentConfig
@@ -39,8 +39,7 @@ async def hold(call, *answers):
     call.hears((200, 1_000, "what time is it"))
     call.chat.answers += answers
     await call.start(Start(traceparent=PARENT))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
 
 
 async def test_every_line_of_a_call_has_its_ids(lines):
@@ -68,7 +67,6 @@ async def test_without_a_trace_of_its_own_a_session_has_the_caller_s(lines):
 
 
 async def test_health_checks_are_not_in_the_log(lines):
-    call = FakeCall(CONFIG, session_id=f"{CANARY_PREFIX}1")
-    await call.start()
+    call = await open_call(config=CONFIG, session_id=f"{CANARY_PREFIX}1")
     await call.end()
     assert lines == []

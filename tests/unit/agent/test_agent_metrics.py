@@ -6,7 +6,7 @@ import asyncio
 from typing import get_args
 
 import pytest
-from agent_fakes import CHUNK_MS, FakeCall, says
+from agent_fakes import CHUNK_MS, FakeCall, open_call, says
 
 from parley.agent import metrics as names
 from parley.agent.config import AgentConfig, AgentDeadlines
@@ -55,10 +55,7 @@ class Recorded:
 
 
 async def test_a_turn_is_measured_by_the_figures_of_its_event():
-    call = FakeCall()
-    call.hears((200, 1_000, "what time is it"))
-    call.chat.answers.append(says("It is late."))
-    await call.start()
+    call = await open_call(hears=[(200, 1_000, "what time is it")], answers=[says("It is late.")])
     turn = await call.wait_for(TurnMetrics)
     recorded = Recorded(call.metrics)
     assert recorded.observed(names.E2E_LATENCY) == [pytest.approx(turn.e2e_ms / 1000)]
@@ -81,10 +78,7 @@ async def test_a_turn_is_measured_by_the_figures_of_its_event():
 
 
 async def test_the_time_to_the_answer_includes_the_silence():
-    call = FakeCall()
-    call.hears((200, 1_000, "what time is it"))
-    call.chat.answers.append(says("It is late."))
-    await call.start()
+    call = await open_call(hears=[(200, 1_000, "what time is it")], answers=[says("It is late.")])
     turn = await call.wait_for(TurnMetrics)
     # The fake recogniser notices the end of speech after 300 ms of silence.
     assert turn.e2e_ms - turn.first_audio_ms == pytest.approx(300, abs=CHUNK_MS)
@@ -92,8 +86,7 @@ async def test_the_time_to_the_answer_includes_the_silence():
 
 
 async def test_received_audio_is_counted_in_bytes():
-    call = FakeCall()
-    await call.start(microphone=False)
+    call = await open_call(microphone=False)
     call.send(audio=bytes(640))
     call.send(audio=bytes(1280))
     assert Recorded(call.metrics).count(names.RECEIVED) == 1920
@@ -101,10 +94,9 @@ async def test_received_audio_is_counted_in_bytes():
 
 
 async def test_a_barge_in_is_measured_from_its_onset_to_the_pause():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"), (2_500, 3_300, "stop"))
-    call.chat.answers += [says(STORY), says("Okay.")]
-    await call.start()
+    call = await open_call(
+        hears=[(200, 1_000, "tell me a story"), (2_500, 3_300, "stop")], answers=[says(STORY), says("Okay.")]
+    )
     await call.wait_for(Interrupted)
     (paused,) = call.outlet.of(Paused)
     recorded = Recorded(call.metrics)
@@ -128,8 +120,7 @@ async def test_a_barge_in_is_measured_where_playback_is_not_paused():
 
 
 async def test_a_noise_over_the_agent_is_a_false_interruption():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"))
+    call = FakeCall(hears=[(200, 1_000, "tell me a story")])
     call.recognition.script += [(2_500, OnsetEvent(at_ms=2_404)), (2_600, OnsetLostEvent())]
     call.chat.answers.append(says(STORY))
     await call.start()
@@ -155,9 +146,7 @@ async def test_a_failed_answer_is_no_complete_turn():
 
 
 async def test_speech_failure_is_counted_as_an_error_of_tts():
-    call = FakeCall()
-    call.hears((200, 1_000, "what time is it"))
-    call.chat.answers.append(says("It is late."))
+    call = FakeCall(hears=[(200, 1_000, "what time is it")], answers=[says("It is late.")])
     call.synthesizer.failures.append(InferenceError("no voice"))
     await call.start()
     await call.wait_for(TurnMetrics)
@@ -167,9 +156,7 @@ async def test_speech_failure_is_counted_as_an_error_of_tts():
 
 @pytest.mark.parametrize(("token_s", "slow"), [(0.0, 0), (3.0, 1)])
 async def test_answer_later_than_the_goal_is_counted_as_slow(token_s, slow):
-    call = FakeCall()
-    call.hears((200, 1_000, "what time is it"))
-    call.chat.answers.append(says("It is late."))
+    call = FakeCall(hears=[(200, 1_000, "what time is it")], answers=[says("It is late.")])
     call.chat.token_s = token_s
     await call.start()
     turn = await call.wait_for(TurnMetrics)
@@ -180,9 +167,7 @@ async def test_answer_later_than_the_goal_is_counted_as_slow(token_s, slow):
 
 @pytest.mark.parametrize(("after_s", "outcome"), [(0.05, "abandoned"), (2.0, "closed")])
 async def test_a_call_that_ends_during_an_answer_is_measured(after_s, outcome):
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"))
-    call.chat.answers.append(says(STORY))
+    call = FakeCall(hears=[(200, 1_000, "tell me a story")], answers=[says(STORY)])
     call.chat.token_s = 0.02
     await call.start()
     await call.wait_for(AgentState, 2)  # it thinks
@@ -194,11 +179,8 @@ async def test_a_call_that_ends_during_an_answer_is_measured(after_s, outcome):
 
 
 async def test_typed_text_has_no_time_of_recognition():
-    call = FakeCall()
-    call.chat.answers.append(says("It is late."))
-    await call.start()
-    call.send(Text(text="what time is it"))
-    await call.wait_for(TurnMetrics)
+    call = await open_call(answers=[says("It is late.")])
+    await call.request(Text(text="what time is it"), TurnMetrics)
     recorded = Recorded(call.metrics)
     assert recorded.count(names.TURNS, "answer", "complete") == 1
     assert recorded.observed(names.ASR_LATENCY) == []
@@ -208,9 +190,7 @@ async def test_typed_text_has_no_time_of_recognition():
 
 
 async def test_an_answer_that_waits_for_the_agent_has_no_time_to_the_first_audio():
-    call = FakeCall()
-    call.hears((3_000, 3_600, "what time is it"))
-    call.chat.answers.append(says("It is late."))
+    call = FakeCall(hears=[(3_000, 3_600, "what time is it")], answers=[says("It is late.")])
     await call.start(Start(greeting=STORY, barge_in=BargeInOptions(enabled=False)))
     await call.wait_for(TurnMetrics, 2)
     recorded = Recorded(call.metrics)
@@ -221,8 +201,7 @@ async def test_an_answer_that_waits_for_the_agent_has_no_time_to_the_first_audio
 
 
 async def test_a_discarded_turn_leaves_no_time_for_a_later_one():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"))
+    call = FakeCall(hears=[(200, 1_000, "tell me a story")])
     await call.start(Start(turn=TurnOptions(detection="manual")))
     await call.until(3_000)
     call.send(Discard())
@@ -235,10 +214,9 @@ async def test_a_discarded_turn_leaves_no_time_for_a_later_one():
 
 
 async def test_sound_counts_as_one_false_interruption():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"), (2_500, 5_500, "uh-huh"))
-    call.chat.answers.append(says(f"{STORY} {STORY}"))
-    await call.start()
+    call = await open_call(
+        hears=[(200, 1_000, "tell me a story"), (2_500, 5_500, "uh-huh")], answers=[says(f"{STORY} {STORY}")]
+    )
     await call.wait_for(TurnMetrics)
     recorded = Recorded(call.metrics)
     counted = sum(recorded.count(names.FALSE_INTERRUPTIONS, reason) for reason in get_args(ResumeReason))
@@ -254,8 +232,7 @@ async def test_sound_counts_as_one_false_interruption():
     ],
 )
 async def test_a_refused_session_is_counted_with_its_error(config, start, code, outcome):
-    call = FakeCall(config)
-    await call.start(start, microphone=False)
+    call = await open_call(start, config=config, microphone=False)
     recorded = Recorded(call.metrics)
     assert recorded.count(names.SESSIONS, outcome) == 1
     assert recorded.count(names.SESSIONS, "opened") == 0
@@ -305,8 +282,7 @@ async def test_a_request_without_a_session_is_an_error():
 
 
 async def test_a_stopping_host_is_draining():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     stopping = asyncio.create_task(call.host.shut_down())
     await asyncio.sleep(0)
     assert Recorded(call.metrics).gauge(names.DRAINING, "agent_0") == 1
@@ -316,8 +292,7 @@ async def test_a_stopping_host_is_draining():
 
 
 async def test_canaries_are_not_measured():
-    call = FakeCall(session_id=f"{CANARY_PREFIX}1")
-    await call.start()
+    call = await open_call(session_id=f"{CANARY_PREFIX}1")
     await call.end()
     recorded = Recorded(call.metrics)
     assert recorded.count(names.SESSIONS, "opened") == 0

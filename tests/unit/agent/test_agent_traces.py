@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from agent_fakes import FakeCall, calls, says
+from agent_fakes import FakeCall, calls, open_call, says
 from opentelemetry.trace import StatusCode
 from recorded_spans import PARENT, Spans, traceparent
 
@@ -31,20 +31,16 @@ CONFIG = AgentConfig(asr=("fake_asr",), llm="fake_llm")
 
 async def tool_and_barge_in(spans, **start):
     """A turn with a tool, and one that is interrupted."""
-    call = FakeCall(CONFIG, tracing=spans.tracing)
-    call.hears((200, 1_000, "how is the weather"), (6_000, 6_800, "tell me a story"), (8_500, 9_300, "stop"))
-    call.chat.answers += [
-        calls(("get_weather", {"city": "Paris"})),
-        says("It is foggy."),
-        says(STORY),
-        says("Okay."),
-    ]
-    await call.start(Start(tools=[Tool(name="get_weather")], turn=TurnOptions(eagerness="eager"), **start))
+    call = await open_call(
+        Start(tools=[Tool(name="get_weather")], turn=TurnOptions(eagerness="eager"), **start),
+        config=CONFIG,
+        tracing=spans.tracing,
+        hears=[(200, 1_000, "how is the weather"), (6_000, 6_800, "tell me a story"), (8_500, 9_300, "stop")],
+        answers=[calls(("get_weather", {"city": "Paris"})), says("It is foggy."), says(STORY), says("Okay.")],
+    )
     request = await call.wait_for(ToolRequest)
-    call.send(ToolResponse(call_id=request.call_id, output={"sky": "foggy"}))
-    await call.wait_for(Interrupted)
-    await call.wait_for(TurnMetrics, 3)
-    await call.end()
+    await call.request(ToolResponse(call_id=request.call_id, output={"sky": "foggy"}), Interrupted)
+    await call.end(TurnMetrics, 3)
     return call
 
 
@@ -95,8 +91,7 @@ async def test_pauses_are_scored_below_the_call():
     call.chat.answers += [says("Noon.")]
     call.turn_model.scores += [0.9]
     await call.start(Start(turn=TurnOptions(eagerness="normal")))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     scoring = spans.one("scoring")
     assert scoring.parent.span_id == spans.one("call").context.span_id
     assert scoring.attributes["parley.probability"] == pytest.approx(0.9)
@@ -104,12 +99,8 @@ async def test_pauses_are_scored_below_the_call():
 
 
 async def test_without_traces_the_models_get_no_span():
-    call = FakeCall(CONFIG)
-    call.hears((200, 1_000, "what time is it"))
-    call.chat.answers += [says("Noon.")]
-    await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    call = await open_call(config=CONFIG, hears=[(200, 1_000, "what time is it")], answers=[says("Noon.")])
+    await call.end(TurnMetrics)
     asked = [*call.chat.requests, *call.synthesizer.requests]
     assert len(asked) >= 2
     assert {request.traceparent for request in asked} == {""}
@@ -162,8 +153,7 @@ async def test_the_name_of_a_tool_that_does_not_exist_is_not_recorded():
     call.hears((200, 1_000, "book a table"))
     call.chat.answers += [calls(("book_table_for_Anna", {})), says("I cannot.")]
     await call.start(Start(tools=[Tool(name="get_weather")]))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert spans.one("execute_tool unknown").attributes["gen_ai.tool.name"] == "unknown"
     assert "Anna" not in str([(span.name, dict(span.attributes)) for span in spans.all()])
 
@@ -181,8 +171,7 @@ async def test_discarded_preemptive_answer_is_a_turn_with_that_outcome():
     call.chat.answers += [says("For how long? I ask because I want to know."), says("Okay, ten minutes.")]
     call.chat.token_s = 0.1
     await call.start(Start(turn=TurnOptions(eagerness="normal", complete_ms=1_000)))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert [span.attributes["parley.outcome"] for span in spans.named("turn")] == ["discarded", "complete"]
     assert spans.named("chat fake_llm")[0].attributes["parley.cancelled"]
 
@@ -193,8 +182,7 @@ async def test_a_failure_is_the_span_s_status():
     call.hears((200, 1_000, "what time is it"))
     call.chat.answers.append([TextDelta(text="The first thing. "), InferenceError("broken by Paris")])
     await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     chat, turn = spans.one("chat fake_llm"), spans.one("turn")
     assert (chat.status.status_code, chat.attributes["error.type"]) == (
         StatusCode.ERROR,
@@ -206,8 +194,7 @@ async def test_a_failure_is_the_span_s_status():
 
 async def test_canaries_are_not_traced():
     spans = Spans()
-    call = FakeCall(CONFIG, session_id=f"{CANARY_PREFIX}1", tracing=spans.tracing)
-    await call.start()
+    call = await open_call(config=CONFIG, session_id=f"{CANARY_PREFIX}1", tracing=spans.tracing)
     await call.end()
     assert spans.all() == ()
 

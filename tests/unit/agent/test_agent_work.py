@@ -208,8 +208,7 @@ async def handle(kind: str, raw: bytes) -> None:
         call.chat.answers.append(calls(("t", {})))
         await call.start(Start(checkpoints=True, tools=[Tool(name="t")]), microphone=False)
         if kind == "tool_response":
-            call.send(Text(text="go"))
-            await call.wait_for(ToolRequest)
+            await call.request(Text(text="go"), ToolRequest)
         call.send(raw)
     await asyncio.sleep(3)
     assert "internal_error" not in call.outlet.codes
@@ -246,8 +245,7 @@ ARGUMENTS = {
 
 
 async def call_tool(parameters: dict, arguments: dict) -> None:
-    call = FakeCall(CONFIG)
-    call.chat.answers.append(calls(("t", arguments)))
+    call = FakeCall(CONFIG, answers=[calls(("t", arguments))])
     await call.start(Start(tools=[Tool(name="t", parameters=parameters)]), microphone=False)
     call.send(Text(text="go"))
     await asyncio.sleep(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
-from agent_fakes import FakeCall, calls, says
+from agent_fakes import FakeCall, calls, open_call, says
 from test_tools import FakeServerTools
 
 from parley.checkpoint import CHECKPOINT_VERSION, QueuedText, UserTurnState
@@ -44,16 +44,13 @@ def index_of(call: FakeCall, kind: type) -> int:
 
 
 async def begun(start: Start = CHECKPOINTS, **options) -> FakeCall:
-    call = FakeCall(**options)
-    await call.start(start)
+    call = await open_call(start, **options)
     await call.until(100)
     return call
 
 
 async def test_without_the_option_there_are_none():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    await call.start()
+    call = await open_call(hears=[(200, 1_000, "hello")])
     await call.until(4_000)
     assert call.outlet.of(Checkpoint) == []
     call.host.drain(10.0)
@@ -117,9 +114,7 @@ async def test_resume_while_muted_replays_speech_before_the_mute():
 
 
 async def test_audio_stays_at_the_beginning_of_an_utterance():
-    call = FakeCall()
-    call.hears((3_000, 9_000, "a very long sentence"))
-    await call.start(CHECKPOINTS)
+    call = await open_call(CHECKPOINTS, hears=[(3_000, 9_000, "a very long sentence")])
     await call.until(9_200)
     assert all(event.state.audio_ms <= 2_500 for event in call.outlet.of(Checkpoint))
     call.send(Say(text="I am listening."))
@@ -180,9 +175,7 @@ async def test_queued_texts_digits_and_messages():
 
 
 async def test_a_turn_that_waits_is_unanswered():
-    call = FakeCall()
-    call.hears((500, 1_500, "can I say something"))
-    await call.start(Start(checkpoints=True))
+    call = await open_call(Start(checkpoints=True), hears=[(500, 1_500, "can I say something")])
     call.send(Say(text="This text cannot be interrupted by anything at all.", interruptible=False))
     await call.until(2_000)
     state = last(call).state
@@ -194,11 +187,9 @@ async def test_a_turn_that_waits_is_unanswered():
 
 
 async def test_a_tool_is_in_the_state_before_it_is_asked_for():
-    call = FakeCall()
-    call.chat.answers += [calls(("get_time", {})), says("It is noon.")]
+    call = FakeCall(answers=[calls(("get_time", {})), says("It is noon.")])
     await call.start(Start(checkpoints=True, tools=[Tool(name="get_time")]))
-    call.send(Text(text="what time is it"))
-    asked = await call.wait_for(ToolRequest)
+    asked = await call.request(Text(text="what time is it"), ToolRequest)
     before = call.outlet.events[index_of(call, ToolRequest) - 1]
     assert isinstance(before, Checkpoint)
     assert before.state.agent is not None
@@ -226,9 +217,7 @@ async def test_a_tool_of_the_server_is_in_the_state_before_it_runs():
 
 
 async def test_an_interruption_comes_with_its_history():
-    call = FakeCall()
-    call.chat.answers += [says("One two three four five six seven eight nine ten.")]
-    await call.start(CHECKPOINTS)
+    call = await open_call(CHECKPOINTS, answers=[says("One two three four five six seven eight nine ten.")])
     call.send(Text(text="count"))
     await call.until(1_500)
     call.send(Interrupt())
@@ -243,9 +232,7 @@ async def test_an_interruption_comes_with_its_history():
 
 
 async def test_typed_text_is_not_lost_between_an_interruption_and_its_answer():
-    call = FakeCall()
-    call.chat.answers += [says("One two three four five six seven eight nine ten.")]
-    await call.start(CHECKPOINTS)
+    call = await open_call(CHECKPOINTS, answers=[says("One two three four five six seven eight nine ten.")])
     call.send(Text(text="count"))
     await call.until(1_500)
     call.send(Text(text="stop that"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agent_fakes import FakeCall, says
+from agent_fakes import FakeCall, open_call, says
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.protocol import (
@@ -23,8 +23,7 @@ ANNOUNCEMENT = Say(text="This is a long announcement of the railway company. " *
 
 
 async def test_a_client_that_only_listens_hears_all_of_it():
-    call = FakeCall(CONFIG)
-    await call.start(microphone=False)
+    call = await open_call(config=CONFIG, microphone=False)
     call.send(ANNOUNCEMENT)
     metrics, closed = await call.wait_for(TurnMetrics), await call.wait_for(Closed)
     await call.check_nothing_left()
@@ -39,8 +38,7 @@ async def test_a_client_that_waits_for_a_slow_answer_is_not_idle():
     call.chat.first_s = 12.0
     call.chat.answers.append(says("Here I am."))
     await call.start(microphone=False)
-    call.send(Respond())
-    await call.wait_for(TurnMetrics)
+    await call.request(Respond(), TurnMetrics)
     assert call.outlet.reason is None
     assert [request.text for request in call.synthesizer.requests] == ["Here I am."]
     await call.end()
@@ -56,8 +54,7 @@ async def test_prompts_to_a_client_that_is_gone_do_not_keep_it():
 
 
 async def test_any_request_is_a_sign_of_life():
-    call = FakeCall(CONFIG)
-    await call.start(microphone=False)
+    call = await open_call(config=CONFIG, microphone=False)
     for at_ms in (4_000, 8_000, 12_000):
         await call.until(at_ms)
         call.send(Playback(response_id="none", played_ms=0))
@@ -67,8 +64,7 @@ async def test_any_request_is_a_sign_of_life():
 
 
 async def test_a_client_that_goes_away_in_the_middle_of_a_sentence_is_found_at_once():
-    call = FakeCall(CONFIG)
-    await call.start(microphone=False)
+    call = await open_call(config=CONFIG, microphone=False)
     call.send(ANNOUNCEMENT)
     await call.until(3_000)
     call.outlet.gone = True

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import numpy as np
 import pytest
-from agent_fakes import CHUNK_MS, FakeCall, all_of_utterance, calls, says
+from agent_fakes import CHUNK_MS, FakeCall, all_of_utterance, calls, open_call, says
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
@@ -47,8 +47,7 @@ async def interrupted_at(ms: int, answer: str = STORY, **settings) -> FakeCall:
     call.hears((200, 1_000, "tell me a story"), (onset, onset + 500, "stop"))
     call.chat.answers += [says(answer), says("Okay.")]
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     return call
 
 
@@ -68,8 +67,7 @@ async def test_while_the_first_segment_is_synthesised():
     call.hears((200, 1_000, "hello"), (1_500, 2_000, "wait"))
     call.chat.answers += [says("Hello! How can I help you?"), says("Okay.")]
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.outlet.of(Interrupted)[0].spoken_text == ""
     assert all(audio.turn == 2 for audio in call.outlet.of(Audio))
     assert len(call.synthesizer.aborted) == 1
@@ -99,8 +97,7 @@ async def test_interruption_aborts_language_model_and_synthesizer():
     await call.start()
     await call.wait_for(Interrupted)
     assert call.chat.running or call.chat.aborted
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert len(call.chat.aborted) == 1
 
 
@@ -110,8 +107,7 @@ async def test_after_the_last_audio_was_sent_but_before_it_was_played():
     call.chat.answers += [says("Hello, how are you today?"), says("Okay.")]
     await call.start()
     (done, cut) = (await call.wait_for(ResponseDone), await call.wait_for(Interrupted))
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.at_ms(done) < call.at_ms(cut)
     assert cut.response_id == done.response_id
     assert 0 < cut.played_ms < done.audio_ms
@@ -124,35 +120,29 @@ async def test_an_answer_that_was_heard_to_its_end_is_not_interrupted():
     call.hears((200, 1_000, "hello"), (4_000, 4_500, "thanks"))
     call.chat.answers += [says("Hello, how are you?"), says("Okay.")]
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.outlet.of(Interrupted) == []
     assert call.chat.prompt()[2] == ("assistant", "Hello, how are you?")
 
 
 async def test_playback_marks_say_what_was_heard():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"), (3_500, 4_000, "stop"))
-    call.chat.answers += [says(STORY), says("Okay.")]
-    await call.start()
+    call = await open_call(
+        hears=[(200, 1_000, "tell me a story"), (3_500, 4_000, "stop")], answers=[says(STORY), says("Okay.")]
+    )
     audio = await call.wait_for(Audio)
     # The client's loudspeaker is slow: after two seconds it has played "Once".
     for step in range(1, 11):
         await call.until(call.at_ms(audio) + 200 * step)
         call.send(Playback(response_id=audio.response_id, played_ms=20 * step))
     cut = await call.wait_for(Interrupted)
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert cut.played_ms <= 450
     assert cut.spoken_text in ("Once", "Once there")
 
 
 async def test_marks_of_another_response_are_ignored():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    await call.start()
-    call.send(Playback(response_id="nonsense", played_ms=100))
-    await call.wait_for(TurnMetrics)
+    call = await open_call(hears=[(200, 1_000, "hello")])
+    await call.request(Playback(response_id="nonsense", played_ms=100), TurnMetrics)
     await call.end()
     assert call.outlet.codes == []
 
@@ -164,20 +154,17 @@ async def test_a_voice_without_word_marks_is_cut_by_time():
     call.chat.answers += [says(STORY), says("Okay.")]
     await call.start()
     cut = await call.wait_for(Interrupted)
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert 0 < len(cut.spoken_text) < len(STORY)
     assert STORY.startswith(cut.spoken_text)
 
 
 async def test_noise_does_not_lose_the_question():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"), (1_300, 1_500, ""))
-    call.chat.answers += [says("Hello! How can I help you?")]
-    await call.start()
+    call = await open_call(
+        hears=[(200, 1_000, "hello"), (1_300, 1_500, "")], answers=[says("Hello! How can I help you?")]
+    )
     await call.wait_for(ResponseDone)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.chat.prompt()[1:] == [("user", "hello")]
     assert call.outlet.of(Interrupted) == []
     assert [request.text for request in call.synthesizer.requests] == ["Hello!", "How can I help you?"]
@@ -230,13 +217,10 @@ async def test_false_interruption_only_pauses_the_agent(text, reason):
 
 
 async def test_a_sound_that_is_no_speech_pauses_the_agent_for_a_moment():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"))
-    call.chat.answers += [says(STORY)]
+    call = FakeCall(hears=[(200, 1_000, "tell me a story")], answers=[says(STORY)])
     call.recognition.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_064, OnsetLostEvent())]
     await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     (paused,), (resumed,) = call.outlet.of(Paused), call.outlet.of(Resumed)
     assert resumed.reason == "noise"
     assert call.at_ms(resumed) - call.at_ms(paused) < 50
@@ -269,8 +253,7 @@ async def test_the_agents_own_sound_is_no_interruption_whatever_is_understood(ha
     if has_echo:
         call.room = echo_of(call)
     await call.start(Start(output_sample_rate=16_000, barge_in=BargeInOptions(pause_playback=False)))
-    await call.wait_for(TurnMetrics, 1 if has_echo else 2)
-    await call.end()
+    await call.end(TurnMetrics, 1 if has_echo else 2)
     assert len(call.outlet.of(Interrupted)) == (0 if has_echo else 1)
     assert len(call.chat.requests) == (1 if has_echo else 2)
 
@@ -304,8 +287,7 @@ async def test_agent_in_noise_waits_for_words():
     call.chat.answers += [says(STORY), says("Okay.")]
     await call.start()
     cut = await call.wait_for(Interrupted)
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert len(call.outlet.of(Paused)) == 2
     assert call.at_ms(cut) == pytest.approx(5_900, abs=45)
 
@@ -356,13 +338,10 @@ async def test_yes_is_an_answer_to_a_question_and_at_the_end(start_ms, answer):
 
 
 async def test_say_texts_are_spoken_in_order_and_remembered():
-    call = FakeCall()
-    call.hears((6_000, 6_500, "hello"))
-    await call.start(Start(greeting="Welcome."))
+    call = await open_call(Start(greeting="Welcome."), hears=[(6_000, 6_500, "hello")])
     assert (await call.wait_for(Connected)).greets
     call.send(Say(text="This call is recorded.", interruptible=False))
-    call.send(Say(text="Just so you know.", remember=False))
-    await call.wait_for(TurnMetrics, 4)
+    await call.request(Say(text="Just so you know.", remember=False), TurnMetrics, 4)
     await call.end()
     spoken = [request.text for request in call.synthesizer.requests]
     assert spoken == ["Welcome.", "This call is recorded.", "Just so you know.", "Okay."]
@@ -381,8 +360,7 @@ async def test_say_before_connected_follows_the_greeting():
     call.send(Say(text="It is a nice day."))
     call.send(Text(text="hello"))
     await starting
-    await call.wait_for(TurnMetrics, 3)
-    await call.end()
+    await call.end(TurnMetrics, 3)
     assert isinstance(call.outlet.events[0], Connected)
     assert [request.text for request in call.synthesizer.requests] == [
         "Welcome.",
@@ -392,8 +370,7 @@ async def test_say_before_connected_follows_the_greeting():
 
 
 async def test_speech_over_an_uninterruptible_text_is_answered_afterwards():
-    call = FakeCall()
-    call.hears((500, 900, "what time is it"), (1_500, 1_900, "please"))
+    call = FakeCall(hears=[(500, 900, "what time is it"), (1_500, 1_900, "please")])
     await call.start(Start(greeting=""))
     assert not (await call.wait_for(Connected)).greets
     call.send(
@@ -402,28 +379,24 @@ async def test_speech_over_an_uninterruptible_text_is_answered_afterwards():
             interruptible=False,
         )
     )
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.outlet.of(Interrupted) + call.outlet.of(Paused) == []
     assert call.chat.prompt()[-1] == ("user", "what time is it please")
     assert len(call.chat.requests) == 1
 
 
 async def test_typed_text_and_keys_are_turns_of_the_user():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"))
-    call.chat.answers += [says(STORY), says("Okay."), says("Right.")]
-    await call.start()
+    call = await open_call(
+        hears=[(200, 1_000, "tell me a story")], answers=[says(STORY), says("Okay."), says("Right.")]
+    )
     await call.until(3_000)
-    call.send(Text(text=" what time is it "))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Text(text=" what time is it "), TurnMetrics, 2)
     call.send(Dtmf(digits="12"))
     call.send(Dtmf(digits="3#"))
     await call.wait_for(TurnMetrics, 3)
     call.send(Dtmf(digits="4"))
     pressed = call.outlet.sent[-1].at
-    await call.wait_for(TurnMetrics, 4)
-    await call.end()
+    await call.end(TurnMetrics, 4)
     (cut,) = call.outlet.of(Interrupted)
     assert cut.reason == "input"
     assert call.chat.prompt(1)[-1] == ("user", "what time is it")
@@ -435,14 +408,12 @@ async def test_typed_text_and_keys_are_turns_of_the_user():
 
 
 async def test_texts_in_quick_succession_begin_few_answers():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     for number in range(200):
         call.send(Text(text=f"hello {number}"))
         await asyncio.sleep(0.03)
     begun = len(call.chat.requests)
-    await call.wait_for(ResponseDone)
-    await call.end()
+    await call.end(ResponseDone)
     assert begun <= 10
     assert len(call.chat.requests) == begun + 1
     assert call.chat.prompt()[-1][1].endswith("hello 199")
@@ -461,16 +432,14 @@ async def test_texts_in_quick_succession_begin_few_answers():
     ],
 )
 async def test_input_that_makes_no_sense_is_refused(message):
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     call.send(message)
     assert call.outlet.codes == ["invalid_message"]
     await call.end()
 
 
 async def test_no_more_than_so_much_waits_to_be_said():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     for _ in range(18):
         call.send(Say(text="One more thing."))
     assert call.outlet.codes == ["overloaded"]
@@ -481,9 +450,7 @@ async def test_silence_is_broken_by_prompts_and_ended():
     silence = SilenceOptions(
         prompt_after_ms=2_000, prompts=["Hello?", "Still there?"], hang_up_after_ms=7_000
     )
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    await call.start(Start(silence=silence))
+    call = await open_call(Start(silence=silence), hears=[(200, 1_000, "hello")])
     await call.wait_for(Closed)
     spoken = [request.text for request in call.synthesizer.requests]
     assert spoken == ["Okay.", "Hello?", "Still there?", "Still there?"]
@@ -506,8 +473,7 @@ async def test_result_of_a_tool_survives_an_interruption(answered):
     await call.wait_for(Interrupted)
     if not answered:
         call.send(ToolResponse(call_id=request.call_id, output={"ok": True}))
-    await call.wait_for(ResponseDone)
-    await call.end()
+    await call.end(ResponseDone)
     roles = [role for role, _ in call.chat.prompt()]
     if answered:
         assert roles[:4] == ["system", "user", "assistant", "tool"]
@@ -537,8 +503,7 @@ async def test_words_before_the_first_audio_continue_the_turn(text, lasts_ms):
     call.chat.first_s = 3.0
     call.hears((100, 500, "i want to go"), (1_000, 1_000 + lasts_ms, text))
     await call.start(Start(barge_in=BargeInOptions(min_words=2, min_speech_ms=1_000)))
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.chat.prompt()[1:] == [("user", f"i want to go {text}")]
     assert len(call.outlet.of(Interrupted)) == 1
 
@@ -551,8 +516,7 @@ async def test_words_that_the_recogniser_doubts_count_while_the_agent_thinks():
         doubted = msgspec.structs.replace(event, confidence=0.1) if hasattr(event, "confidence") else event
         call.recognition.script.append((at_ms, doubted))
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.chat.prompt()[1:] == [("user", "i want to go rome")]
 
 
@@ -565,20 +529,16 @@ async def test_a_sign_of_listening_does_not_cancel_a_tool(text, cancelled):
     request = await call.wait_for(ToolRequest)
     await call.until(3_000)
     assert len(call.outlet.of(ToolCancelled)) == cancelled
-    call.send(ToolResponse(call_id=request.call_id, output="booked"))
-    await call.wait_for(TurnMetrics, 1 + cancelled)
+    await call.request(ToolResponse(call_id=request.call_id, output="booked"), TurnMetrics, 1 + cancelled)
     await call.end()
     assert len(call.outlet.of(Interrupted)) == cancelled
 
 
 @pytest.mark.parametrize("options", [{"enabled": False}, {"pause_playback": False}])
 async def test_ignored_words_without_pause_are_reported(options):
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"), (2_000, 2_500, "mhm"))
-    call.chat.answers.append(says(STORY))
+    call = FakeCall(hears=[(200, 1_000, "tell me a story"), (2_000, 2_500, "mhm")], answers=[says(STORY)])
     await call.start(Start(barge_in=BargeInOptions(**options)))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.of(Resumed) == []
     assert call.outlet.of(SpeechIgnored) == [SpeechIgnored(reason="backchannel", text="mhm")]
     assert len(call.chat.requests) == 1
@@ -589,8 +549,7 @@ async def test_a_cough_while_the_agent_thinks_changes_nothing():
     call.chat.first_s = 1.0
     call.hears((100, 500, "hello"), (1_000, 1_200, ""))
     await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.of(Interrupted) == []
     assert len(call.chat.requests) == 1
 
@@ -601,8 +560,7 @@ async def test_words_over_a_turn_that_fails_are_answered():
     call.chat.answers += [[InferenceError("broken")]]
     call.hears((100, 500, "what is the weather in paris"), (1_150, 1_300, "rome"))
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.chat.prompt()[1:] == [("user", "what is the weather in paris rome")]
 
 
@@ -612,8 +570,7 @@ async def test_words_that_are_understood_when_the_agent_has_finished_are_answere
     call.hears((100, 500, "hello"), (1_900, 2_700, "mhm"))
     call.chat.answers += [says("Good day to you and to all of your boats."), says("Yes?")]
     await call.start(Start(barge_in=BargeInOptions(enabled=False)))
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     first = call.outlet.of(TurnMetrics)[0]
     assert not first.interrupted
     assert call.at_ms(first) < call.at_ms(call.outlet.of(Transcript)[-1])
@@ -628,8 +585,7 @@ async def test_markdown_heard_to_its_end_is_remembered_as_written():
     call.hears((200, 1_000, "what do you have"), (9_000, 9_500, "thanks"))
     call.chat.answers += [says(MARKED), says("Okay.")]
     await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     spoken = " ".join(request.text for request in call.synthesizer.requests)
     assert spoken.split() == "Here is the menu: Green tea Black tea, and coffee. Okay.".split()
     assert call.chat.prompt()[2] == ("assistant", MARKED)

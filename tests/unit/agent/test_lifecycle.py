@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
-from agent_fakes import SILENCE, FakeCall, FakeOutlet, says, utterance
+from agent_fakes import SILENCE, FakeCall, FakeOutlet, open_call, says, utterance
 
 from parley.agent.config import NO_GPU, AgentConfig, AgentDeadlines
 from parley.agent.host import Incoming
@@ -98,8 +98,7 @@ async def speaking_call():
     ],
 )
 async def test_a_session_that_cannot_be_held_is_refused(message, code):
-    call = FakeCall()
-    await call.start(message, microphone=False)
+    call = await open_call(message, microphone=False)
     assert [type(event) for event in call.outlet.events] == [ErrorEvent, Closed]
     assert (call.outlet.codes, call.outlet.reason) == ([code], "failed")
     # The sequence is ended for a client that does not do it, so that its place is free again.
@@ -120,8 +119,7 @@ async def test_a_session_that_cannot_be_held_is_refused(message, code):
     ],
 )
 async def test_a_session_that_can_be_held(message):
-    call = FakeCall()
-    await call.start(message)
+    call = await open_call(message)
     assert isinstance(call.outlet.events[0], Connected)
     await call.end()
 
@@ -145,8 +143,7 @@ async def test_a_final_text_comes_with_its_other_readings():
         [begun, stopped, (at, msgspec.structs.replace(final, alternatives=readings))]
     )
     await call.start(Start(alternatives=2))
-    await call.wait_for(Transcript)
-    await call.end()
+    await call.end(Transcript)
     assert call.outlet.of(Transcript)[-1].alternatives == readings
 
 
@@ -217,8 +214,7 @@ async def test_without_a_language_recogniser_and_synthesizer_use_their_own():
 
 
 async def test_the_last_event_comes_together_with_the_end():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     await call.end()
     assert isinstance(call.outlet.last, Closed)
 
@@ -304,15 +300,13 @@ async def test_a_message_that_fails_unexpectedly_does_not_end_the_session(monkey
     def fail(*_args, **_kwargs):
         raise ZeroDivisionError("a bug")
 
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     monkeypatch.setattr("parley.agent.conversation.check_spoken", fail)
     call.send(Say(text="Hello."))
     await call.until(500)
     assert call.outlet.codes == ["internal_error"]
     monkeypatch.undo()
-    call.send(Say(text="Hello."))
-    await call.wait_for(TurnMetrics)
+    await call.request(Say(text="Hello."), TurnMetrics)
     await call.end()
 
 
@@ -330,8 +324,7 @@ async def test_agent_without_a_needed_engine_reports_it(model):
 
 
 async def test_refusal_without_a_gpu_names_the_gpu_and_the_profiles_that_need_none():
-    call = FakeCall(AgentConfig(absent_models={AgentConfig().llm: NO_GPU}))
-    await call.start(microphone=False)
+    call = await open_call(config=AgentConfig(absent_models={AgentConfig().llm: NO_GPU}), microphone=False)
     assert call.outlet.codes == ["model_loading_failed"]
     assert "no GPU; --model-config-name=open" in call.outlet.of(ErrorEvent)[0].message
 
@@ -354,8 +347,7 @@ async def test_without_any_synthesizer_only_calls_in_text_are_taken(output, code
     config = AgentConfig(
         tts=("piper",), tts_fallback=("espeak",), absent_models={"piper": "x", "espeak": "y"}
     )
-    call = FakeCall(config)
-    await call.start(Start(output=output), microphone=False)
+    call = await open_call(Start(output=output), config=config, microphone=False)
     assert call.outlet.codes == codes
     await call.end()
 
@@ -375,8 +367,7 @@ async def test_sessions_are_refused_with_the_given_reason_until_it_is_withdrawn(
 
 async def test_session_opens_with_one_recogniser_of_several():
     names = ("moonshine", "whisper")
-    call = FakeCall(AgentConfig(asr=names, absent_models={"moonshine": "it is not loaded"}))
-    await call.start()
+    call = await open_call(config=AgentConfig(asr=names, absent_models={"moonshine": "it is not loaded"}))
     assert call.outlet.reason is None
     await call.end()
     call = FakeCall(AgentConfig(asr=names, absent_models=dict.fromkeys(names, "no weights")))
@@ -386,8 +377,7 @@ async def test_session_opens_with_one_recogniser_of_several():
 
 
 async def test_too_many_sessions():
-    call = FakeCall(AgentConfig(max_sessions=1))
-    await call.start()
+    call = await open_call(config=AgentConfig(max_sessions=1))
     other = FakeCall(session_id="other")
     other.host = call.host
     await other.start(microphone=False)
@@ -444,15 +434,12 @@ async def test_health_checks_have_places_of_their_own():
 
 
 async def test_start_twice_leaves_the_first_session_alone():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    await call.start()
+    call = await open_call(hears=[(200, 1_000, "hello")])
     second = FakeOutlet()
     call.host.handle(Incoming("call", message=encode(Start()), start=True), second)
     assert (second.codes, second.finished) == (["session_exists"], True)
     assert second.of(Closed) == []
-    await call.wait_for(ResponseDone)
-    await call.end()
+    await call.end(ResponseDone)
     assert call.outlet.codes == []
 
 
@@ -463,8 +450,7 @@ async def test_a_chunk_without_start():
 
 
 async def test_an_id_may_be_used_again():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     await call.hang_up()
     call.send(end=True)
     first, call.outlet = call.outlet, FakeOutlet()
@@ -477,8 +463,7 @@ async def test_an_id_may_be_used_again():
 
 
 async def test_every_request_but_the_first_is_answered_at_once():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     for answer in (call.send(audio=SILENCE), call.send(Control(action="mute")), call.send(b"garbage")):
         assert answer.finished
         assert answer.events == []
@@ -499,34 +484,26 @@ async def test_every_request_but_the_first_is_answered_at_once():
     ],
 )
 async def test_a_bad_message_does_not_end_the_session(message, code):
-    call = FakeCall()
-    call.hears((1_000, 1_500, "hello"))
-    await call.start()
-    call.send(message)
-    await call.wait_for(ResponseDone)
+    call = await open_call(hears=[(1_000, 1_500, "hello")])
+    await call.request(message, ResponseDone)
     await call.end()
     assert call.outlet.codes == [code]
 
 
 @pytest.mark.parametrize("audio", [b"\x00" * 641, b"\x00" * 32_002])
 async def test_bad_audio_does_not_end_the_session(audio):
-    call = FakeCall()
-    call.hears((1_000, 1_500, "hello"))
-    await call.start()
+    call = await open_call(hears=[(1_000, 1_500, "hello")])
     call.send(audio=audio)
-    await call.wait_for(ResponseDone)
-    await call.end()
+    await call.end(ResponseDone)
     assert call.outlet.codes == ["invalid_audio"]
 
 
 async def test_hanging_up():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
-    call.chat.answers.append(says("A long answer that goes on and on. And on. And on."))
-    await call.start()
+    call = await open_call(
+        hears=[(200, 1_000, "hello")], answers=[says("A long answer that goes on and on. And on. And on.")]
+    )
     await call.wait_for(Audio)
-    call.send(Control(action="hangup"))
-    await call.wait_for(Closed)
+    await call.request(Control(action="hangup"), Closed)
     assert call.outlet.reason == "hangup"
     # Chunks that crossed the end on their way are no errors, and END ends the sequence.
     assert call.send(audio=SILENCE).events == []
@@ -536,10 +513,8 @@ async def test_hanging_up():
 
 
 async def test_a_client_that_talks_on_after_the_end_loses_its_place():
-    call = FakeCall()
-    await call.start()
-    call.send(Control(action="hangup"))
-    await call.wait_for(Closed)
+    call = await open_call()
+    await call.request(Control(action="hangup"), Closed)
     await call.until(5_000)  # its microphone is still on
     assert call.released == ["call"]
     await call.hang_up()
@@ -547,10 +522,8 @@ async def test_a_client_that_talks_on_after_the_end_loses_its_place():
 
 
 async def test_an_id_that_is_used_again_keeps_its_session():
-    call = FakeCall()
-    await call.start(microphone=False)
-    call.send(Control(action="hangup"))
-    await call.wait_for(Closed)
+    call = await open_call(microphone=False)
+    await call.request(Control(action="hangup"), Closed)
     await asyncio.sleep(1.9)
     call.outlet = FakeOutlet()
     await call.start()
@@ -565,8 +538,7 @@ async def test_an_id_that_is_used_again_while_its_sequence_is_ended_says_what_to
     call = FakeCall()
     call.release_takes_s = 0.5
     await call.start(microphone=False)
-    call.send(Control(action="hangup"))
-    await call.wait_for(Closed)
+    await call.request(Control(action="hangup"), Closed)
     await asyncio.sleep(2.1)
     assert call.released == ["call"]
     call.outlet = FakeOutlet()
@@ -583,8 +555,7 @@ async def test_an_id_that_is_used_again_while_its_sequence_is_ended_says_what_to
 
 
 async def test_a_stopping_server_gets_every_sequence_back():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     await call.host.shut_down()
     await call.host.wait_until_released()
     assert call.released == ["call"]
@@ -620,8 +591,7 @@ async def test_a_client_that_goes_away():
 
 
 async def test_a_client_that_falls_silent():
-    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(idle_s=5.0)))
-    await call.start()
+    call = await open_call(config=AgentConfig(deadlines=AgentDeadlines(idle_s=5.0)))
     await call.until(20_010)
     assert call.outlet.reason is None
     await call.hang_up()
@@ -644,16 +614,14 @@ async def test_the_server_stops():
 
 
 async def test_mute_finishes_what_was_said_and_ignores_the_rest():
-    call = FakeCall()
-    call.hears((200, 9_000, "never finished"))
+    call = FakeCall(hears=[(200, 9_000, "never finished")])
     call.recognition.on_flush = [
         SpeechStoppedEvent(utterance=1, at_ms=900, detected_at_ms=900),
         TranscriptEvent(utterance=1, text="hello", is_final=True, confidence=0.9),
     ]
     await call.start()
     await call.until(1_005)
-    call.send(Control(action="mute"))
-    await call.wait_for(TurnMetrics)
+    await call.request(Control(action="mute"), TurnMetrics)
     assert call.outlet.finals == ["hello"]
     await call.until(8_000)
     assert sum(call.recognition.pushes) == 16_000
@@ -667,8 +635,7 @@ async def test_mute_finishes_what_was_said_and_ignores_the_rest():
 
 
 async def test_a_long_mute_does_not_lose_the_audio_stream():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     await call.until(1_000)
     call.send(Control(action="mute"))
     await call.until(2_000)
@@ -678,8 +645,7 @@ async def test_a_long_mute_does_not_lose_the_audio_stream():
     assert len(call.recognition.pushes) >= 4
     assert sum(call.recognition.pushes) == 0
     call.recognition.script.extend(utterance(1, 1_100, 1_300, "again"))
-    call.send(Control(action="unmute"))
-    started = await call.wait_for(SpeechStarted)
+    started = await call.request(Control(action="unmute"), SpeechStarted)
     assert started.at_ms == pytest.approx(121_100, abs=20)
     await call.end()
     assert len(call.recognition.streams) == 1
@@ -719,20 +685,16 @@ async def test_audio_is_pushed_in_whole_windows_and_one_call_at_a_time():
 
 
 async def test_a_new_final_text_without_a_start_replaces_the_answer():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
+    call = FakeCall(hears=[(200, 1_000, "hello")])
     call.recognition.script.append((1_400, TranscriptEvent(utterance=2, text="world", is_final=True)))
     await call.start()
     await call.wait_for(Transcript, 2)
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.chat.prompt()[1:] == [("user", "hello world")]
 
 
 async def test_speech_stopped_without_text_changes_nothing():
-    call = FakeCall()
-    call.hears((200, 500, ""), (1_500, 1_900, ""))
-    await call.start()
+    call = await open_call(hears=[(200, 500, ""), (1_500, 1_900, "")])
     await call.wait_for(SpeechStopped, 2)
     await call.until(5_000)
     await call.end()
@@ -756,8 +718,7 @@ async def test_the_model_reads_the_prompt_before_the_user_has_spoken():
 
 async def test_health_check_asks_the_language_model_nothing():
     tool = Tool(name="count", parameters=NUMBER)
-    call = FakeCall(session_id=f"{CANARY_PREFIX}1")
-    await call.start(Start(system_prompt="Be brief.", tools=[tool]))
+    call = await open_call(Start(system_prompt="Be brief.", tools=[tool]), session_id=f"{CANARY_PREFIX}1")
     await call.wait_for(Connected)
     await call.until(5_000)
     await call.end()
@@ -766,11 +727,9 @@ async def test_health_check_asks_the_language_model_nothing():
 
 async def salts_of(start):
     """The salts of all requests of a session."""
-    call = FakeCall()
-    await call.start(start)
+    call = await open_call(start)
     call.hears((1_000, 2_000, "hello"))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     return {request.cache_salt for request in (*call.chat.warmed, *call.chat.requests)}
 
 
@@ -794,14 +753,12 @@ async def test_a_warm_up_ends_with_the_session():
     call = FakeCall()
     call.chat.warm_up_s = 3_600
     await call.start()
-    await call.wait_for(Connected)
-    await call.end()
+    await call.end(Connected)
     assert call.chat.aborted == [call.chat.warmed[0].request_id]
 
 
 async def test_a_client_that_cannot_be_asked_whether_it_is_there_is_not_kept():
-    call = FakeCall()
-    await call.start(microphone=False)
+    call = await open_call(microphone=False)
     call.outlet.gone = LookupError("no such request")
     await call.wait_for(Closed)
     assert (call.outlet.codes, call.outlet.reason) == (["internal_error"], "failed")
@@ -809,8 +766,7 @@ async def test_a_client_that_cannot_be_asked_whether_it_is_there_is_not_kept():
 
 
 async def test_client_that_takes_no_events_is_closed(caplog):
-    call = FakeCall()
-    await call.start(microphone=False)
+    call = await open_call(microphone=False)
 
     def lost(event, audio=None):
         raise LookupError("no such request")
@@ -844,8 +800,7 @@ def long_speech():
 async def test_a_client_that_says_nothing_is_not_sent_audio_for_ever():
     call, saying = long_speech()
     await call.start(microphone=False)
-    call.send(saying)
-    closed = await call.wait_for(Closed)
+    closed = await call.request(saying, Closed)
     assert (call.outlet.codes, closed.reason) == (["session_idle"], "idle")
     sent_s = sum(event.samples / event.sample_rate for event in call.outlet.of(Audio))
     assert 5.0 < sent_s < 6.0
@@ -854,10 +809,8 @@ async def test_a_client_that_says_nothing_is_not_sent_audio_for_ever():
 async def test_client_that_talks_without_playback_reports_counts_as_not_reading():
     call, saying = long_speech()
     await call.start()
-    call.send(saying)
-    first = await call.wait_for(Audio)
-    call.send(Playback(response_id=first.response_id, played_ms=1))
-    closed = await call.wait_for(Closed)
+    first = await call.request(saying, Audio)
+    closed = await call.request(Playback(response_id=first.response_id, played_ms=1), Closed)
     assert (call.outlet.codes, closed.reason) == (["session_idle"], "idle")
 
 

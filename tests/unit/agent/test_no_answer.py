@@ -24,8 +24,7 @@ async def ask(*answers, config=None, responses=0, **start) -> FakeCall:
     for count in range(responses):
         request = await call.wait_for(ToolRequest, count + 1)
         call.send(ToolResponse(call_id=request.call_id, output="sunny"))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     return call
 
 
@@ -169,6 +168,5 @@ async def test_a_synthesizer_that_makes_no_audio_has_failed():
     call.synthesizer.character_ms = 0
     call.hears((200, 1_000, "what's the weather"))
     await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.codes == ["inference_failed"]

@@ -28,15 +28,12 @@ PATIENT = TurnOptions(eagerness="normal", complete_ms=1_000)
 
 async def answered(call, *, turns=1, **options):
     await call.start(Start(turn=PATIENT, **options))
-    await call.wait_for(TurnMetrics, turns)
-    await call.end()
+    await call.end(TurnMetrics, turns)
     return call
 
 
 async def test_the_answer_is_heard_the_moment_the_turn_is_over():
-    call = FakeCall()
-    call.hears((200, 1_000, "what time is it"))
-    call.chat.answers.append(says("It is late. Very late."))
+    call = FakeCall(hears=[(200, 1_000, "what time is it")], answers=[says("It is late. Very late.")])
     await answered(call)
     commit = call.outlet.of(TurnDecision)[-1]
     audio = call.outlet.of(Audio)[0]
@@ -79,19 +76,16 @@ async def test_tools_run_when_the_turn_is_over_and_not_before():
     assert commit.decision == "commit"
     assert request.arguments == {"city": "Rome"}
     assert call.at_ms(request) == pytest.approx(call.at_ms(commit))
-    call.send(ToolResponse(call_id=request.call_id, output="sun"))
-    await call.wait_for(TurnMetrics)
+    await call.request(ToolResponse(call_id=request.call_id, output="sun"), TurnMetrics)
     await call.end()
     assert [event.arguments["city"] for event in call.outlet.of(ToolRequest)] == ["Rome"]
 
 
 async def test_failed_preemptive_answer_is_begun_anew():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"))
+    call = FakeCall(hears=[(200, 1_000, "hello")])
     call.chat.answers += [[InferenceError("x")]] * 3 + [says("Hello!")]
     await call.start(Start(turn=TurnOptions(eagerness="normal", complete_ms=3_000)))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.codes == []
     assert [request.text for request in call.synthesizer.requests] == ["Hello!"]
     (metrics,) = call.outlet.of(TurnMetrics)
@@ -100,8 +94,7 @@ async def test_failed_preemptive_answer_is_begun_anew():
 
 
 async def test_a_sound_in_the_pause_keeps_the_turn_open_until_it_is_known():
-    call = FakeCall()
-    call.hears((200, 1_000, "set a timer"), (1_900, 2_800, "ten minutes"))
+    call = FakeCall(hears=[(200, 1_000, "set a timer"), (1_900, 2_800, "ten minutes")])
     await answered(call)
     # Speech is believed after 96 ms, which is after the pause had lasted long enough.
     assert [event.decision for event in call.outlet.of(TurnDecision)] == ["wait", "resume", "wait", "commit"]

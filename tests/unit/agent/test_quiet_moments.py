@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agent_fakes import FakeCall, says, utterance
+from agent_fakes import FakeCall, open_call, says, utterance
 
 from parley.agent.config import AgentConfig
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
@@ -28,13 +28,11 @@ WATCHED = SilenceOptions(prompt_after_ms=2_000, prompts=["Hello?"], hang_up_afte
 
 
 async def test_a_sound_alone_is_never_speech_however_long_it_has_to_be():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"))
+    call = FakeCall(hears=[(200, 1_000, "tell me a story")])
     call.recognition.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_160, OnsetLostEvent())]
     call.chat.answers.append(says(STORY))
     await call.start(Start(barge_in=BargeInOptions(min_words=0, min_speech_ms=50)))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.of(Interrupted) == []
     assert [event.reason for event in call.outlet.of(Resumed)] == ["noise"]
 
@@ -44,17 +42,14 @@ async def test_a_sign_of_listening_does_not_keep_the_users_own_turn_open():
     call.hears((200, 1_000, "set a timer for"), (1_900, 2_300, "mhm"))
     await call.start(Start(turn=NORMAL))
     await call.until(1_500)
-    call.send(Say(text="I am still here, take your time."))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Say(text="I am still here, take your time."), TurnMetrics, 2)
     await call.end()
     assert [event.decision for event in call.outlet.of(TurnDecision)][-1] == "commit"
     assert call.chat.prompt()[-1] == ("user", "set a timer for")
 
 
 async def test_no_prompt_and_no_hang_up_while_the_user_speaks():
-    call = FakeCall()
-    call.hears((500, 12_000, "a very long story"))
-    await call.start(Start(silence=WATCHED))
+    call = await open_call(Start(silence=WATCHED), hears=[(500, 12_000, "a very long story")])
     call.send(Say(text="This call is recorded for quality reasons.", interruptible=False))
     await call.until(13_000)
     spoken = [request.text for request in call.synthesizer.requests]
@@ -64,8 +59,7 @@ async def test_no_prompt_and_no_hang_up_while_the_user_speaks():
 
 
 async def test_a_prompt_does_not_break_into_a_pause_that_is_waited_for():
-    call = FakeCall()
-    call.hears((200, 1_000, "set a timer for"), (4_500, 5_000, "ten minutes"))
+    call = FakeCall(hears=[(200, 1_000, "set a timer for"), (4_500, 5_000, "ten minutes")])
     turn = TurnOptions(eagerness="patient", unfinished_ms=4_500, limit_ms=6_000)
     await call.start(Start(turn=turn, silence=WATCHED))
     await call.wait_for(TurnMetrics)
@@ -75,12 +69,9 @@ async def test_a_prompt_does_not_break_into_a_pause_that_is_waited_for():
 
 
 async def test_speech_before_a_typed_text_joins_its_turn():
-    call = FakeCall()
-    call.hears((200, 1_000, "set a timer for"))
-    await call.start(Start(turn=NORMAL))
+    call = await open_call(Start(turn=NORMAL), hears=[(200, 1_000, "set a timer for")])
     await call.until(1_600)
-    call.send(Text(text="ten minutes"))
-    await call.wait_for(TurnMetrics)
+    await call.request(Text(text="ten minutes"), TurnMetrics)
     await call.until(6_000)
     await call.end()
     assert call.chat.prompt()[1:] == [("user", "set a timer for ten minutes")]
@@ -89,33 +80,25 @@ async def test_speech_before_a_typed_text_joins_its_turn():
 
 
 async def test_waiting_turn_is_answered_with_the_next_one():
-    call = FakeCall()
-    call.hears((500, 900, "what time is it"), (4_300, 5_000, "and where"))
-    await call.start()
+    call = await open_call(hears=[(500, 900, "what time is it"), (4_300, 5_000, "and where")])
     call.send(Say(text="This call is recorded for quality reasons.", interruptible=False))
-    call.send(Say(text=STORY))
-    await call.wait_for(TurnMetrics, 3)
+    await call.request(Say(text=STORY), TurnMetrics, 3)
     await call.end()
     assert len(call.chat.requests) == 1
     assert call.chat.prompt()[-1] == ("user", "what time is it and where")
 
 
 async def test_a_yes_before_the_end_of_a_question_answers_it():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"), (4_300, 4_700, "yes"))
-    call.chat.answers += [
-        says("There is a table for two at eight, by the window. Do you want it?"),
-        says("Good."),
-    ]
-    await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    call = await open_call(
+        hears=[(200, 1_000, "hello"), (4_300, 4_700, "yes")],
+        answers=[says("There is a table for two at eight, by the window. Do you want it?"), says("Good.")],
+    )
+    await call.end(TurnMetrics, 2)
     assert call.chat.prompt()[-1] == ("user", "yes")
 
 
 async def test_unheard_greeting_leaves_no_open_question():
-    call = FakeCall()
-    call.hears((50, 600, ""))
+    call = FakeCall(hears=[(50, 600, "")])
     await call.start(Start(greeting=STORY, barge_in=BargeInOptions(min_words=0, min_speech_ms=100)))
     await call.wait_for(TurnMetrics)
     await call.until(5_000)
@@ -124,16 +107,14 @@ async def test_unheard_greeting_leaves_no_open_question():
 
 
 async def test_a_text_that_does_not_come_does_not_keep_the_agent_silent():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"))
+    call = FakeCall(hears=[(200, 1_000, "tell me a story")])
     begun, stopped, _ = utterance(2, 3_000, 3_600, "lost")
     call.recognition.script += [(3_032, OnsetEvent(at_ms=3_000)), begun, stopped]
     call.chat.answers.append(says(STORY))
     await call.start()
     resumed = await call.wait_for(Resumed)
     assert call.at_ms(resumed) < 3_900 + 1_500 + 50
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
 
 
 async def test_sound_is_one_false_alarm():
@@ -141,14 +122,12 @@ async def test_sound_is_one_false_alarm():
     call.hears((200, 1_000, "tell me a story"), (2_500, 4_500, ""), (5_000, 5_300, ""))
     call.chat.answers.append(says(STORY + " " + STORY))
     await call.start()
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert len(call.outlet.of(Resumed)) == 2
 
 
 async def test_a_key_that_is_no_turn_does_not_stop_the_clock():
-    call = FakeCall()
-    await call.start(Start(silence=SilenceOptions(hang_up_after_ms=3_000)))
+    call = await open_call(Start(silence=SilenceOptions(hang_up_after_ms=3_000)))
     await call.until(1_000)
     call.send(Dtmf(digits="#"))
     await call.until(4_500)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from agent_fakes import CHUNK_MS, FakeCall, all_of_utterance, calls, now, says
+from agent_fakes import CHUNK_MS, FakeCall, all_of_utterance, calls, now, open_call, says
 from moving_client import KnowingChat
 from test_tools import FakeServerTools
 
@@ -550,8 +550,7 @@ CALLS = ChatMessage(role="assistant", tool_calls=[ToolCall(id="a", name="f", arg
     ],
 )
 async def test_a_state_that_cannot_be_is_refused(bad):
-    call = FakeCall()
-    await call.start(Start(resume=bad), microphone=False)
+    call = await open_call(Start(resume=bad), microphone=False)
     assert call.outlet.codes == ["invalid_message"]
     assert call.outlet.reason == "failed"
     assert "resume" in call.outlet.events[0].message or "system prompt" in call.outlet.events[0].message
@@ -577,8 +576,7 @@ async def test_a_long_message_needs_a_state():
         encode(Start(phrases=["x" * 300_000])),
         encode(Start(phrases=["x" * 2_000_000], resume=Resume(state=state()))),
     ):
-        call = FakeCall()
-        await call.start(raw, microphone=False)
+        call = await open_call(raw, microphone=False)
         assert call.outlet.codes == ["invalid_message"]
 
 

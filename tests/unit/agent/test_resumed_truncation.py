@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agent_fakes import FakeCall, calls, says
+from agent_fakes import FakeCall, calls, open_call, says
 from moving_client import Kept
 
 from parley.chat import ChatMessage, ToolCall
@@ -55,8 +55,7 @@ async def begin(*answers, start: Start = START) -> FakeCall:
 async def ask(call: FakeCall, text: str = "a story") -> str:
     """The id of the answer, which is over."""
     count = len(call.outlet.of(TurnMetrics)) + 1
-    call.send(Text(text=text))
-    await call.wait_for(TurnMetrics, count)
+    await call.request(Text(text=text), TurnMetrics, count)
     return call.outlet.of(ResponseDone)[-1].response_id
 
 
@@ -111,8 +110,7 @@ async def test_an_interrupted_answer_is_corrected_in_both_directions():
     call = await begin(says(STORY))
     call.send(Text(text="a story"))
     await call.until(2_000)
-    call.send(Interrupt())
-    cut = await call.wait_for(Interrupted)
+    cut = await call.request(Interrupt(), Interrupted)
     following = await go_on(call)
     for played_ms, heard in ((200, "Once"), (800, "Once there was a")):
         assert (await truncate(following, cut.response_id, played_ms)).spoken_text == heard
@@ -123,10 +121,8 @@ async def test_an_interrupted_answer_is_corrected_in_both_directions():
 
 async def test_result_of_a_tool_stays_after_truncation():
     call = await begin(calls(("get_time", {})), says("It is noon now."))
-    call.send(Text(text="what time is it"))
-    asked = await call.wait_for(ToolRequest)
-    call.send(ToolResponse(call_id=asked.call_id, output="noon"))
-    await call.wait_for(TurnMetrics)
+    asked = await call.request(Text(text="what time is it"), ToolRequest)
+    await call.request(ToolResponse(call_id=asked.call_id, output="noon"), TurnMetrics)
     answer = call.outlet.of(ResponseDone)[-1].response_id
     following = await go_on(call)
     await truncate(following, answer, 0)
@@ -140,8 +136,7 @@ async def test_result_of_a_tool_stays_after_truncation():
 
 async def test_a_response_that_is_not_remembered_stays_out():
     call = await begin()
-    call.send(Say(text="Please hold the line.", remember=False))
-    await call.wait_for(TurnMetrics)
+    await call.request(Say(text="Please hold the line.", remember=False), TurnMetrics)
     answer = call.outlet.of(ResponseDone)[-1].response_id
     following = await go_on(call)
     assert (await truncate(following, answer, 400)).played_ms == 400
@@ -162,8 +157,7 @@ async def test_long_answers_do_not_make_a_checkpoint_too_large():
     call.synthesizer.character_ms = 1
     long = "so it went on and on " * 150
     for count in range(1, 20):
-        call.send(Say(text=long))
-        await call.wait_for(TurnMetrics, count)
+        await call.request(Say(text=long), TurnMetrics, count)
     kept = Kept.of(call.outlet.sent).history
     assert 0 < len(kept.responses) < 16
     assert (
@@ -179,8 +173,7 @@ async def test_an_older_client_that_drops_the_answers_goes_on():
     await call.end()
     kept = Kept.of(call.outlet.sent)
     kept.history = HistoryState(messages=kept.history.messages)
-    following = FakeCall(session_id="next")
-    await following.start(Start(system_prompt="", resume=kept.resume()))
+    following = await open_call(Start(system_prompt="", resume=kept.resume()), session_id="next")
     following.send(Truncate(response_id=answer, played_ms=0))
     await following.until(100)
     assert following.outlet.codes == ["invalid_message"]
@@ -211,8 +204,7 @@ async def start_with(*responses: SpokenResponse) -> FakeCall:
         state=SessionState(version=CHECKPOINT_VERSION),
         history=HistoryState(messages=MESSAGES, responses=list(responses)),
     )
-    call = FakeCall()
-    await call.start(Start(resume=resume), microphone=False)
+    call = await open_call(Start(resume=resume), microphone=False)
     return call
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from agent_fakes import FakeCall, FakeRecognizer, calls, says, utterance
+from agent_fakes import FakeCall, FakeRecognizer, calls, open_call, says, utterance
 
 from parley.agent.config import AgentConfig
 from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
@@ -60,79 +60,62 @@ def written(call) -> str:
 
 
 async def test_commit_ends_the_turn():
-    call = FakeCall()
-    call.hears((200, 1_000, "set a timer"), (3_000, 3_900, "for ten minutes"))
+    call = FakeCall(hears=[(200, 1_000, "set a timer"), (3_000, 3_900, "for ten minutes")])
     await call.start(Start(turn=MANUAL))
     await call.until(6_000)
     assert call.outlet.of(TurnDecision) == []
     assert call.chat.requests == []
-    call.send(Commit())
-    decision = await call.wait_for(TurnDecision)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    decision = await call.request(Commit(), TurnDecision)
+    await call.end(TurnMetrics)
     assert (decision.decision, decision.reason) == ("commit", "requested")
     assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")
 
 
 async def test_commit_includes_the_current_utterance():
-    call = FakeCall()
-    call.hears((200, 2_000, "set a timer for ten minutes"))
-    await call.start(Start(turn=MANUAL))
+    call = await open_call(Start(turn=MANUAL), hears=[(200, 2_000, "set a timer for ten minutes")])
     await call.until(1_500)
-    call.send(Commit())
-    decision = await call.wait_for(TurnDecision)
+    decision = await call.request(Commit(), TurnDecision)
     assert call.at_ms(decision) < 1_700
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")
 
 
 @pytest.mark.parametrize("eagerness", ["patient", "off"])
 async def test_the_client_need_not_wait_for_a_pause_to_be_judged(eagerness):
-    call = FakeCall()
-    call.hears((200, 2_000, "set a timer for"))
+    call = FakeCall(hears=[(200, 2_000, "set a timer for")])
     await call.start(Start(turn=TurnOptions(eagerness=eagerness)))
     await call.until(1_500)
-    call.send(Commit())
-    await call.wait_for(TurnMetrics)
+    await call.request(Commit(), TurnMetrics)
     await call.end()
     assert call.chat.prompt()[-1] == ("user", "set a timer for")
     assert len(call.chat.requests) == 1
 
 
 async def test_commit_without_speech_is_decided_and_not_answered():
-    call = FakeCall()
-    await call.start(Start(turn=MANUAL))
+    call = await open_call(Start(turn=MANUAL))
     await call.until(500)
-    call.send(Commit())
-    decision = await call.wait_for(TurnDecision)
+    decision = await call.request(Commit(), TurnDecision)
     await call.end()
     assert decision.text == ""
     assert call.chat.requests == []
 
 
 async def test_a_turn_that_is_ended_by_hand_interrupts_the_agent():
-    call = FakeCall()
-    call.hears((1_000, 2_000, "what time is it"))
-    await call.start(Start(turn=MANUAL, greeting=STORY))
+    call = await open_call(Start(turn=MANUAL, greeting=STORY), hears=[(1_000, 2_000, "what time is it")])
     await call.until(2_900)
     assert call.outlet.of(Interrupted) == []  # speech alone does not
-    call.send(Commit())
-    cut = await call.wait_for(Interrupted)
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    cut = await call.request(Commit(), Interrupted)
+    await call.end(TurnMetrics, 2)
     assert cut.reason == "input"
     assert call.chat.prompt()[-1] == ("user", "what time is it")
 
 
 @pytest.mark.parametrize("eagerness", ["normal", "off"])
 async def test_discarded_speech_is_not_in_the_history(eagerness):
-    call = FakeCall()
-    call.hears((200, 900, "forget this"), (3_000, 3_900, "what time is it"))
+    call = FakeCall(hears=[(200, 900, "forget this"), (3_000, 3_900, "what time is it")])
     await call.start(Start(turn=TurnOptions(eagerness=eagerness)))
     await call.until(600)
-    call.send(Discard())
-    await call.wait_for(TurnMetrics)
+    await call.request(Discard(), TurnMetrics)
     await call.end()
     assert [text for role, text in call.chat.prompt() if role == "user"] == ["what time is it"]
 
@@ -145,8 +128,7 @@ async def test_a_text_that_comes_after_the_discarding_does_not_count():
     await call.until(800)
     call.send(Discard())
     await call.until(9_000)
-    call.send(Commit())
-    await call.wait_for(TurnMetrics)
+    await call.request(Commit(), TurnMetrics)
     await call.end()
     assert [text for role, text in call.chat.prompt() if role == "user"] == ["what time is it"]
 
@@ -156,8 +138,7 @@ async def test_a_turn_by_hand_is_bounded():
     call.hears(*((index * 2_000 + 100, index * 2_000 + 900, f"{index} {'x' * 3_000}") for index in range(5)))
     await call.start(Start(turn=MANUAL))
     await call.until(12_000)
-    call.send(Commit())
-    decision = await call.wait_for(TurnDecision)
+    decision = await call.request(Commit(), TurnDecision)
     await call.end()
     assert len(decision.text) < 9_000
     assert decision.text.startswith("3 ")
@@ -166,23 +147,17 @@ async def test_a_turn_by_hand_is_bounded():
 @pytest.mark.parametrize("word", ["yes", "okay"])
 @pytest.mark.parametrize("commit_ms", [1_300, 1_600, 2_500])
 async def test_committed_backchannel_is_a_turn(word, commit_ms):
-    call = FakeCall()
-    call.hears((1_000, 1_500, word))
-    await call.start(Start(turn=MANUAL, greeting=STORY))
+    call = await open_call(Start(turn=MANUAL, greeting=STORY), hears=[(1_000, 1_500, word)])
     await call.until(commit_ms)
-    call.send(Commit())
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Commit(), TurnMetrics, 2)
     await call.end()
     assert call.chat.prompt()[-1] == ("user", word)
 
 
 async def test_a_yes_that_the_client_claims_is_no_sign_of_listening():
-    call = FakeCall()
-    call.hears((1_000, 1_500, "yes"))
-    await call.start(Start(greeting=STORY))
+    call = await open_call(Start(greeting=STORY), hears=[(1_000, 1_500, "yes")])
     await call.until(1_300)
-    call.send(Commit())
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Commit(), TurnMetrics, 2)
     await call.end()
     assert call.chat.prompt()[-1] == ("user", "yes")
 
@@ -192,25 +167,19 @@ async def test_a_cough_that_the_client_claims_does_not_stop_the_agent():
     call.recognition.script.extend(late_utterance(1, 1_000, 1_200, ""))
     await call.start(Start(greeting=STORY))
     await call.until(1_600)
-    call.send(Commit())
-    decision = await call.wait_for(TurnDecision)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    decision = await call.request(Commit(), TurnDecision)
+    await call.end(TurnMetrics)
     assert decision.text == ""
     assert call.outlet.of(Interrupted) == []
     assert call.chat.requests == []
 
 
 async def test_commit_without_scoring_is_decided():
-    call = FakeCall()
-    call.hears((200, 900, "what time is it"))
-    await call.start(Start(turn=TurnOptions(eagerness="off")))
+    call = await open_call(Start(turn=TurnOptions(eagerness="off")), hears=[(200, 900, "what time is it")])
     await call.until(600)
-    call.send(Commit())
-    decision = await call.wait_for(TurnDecision)
+    decision = await call.request(Commit(), TurnDecision)
     await call.wait_for(TurnMetrics)
-    call.send(Commit())
-    await call.wait_for(TurnDecision, 2)
+    await call.request(Commit(), TurnDecision, 2)
     await call.end()
     assert (decision.reason, decision.text) == ("requested", "what time is it")
     assert len(call.chat.requests) == 1
@@ -222,20 +191,16 @@ async def test_speech_after_commit_is_another_turn():
     call.recognition.script.extend(sorted([*first, *second], key=lambda scripted: scripted[0]))
     await call.start(Start(turn=MANUAL))
     await call.until(1_650)
-    call.send(Commit())
-    decision = await call.wait_for(TurnDecision)
+    decision = await call.request(Commit(), TurnDecision)
     await call.until(5_000)
-    call.send(Commit())
-    later = await call.wait_for(TurnDecision, 2)
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    later = await call.request(Commit(), TurnDecision, 2)
+    await call.end(TurnMetrics, 2)
     assert (decision.text, later.text) == ("first", "second")
 
 
 @pytest.mark.parametrize("text", ["", "forget this"])
 async def test_manual_turn_without_speech_is_silence(text):
-    call = FakeCall()
-    call.hears((200, 900, text))
+    call = FakeCall(hears=[(200, 900, text)])
     await call.start(Start(turn=MANUAL, silence=SilenceOptions(hang_up_after_ms=5_000)))
     await call.until(600)
     if text:
@@ -268,12 +233,9 @@ async def test_a_recogniser_that_is_too_busy_to_end_an_utterance_is_asked_again(
         return await flush(self)
 
     monkeypatch.setattr(FakeRecognizer, "flush", flush_later)
-    call = FakeCall()
-    call.hears((200, 2_000, "set a timer for ten minutes"))
-    await call.start(Start(turn=MANUAL))
+    call = await open_call(Start(turn=MANUAL), hears=[(200, 2_000, "set a timer for ten minutes")])
     await call.until(1_500)
-    call.send(Commit())
-    await call.wait_for(TurnMetrics)
+    await call.request(Commit(), TurnMetrics)
     await call.end()
     assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")
     assert call.outlet.codes == []
@@ -283,11 +245,9 @@ async def test_a_recogniser_that_is_too_busy_to_end_an_utterance_is_asked_again(
 
 
 async def test_without_barge_in_the_answer_comes_afterwards():
-    call = FakeCall()
-    call.hears((1_000, 2_000, "what time is it"))
+    call = FakeCall(hears=[(1_000, 2_000, "what time is it")])
     await call.start(Start(greeting=STORY, barge_in=BargeInOptions(enabled=False)))
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.outlet.of(Interrupted) == []
     greeting, answer = call.outlet.of(ResponseDone)
     assert greeting.audio_ms >= 50 * len(STORY.replace(". ", ".")) - 3
@@ -299,44 +259,35 @@ async def test_without_barge_in_the_answer_comes_afterwards():
 
 
 async def test_a_turn_is_answered_when_the_client_asks_for_it():
-    call = FakeCall()
-    call.hears((200, 1_000, "what time is it"))
+    call = FakeCall(hears=[(200, 1_000, "what time is it")])
     await call.start(Start(turn=TurnOptions(eagerness="normal", answer=False)))
     await call.until(4_000)
     assert call.chat.requests == []
     assert call.outlet.of(TurnDecision)[-1].decision == "commit"
-    call.send(Respond())
-    await call.wait_for(TurnMetrics)
+    await call.request(Respond(), TurnMetrics)
     await call.end()
     assert call.chat.prompt()[-1] == ("user", "what time is it")
 
 
 async def test_the_agent_may_speak_first():
-    call = FakeCall()
-    await call.start(Start(system_prompt="Be kind."))
-    call.send(Respond(system_prompt="Greet the user."))
-    await call.wait_for(TurnMetrics)
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics, 2)
+    call = await open_call(Start(system_prompt="Be kind."))
+    await call.request(Respond(system_prompt="Greet the user."), TurnMetrics)
+    await call.request(Text(text="hello"), TurnMetrics, 2)
     await call.end()
     assert call.chat.prompt(0) == [("system", "Greet the user.")]
     assert call.chat.prompt(1) == [("system", "Be kind."), ("assistant", "Okay."), ("user", "hello")]
 
 
 async def test_an_answer_without_tools():
-    call = FakeCall()
-    await call.start(Start(tools=[Tool(name="get_weather")]))
-    call.send(Respond(use_tools=False))
-    await call.wait_for(TurnMetrics)
-    call.send(Respond())
-    await call.wait_for(TurnMetrics, 2)
+    call = await open_call(Start(tools=[Tool(name="get_weather")]))
+    await call.request(Respond(use_tools=False), TurnMetrics)
+    await call.request(Respond(), TurnMetrics, 2)
     await call.end()
     assert [len(request.tools) for request in call.chat.requests] == [0, 1]
 
 
 async def test_silence_counts_after_a_turn_that_is_not_answered():
-    call = FakeCall()
-    call.hears((200, 900, "what time is it"))
+    call = FakeCall(hears=[(200, 900, "what time is it")])
     silence = SilenceOptions(hang_up_after_ms=5_000)
     await call.start(Start(turn=TurnOptions(eagerness="normal", answer=False), silence=silence))
     await call.until(20_000)
@@ -346,27 +297,23 @@ async def test_silence_counts_after_a_turn_that_is_not_answered():
 
 
 async def test_typed_text_is_remembered_like_speech():
-    call = FakeCall()
-    await call.start(Start(system_prompt="", turn=TurnOptions(answer=False)))
+    call = await open_call(Start(system_prompt="", turn=TurnOptions(answer=False)))
     call.send(Text(text="hello"))
     await call.until(2_000)
     assert call.chat.requests == []
-    call.send(Respond())
-    await call.wait_for(TurnMetrics)
+    await call.request(Respond(), TurnMetrics)
     await call.end()
     assert call.chat.prompt() == [("user", "hello")]
 
 
 async def test_remembered_message_is_not_answered():
-    call = FakeCall()
-    await call.start(Start(system_prompt=""))
+    call = await open_call(Start(system_prompt=""))
     call.send(Remember(role="user", text="My name is Anna."))
     call.send(Remember(role="assistant", text="Hello Anna."))
     call.send(Remember(role="system", text="Anna is a doctor."))
     await call.until(1_000)
     assert call.chat.requests == []
-    call.send(Text(text="who am I"))
-    await call.wait_for(TurnMetrics)
+    await call.request(Text(text="who am I"), TurnMetrics)
     await call.end()
     assert call.chat.prompt() == [
         ("user", "My name is Anna."),
@@ -377,16 +324,12 @@ async def test_remembered_message_is_not_answered():
 
 
 async def test_message_remembered_during_an_answer_follows_it():
-    call = FakeCall()
-    call.chat.answers.append(calls(("get_weather", {})))
+    call = FakeCall(answers=[calls(("get_weather", {}))])
     await call.start(Start(system_prompt="", tools=[Tool(name="get_weather")]))
-    call.send(Text(text="weather"))
-    request = await call.wait_for(ToolRequest)
+    request = await call.request(Text(text="weather"), ToolRequest)
     call.send(Remember(role="user", text="I like rain."))
-    call.send(ToolResponse(call_id=request.call_id, output="rain"))
-    await call.wait_for(TurnMetrics)
-    call.send(Text(text="and now"))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(ToolResponse(call_id=request.call_id, output="rain"), TurnMetrics)
+    await call.request(Text(text="and now"), TurnMetrics, 2)
     await call.end()
     assert [role for role, _ in call.chat.prompt(1)] == ["user", "assistant", "tool"]
     assert call.chat.prompt(2)[-2:] == [("assistant", "Okay."), ("user", "I like rain. and now")]
@@ -401,8 +344,7 @@ async def test_message_remembered_during_an_answer_follows_it():
     ],
 )
 async def test_invalid_message_is_refused(message):
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     call.send(message)
     await call.end()
     assert call.outlet.codes == ["invalid_message"]
@@ -412,12 +354,10 @@ async def test_invalid_message_is_refused(message):
 
 
 async def test_the_client_stops_the_agent_and_what_waits():
-    call = FakeCall()
-    await call.start(Start(greeting=STORY))
+    call = await open_call(Start(greeting=STORY))
     call.send(Say(text="One more thing.", interruptible=False))
     await call.until(1_500)
-    call.send(Interrupt())
-    cut = await call.wait_for(Interrupted)
+    cut = await call.request(Interrupt(), Interrupted)
     await call.until(4_000)
     await call.end()
     assert cut.reason == "client"
@@ -429,33 +369,26 @@ async def test_the_client_stops_the_agent_and_what_waits():
 
 @pytest.mark.parametrize("by_truncation", [False, True])
 async def test_stopping_one_response_keeps_a_requested_one(by_truncation):
-    call = FakeCall()
-    call.chat.answers.append(says("Tokyo."))
-    await call.start(Start(greeting=STORY))
+    call = await open_call(Start(greeting=STORY), answers=[says("Tokyo.")])
     first = (await call.wait_for(Audio)).response_id
     call.send(Respond())
     call.send(Truncate(response_id=first, played_ms=20) if by_truncation else Interrupt(response_id=first))
-    done = await call.wait_for(ResponseDone)
-    await call.end()
+    done = await call.end(ResponseDone)
     assert [event.turn for event in call.outlet.of(Interrupted)] == [1]
     assert done.turn == 2
 
 
 async def test_interrupt_by_the_client_stops_an_uninterruptible_text():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     call.send(Say(text=STORY, interruptible=False))
     await call.until(1_000)
-    call.send(Interrupt())
-    await call.wait_for(Interrupted)
+    await call.request(Interrupt(), Interrupted)
     await call.end()
 
 
 @pytest.mark.parametrize("message", [Interrupt(), Text(text="hello")])
 async def test_speech_over_a_stopped_agent_is_a_turn(message):
-    call = FakeCall()
-    call.hears((1_000, 1_400, "yes"))
-    await call.start(Start(greeting=STORY))
+    call = await open_call(Start(greeting=STORY), hears=[(1_000, 1_400, "yes")])
     await call.until(1_150)
     call.send(message)
     await call.until(6_000)
@@ -464,11 +397,9 @@ async def test_speech_over_a_stopped_agent_is_a_turn(message):
 
 
 async def test_another_response_is_not_stopped():
-    call = FakeCall()
-    await call.start(Start(greeting="Hello there."))
+    call = await open_call(Start(greeting="Hello there."))
     await call.wait_for(Audio)
-    call.send(Interrupt(response_id="another"))
-    done = await call.wait_for(TurnMetrics)
+    done = await call.request(Interrupt(response_id="another"), TurnMetrics)
     call.send(Interrupt())  # there is nothing to stop
     await call.end()
     assert not done.interrupted
@@ -476,16 +407,11 @@ async def test_another_response_is_not_stopped():
 
 
 async def test_an_answer_that_is_over_is_cut_to_what_was_heard():
-    call = FakeCall()
-    call.chat.answers.append(says(STORY))
-    await call.start(Start(system_prompt=""))
-    call.send(Text(text="a story"))
-    done = await call.wait_for(ResponseDone)
+    call = await open_call(Start(system_prompt=""), answers=[says(STORY)])
+    done = await call.request(Text(text="a story"), ResponseDone)
     await call.wait_for(TurnMetrics)
-    call.send(Truncate(response_id=done.response_id, played_ms=900))
-    corrected = await call.wait_for(Truncated)
-    call.send(Text(text="go on"))
-    await call.wait_for(TurnMetrics, 2)
+    corrected = await call.request(Truncate(response_id=done.response_id, played_ms=900), Truncated)
+    await call.request(Text(text="go on"), TurnMetrics, 2)
     await call.end()
     assert corrected.spoken_text == "Once there was a"
     assert call.chat.prompt() == [
@@ -496,43 +422,34 @@ async def test_an_answer_that_is_over_is_cut_to_what_was_heard():
 
 
 async def test_an_answer_of_which_nothing_was_heard_is_forgotten():
-    call = FakeCall()
-    await call.start(Start(system_prompt="", greeting="Hello there."))
+    call = await open_call(Start(system_prompt="", greeting="Hello there."))
     done = await call.wait_for(ResponseDone)
     await call.wait_for(TurnMetrics)
-    call.send(Truncate(response_id=done.response_id, played_ms=0))
-    await call.wait_for(Truncated)
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Truncate(response_id=done.response_id, played_ms=0), Truncated)
+    await call.request(Text(text="hello"), TurnMetrics, 2)
     await call.end()
     assert call.chat.prompt() == [("user", "hello")]
 
 
 async def test_an_interrupted_answer_is_corrected_in_both_directions():
-    call = FakeCall()
-    await call.start(Start(system_prompt="", greeting=STORY))
+    call = await open_call(Start(system_prompt="", greeting=STORY))
     await call.until(2_000)
-    call.send(Interrupt())
-    cut = await call.wait_for(Interrupted)
+    cut = await call.request(Interrupt(), Interrupted)
     for played_ms, heard in ((200, "Once"), (800, "Once there was a")):
         call.send(Truncate(response_id=cut.response_id, played_ms=played_ms))
         await asyncio.sleep(0.01)
         assert call.outlet.of(Truncated)[-1].spoken_text == heard
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Text(text="hello"), TurnMetrics, 2)
     await call.end()
     assert call.chat.prompt() == [("assistant", "Once there was a…"), ("user", "hello")]
 
 
 async def test_an_answer_that_is_being_said_is_stopped_by_its_correction():
-    call = FakeCall()
-    await call.start(Start(greeting=STORY))
+    call = await open_call(Start(greeting=STORY))
     audio = await call.wait_for(Audio)
     await call.until(1_500)
-    call.send(Truncate(response_id=audio.response_id, played_ms=600))
-    cut = await call.wait_for(Interrupted)
-    corrected = await call.wait_for(Truncated)
-    await call.end()
+    cut = await call.request(Truncate(response_id=audio.response_id, played_ms=600), Interrupted)
+    corrected = await call.end(Truncated)
     assert cut.reason == "client"
     assert corrected.played_ms == 600
     assert corrected.spoken_text == "Once there"
@@ -540,61 +457,50 @@ async def test_an_answer_that_is_being_said_is_stopped_by_its_correction():
 
 @pytest.mark.parametrize("played_ms", [-5, 10**9])
 async def test_a_correction_is_within_the_answer(played_ms):
-    call = FakeCall()
-    await call.start(Start(greeting="Hello there."))
+    call = await open_call(Start(greeting="Hello there."))
     done = await call.wait_for(ResponseDone)
-    call.send(Truncate(response_id=done.response_id, played_ms=played_ms))
-    corrected = await call.wait_for(Truncated)
+    corrected = await call.request(Truncate(response_id=done.response_id, played_ms=played_ms), Truncated)
     await call.end()
     assert 0 <= corrected.played_ms <= done.audio_ms
 
 
 async def test_an_answer_that_was_begun_early_knows_of_the_correction():
-    call = FakeCall()
-    call.hears((5_000, 5_900, "go on"))
+    call = FakeCall(hears=[(5_000, 5_900, "go on")])
     await call.start(Start(greeting=STORY, turn=TurnOptions(eagerness="normal", complete_ms=700)))
     await call.until(6_320)
     assert len(call.chat.requests) == 1
     done = call.outlet.of(ResponseDone)[0]
-    call.send(Truncate(response_id=done.response_id, played_ms=900))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Truncate(response_id=done.response_id, played_ms=900), TurnMetrics, 2)
     await call.end()
     assert ("assistant", "Once there was a…") in call.chat.prompt()
     assert call.speculated == ["discarded"]
 
 
 async def test_a_correction_that_cannot_be_stops_nothing():
-    call = FakeCall()
-    call.chat.answers.append(says(STORY))
+    call = FakeCall(answers=[says(STORY)])
     call.chat.token_s = 0.1
     await call.start(Start(output="text"))
-    call.send(Text(text="a story"))
-    writing = await call.wait_for(ResponseText)
-    call.send(Truncate(response_id=writing.response_id, played_ms=0))
-    await call.wait_for(ResponseDone)
+    writing = await call.request(Text(text="a story"), ResponseText)
+    await call.request(Truncate(response_id=writing.response_id, played_ms=0), ResponseDone)
     await call.end()
     assert call.outlet.codes == ["invalid_message"]
     assert call.outlet.of(Interrupted) == []
 
 
 async def test_truncate_of_an_unknown_answer_is_refused():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     call.send(Truncate(response_id="nothing", played_ms=5))
     await call.end()
     assert call.outlet.codes == ["invalid_message"]
 
 
 async def test_only_the_last_answers_can_be_corrected():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     for _ in range(17):
-        call.send(Say(text="So."))
-        await call.wait_for(TurnMetrics, len(call.outlet.of(TurnMetrics)) + 1)
+        await call.request(Say(text="So."), TurnMetrics, len(call.outlet.of(TurnMetrics)) + 1)
     first, second = call.outlet.of(ResponseDone)[:2]
     call.send(Truncate(response_id=first.response_id, played_ms=0))
-    call.send(Truncate(response_id=second.response_id, played_ms=0))
-    await call.wait_for(Truncated)
+    await call.request(Truncate(response_id=second.response_id, played_ms=0), Truncated)
     await call.end()
     assert call.outlet.codes == ["invalid_message"]
 
@@ -603,17 +509,12 @@ async def test_only_the_last_answers_can_be_corrected():
 
 
 async def test_a_new_prompt_and_new_tools_count_from_the_next_answer_on():
-    call = FakeCall()
-    await call.start(Start(system_prompt="Be brief.", tools=[Tool(name="get_weather")]))
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics)
-    call.send(Update(system_prompt="Be kind.", tools=[Tool(name="get_time")]))
-    await call.wait_for(Updated)
+    call = await open_call(Start(system_prompt="Be brief.", tools=[Tool(name="get_weather")]))
+    await call.request(Text(text="hello"), TurnMetrics)
+    await call.request(Update(system_prompt="Be kind.", tools=[Tool(name="get_time")]), Updated)
     call.chat.answers.append(calls(("get_time", {})))
-    call.send(Text(text="what time is it"))
-    request = await call.wait_for(ToolRequest)
-    call.send(ToolResponse(call_id=request.call_id, output="noon"))
-    await call.wait_for(TurnMetrics, 2)
+    request = await call.request(Text(text="what time is it"), ToolRequest)
+    await call.request(ToolResponse(call_id=request.call_id, output="noon"), TurnMetrics, 2)
     await call.end()
     assert request.name == "get_time"
     assert call.chat.prompt(1)[0] == ("system", "Be kind.")
@@ -626,16 +527,11 @@ async def test_a_new_prompt_and_new_tools_count_from_the_next_answer_on():
 
 
 async def test_omitted_fields_of_an_update_stay():
-    call = FakeCall()
-    await call.start(Start(system_prompt="Be brief.", voice="high"))
-    call.send(Update(exaggeration=1.0))
-    await call.wait_for(Updated)
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics)
-    call.send(Update(voice=None))
-    await call.wait_for(Updated, 2)
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics, 2)
+    call = await open_call(Start(system_prompt="Be brief.", voice="high"))
+    await call.request(Update(exaggeration=1.0), Updated)
+    await call.request(Text(text="hello"), TurnMetrics)
+    await call.request(Update(voice=None), Updated, 2)
+    await call.request(Text(text="hello"), TurnMetrics, 2)
     await call.end()
     first, second = call.synthesizer.requests
     assert (first.voice, first.exaggeration) == ("high", 1.0)
@@ -645,13 +541,9 @@ async def test_omitted_fields_of_an_update_stay():
 
 
 async def test_an_answer_under_way_goes_on_as_it_began():
-    call = FakeCall()
-    call.chat.answers.append(says(STORY))
-    await call.start(Start(voice="low"))
-    call.send(Text(text="a story"))
-    await call.wait_for(Audio)
-    call.send(Update(voice="high"))
-    await call.wait_for(TurnMetrics)
+    call = await open_call(Start(voice="low"), answers=[says(STORY)])
+    await call.request(Text(text="a story"), Audio)
+    await call.request(Update(voice="high"), TurnMetrics)
     await call.end()
     assert {request.voice for request in call.synthesizer.requests} == {"low"}
 
@@ -667,11 +559,9 @@ async def test_an_answer_under_way_goes_on_as_it_began():
     ],
 )
 async def test_a_change_that_cannot_be_changes_nothing(update, code):
-    call = FakeCall()
-    await call.start(Start(system_prompt="Be brief."))
+    call = await open_call(Start(system_prompt="Be brief."))
     call.send(update)
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics)
+    await call.request(Text(text="hello"), TurnMetrics)
     await call.end()
     assert call.outlet.codes == [code]
     assert call.outlet.of(Updated) == []
@@ -689,8 +579,7 @@ async def test_a_voice_that_may_be_gone_is_looked_for_first_and_the_order_is_kep
     await call.until(300)
     assert call.outlet.of(Updated) == []
     await call.wait_for(ErrorEvent)
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics)
+    await call.request(Text(text="hello"), TurnMetrics)
     await call.end()
     assert len(call.outlet.of(Updated)) == 2
     assert call.outlet.codes == ["unsupported_voice"]
@@ -730,8 +619,7 @@ async def test_flood_of_updates_is_validated_at_a_limited_rate_in_its_order():
         running.append(len(call.chat.running))
     applied = len(call.outlet.of(Updated))
     await call.wait_for(Updated, len(accepted))
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics)
+    await call.request(Text(text="hello"), TurnMetrics)
     await call.end()
     assert applied < 100
     assert set(call.outlet.codes) == {"overloaded"}
@@ -741,8 +629,7 @@ async def test_flood_of_updates_is_validated_at_a_limited_rate_in_its_order():
 
 
 async def test_update_after_a_flood_is_applied_at_once_again():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     for number in range(100):
         call.send(with_tools(number))
     await call.until(60_000)
@@ -753,12 +640,10 @@ async def test_update_after_a_flood_is_applied_at_once_again():
 
 
 async def test_other_patience_counts_from_the_next_turn_on():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"), (4_000, 5_000, "hello again"))
+    call = FakeCall(hears=[(200, 1_000, "hello"), (4_000, 5_000, "hello again")])
     await call.start(Start(turn=TurnOptions(eagerness="normal", complete_ms=2_000)))
     await call.until(1_600)
-    call.send(Update(turn=TurnOptions(eagerness="normal", complete_ms=600)))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Update(turn=TurnOptions(eagerness="normal", complete_ms=600)), TurnMetrics, 2)
     await call.end()
     waits = [event.needed_ms for event in call.outlet.of(TurnDecision) if event.decision == "wait"]
     assert waits == [2_000, 600]
@@ -766,12 +651,9 @@ async def test_other_patience_counts_from_the_next_turn_on():
 
 @pytest.mark.parametrize("said", ["", "what time is it"])
 async def test_a_turn_by_hand_that_is_no_longer_ended_by_hand_is_judged(said):
-    call = FakeCall()
-    call.hears((200, 900, said), (5_000, 6_000, "hello"))
-    await call.start(Start(turn=MANUAL))
+    call = await open_call(Start(turn=MANUAL), hears=[(200, 900, said), (5_000, 6_000, "hello")])
     await call.until(3_000)
-    call.send(Update(turn=TurnOptions(eagerness="normal")))
-    await call.wait_for(TurnMetrics, 2 if said else 1)
+    await call.request(Update(turn=TurnOptions(eagerness="normal")), TurnMetrics, 2 if said else 1)
     await call.end()
     assert [text for role, text in call.chat.prompt() if role == "user"] == [*filter(None, [said]), "hello"]
 
@@ -781,8 +663,7 @@ async def test_a_turn_that_has_begun_ends_as_it_would_have():
     call.recognition.script.extend(late_utterance(1, 500, 1_200, "what time is it"))
     await call.start(Start(turn=TurnOptions(eagerness="off")))
     await call.until(1_700)
-    call.send(Update(turn=TurnOptions(eagerness="normal")))
-    await call.wait_for(TurnMetrics)
+    await call.request(Update(turn=TurnOptions(eagerness="normal")), TurnMetrics)
     await call.end()
     assert call.chat.prompt()[-1] == ("user", "what time is it")
 
@@ -793,16 +674,13 @@ async def test_a_change_that_fails_does_not_take_others_with_it():
     call.synthesizer.stored = {}  # asking for a voice fails unexpectedly
     await call.start()
     call.send(Update(voice="anna"))
-    call.send(Update(exaggeration=1.0))
-    await call.wait_for(Updated)
+    await call.request(Update(exaggeration=1.0), Updated)
     await call.end()
     assert call.outlet.codes == [ParleyError.code]
 
 
 async def test_the_recogniser_listens_anew_between_two_utterances():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"), (5_000, 6_000, "hello again"))
-    await call.start()
+    call = await open_call(hears=[(200, 1_000, "hello"), (5_000, 6_000, "hello again")])
     await call.until(600)
     call.send(Update(phrases=["Anna"], vad=VadOptions(threshold=0.7)))
     await call.until(900)
@@ -816,11 +694,9 @@ async def test_the_recogniser_listens_anew_between_two_utterances():
 
 
 async def test_phrases_that_the_recogniser_refuses_are_not_kept():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     call.recognition.refusals.append(InvalidInputError("too many phrases"))
-    call.send(Update(phrases=["Anna"]))
-    await call.wait_for(ErrorEvent)
+    await call.request(Update(phrases=["Anna"]), ErrorEvent)
     await call.until(1_000)
     assert call.recognition.streams[-1].options.phrases == []
     await call.end()
@@ -828,11 +704,9 @@ async def test_phrases_that_the_recogniser_refuses_are_not_kept():
 
 
 async def test_patience_with_silence_may_change():
-    call = FakeCall()
-    await call.start()
+    call = await open_call()
     call.send(Update(silence=SilenceOptions(prompt_after_ms=1_000, prompts=["Still there?"])))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert written(call) == "Still there?"
 
 
@@ -840,14 +714,10 @@ async def test_patience_with_silence_may_change():
 
 
 async def test_answers_may_be_written_only():
-    call = FakeCall()
-    call.chat.answers.append(says(STORY))
-    await call.start(Start(system_prompt="", output="text"))
-    call.send(Text(text="a story"))
-    done = await call.wait_for(ResponseDone)
+    call = await open_call(Start(system_prompt="", output="text"), answers=[says(STORY)])
+    done = await call.request(Text(text="a story"), ResponseDone)
     await call.wait_for(TurnMetrics)
-    call.send(Text(text="go on"))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Text(text="go on"), TurnMetrics, 2)
     await call.end()
     assert done.audio_ms == 0
     assert call.synthesizer.requests == []
@@ -857,16 +727,12 @@ async def test_answers_may_be_written_only():
 
 
 async def test_stopped_text_answer_keeps_the_sent_text():
-    call = FakeCall()
-    call.chat.answers.append(says(STORY))
+    call = FakeCall(answers=[says(STORY)])
     call.chat.token_s = 0.1
     await call.start(Start(system_prompt="", output="text"))
-    call.send(Text(text="a story"))
-    await call.wait_for(ResponseText, 4)
-    call.send(Interrupt())
-    cut = await call.wait_for(Interrupted)
-    call.send(Text(text="go on"))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Text(text="a story"), ResponseText, 4)
+    cut = await call.request(Interrupt(), Interrupted)
+    await call.request(Text(text="go on"), TurnMetrics, 2)
     call.send(Truncate(response_id=cut.response_id, played_ms=0))
     await call.end()
     assert cut.spoken_text.strip() == "Once there was a"
@@ -875,20 +741,16 @@ async def test_stopped_text_answer_keeps_the_sent_text():
 
 
 async def test_speech_and_writing_may_change_places():
-    call = FakeCall(AgentConfig())
-    await call.start(Start(output="text"))
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics)
+    call = await open_call(Start(output="text"), config=AgentConfig())
+    await call.request(Text(text="hello"), TurnMetrics)
     call.send(Update(output="audio"))
-    call.send(Text(text="hello"))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Text(text="hello"), TurnMetrics, 2)
     await call.end()
     assert len(call.synthesizer.requests) == 1
 
 
 async def test_marks_of_a_stopped_answer_are_late_and_not_wrong():
-    call = FakeCall()
-    await call.start(Start(greeting=STORY))
+    call = await open_call(Start(greeting=STORY))
     audio = await call.wait_for(Audio)
     call.send(Interrupt())
     call.send(Playback(response_id=audio.response_id, played_ms=5))

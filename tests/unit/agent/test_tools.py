@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 
-from agent_fakes import FakeCall, calls, says
+from agent_fakes import FakeCall, calls, open_call, says
 
 from parley.agent.config import AgentConfig
 from parley.chat import ToolCall
@@ -82,8 +82,7 @@ async def test_calls_at_the_same_time_may_be_answered_in_any_order():
     weather, time = call.outlet.of(ToolRequest)
     assert weather.call_id != time.call_id
     call.send(ToolResponse(call_id=time.call_id, output="12:00"))
-    call.send(ToolResponse(call_id=weather.call_id, output={"sky": "sunny"}))
-    await call.wait_for(TurnMetrics)
+    await call.request(ToolResponse(call_id=weather.call_id, output={"sky": "sunny"}), TurnMetrics)
     await call.end()
     assert results(call) == [{"sky": "sunny"}, "12:00"]
 
@@ -102,8 +101,7 @@ async def test_a_tool_that_does_not_answer_becomes_an_error_for_the_model():
 
 async def test_an_unknown_tool_is_not_asked_for():
     call = await asked(calls(("open_door", {})), says("Sorry."))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.of(ToolRequest) == []
     (result,) = results(call)
     assert result == {"error": "there is no tool open_door. Correct the call, or do without it."}
@@ -113,8 +111,7 @@ async def test_failed_tool_is_reported_to_the_model():
     call = await asked(calls(("get_weather", {})), says("Sorry."))
     request = await call.wait_for(ToolRequest)
     call.send(ToolResponse(call_id=request.call_id, output="no such city", is_error=True))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert results(call) == [{"error": "no such city"}]
 
 
@@ -122,27 +119,21 @@ async def test_a_second_answer_to_the_same_call_is_refused():
     call = await asked(calls(("get_weather", {})), says("Sunny."))
     request = await call.wait_for(ToolRequest)
     call.send(ToolResponse(call_id=request.call_id, output=1))
-    call.send(ToolResponse(call_id=request.call_id, output=2))
-    await call.wait_for(TurnMetrics)
+    await call.request(ToolResponse(call_id=request.call_id, output=2), TurnMetrics)
     await call.end()
     assert results(call) == [1]
     assert call.outlet.codes == ["unknown_tool_call"]
 
 
 async def test_call_ids_are_unique_though_the_model_repeats_its_own():
-    call = FakeCall()
-    call.hears((200, 1_000, "weather"), (4_000, 4_500, "again"))
-    call.chat.answers += [
-        calls(("get_weather", {})),
-        says("Sunny."),
-        calls(("get_weather", {})),
-        says("Sunny."),
-    ]
-    await call.start(TOOLS)
+    call = await open_call(
+        TOOLS,
+        hears=[(200, 1_000, "weather"), (4_000, 4_500, "again")],
+        answers=[calls(("get_weather", {})), says("Sunny."), calls(("get_weather", {})), says("Sunny.")],
+    )
     for count in (1, 2):
         request = await call.wait_for(ToolRequest, count)
-        call.send(ToolResponse(call_id=request.call_id, output=count))
-        await call.wait_for(TurnMetrics, count)
+        await call.request(ToolResponse(call_id=request.call_id, output=count), TurnMetrics, count)
     await call.end()
     assert len({request.call_id for request in call.outlet.of(ToolRequest)}) == 2
 
@@ -153,8 +144,7 @@ async def test_rounds_of_tools_are_bounded():
     for count in (1, 2):
         request = await call.wait_for(ToolRequest, count)
         call.send(ToolResponse(call_id=request.call_id, output=count))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert len(call.outlet.of(ToolRequest)) == 2
     assert [bool(request.tools) for request in call.chat.requests] == [True, True, False]
 
@@ -169,8 +159,7 @@ async def test_text_before_a_tool_call_is_spoken_while_it_runs():
     request = await call.wait_for(ToolRequest)
     await call.until(call.at_ms(request) + 3_000)
     assert [spoken.text for spoken in call.synthesizer.requests] == ["Let me check."]
-    call.send(ToolResponse(call_id=request.call_id, output="sunny"))
-    await call.wait_for(TurnMetrics)
+    await call.request(ToolResponse(call_id=request.call_id, output="sunny"), TurnMetrics)
     await call.end()
     assert [spoken.text for spoken in call.synthesizer.requests] == ["Let me check.", "It is sunny."]
     assert len({text.response_id for text in call.outlet.of(ResponseText)}) == 1
@@ -180,8 +169,7 @@ async def test_text_before_a_tool_call_is_spoken_while_it_runs():
 async def test_a_long_result_is_cut():
     call = await asked(calls(("get_weather", {})), says("Sunny."), config=AgentConfig(max_tool_output=100))
     request = await call.wait_for(ToolRequest)
-    call.send(ToolResponse(call_id=request.call_id, output="x" * 1_000))
-    await call.wait_for(TurnMetrics)
+    await call.request(ToolResponse(call_id=request.call_id, output="x" * 1_000), TurnMetrics)
     await call.end()
     assert call.chat.requests[-1].messages[-1].content == '"' + "x" * 99 + "… (cut after 100 characters)"
 
@@ -189,8 +177,7 @@ async def test_a_long_result_is_cut():
 async def test_the_servers_tools_are_offered_and_run():
     tools = FakeServerTools()
     call = await asked(calls(("look_up", {"word": "x"})), says("Found it."), server_tools=tools)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert [tool.name for tool in call.chat.requests[0].tools] == ["get_weather", "get_time", "look_up"]
     assert call.chat.warmed[0].tools == call.chat.requests[0].tools
     assert results(call) == [{"found": {"word": "x"}}]
@@ -213,8 +200,7 @@ async def test_an_interruption_stops_tools_of_both_kinds():
     request = await call.wait_for(ToolRequest)
     await asyncio.sleep(0.1)
     assert tools.running == 1
-    call.send(Text(text="never mind"))
-    await call.wait_for(Interrupted)
+    await call.request(Text(text="never mind"), Interrupted)
     cancelled = await call.wait_for(ToolCancelled)
     assert (cancelled.call_id, cancelled.reason) == (request.call_id, "interrupted")
     assert (await call.wait_for(ToolRun)).is_error
@@ -226,8 +212,7 @@ async def test_an_interruption_stops_tools_of_both_kinds():
 async def test_the_end_of_a_call_stops_tools_of_both_kinds():
     tools = FakeServerTools(takes_s=20)
     call = await asked(calls(("get_weather", {}), ("look_up", {})), server_tools=tools)
-    await call.wait_for(ToolRequest)
-    await call.end()
+    await call.end(ToolRequest)
     assert [event.reason for event in call.outlet.of(ToolCancelled)] == ["closed"]
     assert isinstance(call.outlet.events[-1], Closed)
     assert tools.running == 0
@@ -241,8 +226,7 @@ async def test_arguments_that_do_not_suit_go_back_to_the_model():
         says("I cannot."),
         start=Start(tools=[Tool(name="count", parameters=number)]),
     )
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     first, second = results(call)
     assert first["error"].endswith("Correct the call, or do without it.")
     assert second["error"].endswith("Do not call it again.")
@@ -257,8 +241,7 @@ async def test_slow_tool_is_bridged_by_a_phrase_outside_the_history():
         await asyncio.sleep(4)
         call.send(ToolResponse(call_id=request.call_id, output="sunny"))
     await call.wait_for(TurnMetrics)
-    call.send(Text(text="and tomorrow"))
-    await call.wait_for(TurnMetrics, 2)
+    await call.request(Text(text="and tomorrow"), TurnMetrics, 2)
     await call.end()
     filler, answer, _ = spoken(call)
     assert filler in AgentConfig().fillers["en"]
@@ -272,8 +255,7 @@ async def test_a_quick_tool_needs_no_phrase():
     call = await asked(calls(("get_weather", {})), says("It is sunny."))
     request = await call.wait_for(ToolRequest)
     await asyncio.sleep(1)
-    call.send(ToolResponse(call_id=request.call_id, output="sunny"))
-    await call.wait_for(TurnMetrics)
+    await call.request(ToolResponse(call_id=request.call_id, output="sunny"), TurnMetrics)
     await call.end()
     assert spoken(call) == ["It is sunny."]
 
@@ -287,7 +269,6 @@ async def test_phrases_can_be_changed_and_switched_off():
         call = await asked(calls(("get_weather", {})), says("It is sunny."), config=config)
         request = await call.wait_for(ToolRequest)
         await asyncio.sleep(3)
-        call.send(ToolResponse(call_id=request.call_id, output="sunny"))
-        await call.wait_for(TurnMetrics)
+        await call.request(ToolResponse(call_id=request.call_id, output="sunny"), TurnMetrics)
         await call.end()
         assert spoken(call) == said

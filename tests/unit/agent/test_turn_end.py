@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from agent_fakes import FakeCall, says, utterance
+from agent_fakes import FakeCall, open_call, says, utterance
 
 from parley.agent.config import AgentConfig
 from parley.asr.messages import TranscriptEvent
@@ -35,14 +35,12 @@ def decisions(call):
 async def answered(call: FakeCall, start: Start = NORMAL, *, turns: int = 1) -> FakeCall:
     """The call after so many turns of the agent."""
     await call.start(start)
-    await call.wait_for(TurnMetrics, turns)
-    await call.end()
+    await call.end(TurnMetrics, turns)
     return call
 
 
 async def test_a_pause_inside_a_sentence_is_not_the_end_of_a_turn():
-    call = FakeCall()
-    call.hears((200, 1_000, "set a timer for"), (2_200, 3_000, "ten minutes"))
+    call = FakeCall(hears=[(200, 1_000, "set a timer for"), (2_200, 3_000, "ten minutes")])
     await answered(call)
     assert call.chat.prompt()[1:] == [("user", "set a timer for ten minutes")]
     assert len(call.chat.requests) == 1
@@ -67,16 +65,14 @@ async def test_with_the_setting_off_every_pause_is_the_end_of_a_turn():
 
 
 async def test_the_server_s_choice_counts_where_the_client_makes_none():
-    call = FakeCall(AgentConfig(eagerness="patient"))
-    call.hears((200, 1_000, "hello there"))
+    call = FakeCall(AgentConfig(eagerness="patient"), hears=[(200, 1_000, "hello there")])
     await answered(call, Start())
     assert decisions(call) == [("wait", "sounds_complete"), ("commit", "waited")]
     assert call.outlet.of(TurnDecision)[0].needed_ms == 1_000
 
 
 async def test_complete_turn_is_answered_after_its_score():
-    call = FakeCall()
-    call.hears((200, 1_000, "what time is it"))
+    call = FakeCall(hears=[(200, 1_000, "what time is it")])
     await answered(call, Start(turn=TurnOptions(eagerness="normal", complete_ms=0)))
     (commit,) = call.outlet.of(TurnDecision)
     assert (commit.decision, commit.reason, commit.text) == ("commit", "sounds_complete", "what time is it")
@@ -162,8 +158,7 @@ async def test_words_count_without_a_score_too():
 
 
 async def test_the_model_hears_the_turn_so_far_with_the_silence_after_it():
-    call = FakeCall()
-    call.hears((1_000, 2_000, "set a timer for"), (3_000, 4_000, "ten minutes"))
+    call = FakeCall(hears=[(1_000, 2_000, "set a timer for"), (3_000, 4_000, "ten minutes")])
     await answered(call)
     first, second = (len(speech) / 16 for speech in call.turn_model.heard)
     # From half a second before the first sound to the end of the pause, which is noticed in windows of 32 ms.
@@ -172,16 +167,13 @@ async def test_the_model_hears_the_turn_so_far_with_the_silence_after_it():
 
 
 async def test_the_model_hears_eight_seconds_at_most():
-    call = FakeCall()
-    call.hears((1_000, 12_000, "hello"))
+    call = FakeCall(hears=[(1_000, 12_000, "hello")])
     await answered(call)
     assert [len(speech) for speech in call.turn_model.heard] == [8 * 16_000]
 
 
 async def test_finished_turn_leaves_no_state():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello there"), (4_000, 5_000, "what time is it"))
-    await call.start(NORMAL)
+    call = await open_call(NORMAL, hears=[(200, 1_000, "hello there"), (4_000, 5_000, "what time is it")])
     session = call.host._sessions["call"]
     await call.wait_for(TurnMetrics, 2)
     assert not session._conversation._endpointer.close()
@@ -206,8 +198,7 @@ async def test_the_agent_is_interrupted_as_ever():
 
 
 async def test_speech_after_the_commit_interrupts_and_joins_the_turn():
-    call = FakeCall()
-    call.hears((200, 1_000, "set a timer"), (1_300, 2_000, "for ten minutes"))
+    call = FakeCall(hears=[(200, 1_000, "set a timer"), (1_300, 2_000, "for ten minutes")])
     await answered(call, turns=2)
     assert decisions(call) == [("commit", "sounds_complete"), ("commit", "sounds_complete")]
     assert len(call.outlet.of(Interrupted)) == 1
@@ -215,8 +206,7 @@ async def test_speech_after_the_commit_interrupts_and_joins_the_turn():
 
 
 async def test_noise_in_the_pause_does_not_lose_what_was_said():
-    call = FakeCall()
-    call.hears((200, 1_000, "set a timer for"), (1_700, 1_900, ""))
+    call = FakeCall(hears=[(200, 1_000, "set a timer for"), (1_700, 1_900, "")])
     await answered(call)
     commit = call.outlet.of(TurnDecision)[-1]
     assert (commit.decision, commit.text) == ("commit", "set a timer for")
@@ -224,9 +214,7 @@ async def test_noise_in_the_pause_does_not_lose_what_was_said():
 
 
 async def test_noise_alone_is_no_turn():
-    call = FakeCall()
-    call.hears((200, 1_000, ""))
-    await call.start(NORMAL)
+    call = await open_call(NORMAL, hears=[(200, 1_000, "")])
     await call.wait_for(TurnDecision)
     await call.until(5_000)
     await call.end()
@@ -259,8 +247,7 @@ async def test_a_call_may_end_while_a_pause_is_scored_or_waited_for(at_ms):
     ],
 )
 async def test_settings_that_make_no_sense_are_refused(turn):
-    call = FakeCall()
-    await call.start(turn, microphone=False)
+    call = await open_call(turn, microphone=False)
     assert call.outlet.codes == ["invalid_message"]
     assert call.outlet.reason == "failed"
     await call.check_nothing_left()
@@ -274,8 +261,7 @@ async def test_a_final_text_that_is_lost_with_its_recogniser_is_not_waited_for()
     await call.wait_for(SpeechStopped)
     call.recognition.push_failures.append(InferenceError("lost"))
     call.recognition.script.extend(utterance(1, 500, 1_000, "the second"))
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.finals == ["", "the second"]
     assert call.chat.prompt()[1:] == [("user", "the second")]
 
@@ -293,8 +279,7 @@ def reads_again(call: FakeCall, *, before: str, text: str, first: int = 1) -> No
 
 
 async def test_text_decoded_with_its_turn_is_answered():
-    call = FakeCall()
-    call.hears((200, 1_000, "set a timer for the"), (2_200, 3_000, "then minutes"))
+    call = FakeCall(hears=[(200, 1_000, "set a timer for the"), (2_200, 3_000, "then minutes")])
     reads_again(call, before="set a timer for", text="ten minutes")
     await answered(call)
     assert call.chat.prompt()[1:] == [("user", "set a timer for ten minutes")]
@@ -304,8 +289,7 @@ async def test_text_decoded_with_its_turn_is_answered():
 
 
 async def test_end_of_turn_reaches_the_recogniser():
-    call = FakeCall()
-    call.hears((200, 1_000, "set a timer for"), (2_200, 3_000, "ten minutes"))
+    call = FakeCall(hears=[(200, 1_000, "set a timer for"), (2_200, 3_000, "ten minutes")])
     await answered(call)
     assert len(call.recognition.turns_over) == 1
     assert call.recognition.turns_over[0] >= 3_300, "not in the pause within the turn"
@@ -313,34 +297,27 @@ async def test_end_of_turn_reaches_the_recogniser():
 
 @pytest.mark.parametrize("eagerness", ["off", "normal"])
 async def test_end_of_every_turn_reaches_the_recogniser(eagerness):
-    call = FakeCall()
-    call.hears((200, 1_000, "what time is it"), (5_200, 6_000, "thank you"))
+    call = FakeCall(hears=[(200, 1_000, "what time is it"), (5_200, 6_000, "thank you")])
     await answered(call, Start(turn=TurnOptions(eagerness=eagerness)), turns=2)
     assert {at // 1_000 for at in call.recognition.turns_over} == {1, 6}
 
 
 async def test_false_interruption_is_not_decoded_with_the_next_turn():
-    call = FakeCall()
-    call.chat.answers.append(says(STORY))
-    call.hears((200, 1_000, "tell me a story"), (3_000, 3_300, "mhm"))
+    call = FakeCall(hears=[(200, 1_000, "tell me a story"), (3_000, 3_300, "mhm")], answers=[says(STORY)])
     await call.start(NORMAL)
-    await call.wait_for(TurnMetrics)
-    await call.end()
+    await call.end(TurnMetrics)
     assert call.outlet.of(Interrupted) == []
     assert {at // 1_000 for at in call.recognition.turns_over} == {1, 3}
 
 
 async def test_utterances_after_a_failure_keep_their_numbers_distinct():
     """A new stream counts its utterances from 1."""
-    call = FakeCall()
-    call.hears((200, 1_000, "hello there"))
-    await call.start(NORMAL)
+    call = await open_call(NORMAL, hears=[(200, 1_000, "hello there")])
     await call.wait_for(TurnMetrics)
     call.recognition.push_failures.append(ModelUnavailableError("gone"))
     await call.wait_for(ErrorEvent)
     call.hears((1_200, 2_000, "set a timer for the"), (3_200, 4_000, "ten minutes"))
     reads_again(call, before="set a timer for", text="ten minutes")
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
+    await call.end(TurnMetrics, 2)
     assert call.outlet.of(Transcript)[-1].first == 2
     assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")
