@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ from parley.protocol import (
     Start,
     ToolRequest,
     Transcript,
+    TurnMetrics,
     encode,
 )
 from parley.tracing import Tracing
@@ -466,6 +468,9 @@ class FakeOutlet:
 class FakeCall:
     """A client on a host with fake engines; sends its audio in real time."""
 
+    begun: ClassVar[list[FakeCall]] = []
+    """Calls of the running test; a fixture ends those that the test leaves open."""
+
     def __init__(
         self,
         config: AgentConfig | None = None,
@@ -518,6 +523,7 @@ class FakeCall:
     async def start(self, message: Start | bytes | None = None, *, microphone: bool = True) -> None:
         """START, and wait until the session is open or refused; then switch the microphone on."""
         raw = message if isinstance(message, bytes) else encode(message or Start())
+        self.begun.append(self)
         self.host.handle(Incoming(self.id, message=raw, start=True), self.outlet)
         await self.outlet.more.wait()
         self.began = now()
@@ -602,4 +608,13 @@ async def open_call(start: Start | bytes | None = None, *, microphone: bool = Tr
     """A call whose session is open, or refused; ``options`` are those of ``FakeCall``."""
     call = FakeCall(**options)
     await call.start(start, microphone=microphone)
+    return call
+
+
+async def hold_call(
+    start: Start | None = None, *, until: type = TurnMetrics, count: int = 1, **options
+) -> FakeCall:
+    """A call that has ended, after the ``count``-th event of a kind; by default of a turn's metrics."""
+    call = await open_call(start, **options)
+    await call.end(until, count)
     return call

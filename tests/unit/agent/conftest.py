@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+from agent_fakes import FakeCall
 from virtual_loop import VirtualLoop
 
 
 def pytest_asyncio_loop_factories(config, item):
     return {"virtual": VirtualLoop}
+
+
+@pytest.fixture(autouse=True)
+async def no_call_is_left_open():
+    """End the calls that a test has left open, and check that nothing of them is left over."""
+    yield
+    left = [call for call in FakeCall.begun if not call.outlet.finished]
+    FakeCall.begun.clear()
+    for call in left:
+        await call.hang_up()
+        call.send(end=True)
+    for call in left:
+        await call.check_nothing_left()

@@ -115,7 +115,6 @@ async def test_speech_begins_before_the_answer_is_written():
     await call.wait_for(TurnMetrics)
     last_text = call.outlet.of(ResponseText)[-1]
     assert first_ms < call.at_ms(last_text)
-    await call.end()
 
 
 async def test_a_second_turn_remembers_the_first():

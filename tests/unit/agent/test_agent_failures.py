@@ -7,7 +7,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from agent_fakes import FakeCall, FakeOutlet, calls, open_call, says, utterance
+from agent_fakes import FakeCall, FakeOutlet, calls, hold_call, open_call, says, utterance
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.asr.messages import AsrFallbackEvent, TranscriptEvent
@@ -100,7 +100,6 @@ async def test_an_abort_that_hangs_holds_nothing_up():
     call.chat.token_s = 0.01
     done = await call.wait_for(ResponseDone)
     assert call.at_ms(done) < 4_000
-    await call.end()
 
 
 @pytest.mark.parametrize(
@@ -136,8 +135,7 @@ async def test_a_prompt_that_is_too_long_is_shortened():
 
 
 async def test_a_prompt_that_cannot_be_shortened():
-    call = await open_call(hears=[(200, 1_000, "hello")], answers=[[ContextTooLongError("too long")]])
-    await call.end(TurnMetrics)
+    call = await hold_call(hears=[(200, 1_000, "hello")], answers=[[ContextTooLongError("too long")]])
     assert call.outlet.codes == ["context_too_long"]
 
 

@@ -82,7 +82,6 @@ async def test_the_time_to_the_answer_includes_the_silence():
     turn = await call.wait_for(TurnMetrics)
     # The fake recogniser notices the end of speech after 300 ms of silence.
     assert turn.e2e_ms - turn.first_audio_ms == pytest.approx(300, abs=CHUNK_MS)
-    await call.end()
 
 
 async def test_received_audio_is_counted_in_bytes():
@@ -90,7 +89,6 @@ async def test_received_audio_is_counted_in_bytes():
     call.send(audio=bytes(640))
     call.send(audio=bytes(1280))
     assert Recorded(call.metrics).count(names.RECEIVED) == 1920
-    await call.end()
 
 
 async def test_a_barge_in_is_measured_from_its_onset_to_the_pause():
@@ -104,7 +102,6 @@ async def test_a_barge_in_is_measured_from_its_onset_to_the_pause():
     # Audio of the onset had arrived at the end of its chunk.
     assert seconds * 1000 == pytest.approx(call.at_ms(paused) - paused.at_ms, abs=CHUNK_MS)
     assert recorded.count(names.TURNS, "answer", "interrupted") == 1
-    await call.end()
 
 
 async def test_a_barge_in_is_measured_where_playback_is_not_paused():
@@ -116,7 +113,6 @@ async def test_a_barge_in_is_measured_where_playback_is_not_paused():
     assert call.outlet.of(Paused) == []
     (seconds,) = Recorded(call.metrics).observed(names.BARGE_IN)
     assert 0 < seconds < 1
-    await call.end()
 
 
 async def test_a_noise_over_the_agent_is_a_false_interruption():
@@ -128,7 +124,6 @@ async def test_a_noise_over_the_agent_is_a_false_interruption():
     recorded = Recorded(call.metrics)
     assert recorded.count(names.FALSE_INTERRUPTIONS, "noise") == 1
     assert recorded.observed(names.BARGE_IN) == []
-    await call.end()
 
 
 async def test_a_failed_answer_is_no_complete_turn():
@@ -142,7 +137,6 @@ async def test_a_failed_answer_is_no_complete_turn():
     assert recorded.count(names.TURNS, "answer", "failed") == 1
     assert recorded.count(names.TURNS, "answer", "complete") == 0
     assert recorded.observed(names.E2E_LATENCY) == [], "an apology is no answer"
-    await call.end()
 
 
 async def test_speech_failure_is_counted_as_an_error_of_tts():
@@ -151,7 +145,6 @@ async def test_speech_failure_is_counted_as_an_error_of_tts():
     await call.start()
     await call.wait_for(TurnMetrics)
     assert Recorded(call.metrics).count(names.ERRORS, "tts", InferenceError.code) == 1
-    await call.end()
 
 
 @pytest.mark.parametrize(("token_s", "slow"), [(0.0, 0), (3.0, 1)])
@@ -162,7 +155,6 @@ async def test_answer_later_than_the_goal_is_counted_as_slow(token_s, slow):
     turn = await call.wait_for(TurnMetrics)
     assert (turn.e2e_ms > 1_000) == bool(slow)
     assert Recorded(call.metrics).count(names.SLOW) == slow
-    await call.end()
 
 
 @pytest.mark.parametrize(("after_s", "outcome"), [(0.05, "abandoned"), (2.0, "closed")])
@@ -186,7 +178,6 @@ async def test_typed_text_has_no_time_of_recognition():
     assert recorded.observed(names.ASR_LATENCY) == []
     assert recorded.observed(names.E2E_LATENCY) == []
     assert len(recorded.observed(names.LLM_TTFT)) == 1
-    await call.end()
 
 
 async def test_an_answer_that_waits_for_the_agent_has_no_time_to_the_first_audio():
@@ -197,7 +188,6 @@ async def test_an_answer_that_waits_for_the_agent_has_no_time_to_the_first_audio
     assert recorded.count(names.TURNS, "say", "complete") == 1
     assert recorded.count(names.TURNS, "answer", "complete") == 1
     assert recorded.observed(names.E2E_LATENCY) == []
-    await call.end()
 
 
 async def test_a_discarded_turn_leaves_no_time_for_a_later_one():
@@ -210,7 +200,6 @@ async def test_a_discarded_turn_leaves_no_time_for_a_later_one():
     call.chat.answers.append(says("Hello."))
     await call.wait_for(TurnMetrics)
     assert Recorded(call.metrics).observed(names.E2E_LATENCY) == []
-    await call.end()
 
 
 async def test_sound_counts_as_one_false_interruption():
@@ -221,7 +210,6 @@ async def test_sound_counts_as_one_false_interruption():
     recorded = Recorded(call.metrics)
     counted = sum(recorded.count(names.FALSE_INTERRUPTIONS, reason) for reason in get_args(ResumeReason))
     assert counted == 1
-    await call.end()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from agent_fakes import FakeCall, calls, open_call, says
+from agent_fakes import FakeCall, calls, hold_call, open_call, says
 from opentelemetry.trace import StatusCode
 from recorded_spans import PARENT, Spans, traceparent
 
@@ -99,8 +99,7 @@ async def test_pauses_are_scored_below_the_call():
 
 
 async def test_without_traces_the_models_get_no_span():
-    call = await open_call(config=CONFIG, hears=[(200, 1_000, "what time is it")], answers=[says("Noon.")])
-    await call.end(TurnMetrics)
+    call = await hold_call(config=CONFIG, hears=[(200, 1_000, "what time is it")], answers=[says("Noon.")])
     asked = [*call.chat.requests, *call.synthesizer.requests]
     assert len(asked) >= 2
     assert {request.traceparent for request in asked} == {""}

@@ -55,13 +55,11 @@ async def test_without_the_option_there_are_none():
     assert call.outlet.of(Checkpoint) == []
     call.host.drain(10.0)
     assert call.outlet.of(GoAway) == []
-    await call.end()
 
 
 async def test_a_canary_gets_none():
     call = await begun(session_id="canary-1")
     assert call.outlet.of(Checkpoint) == []
-    await call.end()
 
 
 async def test_the_first_one_has_everything():
@@ -76,7 +74,6 @@ async def test_the_first_one_has_everything():
     assert first.history.messages == []
     assert first.state.version == CHECKPOINT_VERSION
     assert first.settled
-    await call.end()
 
 
 async def test_audio_advances_by_itself_and_nothing_else_is_sent():
@@ -86,7 +83,6 @@ async def test_audio_advances_by_itself_and_nothing_else_is_sent():
     assert len(positions) == 5
     assert all(2_000 < after - before < 2_200 for before, after in pairwise(positions))
     assert all(event.settings is event.history is None for event in call.outlet.of(Checkpoint)[1:])
-    await call.end()
 
 
 async def test_muted_audio_counts_too():
@@ -98,7 +94,6 @@ async def test_muted_audio_counts_too():
     call.send(Control(action="unmute"))
     await call.until(9_000)
     assert not last(call).state.muted
-    await call.end()
 
 
 async def test_resume_while_muted_replays_speech_before_the_mute():
@@ -110,7 +105,6 @@ async def test_resume_while_muted_replays_speech_before_the_mute():
     assert (last(call).state.handled, last(call).state.unfinished) == (1, [1])
     await call.until(6_000)
     assert last(call).state.unfinished == []
-    await call.end()
 
 
 async def test_audio_stays_at_the_beginning_of_an_utterance():
@@ -126,7 +120,6 @@ async def test_audio_stays_at_the_beginning_of_an_utterance():
     state = last(call).state
     assert state.audio_ms >= 9_300
     assert state.utterances == 1
-    await call.end()
 
 
 async def test_the_users_turn_is_there_while_it_is_not_over():
@@ -139,7 +132,6 @@ async def test_the_users_turn_is_there_while_it_is_not_over():
     assert state.user == UserTurnState(text="set a timer for")
     assert (state.agent, state.unanswered) == (None, False)
     assert not last(call).settled
-    await call.end()
 
 
 async def test_a_prepared_answer_is_in_no_checkpoint():
@@ -151,7 +143,6 @@ async def test_a_prepared_answer_is_in_no_checkpoint():
     assert call.chat.requests, "an answer is prepared"
     assert last(call).state.agent is None
     assert last(call).state.turns == 0
-    await call.end()
 
 
 async def test_queued_texts_digits_and_messages():
@@ -171,7 +162,6 @@ async def test_queued_texts_digits_and_messages():
     call.send(Dtmf(digits="12"))
     await call.until(200)
     assert last(call).state.user.digits == "12"
-    await call.end()
 
 
 async def test_a_turn_that_waits_is_unanswered():
@@ -183,7 +173,6 @@ async def test_a_turn_that_waits_is_unanswered():
     assert state.user.text == "can I say something"
     assert state.agent is not None
     assert state.agent.turn == state.turns == 1
-    await call.end()
 
 
 async def test_a_tool_is_in_the_state_before_it_is_asked_for():
@@ -200,7 +189,6 @@ async def test_a_tool_is_in_the_state_before_it_is_asked_for():
     await call.until(1_000)
     answered = [event.state.agent.rounds for event in call.outlet.of(Checkpoint) if event.state.agent]
     assert {asked.call_id: '"noon"'} in [rounds[0].results for rounds in answered if rounds]
-    await call.end()
 
 
 async def test_a_tool_of_the_server_is_in_the_state_before_it_runs():
@@ -213,7 +201,6 @@ async def test_a_tool_of_the_server_is_in_the_state_before_it_runs():
     agent = last(call).state.agent
     assert agent is not None
     assert [one.results for one in agent.rounds] == [{}]
-    await call.end()
 
 
 async def test_an_interruption_comes_with_its_history():
@@ -228,7 +215,6 @@ async def test_an_interruption_comes_with_its_history():
     assert before.history is not None
     assert before.history.messages[-1].content.startswith("One two")
     assert before.history.messages[-1].content.endswith("…")
-    await call.end()
 
 
 async def test_typed_text_is_not_lost_between_an_interruption_and_its_answer():
@@ -244,7 +230,6 @@ async def test_typed_text_is_not_lost_between_an_interruption_and_its_answer():
     assert before.state.agent.turn == 2
     assert before.state.handled == 2
     assert before.answers == call.outlet.of(Interrupted)
-    await call.end()
 
 
 async def test_an_update_comes_with_its_settings():
@@ -255,7 +240,6 @@ async def test_an_update_comes_with_its_settings():
     assert isinstance(before, Checkpoint)
     assert before.settings is not None
     assert before.settings.voice == "high"
-    await call.end()
 
 
 async def test_an_equal_state_is_sent_once():
@@ -265,7 +249,6 @@ async def test_an_equal_state_is_sent_once():
         call.send(Playback(response_id="call-1", played_ms=played_ms))
     await call.until(300)
     assert len(call.outlet.of(Checkpoint)) == count
-    await call.end()
 
 
 async def test_clients_are_asked_to_go_elsewhere():
@@ -274,7 +257,6 @@ async def test_clients_are_asked_to_go_elsewhere():
     assert call.outlet.of(GoAway) == [GoAway(time_left_ms=2_500)]
     await call.until(10_000)
     assert call.outlet.reason is None, "a client that stays is not thrown out"
-    await call.end()
 
 
 async def test_a_draining_host_refuses_new_sessions_and_answers_canaries():
@@ -293,4 +275,3 @@ async def test_a_draining_host_refuses_new_sessions_and_answers_canaries():
     await later.start(microphone=False)
     assert later.outlet.of(Connected)
     later.send(end=True)
-    await call.end()

@@ -41,7 +41,6 @@ async def test_a_client_that_waits_for_a_slow_answer_is_not_idle():
     await call.request(Respond(), TurnMetrics)
     assert call.outlet.reason is None
     assert [request.text for request in call.synthesizer.requests] == ["Here I am."]
-    await call.end()
 
 
 async def test_prompts_to_a_client_that_is_gone_do_not_keep_it():

@@ -435,7 +435,6 @@ async def test_input_that_makes_no_sense_is_refused(message):
     call = await open_call()
     call.send(message)
     assert call.outlet.codes == ["invalid_message"]
-    await call.end()
 
 
 async def test_no_more_than_so_much_waits_to_be_said():
@@ -443,7 +442,6 @@ async def test_no_more_than_so_much_waits_to_be_said():
     for _ in range(18):
         call.send(Say(text="One more thing."))
     assert call.outlet.codes == ["overloaded"]
-    await call.end()
 
 
 async def test_silence_is_broken_by_prompts_and_ended():

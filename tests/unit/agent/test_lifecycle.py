@@ -121,7 +121,6 @@ async def test_a_session_that_cannot_be_held_is_refused(message, code):
 async def test_a_session_that_can_be_held(message):
     call = await open_call(message)
     assert isinstance(call.outlet.events[0], Connected)
-    await call.end()
 
 
 async def test_the_recogniser_gets_the_options_of_the_session():
@@ -164,7 +163,6 @@ async def test_phrases_are_no_part_of_the_prompt():
     call = FakeCall(AgentConfig(context_tokens=1_024))
     await call.start(Start(phrases=["a phrase that is long enough"] * 130))
     assert isinstance(call.outlet.events[0], Connected)
-    await call.end()
 
 
 @pytest.mark.parametrize(
@@ -200,7 +198,6 @@ async def test_the_description_has_what_the_recognisers_understand(understood, d
     assert connected.agent.recognized_languages == described
     # It is asked beside the stream of the session.
     assert [stream.opened for stream in call.recognition.streams] == [True, False]
-    await call.end()
 
 
 async def test_without_a_language_recogniser_and_synthesizer_use_their_own():
@@ -210,7 +207,6 @@ async def test_without_a_language_recogniser_and_synthesizer_use_their_own():
     await call.wait_for(Audio)
     assert [options.language for options in call.recognition.checks] == [""]
     assert [request.language for request in call.synthesizer.requests] == ["de-AT"]
-    await call.end()
 
 
 async def test_the_last_event_comes_together_with_the_end():
@@ -243,7 +239,6 @@ async def test_a_voice_of_which_nothing_is_known_begins_the_session(answer, leas
     assert isinstance(call.outlet.events[0], Connected)
     assert least_s <= call.began - began < least_s + 0.5
     assert call.outlet.codes == []
-    await call.end()
 
 
 async def test_the_name_of_a_voice_is_bounded():
@@ -281,7 +276,6 @@ async def test_a_start_that_fails_unexpectedly_gives_its_sequence_back(failing, 
     monkeypatch.undo()
     call.outlet = FakeOutlet()
     await call.start()
-    await call.end()
 
 
 async def test_a_start_that_is_broken_off_gives_its_sequence_back(monkeypatch):
@@ -307,7 +301,6 @@ async def test_a_message_that_fails_unexpectedly_does_not_end_the_session(monkey
     assert call.outlet.codes == ["internal_error"]
     monkeypatch.undo()
     await call.request(Say(text="Hello."), TurnMetrics)
-    await call.end()
 
 
 @pytest.mark.parametrize("model", ["asr", "llm"])
@@ -349,7 +342,6 @@ async def test_without_any_synthesizer_only_calls_in_text_are_taken(output, code
     )
     call = await open_call(Start(output=output), config=config, microphone=False)
     assert call.outlet.codes == codes
-    await call.end()
 
 
 async def test_sessions_are_refused_with_the_given_reason_until_it_is_withdrawn():
@@ -362,7 +354,6 @@ async def test_sessions_are_refused_with_the_given_reason_until_it_is_withdrawn(
     call.host.refuse(None)
     await call.start(microphone=False)
     assert call.outlet.reason is None
-    await call.end()
 
 
 async def test_session_opens_with_one_recogniser_of_several():
@@ -389,7 +380,6 @@ async def test_too_many_sessions():
     again.host = call.host
     await again.start()
     assert again.outlet.reason is None
-    await again.end()
 
 
 @pytest.mark.parametrize(("sessions", "call_s", "wait_ms"), [(2, 30.0, 15_000), (2, 1.0, 1_000)])
@@ -467,7 +457,6 @@ async def test_every_request_but_the_first_is_answered_at_once():
     for answer in (call.send(audio=SILENCE), call.send(Control(action="mute")), call.send(b"garbage")):
         assert answer.finished
         assert answer.events == []
-    await call.end()
 
 
 @pytest.mark.parametrize(
@@ -631,7 +620,6 @@ async def test_mute_finishes_what_was_said_and_ignores_the_rest():
     # The recogniser has not heard the pause; the client's times contain it.
     started = await call.wait_for(SpeechStarted, 2)
     assert started.at_ms == pytest.approx(8_100, abs=20)
-    await call.end()
 
 
 async def test_a_long_mute_does_not_lose_the_audio_stream():
@@ -670,7 +658,6 @@ async def test_dropped_audio_is_reported_once_a_second():
     await call.start()
     await call.until(11_900)
     assert 5 <= call.outlet.codes.count("audio_dropped") <= 8
-    await call.end()
 
 
 async def test_audio_is_pushed_in_whole_windows_and_one_call_at_a_time():
@@ -713,7 +700,6 @@ async def test_the_model_reads_the_prompt_before_the_user_has_spoken():
     assert warmed.messages[0] == first.messages[0]
     assert warmed.tools == first.tools == [tool]
     assert call.chat.prompt(0) == [("system", "Be brief."), ("user", "hello")]
-    await call.end()
 
 
 async def test_health_check_asks_the_language_model_nothing():
@@ -746,7 +732,6 @@ async def test_a_failed_warm_up_is_not_the_clients_trouble():
     call.hears((1_000, 2_000, "hello"))
     await call.wait_for(TurnMetrics)
     assert call.outlet.codes == []
-    await call.end()
 
 
 async def test_a_warm_up_ends_with_the_session():
@@ -789,7 +774,6 @@ async def test_sessions_that_begin_and_end_at_once_do_not_pile_up():
     assert [outlet.reason for outlet in outlets] == ["ended", "ended", "failed"]
     assert len(call.recognition.streams) == 2
     await call.start(microphone=False)
-    await call.end()
 
 
 def long_speech():
@@ -828,4 +812,3 @@ async def test_a_client_that_shows_that_it_reads_hears_all_of_a_long_speech(mark
             call.send(Playback(response_id=event.response_id, played_ms=event.offset_ms))
     assert spoken > 10
     assert call.outlet.of(Closed) == []
-    await call.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agent_fakes import FakeCall, open_call, says, utterance
+from agent_fakes import FakeCall, hold_call, open_call, says, utterance
 
 from parley.agent.config import AgentConfig
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
@@ -89,11 +89,11 @@ async def test_waiting_turn_is_answered_with_the_next_one():
 
 
 async def test_a_yes_before_the_end_of_a_question_answers_it():
-    call = await open_call(
+    call = await hold_call(
         hears=[(200, 1_000, "hello"), (4_300, 4_700, "yes")],
         answers=[says("There is a table for two at eight, by the window. Do you want it?"), says("Good.")],
+        count=2,
     )
-    await call.end(TurnMetrics, 2)
     assert call.chat.prompt()[-1] == ("user", "yes")
 
 
@@ -145,4 +145,3 @@ async def test_the_clock_does_not_run_while_the_first_answer_is_made():
     await starting
     await call.wait_for(TurnMetrics)
     assert [request.text for request in call.synthesizer.requests] == ["Okay."]
-    await call.end()

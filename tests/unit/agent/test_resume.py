@@ -105,7 +105,6 @@ async def test_resume_repeats_nothing_and_continues_numbers():
     assert (latest.turns, latest.utterances) == (3, 5)
     assert latest.audio_ms > 62_000
     assert spoken(call) == "Okay."
-    await call.end()
 
 
 async def test_history_and_summary_are_in_the_prompt():
@@ -122,7 +121,6 @@ async def test_history_and_summary_are_in_the_prompt():
         ("assistant", "Hello!"),
         ("user", "who am I"),
     ]
-    await call.end()
 
 
 async def test_ten_seconds_of_audio_at_once():
@@ -136,7 +134,6 @@ async def test_ten_seconds_of_audio_at_once():
     assert now() - begun < 2.0
     assert call.outlet.codes == []
     assert call.outlet.of(protocol.SpeechStopped)[0].at_ms == 14_000
-    await call.end()
 
 
 async def test_a_muted_session_stays_muted():
@@ -147,7 +144,6 @@ async def test_a_muted_session_stays_muted():
     call.send(protocol.Control(action="unmute"))
     await call.until(4_000)
     assert call.outlet.finals == ["hello"]
-    await call.end()
 
 
 @pytest.mark.parametrize("eagerness", ["off", "normal", "patient"])
@@ -156,7 +152,6 @@ async def test_a_turn_that_has_begun_ends_by_silence(eagerness):
     call = await resumed(kept, start=Start(turn=TurnOptions(eagerness=eagerness)))
     await call.until(5_000)
     assert history(call) == [("user", "what time is it"), ("assistant", "Okay.")]
-    await call.end()
 
 
 async def test_a_turn_that_has_begun_goes_on():
@@ -165,7 +160,6 @@ async def test_a_turn_that_has_begun_goes_on():
     call.recognition.script.extend(all_of_utterance(1, 200, 1_000, "ten minutes"))
     await call.until(4_000)
     assert history(call)[0] == ("user", "set a timer for ten minutes")
-    await call.end()
 
 
 async def test_with_manual_turns_it_waits_for_the_client():
@@ -176,7 +170,6 @@ async def test_with_manual_turns_it_waits_for_the_client():
     call.send(Commit())
     await call.until(12_000)
     assert history(call)[0] == ("user", "what time is it")
-    await call.end()
 
 
 async def test_keys_go_on():
@@ -184,14 +177,12 @@ async def test_keys_go_on():
     call.send(protocol.Dtmf(digits="34#"))
     await call.until(1_000)
     assert history(call)[0] == ("user", "1234")
-    await call.end()
 
 
 async def test_a_question_without_an_answer_is_answered_at_once():
     call = await resumed(Resume(state=state(turns=2, unanswered=True), history=ASKED))
     await call.until(2_000)
     assert history(call) == [("user", "what time is it"), ("assistant", "Okay.")]
-    await call.end()
 
 
 async def test_a_turn_that_gets_no_answer_is_remembered():
@@ -200,7 +191,6 @@ async def test_a_turn_that_gets_no_answer_is_remembered():
     await call.until(2_000)
     assert history(call) == [("user", "by the way")]
     assert not call.chat.requests
-    await call.end()
 
 
 async def test_queued_texts_follow_the_resumed_turn():
@@ -225,7 +215,6 @@ async def test_queued_texts_follow_the_resumed_turn():
         ("assistant", "Okay."),
     ]
     assert call.chat.requests[0].messages[0].content == "Rhyme."
-    await call.end()
 
 
 # --- the turn under way -----------------------------------------------------------------------------------
@@ -237,7 +226,6 @@ async def test_an_answer_of_which_nothing_came_is_begun_anew():
     assert {event.turn for event in call.outlet.of(Audio)} == {3}
     assert {event.response_id for event in call.outlet.of(Audio)} == {"old-3"}
     assert spoken(call) == "Okay."
-    await call.end()
 
 
 async def test_an_answer_goes_on_behind_its_words():
@@ -253,7 +241,6 @@ async def test_an_answer_goes_on_behind_its_words():
     last = call.outlet.of(Audio)[-1]
     assert done.audio_ms == round(last.offset_ms + last.samples / last.sample_rate * 1000)
     assert history(call)[-1] == ("assistant", ANSWER)
-    await call.end()
 
 
 async def test_a_complete_text_ends_at_once():
@@ -264,7 +251,6 @@ async def test_a_complete_text_ends_at_once():
     assert spoken(call) == "and the sun is shining."
     assert history(call)[-1] == ("assistant", ANSWER)
     assert call.outlet.codes == []
-    await call.end()
 
 
 async def test_an_answer_that_was_cut_at_its_longest_is_not_written_further():
@@ -276,7 +262,6 @@ async def test_an_answer_that_was_cut_at_its_longest_is_not_written_further():
     assert spoken(call) == "and the sun is shining."
     assert history(call)[1:] == [("assistant", f"{ANSWER}…")]
     assert [done.finish_reason for done in call.outlet.of(ResponseDone)] == ["length"]
-    await call.end()
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -288,7 +273,6 @@ async def test_a_fixed_text_goes_on(written):
     assert spoken(call) == ("to Parley." if written else "Welcome to Parley.")
     assert len(call.outlet.of(ResponseText)) == (not written)
     assert history(call) == [("assistant", "Welcome to Parley.")]
-    await call.end()
 
 
 async def test_a_response_that_was_sent_is_only_remembered():
@@ -300,7 +284,6 @@ async def test_a_response_that_was_sent_is_only_remembered():
     assert history(call)[-1] == ("assistant", ANSWER)
     assert not call.chat.requests
     assert call.outlet.of(Audio) == call.outlet.of(ResponseDone) == call.outlet.of(ResponseText) == []
-    await call.end()
 
 
 @pytest.mark.parametrize("after_ms", [20, 750])
@@ -326,7 +309,6 @@ async def test_an_interruption_remembers_the_words_before_and_after(after_ms):
     await call.until(after_ms + 600)
     assert call.outlet.of(Truncated)[0].spoken_text == "It is"
     assert history(call)[-1] == ("assistant", "It is…")
-    await call.end()
 
 
 async def test_results_are_kept_and_no_tool_runs_again():
@@ -339,7 +321,6 @@ async def test_results_are_kept_and_no_tool_runs_again():
     assert call.outlet.of(ToolRequest) == []
     assert [one.role for one in call.chat.requests[0].messages][-3:] == ["user", "assistant", "tool"]
     assert [role for role, _ in history(call)] == ["user", "assistant", "tool", "assistant"]
-    await call.end()
 
 
 async def test_a_clients_tool_is_waited_for():
@@ -356,7 +337,6 @@ async def test_a_clients_tool_is_waited_for():
     call.send(ToolResponse(call_id=CALL.id, output="again"))
     await call.until(2_100)
     assert call.outlet.codes == ["unknown_tool_call"]
-    await call.end()
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
@@ -372,7 +352,6 @@ async def test_a_response_that_crossed_a_cancellation_at_the_last_server_is_drop
     call.send(ToolResponse(call_id="call-4-1", output="ten"))
     await call.until(1_100)
     assert call.outlet.codes == ["unknown_tool_call"]
-    await call.end()
 
 
 async def test_the_result_may_come_before_the_session_is_open():
@@ -385,7 +364,6 @@ async def test_the_result_may_come_before_the_session_is_open():
     call.began = now()
     await call.until(1_000)
     assert call.chat.requests[0].messages[-1].content == '"noon"'
-    await call.end()
 
 
 async def test_a_result_that_never_comes_has_a_deadline():
@@ -397,7 +375,6 @@ async def test_a_result_that_never_comes_has_a_deadline():
     assert call.outlet.codes == ["tool_timeout"]
     assert call.outlet.of(ToolCancelled)[0].call_id == CALL.id
     assert spoken(call).endswith("Okay.")
-    await call.end()
 
 
 async def test_a_tool_of_the_server_is_never_run_again():
@@ -409,7 +386,6 @@ async def test_a_tool_of_the_server_is_never_run_again():
     assert call.outlet.of(ToolRun) == []
     assert "may have been done" in call.chat.requests[0].messages[-1].content
     assert spoken(call) == "Okay."
-    await call.end()
 
 
 async def test_calls_of_a_later_round_have_new_ids():
@@ -424,7 +400,6 @@ async def test_calls_of_a_later_round_have_new_ids():
     call.send(ToolResponse(call_id=asked.call_id, output="noon"))
     await call.until(2_000)
     assert spoken(call) == "Noon."
-    await call.end()
 
 
 async def test_the_number_of_rounds_stays_bounded():
@@ -439,7 +414,6 @@ async def test_the_number_of_rounds_stays_bounded():
     )
     await call.until(1_000)
     assert [list(request.tools) for request in call.chat.requests] == [[]]
-    await call.end()
 
 
 async def test_text_only():
@@ -453,7 +427,6 @@ async def test_text_only():
     assert "".join(event.text for event in call.outlet.of(ResponseText)) == " and the sun is shining."
     assert call.outlet.of(Audio) == []
     assert history(call)[-1] == ("assistant", ANSWER)
-    await call.end()
 
 
 async def test_progress_of_another_response_is_left_out():
@@ -462,7 +435,6 @@ async def test_progress_of_another_response_is_left_out():
     await call.until(2_000)
     assert call.outlet.of(Audio)[0].offset_ms == 0
     assert spoken(call) == "Okay."
-    await call.end()
 
 
 async def test_a_client_that_is_still_asks_for_prompts_and_leaves():
@@ -471,7 +443,6 @@ async def test_a_client_that_is_still_asks_for_prompts_and_leaves():
     )
     await call.until(5_000)
     assert spoken(call).startswith("Are you still there?")
-    await call.end()
 
 
 # --- what is refused --------------------------------------------------------------------------------------
@@ -595,7 +566,6 @@ async def test_a_small_budget_keeps_the_newest():
     assert kept
     assert kept[-1] == ("assistant", ("yes " * 20))
     assert all(first[0] != second[0] for first, second in pairwise(kept))
-    await call.end()
 
 
 async def test_checkpoints_of_a_resumed_session_do_not_contain_the_resumption():
@@ -604,4 +574,3 @@ async def test_checkpoints_of_a_resumed_session_do_not_contain_the_resumption():
     first = call.outlet.of(Checkpoint)[0]
     assert first.settings == Start(checkpoints=True, voice="high")
     assert first.state.turns == 1
-    await call.end()

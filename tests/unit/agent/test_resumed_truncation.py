@@ -88,7 +88,6 @@ async def test_an_answer_is_truncated_as_it_would_have_been_before(played_ms):
     assert (found.played_ms, found.spoken_text) == (expected.played_ms, expected.spoken_text)
     assert history(following) == remembered
     assert following.outlet.codes == []
-    await following.end()
 
 
 async def test_an_answer_can_be_truncated_at_the_server_after_the_next():
@@ -103,7 +102,6 @@ async def test_an_answer_can_be_truncated_at_the_server_after_the_next():
         ("user", "really"),
         ("assistant", "So…"),
     ]
-    await following.end()
 
 
 async def test_an_interrupted_answer_is_corrected_in_both_directions():
@@ -116,7 +114,6 @@ async def test_an_interrupted_answer_is_corrected_in_both_directions():
         assert (await truncate(following, cut.response_id, played_ms)).spoken_text == heard
         assert history(following)[-1] == ("assistant", f"{heard}…")
     assert (await truncate(following, cut.response_id, 10**6)).played_ms < 3_000  # no more than was sent
-    await following.end()
 
 
 async def test_result_of_a_tool_stays_after_truncation():
@@ -131,7 +128,6 @@ async def test_result_of_a_tool_stays_after_truncation():
     assert [one.role for one in messages] == ["user", "assistant", "tool"]
     assert messages[1].tool_calls[0].name == "get_time"
     assert messages[2].content == '"noon"'
-    await following.end()
 
 
 async def test_a_response_that_is_not_remembered_stays_out():
@@ -141,7 +137,6 @@ async def test_a_response_that_is_not_remembered_stays_out():
     following = await go_on(call)
     assert (await truncate(following, answer, 400)).played_ms == 400
     assert history(following) == []
-    await following.end()
 
 
 async def test_responses_without_messages_or_audio_are_left_out():
@@ -149,7 +144,6 @@ async def test_responses_without_messages_or_audio_are_left_out():
     call.send(Remember(role="user", text="hello"))
     await ask(call)
     assert Kept.of(call.outlet.sent).history.responses == []
-    await call.end()
 
 
 async def test_long_answers_do_not_make_a_checkpoint_too_large():
@@ -164,7 +158,6 @@ async def test_long_answers_do_not_make_a_checkpoint_too_large():
         len(encode(Start(resume=Resume(state=SessionState(version=0), history=kept)))) < MAX_RESUME_BYTES / 2
     )
     assert kept.responses[-1].response_id == call.outlet.of(ResponseDone)[-1].response_id
-    await call.end()
 
 
 async def test_an_older_client_that_drops_the_answers_goes_on():
@@ -177,7 +170,6 @@ async def test_an_older_client_that_drops_the_answers_goes_on():
     following.send(Truncate(response_id=answer, played_ms=0))
     await following.until(100)
     assert following.outlet.codes == ["invalid_message"]
-    await following.end()
 
 
 CALL = ToolCall(id="a", name="f", arguments={})
@@ -204,14 +196,12 @@ async def start_with(*responses: SpokenResponse) -> FakeCall:
         state=SessionState(version=CHECKPOINT_VERSION),
         history=HistoryState(messages=MESSAGES, responses=list(responses)),
     )
-    call = await open_call(Start(resume=resume), microphone=False)
-    return call
+    return await open_call(Start(resume=resume), microphone=False)
 
 
 async def test_a_response_that_can_be_is_taken():
     call = await start_with(segment(words=[(0, 6, 0)]))
     assert call.outlet.codes == []
-    await call.end()
 
 
 @pytest.mark.parametrize(
@@ -261,4 +251,3 @@ async def test_a_client_passes_them_on():
     last = [one for one in call.outlet.of(Checkpoint) if one.history is not None][-1]
     assert decode_event(encode(last)) == last
     assert len(last.history.responses) == 1
-    await call.end()

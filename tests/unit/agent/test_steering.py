@@ -383,7 +383,6 @@ async def test_interrupt_by_the_client_stops_an_uninterruptible_text():
     call.send(Say(text=STORY, interruptible=False))
     await call.until(1_000)
     await call.request(Interrupt(), Interrupted)
-    await call.end()
 
 
 @pytest.mark.parametrize("message", [Interrupt(), Text(text="hello")])
@@ -636,7 +635,6 @@ async def test_update_after_a_flood_is_applied_at_once_again():
     before = len(call.outlet.of(Updated))
     call.send(with_tools(100))
     assert len(call.outlet.of(Updated)) == before + 1
-    await call.end()
 
 
 async def test_other_patience_counts_from_the_next_turn_on():
@@ -690,7 +688,6 @@ async def test_the_recogniser_listens_anew_between_two_utterances():
     assert len(call.recognition.streams) == 2
     assert call.recognition.streams[1].options.phrases == ["Anna"]
     assert call.recognition.streams[1].options.vad.threshold == 0.7
-    await call.end()
 
 
 async def test_phrases_that_the_recogniser_refuses_are_not_kept():

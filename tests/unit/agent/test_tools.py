@@ -206,7 +206,6 @@ async def test_an_interruption_stops_tools_of_both_kinds():
     assert (await call.wait_for(ToolRun)).is_error
     await asyncio.sleep(0.1)
     assert tools.running == 0
-    await call.end()
 
 
 async def test_the_end_of_a_call_stops_tools_of_both_kinds():
