@@ -1,5 +1,6 @@
 """What the tests of the client and its command share."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -7,6 +8,9 @@ import sys
 import numpy as np
 import pytest
 import soundfile
+from fake_models import serving_fake
+
+from parley_stages import open_server
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -47,3 +51,17 @@ def terminal(monkeypatch):
         monkeypatch.setattr(sys, "stdin", stdin)
         yield keys, screen
     os.close(keys)
+
+
+@pytest.fixture
+async def fake():
+    """A server whose models answer as the test says."""
+    async with asyncio.timeout(20), serving_fake() as models:
+        yield models
+
+
+@pytest.fixture
+async def server(fake):
+    """A client's connection to it."""
+    async with open_server(fake.address) as connection:
+        yield connection

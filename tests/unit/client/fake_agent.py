@@ -56,6 +56,24 @@ class FakeStream:
         if frame.acknowledged or error:
             self.replies.put_nowait(ServerReply(frame.request_id, final=True, error=error))
 
+    async def begin(self) -> Frame:
+        """Take START, and say that the session is open."""
+        start = await self.frames.get()
+        assert start is not None
+        assert start.start
+        self.say(CONNECTED)
+        return start
+
+    async def wait_for_end(self) -> None:
+        """Take all requests up to END."""
+        while not (await self.frames.get()).end:
+            pass
+
+    def close(self, reason: str = "ended") -> None:
+        """Hang up, and end the stream."""
+        self.hang_up(reason)
+        self.end()
+
     def hang_up(self, reason: str = "ended") -> None:
         self.say(protocol.Closed(reason=reason))
         self.replies.put_nowait(ServerReply("start", final=True))
@@ -110,8 +128,7 @@ async def polite(stream: FakeStream) -> None:
 
 async def serve(stream: FakeStream, on_frame: Callable[[Frame], None] = lambda _: None) -> None:
     """The polite agent; ``on_frame`` may say more about a frame."""
-    assert (await stream.frames.get()).start
-    stream.say(CONNECTED)
+    await stream.begin()
     while (frame := await stream.frames.get()) is not None:
         if frame.end:
             stream.hang_up()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import asynccontextmanager
 
-from resuming_agent import frame
+from resuming_agent import Servers, frame
 
 from parley import protocol
 from parley_client import NO_RETRY, Deadlines, connect
@@ -74,3 +75,16 @@ class Conversation:
         for word in words:
             self.audio += frame(word)
             await self.call.send_audio(frame(word))
+
+
+@asynccontextmanager
+async def moving_call(*streams, **options):
+    """A call and its servers, of which the first have these streams; it is hung up at the end."""
+    servers = Servers(*streams)
+    line = Conversation(servers, **options)
+    try:
+        async with line:
+            yield line, servers
+            await line.call.hang_up()
+    finally:
+        await servers.stop()

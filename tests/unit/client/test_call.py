@@ -450,8 +450,7 @@ async def test_cancelling_while_connecting_frees_everything():
 
 async def test_a_broken_stream_ends_the_iteration_with_an_error():
     async def breaks(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         await stream.frames.get()
         stream.fail(ModelUnavailableError("socket closed"))
 
@@ -467,8 +466,7 @@ async def test_a_broken_stream_ends_the_iteration_with_an_error():
 
 async def test_a_stream_that_ends_without_closed_is_lost():
     async def ends(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         stream.end()
 
     async with dial(FakeAgent(ends)) as call:
@@ -480,8 +478,7 @@ async def test_a_stream_that_ends_without_closed_is_lost():
 @pytest.mark.parametrize("direction", ["send", "receive"])
 async def test_unexpected_failure_is_reported(direction):
     async def breaks(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         if direction == "receive":
             stream.fail(ValueError("odd buffer"))
         await asyncio.Event().wait()
@@ -518,8 +515,7 @@ async def test_a_server_that_stops_acknowledging_is_noticed(monkeypatch):
     monkeypatch.setattr("parley_client.server_stream._WATCH_INTERVAL_S", 0.01)
 
     async def deaf(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         await asyncio.Event().wait()
 
     agent = FakeAgent(deaf)
@@ -543,8 +539,7 @@ async def test_a_server_that_stops_acknowledging_is_noticed(monkeypatch):
 )
 async def test_a_forgotten_session_is_a_lost_call(error):
     async def forgets(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         stream.acknowledge(await stream.frames.get(), error)
 
     async with dial(FakeAgent(forgets), QUICK) as call:
@@ -556,12 +551,10 @@ async def test_a_forgotten_session_is_a_lost_call(error):
 
 async def test_a_refused_chunk_is_an_event():
     async def picky(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         stream.acknowledge(await stream.frames.get(), "invalid_audio: odd")
         stream.acknowledge(await stream.frames.get())
-        stream.hang_up()
-        stream.end()
+        stream.close()
 
     async with dial(FakeAgent(picky)) as call:
         await call.send_audio(b"\0\0")
@@ -572,8 +565,7 @@ async def test_a_refused_chunk_is_an_event():
 
 async def test_the_server_may_close_the_call():
     async def shuts_down(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         stream.hang_up("shutdown")
         end = await stream.frames.get()
         assert end.end
@@ -591,8 +583,7 @@ async def test_the_server_may_close_the_call():
 
 async def test_an_agent_that_never_closes_does_not_hold_the_client():
     async def sticky(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         while (frame := await stream.frames.get()) is not None:
             stream.acknowledge(frame)
 
@@ -911,16 +902,13 @@ async def test_a_tool_that_ends_after_the_hang_up_changes_nothing():
         return "late"
 
     async def agent(stream):
-        assert (await stream.frames.get()).start
-        stream.say(CONNECTED)
+        await stream.begin()
         stream.say(protocol.ToolRequest(turn=1, call_id="c1", name="slow", arguments={}))
-        while not (await stream.frames.get()).end:
-            pass
+        await stream.wait_for_end()
         hung_up.set()
         await ended.wait()
         await asyncio.sleep(0)
-        stream.hang_up()
-        stream.end()
+        stream.close()
 
     async with dial(FakeAgent(agent), tools=[slow]) as call:
         await begun.wait()

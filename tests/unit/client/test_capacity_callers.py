@@ -7,7 +7,7 @@ import math
 from contextlib import asynccontextmanager
 
 import pytest
-from fake_agent import CONNECTED, FakeAgent
+from fake_agent import FakeAgent
 from test_conversation import TinyAgent, clip
 
 from parley.errors import ModelUnavailableError, TooManySessionsError
@@ -73,8 +73,7 @@ async def test_a_refused_call_breaks_the_level_and_ends_it():
 
 async def test_a_call_that_breaks_is_lost():
     async def breaks(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         await stream.frames.get()
         stream.fail(ModelUnavailableError("the server is gone"))
 

@@ -46,8 +46,7 @@ class TinyAgent:
         self.played: list[protocol.Playback] = []
 
     async def __call__(self, stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         while (frame := await stream.frames.get()) is not None:
             if frame.message:
                 self.played.append(protocol.decode_message(frame.message))
@@ -320,8 +319,7 @@ async def test_silence_is_not_waited_for_as_long_as_an_answer(monkeypatch):
 
 async def test_a_lost_call_ends_the_conversation():
     async def breaks(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         for _ in range(3):
             await stream.frames.get()
         stream.fail(ModelUnavailableError("gone"))
@@ -333,11 +331,9 @@ async def test_a_lost_call_ends_the_conversation():
 
 async def test_a_call_that_the_server_ends_ends_the_conversation():
     async def closes(stream):
+        await stream.begin()
         await stream.frames.get()
-        stream.say(CONNECTED)
-        await stream.frames.get()
-        stream.hang_up("shutdown")
-        stream.end()
+        stream.close("shutdown")
 
     async with line(closes) as call:
         with pytest.raises(CallEndedError, match="shutdown"):

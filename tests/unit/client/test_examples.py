@@ -124,8 +124,7 @@ def test_the_example_tells_mistakes_in_words(ask, arguments, words):
 
 def test_an_answer_that_the_server_cuts_off_is_no_success(ask, tmp_path):
     async def stops(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         event = protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=1)
         stream.say(event, np.ones(1, np.int16))
         left = 2 * (1_600 + 16_000)
@@ -133,8 +132,7 @@ def test_an_answer_that_the_server_cuts_off_is_no_success(ask, tmp_path):
             frame = await stream.frames.get()
             left -= len(frame.audio)
             stream.acknowledge(frame)
-        stream.hang_up("shutdown")
-        stream.end()
+        stream.close("shutdown")
 
     with pytest.raises(SystemExit, match=r"^error: the call ended before the answer was complete$"):
         ask("question.wav", agent=stops)
@@ -276,10 +274,8 @@ def test_the_program_in_the_guide_runs_as_it_is(ask, monkeypatch, capsys):
         )
         stream.say(event, np.ones(22_050, np.int16))
         stream.say(protocol.TurnMetrics(turn=1))
-        while not (await stream.frames.get()).end:
-            pass
-        stream.hang_up("hangup")
-        stream.end()
+        await stream.wait_for_end()
+        stream.close("hangup")
 
     agent = FakeAgent(talks)
     monkeypatch.setattr(

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 from fake_agent import FakeAgent
-from moving_call import Conversation
+from moving_call import Conversation, moving_call
 from resuming_agent import CutStream, Servers, Session
 
 from parley import protocol
@@ -150,16 +150,16 @@ async def test_hanging_up_without_a_server_ends_at_once():
 
 
 async def test_messages_without_a_server_reach_the_next_one_in_order():
-    servers = Servers(CutStream(replies=3), *[ModelUnavailableError("gone")] * 4)
-    line = Conversation(servers, bounds=Bounds(audio_ms=40, outage_ms=1_000))
-    async with line:
+    async with moving_call(
+        CutStream(replies=3),
+        *[ModelUnavailableError("gone")] * 4,
+        bounds=Bounds(audio_ms=40, outage_ms=1_000),
+    ) as (line, servers):
         await line.speak(0, 0)
         await line.until(lambda: line.got(Reconnecting))
         await line.speak(*[0] * 20, 7, 0)  # 440 ms, where 40 may wait while there is a server
         line.call.send_text("and this")
         await line.answered(2)
-        await line.call.hang_up()
-    await servers.stop()
     session = servers.sessions[-1]
     assert line.audio.startswith(bytes(session.audio), session.begin)
     assert [m.content for m in session.messages if m.role == "user"] == ["7", "and this"]
@@ -209,23 +209,19 @@ async def test_a_call_that_no_server_takes_audio_of_ends():
 
 
 async def test_reports_of_playing_do_not_fill_the_queue_of_a_call_without_a_server():
-    servers = Servers(CutStream(replies=20), *[ModelUnavailableError("gone")] * 4)
-    line = Conversation(servers, bounds=Bounds(messages=4))
-    async with line:
+    async with moving_call(
+        CutStream(replies=20), *[ModelUnavailableError("gone")] * 4, bounds=Bounds(messages=4)
+    ) as (line, _):
         await line.speak(0, 1, 0)
         await line.until(lambda: line.got(Reconnecting))
         for played_ms in range(20):
             line.call.report_playback("r1", played_ms)
         line.call.send_text("and this")
         await line.answered(2)
-        await line.call.hang_up()
-    await servers.stop()
 
 
 async def test_a_call_leaves_a_server_that_does_not_know_its_session():
-    servers = Servers()
-    line = Conversation(servers)
-    async with line:
+    async with moving_call() as (line, servers):
         await line.speak(0, 1, 0)
         await line.answered(1)
         unknown = protocol.ErrorEvent(code="session_not_found", message="no session", retryable=False)
@@ -233,8 +229,6 @@ async def test_a_call_leaves_a_server_that_does_not_know_its_session():
         await line.until(lambda: line.got(Reconnected))
         await line.speak(0, 2, 0)
         await line.answered(2)
-        await line.call.hang_up()
-    await servers.stop()
     assert not line.got(protocol.ErrorEvent)
     assert [message.content for message in servers.sessions[-1].messages if message.role == "user"] == [
         "1",
@@ -243,9 +237,7 @@ async def test_a_call_leaves_a_server_that_does_not_know_its_session():
 
 
 async def test_a_call_leaves_a_server_that_refuses_a_request():
-    servers = Servers()
-    line = Conversation(servers)
-    async with line:
+    async with moving_call() as (line, servers):
         await line.speak(0, 0)
         stream = servers.streams[0]
         acknowledge = stream.acknowledge
@@ -254,8 +246,6 @@ async def test_a_call_leaves_a_server_that_refuses_a_request():
         servers.sessions[0].on_frame = lambda one: None if one.message else on_frame(one)
         line.call.send_text("hello")
         await line.answered(1)
-        await line.call.hang_up()
-    await servers.stop()
     assert [event.reason for event in line.got(Reconnected)] == ["lost"]
     assert [message.content for message in servers.sessions[-1].messages if message.role == "user"] == [
         "hello"

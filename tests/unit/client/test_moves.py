@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from fake_agent import FakeAgent, FakeStream, serve
-from moving_call import LIMITS, Conversation
+from moving_call import LIMITS, Conversation, moving_call
 from resuming_agent import CutStream, Servers, Session, frame
 
 from parley import protocol
@@ -179,15 +179,14 @@ async def test_a_server_that_ends_the_call_for_the_users_sake_ends_it():
 
 
 async def test_the_session_that_goes_on_has_the_newest_settings_and_the_progress():
-    servers = Servers(CutStream(replies=22))
-    line = Conversation(servers, system_prompt="be kind", greeting="Hello.")
-    async with line:
+    async with moving_call(CutStream(replies=22), system_prompt="be kind", greeting="Hello.") as (
+        line,
+        servers,
+    ):
         line.call.update(protocol.Update(voice="b"))
         await line.until(lambda: line.got(protocol.Updated))
         await line.speak(0, 0, 1, 0)
         await line.answered(1)
-        await line.call.hang_up()
-    await servers.stop()
     start = servers.sessions[1].start
     assert (start.system_prompt, start.voice, start.greeting) == ("be kind", "b", "Hello.")
     progress = start.resume.progress
@@ -207,9 +206,7 @@ async def go_away(line, session, time_left_ms=60_000):
 
 
 async def test_a_call_leaves_a_server_that_stops_when_neither_side_speaks():
-    servers = Servers()
-    line = Conversation(servers)
-    async with line:
+    async with moving_call() as (line, servers):
         await line.speak(0, 1)
         await line.until(lambda: line.got(protocol.Transcript))  # the user speaks
         first = servers.sessions[0]
@@ -221,8 +218,6 @@ async def test_a_call_leaves_a_server_that_stops_when_neither_side_speaks():
         await line.until(lambda: line.got(Reconnected))
         await line.speak(0, 3, 0)
         await line.answered(2)
-        await line.call.hang_up()
-    await servers.stop()
     assert [event.reason for event in line.got(Reconnecting, Reconnected)] == ["go_away", "go_away"]
     old, new = servers.streams
     assert old.seen[-1].end
@@ -235,16 +230,12 @@ async def test_a_call_leaves_a_server_that_stops_when_neither_side_speaks():
 
 
 async def test_a_call_leaves_a_server_that_stops_at_the_end_of_its_time():
-    servers = Servers()
-    line = Conversation(servers)
-    async with line:
+    async with moving_call() as (line, servers):
         await line.speak(0, 1, 2)
         await line.until(lambda: line.got(protocol.Transcript))
         await go_away(line, servers.sessions[0], time_left_ms=10)
         await line.speak(3, 0)
         await line.answered(1)
-        await line.call.hang_up()
-    await servers.stop()
     session = servers.sessions[1]
     assert [m.content for m in session.messages] == ["1 2 3", "You said 1 2 3."]
     assert len(line.got(protocol.SpeechStarted)) == 1
@@ -252,9 +243,7 @@ async def test_a_call_leaves_a_server_that_stops_at_the_end_of_its_time():
 
 @pytest.mark.parametrize("second_ms", [0, 10])
 async def test_the_newest_deadline_counts(second_ms):
-    servers = Servers()
-    line = Conversation(servers)
-    async with line:
+    async with moving_call() as (line, servers):
         await line.speak(0, 1, 2)
         await line.until(lambda: line.got(protocol.Transcript))
         servers.sessions[0].stream.say(protocol.GoAway(time_left_ms=60_000))
@@ -262,8 +251,6 @@ async def test_the_newest_deadline_counts(second_ms):
         await go_away(line, servers.sessions[1], time_left_ms=second_ms)  # the next server drains, too
         await line.speak(3, 0)
         await line.answered(1)
-        await line.call.hang_up()
-    await servers.stop()
     assert [m.content for m in servers.sessions[-1].messages] == ["1 2 3", "You said 1 2 3."]
 
 
@@ -276,9 +263,7 @@ async def test_a_call_stays_where_no_other_server_takes_it(monkeypatch):
             pass
         stream.end()
 
-    servers = Servers(FakeStream(), ConnectError("no"))
-    line = Conversation(servers)
-    async with line:
+    async with moving_call(FakeStream(), ConnectError("no")) as (line, servers):
         await line.speak(0, 0)
         first = servers.sessions[0]
         monkeypatch.setattr(servers, "_serve", refuses)
@@ -289,8 +274,6 @@ async def test_a_call_stays_where_no_other_server_takes_it(monkeypatch):
                 await asyncio.sleep(0.01)
         await line.speak(0, 1, 0)
         await line.answered(1)
-        await line.call.hang_up()
-    await servers.stop()
     assert not line.got(Reconnecting, Reconnected, protocol.ErrorEvent)
     assert first.audio == line.audio
     assert line.call.closed == protocol.Closed(reason="ended")
@@ -307,9 +290,7 @@ async def test_a_refusal_that_comes_when_its_time_is_over_is_not_the_application
         stream.end()
 
     monkeypatch.setattr(call_session, "_PLANNED_OPEN_S", 0.05)
-    servers = Servers()
-    line = Conversation(servers)
-    async with line:
+    async with moving_call() as (line, servers):
         await line.speak(0, 0)
         first = servers.sessions[0]
         monkeypatch.setattr(servers, "_serve", stalls)
@@ -320,8 +301,6 @@ async def test_a_refusal_that_comes_when_its_time_is_over_is_not_the_application
                 await asyncio.sleep(0.01)
         await line.speak(0, 1, 0)
         await line.answered(1)
-        await line.call.hang_up()
-    await servers.stop()
     assert not line.got(Reconnecting, Reconnected, protocol.ErrorEvent)
 
 
@@ -343,16 +322,12 @@ class SilentStream(FakeStream):
 
 
 async def test_a_call_leaves_a_server_that_acknowledges_nothing():
-    servers = Servers(SilentStream())
-    line = Conversation(servers, deadlines=QUICK)
-    async with line:
+    async with moving_call(SilentStream(), deadlines=QUICK) as (line, servers):
         await line.speak(0, 1)
         await line.until(lambda: line.got(protocol.Transcript))
         servers.streams[0].connected.clear()
         await line.speak(*[2] * 15, 0)
         await line.answered(1)
-        await line.call.hang_up()
-    await servers.stop()
     assert [event.reason for event in line.got(Reconnecting, Reconnected)] == ["silent", "silent"]
     session = servers.sessions[1]
     assert line.audio.startswith(bytes(session.audio), session.begin)
@@ -360,9 +335,7 @@ async def test_a_call_leaves_a_server_that_acknowledges_nothing():
 
 
 async def test_a_slow_server_is_not_left_where_there_is_no_other():
-    servers = Servers(SilentStream())
-    line = Conversation(servers, names="a", deadlines=QUICK)
-    async with line:
+    async with moving_call(SilentStream(), names="a", deadlines=QUICK) as (line, servers):
         await line.speak(0, 1)
         await line.until(lambda: line.got(protocol.Transcript))
         servers.streams[0].connected.clear()
@@ -370,8 +343,6 @@ async def test_a_slow_server_is_not_left_where_there_is_no_other():
         await asyncio.sleep(0.3)
         servers.streams[0].connected.set()
         await line.answered(1)
-        await line.call.hang_up()
-    await servers.stop()
     assert servers.opened == 1
     assert not line.got(Reconnecting)
 

@@ -169,8 +169,7 @@ def full_for(seconds):
     async def refuse(stream):
         await stream.frames.get()
         stream.say(protocol.ErrorEvent.of(TooManySessionsError("full", retry_after_s=seconds)))
-        stream.hang_up("failed")
-        stream.end()
+        stream.close("failed")
 
     return refuse
 

@@ -2,7 +2,6 @@ import asyncio
 
 import numpy as np
 import pytest
-from fake_models import serving_models
 
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.engines import recognizers
@@ -28,18 +27,11 @@ def no_waiting(monkeypatch):
     monkeypatch.setattr(recognizers, "_RETRY_S", 0.001)
 
 
-@pytest.fixture
-async def models():
-    async with asyncio.timeout(20), serving_models() as found:
-        yield found
-
-
 def pushed(fake):
     return [(samples, message) for start, end, samples, message in fake.heard if not start and not end]
 
 
-async def test_audio_is_heard_in_order_and_the_stream_is_ended(models):
-    fake, server = models
+async def test_audio_is_heard_in_order_and_the_stream_is_ended(fake, server):
     audio = np.arange(20_000, dtype=np.int16)
     async with Recognition(server, AsrOptions(language="en", words=False), model="m") as stream:
         for at in range(0, len(audio), 333):
@@ -54,8 +46,7 @@ async def test_audio_is_heard_in_order_and_the_stream_is_ended(models):
     assert pushed(fake)[-1][1].flush
 
 
-async def test_audio_during_a_request_is_sent_together(models):
-    fake, server = models
+async def test_audio_during_a_request_is_sent_together(fake, server):
     async with Recognition(server) as stream:
         fake.may_hear.clear()
         fake.hearing.clear()
@@ -69,8 +60,7 @@ async def test_audio_during_a_request_is_sent_together(models):
     assert [len(samples) for samples, _ in pushed(fake)] == [512, 4800, 0]
 
 
-async def test_pieces_wait_for_a_chunk_but_not_at_the_end_of_speech(models):
-    fake, server = models
+async def test_pieces_wait_for_a_chunk_but_not_at_the_end_of_speech(fake, server):
     async with Recognition(server, chunk_ms=128) as stream:
         fake.hearing.clear()
         for _ in range(5):
@@ -92,14 +82,12 @@ async def test_pieces_wait_for_a_chunk_but_not_at_the_end_of_speech(models):
 
 
 @pytest.mark.parametrize("chunk_ms", [-1, 501])
-async def test_a_chunk_has_limits(models, chunk_ms):
-    _, server = models
+async def test_a_chunk_has_limits(server, chunk_ms):
     with pytest.raises(InvalidInputError, match="0 to 500"):
         Recognition(server, chunk_ms=chunk_ms)
 
 
-async def test_small_pieces_wait_for_a_window(models):
-    fake, server = models
+async def test_small_pieces_wait_for_a_window(fake, server):
     async with Recognition(server) as stream:
         stream.send(np.zeros(100, np.int16))
         stream.finalize()
@@ -114,8 +102,7 @@ async def test_small_pieces_wait_for_a_window(models):
     ]
 
 
-async def test_wishes_for_the_same_text_are_one(models):
-    _, server = models
+async def test_wishes_for_the_same_text_are_one(server):
     async with Recognition(server) as stream:
         stream.send(np.zeros(100, np.int16))
         wishes = [stream.finalize(), stream.finalize()]
@@ -127,8 +114,7 @@ async def test_wishes_for_the_same_text_are_one(models):
     assert events == [FinalizedEvent(at_ms=6), FinalizedEvent(at_ms=12)]
 
 
-async def test_events_come_in_order_and_typed(models):
-    fake, server = models
+async def test_events_come_in_order_and_typed(fake, server):
     events = iter([[OnsetEvent(at_ms=3)], [STOPPED, FINAL]])
     fake.hear = lambda _: next(events)
     async with Recognition(server) as stream:
@@ -137,8 +123,7 @@ async def test_events_come_in_order_and_typed(models):
         assert [event async for event in stream] == [OnsetEvent(at_ms=3), STOPPED, FINAL]
 
 
-async def test_a_final_text_that_comes_late_is_asked_for(models):
-    fake, server = models
+async def test_a_final_text_that_comes_late_is_asked_for(fake, server):
     replies = iter([[STOPPED], [], [], [FINAL], []])
     fake.hear = lambda _: next(replies)
     async with Recognition(server) as stream:
@@ -148,8 +133,7 @@ async def test_a_final_text_that_comes_late_is_asked_for(models):
     assert [message.flush for _, message in pushed(fake)] == [True, False, False, False]
 
 
-async def test_a_final_text_that_comes_late_is_asked_for_in_silence(models):
-    fake, server = models
+async def test_a_final_text_that_comes_late_is_asked_for_in_silence(fake, server):
     replies = iter([[STOPPED], [], [FINAL]])
     fake.hear = lambda _: next(replies)
     async with Recognition(server) as stream:
@@ -157,9 +141,8 @@ async def test_a_final_text_that_comes_late_is_asked_for_in_silence(models):
         assert [await anext(stream), await anext(stream)] == [STOPPED, FINAL]
 
 
-async def test_an_idle_stream_is_kept_open(models, monkeypatch):
+async def test_an_idle_stream_is_kept_open(fake, server, monkeypatch):
     monkeypatch.setattr(recognizers, "_KEEP_OPEN_S", 0.001)
-    fake, server = models
     enough = asyncio.Event()
 
     def hear(_):
@@ -173,8 +156,7 @@ async def test_an_idle_stream_is_kept_open(models, monkeypatch):
     assert all(len(samples) == 0 and not message.flush for samples, message in pushed(fake))
 
 
-async def test_a_busy_model_is_asked_again(models):
-    fake, server = models
+async def test_a_busy_model_is_asked_again(fake, server):
     replies = iter(["overloaded: busy", "overloaded: busy", [OnsetEvent(at_ms=1)], []])
     fake.hear = lambda _: next(replies)
     async with Recognition(server) as stream:
@@ -184,8 +166,7 @@ async def test_a_busy_model_is_asked_again(models):
     assert [samples.tolist() for samples, _ in pushed(fake)][:3] == [[7] * 512] * 3
 
 
-async def test_a_model_that_is_busy_at_the_end_of_an_utterance_is_asked_again(models):
-    fake, server = models
+async def test_a_model_that_is_busy_at_the_end_of_an_utterance_is_asked_again(fake, server):
     busy = ["overloaded: busy"] * 2
     fake.hear = lambda heard: (busy.pop() if busy else [STOPPED, FINAL]) if heard[3].flush else []
     async with Recognition(server) as stream:
@@ -195,8 +176,7 @@ async def test_a_model_that_is_busy_at_the_end_of_an_utterance_is_asked_again(mo
     assert [message.flush for _, message in pushed(fake)] == [True, True, True]
 
 
-async def test_a_model_that_stays_busy_loses_the_stream(models):
-    fake, server = models
+async def test_a_model_that_stays_busy_loses_the_stream(fake, server):
     fake.hear = lambda heard: "overloaded: busy" if heard[3].flush else []
     async with Recognition(server) as stream:
         stream.finalize()
@@ -205,8 +185,7 @@ async def test_a_model_that_stays_busy_loses_the_stream(models):
     assert len(pushed(fake)) == 3
 
 
-async def test_too_much_audio_is_refused_and_room_can_be_waited_for(models):
-    fake, server = models
+async def test_too_much_audio_is_refused_and_room_can_be_waited_for(fake, server):
     async with Recognition(server, limits=RecognitionLimits(audio_s=0.1)) as stream:
         fake.may_hear.clear()
         fake.hearing.clear()
@@ -224,15 +203,13 @@ async def test_too_much_audio_is_refused_and_room_can_be_waited_for(models):
     assert np.array_equal(np.concatenate([samples for samples, _ in pushed(fake)])[1600:], audio)
 
 
-async def test_half_a_sample_is_refused(models):
-    _, server = models
+async def test_half_a_sample_is_refused(server):
     async with Recognition(server) as stream:
         with pytest.raises(InvalidAudioError):
             stream.send(b"123")
 
 
-async def test_audio_after_the_end_is_refused(models):
-    _, server = models
+async def test_audio_after_the_end_is_refused(server):
     async with Recognition(server) as stream:
         stream.end()
         with pytest.raises(CallEndedError):
@@ -245,8 +222,7 @@ async def test_audio_after_the_end_is_refused(models):
     ("said", "kind"),
     [("invalid_message: vad", InvalidMessageError), ("unsupported_language: xx", UnsupportedLanguageError)],
 )
-async def test_refusal_of_the_model_is_raised_at_opening(models, said, kind):
-    fake, server = models
+async def test_refusal_of_the_model_is_raised_at_opening(fake, server, said, kind):
     fake.refusal = said
     with pytest.raises(kind):
         async with Recognition(server):
@@ -254,8 +230,7 @@ async def test_refusal_of_the_model_is_raised_at_opening(models, said, kind):
     await fake.ended.wait()
 
 
-async def test_a_stream_that_breaks_may_be_tried_again(models):
-    fake, server = models
+async def test_a_stream_that_breaks_may_be_tried_again(fake, server):
     fake.hear = lambda _: "session_not_found: who?"
     async with Recognition(server) as stream:
         stream.send(np.zeros(512, np.int16))
@@ -267,8 +242,7 @@ async def test_a_stream_that_breaks_may_be_tried_again(models):
     assert caught.value.code == "stream_lost"
 
 
-async def test_audio_that_the_model_refuses_is_no_reason_to_try_again(models):
-    fake, server = models
+async def test_audio_that_the_model_refuses_is_no_reason_to_try_again(fake, server):
     fake.hear = lambda _: "invalid_audio: too long"
     async with Recognition(server) as stream:
         stream.send(np.zeros(512, np.int16))
@@ -276,8 +250,7 @@ async def test_audio_that_the_model_refuses_is_no_reason_to_try_again(models):
             await anext(stream)
 
 
-async def test_a_server_that_dies_loses_the_stream(models):
-    fake, server = models
+async def test_a_server_that_dies_loses_the_stream(fake, server):
     async with Recognition(server) as stream:
         await fake.stop()
         stream.send(np.zeros(512, np.int16))
@@ -286,8 +259,7 @@ async def test_a_server_that_dies_loses_the_stream(models):
     assert isinstance(caught.value.__cause__, ModelUnavailableError)
 
 
-async def test_a_model_that_says_nothing_loses_the_stream(models):
-    fake, server = models
+async def test_a_model_that_says_nothing_loses_the_stream(fake, server):
     async with Recognition(server, limits=RecognitionLimits(answer_s=0.05)) as stream:
         fake.may_hear.clear()
         stream.send(np.zeros(512, np.int16))
@@ -296,8 +268,7 @@ async def test_a_model_that_says_nothing_loses_the_stream(models):
         fake.may_hear.set()
 
 
-async def test_a_reader_that_does_not_read_ends_the_stream(models):
-    fake, server = models
+async def test_a_reader_that_does_not_read_ends_the_stream(fake, server):
     fake.hear = lambda _: [OnsetEvent(at_ms=1)] * 3
     async with Recognition(server, limits=RecognitionLimits(events=2, consumer_s=0.01)) as stream:
         stream.send(np.zeros(512, np.int16))
@@ -307,8 +278,7 @@ async def test_a_reader_that_does_not_read_ends_the_stream(models):
                 pass
 
 
-async def test_a_stream_is_ended_although_its_user_is_cancelled(models):
-    fake, server = models
+async def test_a_stream_is_ended_although_its_user_is_cancelled(fake, server):
     fake.may_hear.clear()
 
     async def use():
@@ -327,8 +297,7 @@ async def test_a_stream_is_ended_although_its_user_is_cancelled(models):
         await fake.ended.wait()
 
 
-async def test_a_task_that_waits_for_room_hears_of_the_end(models):
-    fake, server = models
+async def test_a_task_that_waits_for_room_hears_of_the_end(fake, server):
     stream = Recognition(server, limits=RecognitionLimits(audio_s=0.1))
     await stream.open()
     fake.may_hear.clear()

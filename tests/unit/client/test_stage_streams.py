@@ -61,14 +61,7 @@ DONE = Completed(finish_reason="stop", prompt_tokens=1, completion_tokens=2)
 RATE = 16_000
 
 
-@pytest.fixture
-async def models():
-    async with asyncio.timeout(20), serving_models() as found:
-        yield found
-
-
-async def test_an_answer(models):
-    fake, server = models
+async def test_an_answer(fake, server):
     Chat(fake, DONE)
     tool = Tool(name="f", description="d", parameters={"type": "object"})
     async with Generation(server) as chat:
@@ -79,8 +72,7 @@ async def test_an_answer(models):
     assert (asked["sampling"]["seed"], asked["tools"][0]["name"]) == (3, "f")
 
 
-async def test_an_answer_that_is_left_is_stopped(models):
-    fake, server = models
+async def test_an_answer_that_is_left_is_stopped(fake, server):
     model = Chat(fake)
     async with Generation(server) as chat:
         async with chat.answer(HELLO) as answer:
@@ -89,8 +81,7 @@ async def test_an_answer_that_is_left_is_stopped(models):
     assert fake.aborted() == [fake.asked[0]["request_id"]]
 
 
-async def test_a_reader_that_is_cancelled_stops_the_model(models):
-    fake, server = models
+async def test_a_reader_that_is_cancelled_stops_the_model(fake, server):
     model = Chat(fake)
 
     async def read(answer):
@@ -107,8 +98,7 @@ async def test_a_reader_that_is_cancelled_stops_the_model(models):
         await model.aborted.wait()
 
 
-async def test_usage_comes_behind_an_abort(models):
-    fake, server = models
+async def test_usage_comes_behind_an_abort(fake, server):
     Chat(fake)
     async with Generation(server) as chat:
         answer = chat.answer(HELLO)
@@ -117,8 +107,7 @@ async def test_usage_comes_behind_an_abort(models):
         assert [event async for event in answer] == [TextDelta(text="two"), Completed(finish_reason="abort")]
 
 
-async def test_answers_of_one_stage_share_the_prefix_cache(models):
-    fake, server = models
+async def test_answers_of_one_stage_share_the_prefix_cache(fake, server):
     salts = []
     for salt in ("", "", "ann"):
         fake.asked.clear()
@@ -132,8 +121,7 @@ async def test_answers_of_one_stage_share_the_prefix_cache(models):
     assert len({"", *salts}) == 4
 
 
-async def test_another_task_may_stop_an_answer(models):
-    fake, server = models
+async def test_another_task_may_stop_an_answer(fake, server):
     Chat(fake)
     async with Generation(server) as chat:
         answer = chat.answer(HELLO)
@@ -147,8 +135,7 @@ async def test_another_task_may_stop_an_answer(models):
             await anext(answer)
 
 
-async def test_closing_the_stage_stops_its_answers(models):
-    fake, server = models
+async def test_closing_the_stage_stops_its_answers(fake, server):
     model = Chat(fake)
     async with Generation(server) as chat:
         answer = chat.answer(HELLO)
@@ -156,16 +143,14 @@ async def test_closing_the_stage_stops_its_answers(models):
     assert model.aborted.is_set()
 
 
-async def test_answer_without_a_reader_is_not_requested(models):
-    fake, server = models
+async def test_answer_without_a_reader_is_not_requested(fake, server):
     Chat(fake)
     async with Generation(server) as chat, chat.answer(HELLO):
         pass
     assert fake.asked == []
 
 
-async def test_silent_model_is_aborted(models):
-    fake, server = models
+async def test_silent_model_is_aborted(fake, server):
     model = Chat(fake)
     async with Generation(server, timeout_s=0.05) as chat:
         with pytest.raises(DeadlineExceededError):
@@ -173,8 +158,7 @@ async def test_silent_model_is_aborted(models):
         await model.aborted.wait()
 
 
-async def test_failures_keep_their_kind(models):
-    fake, server = models
+async def test_failures_keep_their_kind(fake, server):
     async with Generation(server) as chat:
         Chat(fake, "context_too_long: 9000 tokens")
         with pytest.raises(ContextTooLongError, match="9000"):
@@ -197,8 +181,7 @@ def heard(pieces):
     return "".join(chr(sample) for sample in np.concatenate([piece.samples for piece in pieces])[::2])
 
 
-async def test_a_text_is_spoken_in_segments_as_one_stream(models):
-    fake, server = models
+async def test_a_text_is_spoken_in_segments_as_one_stream(fake, server):
     voice = Voice(fake)
     text = "Hello there. How are you, Dr. Who?  Fine!"
     async with Synthesis(server) as synthesis, synthesis.speak(text, voice="man-2", language="de") as speech:
@@ -214,8 +197,7 @@ async def test_a_text_is_spoken_in_segments_as_one_stream(models):
     assert len({asked["request_id"] for asked in fake.asked}) == 3
 
 
-async def test_markdown_is_not_spoken_and_words_keep_their_places(models):
-    fake, server = models
+async def test_markdown_is_not_spoken_and_words_keep_their_places(fake, server):
     voice = Voice(fake)
     text = "See [our **hours**](https://example.com/a), *now*. 😀 ~~Bye~~!"
     async with Synthesis(server) as synthesis, synthesis.speak(text) as speech:
@@ -227,8 +209,7 @@ async def test_markdown_is_not_spoken_and_words_keep_their_places(models):
     assert places == ["See", "our", "hours**](https://example.com/a),", "now*.", "Bye~~!"]
 
 
-async def test_a_text_is_spoken_while_it_is_being_written(models):
-    fake, server = models
+async def test_a_text_is_spoken_while_it_is_being_written(fake, server):
     Voice(fake)
     async with Synthesis(server) as synthesis:
         speech = synthesis.begin()
@@ -248,8 +229,7 @@ async def test_a_text_is_spoken_while_it_is_being_written(models):
             speech.add("more")
 
 
-async def test_audio_comes_at_the_rate_that_was_asked_for(models):
-    fake, server = models
+async def test_audio_comes_at_the_rate_that_was_asked_for(fake, server):
     Voice(fake, rate=8_000)
     text = "aaaaaaaaaa " * 200
     async with Synthesis(server) as synthesis:
@@ -260,8 +240,7 @@ async def test_audio_comes_at_the_rate_that_was_asked_for(models):
     assert pieces[-1].offset + len(pieces[-1].samples) == 3 * spoken
 
 
-async def test_speech_that_is_left_is_stopped(models):
-    fake, server = models
+async def test_speech_that_is_left_is_stopped(fake, server):
     voice = Voice(fake)
     voice.hold.clear()
     async with Synthesis(server) as synthesis:
@@ -272,8 +251,7 @@ async def test_speech_that_is_left_is_stopped(models):
     assert fake.aborted() == [fake.asked[0]["request_id"]]
 
 
-async def test_another_task_may_stop_speech_that_waits_for_text(models):
-    fake, server = models
+async def test_another_task_may_stop_speech_that_waits_for_text(fake, server):
     Voice(fake)
     async with Synthesis(server) as synthesis:
         speech = synthesis.begin()
@@ -285,8 +263,7 @@ async def test_another_task_may_stop_speech_that_waits_for_text(models):
     assert fake.asked == []
 
 
-async def test_text_that_does_not_come_ends_the_speech(models):
-    fake, server = models
+async def test_text_that_does_not_come_ends_the_speech(fake, server):
     Voice(fake)
     async with Synthesis(server, idle_s=0.01) as synthesis, synthesis.begin() as speech:
         speech.add("Hello")
@@ -294,8 +271,7 @@ async def test_text_that_does_not_come_ends_the_speech(models):
             await anext(speech)
 
 
-async def test_too_long_a_text_is_refused(models):
-    _, server = models
+async def test_too_long_a_text_is_refused(server):
     async with Synthesis(server) as synthesis:
         with pytest.raises(InvalidMessageError):
             synthesis.speak("a" * 20_001)
@@ -304,16 +280,14 @@ async def test_too_long_a_text_is_refused(models):
         Synthesis(server, model="parrot")
 
 
-async def test_voices_of_espeak_are_known(models):
-    _, server = models
+async def test_voices_of_espeak_are_known(server):
     async with Synthesis(server) as synthesis:
         voices = await synthesis.voices()
     assert voices[0].voice_id == "man-1"
     assert "en" in voices[0].languages
 
 
-async def test_voices_of_all_synthesizers_of_the_conversations(models):
-    fake, server = models
+async def test_voices_of_all_synthesizers_of_the_conversations(fake, server):
     fake.agent_tts, fake.ready = "piper-of-another-day, kokoro,espeak", {"kokoro", "espeak"}
     async with Synthesis(server) as synthesis:
         voices = await synthesis.voices()
@@ -336,8 +310,7 @@ async def test_voices_of_all_synthesizers_of_the_conversations(models):
         (None, set(), None, ("espeak", None)),
     ],
 )
-async def test_the_synthesizer_that_has_the_voice_is_asked(models, configured, ready, voice, asked):
-    fake, server = models
+async def test_the_synthesizer_that_has_the_voice_is_asked(fake, server, configured, ready, voice, asked):  # noqa: PLR0917 - a row
     Voice(fake)
     fake.agent_tts, fake.ready = configured, ready
     async with Synthesis(server) as synthesis:
@@ -345,8 +318,7 @@ async def test_the_synthesizer_that_has_the_voice_is_asked(models, configured, r
     assert (fake.asked_models, fake.asked[0].get("voice")) == ([asked[0]], asked[1])
 
 
-async def test_unknown_voice_is_refused_before_a_request(models):
-    fake, server = models
+async def test_unknown_voice_is_refused_before_a_request(fake, server):
     Voice(fake)
     async with Synthesis(server, model="kokoro") as synthesis:
         with pytest.raises(UnsupportedVoiceError, match="af_heart"):
@@ -357,8 +329,7 @@ async def test_unknown_voice_is_refused_before_a_request(models):
     assert fake.asked == []
 
 
-async def test_list_of_voices_has_each_voice_once(models):
-    _, server = models
+async def test_list_of_voices_has_each_voice_once(server):
     for wrong in ("espeak,espeak", "espeak,", "", "auto,espeak"):
         with pytest.raises(InvalidInputError):
             Synthesis(server, model=wrong)
@@ -394,8 +365,7 @@ class Writer:
                     return
 
 
-async def test_chatterbox_is_given_text_while_it_is_written(models):
-    fake, server = models
+async def test_chatterbox_is_given_text_while_it_is_written(fake, server):
     Writer(fake)
     async with Synthesis(server, model="chatterbox") as synthesis:
         speech = synthesis.begin(voice="anna", seed=1)
@@ -412,8 +382,7 @@ async def test_chatterbox_is_given_text_while_it_is_written(models):
     assert texts == ["Hello there.", "Hello there.", " How are you", ""]  # the first was refused once
 
 
-async def test_chatterbox_is_stopped(models):
-    fake, server = models
+async def test_chatterbox_is_stopped(fake, server):
     Writer(fake)
     async with Synthesis(server, model="chatterbox") as synthesis, synthesis.begin() as speech:
         speech.add("Hello there. How")
@@ -421,8 +390,7 @@ async def test_chatterbox_is_stopped(models):
     assert fake.aborted() == [fake.asked[0]["request_id"]]
 
 
-async def test_a_writer_that_fails_does_not_leave_the_model_waiting(models):
-    fake, server = models
+async def test_a_writer_that_fails_does_not_leave_the_model_waiting(fake, server):
     writer = Writer(fake)
     writer.refusals = ["invalid_message: no such words"]
     async with Synthesis(server, model="chatterbox") as synthesis:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_agent import CONNECTED, FakeAgent
+from fake_agent import FakeAgent
 
 from parley import protocol
 from parley_client import NO_RETRY, CallLostError, connect
@@ -82,8 +82,7 @@ async def test_microphone_is_sent_and_answers_are_played(headset, monkeypatch, c
     marks = []
 
     async def answers(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         assert (await stream.frames.get()).audio == BLOCK
         stream.say(protocol.Transcript(utterance=1, text="hello", is_final=True, confidence=1))
         event = protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=4000)
@@ -93,8 +92,7 @@ async def test_microphone_is_sent_and_answers_are_played(headset, monkeypatch, c
             await Loudspeaker.last.play_until_heard()
             marks.append(protocol.decode_message((await stream.frames.get()).message))
         stream.say(protocol.Interrupted(turn=1, response_id="r", played_ms=45, spoken_text="Hi"))
-        stream.hang_up("hangup")
-        stream.end()
+        stream.close("hangup")
 
     assert await talk_with(answers, monkeypatch) == 0
     # Whatever was still queued when the interruption came is never played.
@@ -123,8 +121,7 @@ async def test_the_loudspeaker_is_silent_while_paused_and_then_plays_on(headset,
             pass
 
     async def pauses(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         await stream.frames.get()
         event = protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=4000)
         stream.say(event, ANSWER)
@@ -141,8 +138,7 @@ async def test_the_loudspeaker_is_silent_while_paused_and_then_plays_on(headset,
             stream.say(protocol.Resumed(turn=1, response_id="r", reason="backchannel", text="mhm"))
             await loudspeaker.play_until_heard(4000)
             await marks_until(stream, 181)
-        stream.hang_up("hangup")
-        stream.end()
+        stream.close("hangup")
 
     assert await talk_with(pauses, monkeypatch) == 0
     assert np.count_nonzero(Loudspeaker.last.heard) == 4000
@@ -150,8 +146,7 @@ async def test_the_loudspeaker_is_silent_while_paused_and_then_plays_on(headset,
 
 async def test_a_lost_call_ends_the_talk(headset, monkeypatch):
     async def breaks(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         stream.end()
 
     with pytest.raises(CallLostError):
@@ -163,10 +158,8 @@ async def test_a_lost_call_ends_the_talk(headset, monkeypatch):
 )
 async def test_the_exit_status_tells_whether_the_call_ended_as_wanted(headset, monkeypatch, reason, status):
     async def closes(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
-        stream.hang_up(reason)
-        stream.end()
+        await stream.begin()
+        stream.close(reason)
 
     assert await talk_with(closes, monkeypatch) == status
 
@@ -175,16 +168,13 @@ async def test_ctrl_c_hangs_up_and_shows_what_was_being_said(headset, monkeypatc
     talking_begun = asyncio.Event()
 
     async def talks(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         stream.say(protocol.ResponseText(turn=1, response_id="r", text="Once upon a"))
         stream.say(protocol.Transcript(utterance=1, text="wait a", is_final=False, confidence=1))
         stream.say(protocol.AgentState(state="speaking"))
         talking_begun.set()
-        while not (await stream.frames.get()).end:
-            pass
-        stream.hang_up()
-        stream.end()
+        await stream.wait_for_end()
+        stream.close()
 
     monkeypatch.setattr(CallView, "show", shown := Noting(CallView.show))
     talking = asyncio.create_task(talk_with(talks, monkeypatch))
@@ -216,17 +206,14 @@ async def test_typed_lines_are_sent_while_talking(headset, terminal, monkeypatch
     (keys, _), heard = terminal, []
 
     async def listens(stream):
-        await stream.frames.get()
-        stream.say(CONNECTED)
+        await stream.begin()
         os.write(keys, b"two coffees\n/dtmf 12#\n/say One moment.\n/dtmf x\n/dance\n\n/mute\n/unmute\n")
         while len(heard) < 5:
             frame = await stream.frames.get()
             heard.extend([protocol.decode_message(frame.message)] if frame.message else [])
         os.write(keys, b"\x04")
-        while not (await stream.frames.get()).end:
-            pass
-        stream.hang_up()
-        stream.end()
+        await stream.wait_for_end()
+        stream.close()
 
     async with asyncio.timeout(5):
         assert await talk_with(listens, monkeypatch) == 0
