@@ -10,7 +10,6 @@ import pytest
 from agent_fakes import CHUNK_MS, FakeCall, all_of_utterance, calls, open_call, says
 
 from parley.agent.config import AgentConfig, AgentDeadlines
-from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.errors import InferenceError
 from parley.protocol import (
     AgentState,
@@ -216,16 +215,6 @@ async def test_false_interruption_only_pauses_the_agent(text, reason):
     )
 
 
-async def test_a_sound_that_is_no_speech_pauses_the_agent_for_a_moment():
-    call = FakeCall(hears=[(200, 1_000, "tell me a story")], answers=[says(STORY)])
-    call.recognition.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_064, OnsetLostEvent())]
-    await call.start()
-    await call.end(TurnMetrics)
-    (paused,), (resumed,) = call.outlet.of(Paused), call.outlet.of(Resumed)
-    assert resumed.reason == "noise"
-    assert call.at_ms(resumed) - call.at_ms(paused) < 50
-
-
 def echo_of(call, delay_ms=120, attenuation=0.05):
     """What the agent says, as the microphone hears it: it plays on, whatever the server says."""
 
@@ -418,23 +407,6 @@ async def test_texts_in_quick_succession_begin_few_answers():
     assert len(call.chat.requests) == begun + 1
     assert call.chat.prompt()[-1][1].endswith("hello 199")
     assert len(call.outlet.of(Interrupted)) == 199
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Text(text=" ?"),
-        Text(text="x" * 4_001),
-        Dtmf(digits=""),
-        Dtmf(digits="12x"),
-        Dtmf(digits="1" * 65),
-        Say(text=""),
-    ],
-)
-async def test_input_that_makes_no_sense_is_refused(message):
-    call = await open_call()
-    call.send(message)
-    assert call.outlet.codes == ["invalid_message"]
 
 
 async def test_no_more_than_so_much_waits_to_be_said():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from agent_fakes import FakeCall, hold_call, open_call, says, utterance
 
 from parley.agent.config import AgentConfig
@@ -12,6 +13,7 @@ from parley.protocol import (
     BargeInOptions,
     Dtmf,
     Interrupted,
+    Paused,
     Resumed,
     Say,
     SilenceOptions,
@@ -27,14 +29,17 @@ NORMAL = TurnOptions(eagerness="normal")
 WATCHED = SilenceOptions(prompt_after_ms=2_000, prompts=["Hello?"], hang_up_after_ms=6_000)
 
 
-async def test_a_sound_alone_is_never_speech_however_long_it_has_to_be():
-    call = FakeCall(hears=[(200, 1_000, "tell me a story")])
-    call.recognition.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_160, OnsetLostEvent())]
-    call.chat.answers.append(says(STORY))
-    await call.start(Start(barge_in=BargeInOptions(min_words=0, min_speech_ms=50)))
+@pytest.mark.parametrize("lasts_ms", [32, 128])
+@pytest.mark.parametrize("barge_in", [BargeInOptions(), BargeInOptions(min_words=0, min_speech_ms=50)])
+async def test_sound_that_is_no_speech_only_pauses_the_agent_for_a_moment(barge_in, lasts_ms):
+    call = FakeCall(hears=[(200, 1_000, "tell me a story")], answers=[says(STORY)])
+    call.recognition.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_032 + lasts_ms, OnsetLostEvent())]
+    await call.start(Start(barge_in=barge_in))
     await call.end(TurnMetrics)
     assert call.outlet.of(Interrupted) == []
-    assert [event.reason for event in call.outlet.of(Resumed)] == ["noise"]
+    (paused,), (resumed,) = call.outlet.of(Paused), call.outlet.of(Resumed)
+    assert resumed.reason == "noise"
+    assert call.at_ms(resumed) - call.at_ms(paused) < lasts_ms + 20
 
 
 async def test_a_sign_of_listening_does_not_keep_the_users_own_turn_open():

@@ -99,30 +99,12 @@ async def test_a_tool_that_does_not_answer_becomes_an_error_for_the_model():
     assert call.outlet.codes == ["tool_timeout"]
 
 
-async def test_an_unknown_tool_is_not_asked_for():
-    call = await asked(calls(("open_door", {})), says("Sorry."))
-    await call.end(TurnMetrics)
-    assert call.outlet.of(ToolRequest) == []
-    (result,) = results(call)
-    assert result == {"error": "there is no tool open_door. Correct the call, or do without it."}
-
-
 async def test_failed_tool_is_reported_to_the_model():
     call = await asked(calls(("get_weather", {})), says("Sorry."))
     request = await call.wait_for(ToolRequest)
     call.send(ToolResponse(call_id=request.call_id, output="no such city", is_error=True))
     await call.end(TurnMetrics)
     assert results(call) == [{"error": "no such city"}]
-
-
-async def test_a_second_answer_to_the_same_call_is_refused():
-    call = await asked(calls(("get_weather", {})), says("Sunny."))
-    request = await call.wait_for(ToolRequest)
-    call.send(ToolResponse(call_id=request.call_id, output=1))
-    await call.request(ToolResponse(call_id=request.call_id, output=2), TurnMetrics)
-    await call.end()
-    assert results(call) == [1]
-    assert call.outlet.codes == ["unknown_tool_call"]
 
 
 async def test_call_ids_are_unique_though_the_model_repeats_its_own():
@@ -166,14 +148,6 @@ async def test_text_before_a_tool_call_is_spoken_while_it_runs():
     assert call.chat.requests[-1].messages[-2].content == "Let me check."
 
 
-async def test_a_long_result_is_cut():
-    call = await asked(calls(("get_weather", {})), says("Sunny."), config=AgentConfig(max_tool_output=100))
-    request = await call.wait_for(ToolRequest)
-    await call.request(ToolResponse(call_id=request.call_id, output="x" * 1_000), TurnMetrics)
-    await call.end()
-    assert call.chat.requests[-1].messages[-1].content == '"' + "x" * 99 + "… (cut after 100 characters)"
-
-
 async def test_the_servers_tools_are_offered_and_run():
     tools = FakeServerTools()
     call = await asked(calls(("look_up", {"word": "x"})), says("Found it."), server_tools=tools)
@@ -215,22 +189,6 @@ async def test_the_end_of_a_call_stops_tools_of_both_kinds():
     assert [event.reason for event in call.outlet.of(ToolCancelled)] == ["closed"]
     assert isinstance(call.outlet.events[-1], Closed)
     assert tools.running == 0
-
-
-async def test_arguments_that_do_not_suit_go_back_to_the_model():
-    number = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    call = await asked(
-        calls(("count", {})),
-        calls(("count", {"n": "five"})),
-        says("I cannot."),
-        start=Start(tools=[Tool(name="count", parameters=number)]),
-    )
-    await call.end(TurnMetrics)
-    first, second = results(call)
-    assert first["error"].endswith("Correct the call, or do without it.")
-    assert second["error"].endswith("Do not call it again.")
-    assert call.outlet.codes == ["invalid_tool_call"]
-    assert call.outlet.of(ToolRequest) == []
 
 
 async def test_slow_tool_is_bridged_by_a_phrase_outside_the_history():

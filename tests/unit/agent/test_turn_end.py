@@ -102,15 +102,6 @@ async def test_incomplete_turn_waits():
     assert states[:2] == ["listening", "processing"]
 
 
-async def test_the_limit_ends_every_pause():
-    call = FakeCall()
-    call.turn_model.scores.append(0.0)
-    call.hears((200, 1_000, "and then"))
-    await answered(call, Start(turn=TurnOptions(eagerness="patient", limit_ms=700)))
-    assert decisions(call) == [("wait", "text_unfinished"), ("commit", "silence_limit")]
-    assert call.at_ms(call.outlet.of(TurnDecision)[1]) == pytest.approx(1_700, abs=25)
-
-
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
@@ -205,23 +196,6 @@ async def test_speech_after_the_commit_interrupts_and_joins_the_turn():
     assert call.chat.prompt()[1:] == [("user", "set a timer for ten minutes")]
 
 
-async def test_noise_in_the_pause_does_not_lose_what_was_said():
-    call = FakeCall(hears=[(200, 1_000, "set a timer for"), (1_700, 1_900, "")])
-    await answered(call)
-    commit = call.outlet.of(TurnDecision)[-1]
-    assert (commit.decision, commit.text) == ("commit", "set a timer for")
-    assert call.at_ms(commit) == pytest.approx(1_000 + 2_000, abs=25)
-
-
-async def test_noise_alone_is_no_turn():
-    call = await open_call(NORMAL, hears=[(200, 1_000, "")])
-    await call.wait_for(TurnDecision)
-    await call.until(5_000)
-    await call.end()
-    assert decisions(call) == [("commit", "no_words")]
-    assert call.chat.requests == []
-
-
 @pytest.mark.parametrize("at_ms", [1_326, 1_700])
 async def test_a_call_may_end_while_a_pause_is_scored_or_waited_for(at_ms):
     call = FakeCall()
@@ -234,23 +208,6 @@ async def test_a_call_may_end_while_a_pause_is_scored_or_waited_for(at_ms):
     await call.hang_up()
     await call.check_nothing_left()
     assert call.chat.requests == []
-
-
-@pytest.mark.parametrize(
-    "turn",
-    [
-        b'{"type":"start","turn":{"threshold":0}}',
-        b'{"type":"start","turn":{"limit_ms":-1}}',
-        b'{"type":"start","turn":{"eagerness":"hasty"}}',
-        b'{"type":"start","turn":{"eagerness":"off","limit_ms":5}}',
-        b'{"type":"start","turn":{"patience":1}}',
-    ],
-)
-async def test_settings_that_make_no_sense_are_refused(turn):
-    call = await open_call(turn, microphone=False)
-    assert call.outlet.codes == ["invalid_message"]
-    assert call.outlet.reason == "failed"
-    await call.check_nothing_left()
 
 
 async def test_a_final_text_that_is_lost_with_its_recogniser_is_not_waited_for():
