@@ -18,7 +18,6 @@ import pytest
 import soundfile
 from fake_agent import FakeAgent, serve
 from fake_unary import serving
-from test_transport import web_server
 
 from parley import protocol
 from parley.agent.config import AgentConfig
@@ -236,12 +235,6 @@ def test_every_command_says_the_same_where_nothing_answers(command, clip, capsys
     said = capsys.readouterr().err
     assert f"parley: nothing answers at {NO_SERVER} (connect_failed)" in said
     assert "make serve" in said
-
-
-async def test_the_http_port_is_recognised(clip):
-    async with web_server() as address:
-        with pytest.raises(ConnectError, match="HTTP or metrics port"):
-            await run_transcribe(clip, server=address)
 
 
 # --- playing a script -----------------------------------------------------------------------

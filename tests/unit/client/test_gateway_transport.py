@@ -113,14 +113,20 @@ def calling(url, key="", tls=None, **options):
     return connect("", transport=lambda: GatewayTransport(url, key, tls=tls), retry=NO_RETRY, **options)
 
 
-async def test_the_certificate_of_a_gateway_of_ones_own_is_believed_where_it_is_named(tmp_path):
+def certified(folder, name):
+    """The TLS options of a gateway with a certificate for a name, and what its clients trust."""
     authority = Authority()
-    files = tmp_path / "chain.pem", tmp_path / "key.pem"
-    for path, content in zip(files, authority.issue("localhost"), strict=True):
+    files = folder / "chain.pem", folder / "key.pem"
+    for path, content in zip(files, authority.issue(name), strict=True):
         path.write_bytes(content)
-    trust = ssl.create_default_context(cadata=authority.certificate.decode())
+    options = {"ssl_certfile": files[0], "ssl_keyfile": files[1]}
+    return options, ssl.create_default_context(cadata=authority.certificate.decode())
+
+
+async def test_the_certificate_of_a_gateway_of_ones_own_is_believed_where_it_is_named(tmp_path):
+    options, trust = certified(tmp_path, "localhost")
     gateway = Gateway()
-    async with serving(gateway, ssl_certfile=files[0], ssl_keyfile=files[1]) as url:
+    async with serving(gateway, **options) as url:
         gateway.url = url.replace("127.0.0.1", "localhost")  # as the certificate names it
         async with calling(gateway.url, tls=trust) as call:
             await call.send_audio(np.ones(160, np.int16))
@@ -215,16 +221,9 @@ async def test_a_gateway_that_has_vanished_loses_the_call(monkeypatch):
 
 
 async def test_key_and_audio_never_leave_tls(tmp_path):
-    authority = Authority()
-    files = tmp_path / "chain.pem", tmp_path / "key.pem"
-    for path, content in zip(files, authority.issue("127.0.0.1"), strict=True):
-        path.write_bytes(content)
-    trust = ssl.create_default_context(cadata=authority.certificate.decode())
+    options, trust = certified(tmp_path, "127.0.0.1")
     gateway = Gateway()
-    async with (
-        asyncio.timeout(GIVE_UP_S),
-        serving(gateway, ssl_certfile=files[0], ssl_keyfile=files[1]) as url,
-    ):
+    async with asyncio.timeout(GIVE_UP_S), serving(gateway, **options) as url:
         # As behind a proxy that speaks TLS, where the gateway has no `listen.public_url`.
         gateway.stream_url = url.replace("https", "ws") + "/stream"
         async with calling(url, tls=trust) as call:

@@ -53,16 +53,12 @@ async def test_servers_that_refuse_for_good_are_not_asked_for_ever():
 
 async def test_every_server_is_asked_before_a_call_ends():
     refusals = [UnsupportedVoiceError("no such voice")] * 4
-    servers = Servers(CutStream(replies=3), *refusals)
-    line = Conversation(servers, names=list("abcdef"))
-    async with line:
+    async with moving_call(CutStream(replies=3), *refusals, names=list("abcdef")) as (line, servers):
         await line.speak(0, 0)
         await line.until(lambda: line.got(Reconnected))
         await line.speak(0, 1, 0)
         await line.answered(1)
-        await line.call.hang_up()
     assert len(servers.call_ids) == 6
-    await servers.stop()
 
 
 @pytest.mark.parametrize("names", ["a", "abcd"])
@@ -168,11 +164,10 @@ async def test_messages_without_a_server_reach_the_next_one_in_order():
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"]])
 async def test_a_call_leaves_a_server_that_takes_no_audio(names):
-    servers = Servers()
     # It is left neither because it is silent, nor because it acknowledges nothing.
     patient = Deadlines(suspect_s=60, acknowledge_s=60, send_s=0.1)
-    line = Conversation(servers, names=names, deadlines=patient, bounds=Bounds(audio_ms=40))
-    async with line:
+    options = {"names": names, "deadlines": patient, "bounds": Bounds(audio_ms=40)}
+    async with moving_call(**options) as (line, servers):
         await line.speak(0, 1)
         await line.until(lambda: line.got(protocol.Transcript))
         stalled = servers.streams[0]
@@ -181,7 +176,6 @@ async def test_a_call_leaves_a_server_that_takes_no_audio(names):
         await line.answered(1)
         await line.call.hang_up()
         stalled.may_send.set()
-    await servers.stop()
     assert [event.reason for event in line.got(Reconnecting, Reconnected)] == ["lost", "lost"]
     session = servers.sessions[-1]
     assert line.audio.startswith(bytes(session.audio), session.begin)

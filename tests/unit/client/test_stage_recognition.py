@@ -13,9 +13,9 @@ from parley.errors import (
     OverloadedError,
     UnsupportedLanguageError,
 )
-from parley_client import CallEndedError, ConnectError, SlowConsumerError
+from parley_client import CallEndedError, SlowConsumerError
 from parley_client.errors import StreamLostError
-from parley_stages import FinalizedEvent, Recognition, RecognitionLimits, open_server, recognition
+from parley_stages import FinalizedEvent, Recognition, RecognitionLimits, recognition
 
 STOPPED = SpeechStoppedEvent(utterance=1, at_ms=1, detected_at_ms=2)
 FINAL = TranscriptEvent(utterance=1, text="hello", is_final=True)
@@ -311,9 +311,3 @@ async def test_a_task_that_waits_for_room_hears_of_the_end(fake, server):
     await closing
     with pytest.raises(CallEndedError):
         await sending
-
-
-async def test_call_to_an_address_without_a_server_fails():
-    with pytest.raises(ConnectError, match="nothing answers"):
-        async with open_server("127.0.0.1:1"):
-            pass

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from parley.errors import InferenceError, ModelUnavailableError, OverloadedError
 from parley_client.cli.commands import transcribe
-from parley_client.cli.program import main
 from parley_stages import Transcriber, open_server
 
 AUDIO = np.arange(1_000, dtype=np.int16)
@@ -107,15 +106,3 @@ async def test_hint_about_a_language_is_printed_once(triton, tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.count("(unsupported_language)") == 2
     assert error.count("make fetch MODEL=whisper-base") == 1
-
-
-def test_no_server_is_one_line_and_a_hint(tmp_path, capsys):
-    path = tmp_path / "a.wav"
-    soundfile.write(path, AUDIO, 16_000)
-    assert main(["transcribe", str(path), "--server", "127.0.0.1:9", "--timeout", "5"]) == 1
-    assert "make serve" in capsys.readouterr().err
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
-    assert main(["transcribe", str(tmp_path / "none.wav")]) == 1
-    assert "none.wav" in capsys.readouterr().err
