@@ -206,7 +206,7 @@ class Host:
             error = ParleyError("the session could not be started")
         metrics = self._measure(request)
         metrics.on_error(error.stage, error.code)
-        metrics.on_session_asked(_OUTCOMES.get(type(error), "invalid"))
+        metrics.on_session_requested(_OUTCOMES.get(type(error), "invalid"))
         outlet.send(ErrorEvent.of(error))
         outlet.finish(Closed(reason="shutdown" if isinstance(error, ShuttingDownError) else "failed"))
 

@@ -153,8 +153,10 @@ class AgentMetrics:
         self._goal_ms = goal_ms
         self._metrics = metrics
         # These change with every chunk of audio. They are recorded when they are drained, which is cheaper.
-        self._received = _Sum(RECEIVED, metrics)
-        self._sent = _Sum(SENT, metrics)
+        self.received = _Sum(RECEIVED, metrics)
+        self.sent = _Sum(SENT, metrics)
+        self.count = metrics.count
+        self.observe = metrics.observe
 
     def set_sessions(self, active: int, limit: int, *, draining: bool) -> None:
         """Record the state of the instance."""
@@ -162,29 +164,9 @@ class AgentMetrics:
         self._metrics.set(LIMIT, limit, model_instance=self._instance)
         self._metrics.set(DRAINING, draining, model_instance=self._instance)
 
-    def on_session_asked(self, outcome: SessionOutcome) -> None:
+    def on_session_requested(self, outcome: SessionOutcome) -> None:
         """A session was opened, or not."""
-        self._metrics.count(SESSIONS, outcome=outcome)
-
-    def on_session_ended(self, reason: str) -> None:
-        """A session has sent its last event."""
-        self._metrics.count(ENDED, reason=reason)
-
-    def on_audio_received(self, size: int) -> None:
-        """A client has sent ``size`` bytes of audio."""
-        self._received.total += size
-
-    def on_audio_sent(self, size: int) -> None:
-        """A client was sent ``size`` bytes of audio."""
-        self._sent.total += size
-
-    def on_chunk_overhead(self, overhead_s: float) -> None:
-        """A chunk of audio was recognised."""
-        self._metrics.observe(CHUNK_OVERHEAD, overhead_s)
-
-    def on_barge_in(self, silent_after_s: float) -> None:
-        """The user has interrupted the agent."""
-        self._metrics.observe(BARGE_IN, silent_after_s)
+        self.count(SESSIONS, outcome=outcome)
 
     def on_pause_unscored(self, code: str) -> None:
         """The turn model has failed at a pause."""
@@ -206,10 +188,6 @@ class AgentMetrics:
     def on_first_audio(self, synthesizer: str, after_s: float) -> None:
         """A synthesizer has sent the first audio of a segment."""
         self._metrics.observe(TTS_TTFB, after_s, model=synthesizer)
-
-    def on_false_interruption(self, reason: str) -> None:
-        """A sound over the agent was no interruption."""
-        self._metrics.count(FALSE_INTERRUPTIONS, reason=reason)
 
     def on_error(self, stage: Stage, code: str) -> None:
         """A client was sent an error."""
@@ -266,7 +244,7 @@ class SessionMetrics:
 
     def on_audio_received(self, size: int) -> None:
         """The client has sent ``size`` bytes of audio."""
-        self._metrics.on_audio_received(size)
+        self._metrics.received.total += size
 
     def on_turn(self, turn: TurnRecord) -> None:
         """A turn of the agent has ended."""
@@ -276,11 +254,11 @@ class SessionMetrics:
         """The sound that began at ``onset_ms`` of the client's audio has interrupted the agent."""
         onset_at = self.arrival(onset_ms)
         if onset_at is not None:
-            self._metrics.on_barge_in(max(0.0, silent_at - onset_at))
+            self._metrics.observe(BARGE_IN, max(0.0, silent_at - onset_at))
 
     def on_false_interruption(self, reason: str) -> None:
         """A sound over the agent was no interruption."""
-        self._metrics.on_false_interruption(reason)
+        self._metrics.count(FALSE_INTERRUPTIONS, reason=reason)
 
     def on_options_refused(self) -> None:
         """The session will not be opened: the engines refuse its options."""
@@ -290,27 +268,27 @@ class SessionMetrics:
         """The session has ended."""
         if self._invalid:
             # Nothing has failed, and other sessions with invalid options never begin.
-            self._metrics.on_session_asked("invalid")
+            self._metrics.on_session_requested("invalid")
             return
-        self._metrics.on_session_ended(reason)
+        self._metrics.count(ENDED, reason=reason)
         if not self._opened:
-            self._metrics.on_session_asked(_UNOPENED.get(reason, "left"))
+            self._metrics.on_session_requested(_UNOPENED.get(reason, "left"))
 
     def on_chunk(self, elapsed_s: float, networks_s: float) -> None:
         """A chunk was recognised: seconds until the reply, and of the networks in them."""
         self._chunks += 1
         if self._chunks % _OVERHEAD_EVERY == 0:
-            self._metrics.on_chunk_overhead(max(0.0, elapsed_s - networks_s))
+            self._metrics.observe(CHUNK_OVERHEAD, max(0.0, elapsed_s - networks_s))
 
     def on_event(self, event: ServerEvent, audio: NDArray[np.int16] | None) -> None:
         """An event was sent to the client."""
         match event:
             case Audio():
-                self._metrics.on_audio_sent(0 if audio is None else audio.nbytes)
+                self._metrics.sent.total += 0 if audio is None else audio.nbytes
             case ErrorEvent():
                 self._metrics.on_error(event.stage, event.code)
             case Connected():
                 self._opened = True
-                self._metrics.on_session_asked("opened")
+                self._metrics.on_session_requested("opened")
             case _:
                 pass
