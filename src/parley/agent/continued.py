@@ -242,7 +242,8 @@ def _segments(words: Sequence[_SpokenWord], parts: Sequence[_Part], text: str) -
             part.round_number,
             text[begin : inside[-1].end],
             begin_ms,
-            tuple(
+            complete=True,
+            words=[
                 PlayedWord(word.begin - begin, word.end - begin, word.offset_ms - begin_ms) for word in inside
-            ),
+            ],
         )

@@ -144,8 +144,8 @@ class _Answer:
                 one.round_number,
                 one.text,
                 one.begin_ms,
-                tuple(PlayedWord(begin, end, at_ms) for begin, end, at_ms in one.words),
-                one.complete,
+                complete=one.complete,
+                words=[PlayedWord(*word) for word in one.words],
             )
             for one in state.segments
         ]

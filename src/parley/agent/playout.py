@@ -32,19 +32,6 @@ class PlayedWord:
 
 
 @dataclass(frozen=True)
-class SentSpeech:
-    """A segment of speech that another session has sent."""
-
-    round_number: int
-    text: str
-    begin_ms: float
-    """In the response's audio."""
-    words: tuple[PlayedWord, ...]
-    complete: bool = True
-    """Whether all of its audio was sent."""
-
-
-@dataclass(frozen=True)
 class HeardSpeech:
     """What the user has heard of an answer."""
 
@@ -63,14 +50,16 @@ class HeardSpeech:
 
 
 @dataclass
-class _Segment:
-    """A segment whose audio is being sent."""
+class SentSpeech:
+    """A segment of speech that was sent, or of which a part was."""
 
     round_number: int
     text: str
     begin_ms: float
+    """In the response's audio."""
     sent_ms: float = 0.0
     complete: bool = False
+    """Whether all of its audio was sent."""
     words: list[PlayedWord] = field(default_factory=list)
 
     def heard(self, played_ms: float) -> str:
@@ -113,15 +102,8 @@ class Playout(PlayedTime):
 
     def __init__(self) -> None:
         super().__init__()
-        self._segments: list[_Segment] = []
-
-    @property
-    def segments(self) -> list[SentSpeech]:
-        """What was sent, for :meth:`restore_speech`."""
-        return [
-            SentSpeech(one.round_number, one.text, one.begin_ms, tuple(one.words), one.complete)
-            for one in self._segments
-        ]
+        self.segments: list[SentSpeech] = []
+        """What was sent."""
 
     def restore_speech(
         self, segments: Iterable[SentSpeech], *, sent_ms: float, played_ms: float, now: float
@@ -129,34 +111,31 @@ class Playout(PlayedTime):
         """Begin with audio that another session has sent, and that the client goes on playing.
 
         Args:
-            segments: what it says, in order.
+            segments: what it says, in order; their ``sent_ms`` are set here.
             sent_ms: its length.
             played_ms: how much of it was played.
             now: the time.
         """
-        begun = [
-            _Segment(one.round_number, one.text, one.begin_ms, complete=one.complete, words=list(one.words))
-            for one in segments
-        ]
-        for segment, end_ms in zip(begun, [*(one.begin_ms for one in begun[1:]), sent_ms], strict=False):
+        self.segments = list(segments)
+        ends_ms = [*(one.begin_ms for one in self.segments[1:]), sent_ms]
+        for segment, end_ms in zip(self.segments, ends_ms, strict=False):
             segment.sent_ms = end_ms - segment.begin_ms
-        self._segments = begun
         self.restore(sent_ms, max(played_ms, sent_ms - _MOST_UNPLAYED_MS), now)
 
     def begin(self, round_number: int, text: str) -> None:
         """The next audio belongs to this segment; all of the one before it was sent."""
-        self._segments.append(_Segment(round_number, text, self.length_ms))
+        self.segments.append(SentSpeech(round_number, text, self.length_ms))
 
     def sent(self, length_ms: float, words: Iterable[PlayedWord], now: float) -> None:
         """A piece of the current segment was sent, in which ``words`` begin."""
-        segment = self._segments[-1]
+        segment = self.segments[-1]
         segment.words.extend(words)
         segment.sent_ms += length_ms
         self.add(length_ms, now)
 
     def complete(self) -> None:
         """The current segment has no more audio."""
-        self._segments[-1].complete = True
+        self.segments[-1].complete = True
 
     def finished(self, now: float) -> bool:
         """Whether everything sent so far was played."""
@@ -170,7 +149,7 @@ class Playout(PlayedTime):
         """What so much of the audio that was sent has said."""
         played = min(max(played_ms, 0.0), self.length_ms)
         parts: list[tuple[int, str]] = []
-        for segment in self._segments:
+        for segment in self.segments:
             text = segment.heard(played - segment.begin_ms)
             if text:
                 parts.append((segment.round_number, text))

@@ -324,8 +324,22 @@ class AgentSession:
         )
 
     def _asr_options(self, start: protocol.Start) -> AsrOptions:
-        # Utterances become turns later, or never: their spans are below that of the call.
-        return _asr_options(start, self._config, self._trace.traceparent)
+        vad = start.vad
+        if vad.onset_threshold is None:
+            vad = msgspec.structs.replace(vad, onset_threshold=min(_ONSET_THRESHOLD, vad.threshold))
+        if vad.silence_ms is None:
+            silence_ms = choose_silence_ms(choose_settings(start.turn, self._config.eagerness))
+            vad = msgspec.structs.replace(vad, silence_ms=silence_ms)
+        return AsrOptions(
+            vad=vad,
+            language=start.language,
+            phrases=start.phrases,
+            phrase_weight=start.phrase_weight,
+            nbest=start.alternatives,
+            join_ms=_TURN_CONTEXT_MS,
+            # Utterances become turns later, or never: their spans are below that of the call.
+            traceparent=self._trace.traceparent,
+        )
 
     def _arrival(self, at_ms: int) -> float | None:
         return self._recognition.arrival(at_ms)  # made after the metrics, which it needs
@@ -481,21 +495,3 @@ class AgentSession:
                 self._unread.sent(event.samples / event.sample_rate)
             self._outlet.send(event, audio)
             self._metrics.on_event(event, audio)
-
-
-def _asr_options(start: protocol.Start, config: AgentConfig, traceparent: str) -> AsrOptions:
-    vad = start.vad
-    if vad.onset_threshold is None:
-        vad = msgspec.structs.replace(vad, onset_threshold=min(_ONSET_THRESHOLD, vad.threshold))
-    if vad.silence_ms is None:
-        silence_ms = choose_silence_ms(choose_settings(start.turn, config.eagerness))
-        vad = msgspec.structs.replace(vad, silence_ms=silence_ms)
-    return AsrOptions(
-        vad=vad,
-        language=start.language,
-        phrases=start.phrases,
-        phrase_weight=start.phrase_weight,
-        nbest=start.alternatives,
-        join_ms=_TURN_CONTEXT_MS,
-        traceparent=traceparent,
-    )

@@ -132,7 +132,7 @@ class AgentTurns:
         self._paused = False
         self._pause_sent = False
         self._paused_at = 0.0
-        self._queue: deque[Say | Respond] = deque()
+        self._queue: deque[QueuedText] = deque()
         self._unhandled: UserTurn | None = None
         self._unanswered = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,7 +142,7 @@ class AgentTurns:
         """Start: speak the greeting first, then what was queued meanwhile."""
         self._open = True
         if greeting is not None:
-            self._queue.appendleft(greeting)
+            self._queue.appendleft(_queued(greeting))
         if self._queue or self._unhandled is not None:
             self.start_next()
 
@@ -166,7 +166,7 @@ class AgentTurns:
         """
         self._open = True
         self._turns = state.turns
-        self._queue.extendleft(reversed([_saying(queued) for queued in state.queued]))
+        self._queue.extendleft(reversed(state.queued))
         for message in state.messages:
             if message.role != "tool":
                 self._history_writer.add_message(Remember(role=message.role, text=message.content))
@@ -178,7 +178,7 @@ class AgentTurns:
         if state.unanswered and state.user.text:
             self.answer(UserTurn(state.user.text, heard_at=loop_time(), detected_at=None))
         elif state.unanswered and self._history.unanswered and state.agent is None:
-            self._queue.appendleft(Respond())
+            self._queue.appendleft(QueuedText(kind="respond"))
         self.start_next()
 
     def _go_on_with(self, agent: AgentTurnState, progress: ResponseProgress | None) -> None:
@@ -215,7 +215,7 @@ class AgentTurns:
     @property
     def queued(self) -> list[QueuedText]:
         """Texts and answers that wait for their turn."""
-        return [_queued(saying) for saying in self._queue]
+        return list(self._queue)
 
     @property
     def messages(self) -> list[ChatMessage]:
@@ -296,7 +296,7 @@ class AgentTurns:
         """
         if len(self._queue) >= MAX_QUEUED:
             raise OverloadedError(f"{MAX_QUEUED} texts are queued already")
-        self._queue.append(saying)
+        self._queue.append(_queued(saying))
         self._output.changed()
         if self._current is None and self._open:
             self.start_next()
@@ -370,7 +370,7 @@ class AgentTurns:
         self._current, self._paused = None, False
         if not keep_queued:
             self._queue = deque(
-                queued for queued in self._queue if isinstance(queued, Say) and not queued.interruptible
+                queued for queued in self._queue if queued.kind == "say" and not queued.interruptible
             )
         self._interrupted.spend(1.0, loop_time())
         heard = turn.stop()
@@ -538,8 +538,8 @@ class AgentTurns:
         else:
             self._handler.on_agent_silent()
 
-    def _make_next(self, what: Say | Respond) -> AgentTurn:
-        if isinstance(what, Say):
+    def _make_next(self, what: QueuedText) -> AgentTurn:
+        if what.kind == "say":
             return self._make(FixedText(what.text, remember=what.remember), interruptible=what.interruptible)
         self._unanswered = False
         self._handler.on_turn_started()
@@ -551,12 +551,6 @@ def _queued(saying: Say | Respond) -> QueuedText:
     if isinstance(saying, Respond):
         return QueuedText(kind="respond", system_prompt=saying.system_prompt, use_tools=saying.use_tools)
     return QueuedText(text=saying.text, interruptible=saying.interruptible, remember=saying.remember)
-
-
-def _saying(queued: QueuedText) -> Say | Respond:
-    if queued.kind == "respond":
-        return Respond(system_prompt=queued.system_prompt, use_tools=queued.use_tools)
-    return Say(text=queued.text, interruptible=queued.interruptible, remember=queued.remember)
 
 
 def _joined(first: UserTurn, then: UserTurn) -> UserTurn:
