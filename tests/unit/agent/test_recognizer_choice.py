@@ -67,6 +67,13 @@ class Models:
             raise TooManySessionsError("all are open")
 
 
+def both_ready():
+    """The preferred recogniser and the other one, which both work."""
+    models = Models()
+    models.ready.add("moonshine")
+    return models
+
+
 class Recognizer:
     def __init__(self, models, model):
         self.models = models
@@ -195,8 +202,7 @@ async def hear_for(recognition, models, seconds):
 
 @pytest.mark.parametrize("fails", [start_fails, start_hangs])
 async def test_a_model_that_fails_and_then_opens_no_stream_is_replaced_at_once(fails):
-    models, handler = Models(), Handler()
-    models.ready.add("moonshine")
+    models, handler = both_ready(), Handler()
     async with listening(models, handler=handler) as recognition:
         await hear(recognition, models)
         assert recognition.model == "moonshine"
@@ -209,8 +215,7 @@ async def test_a_model_that_fails_and_then_opens_no_stream_is_replaced_at_once(f
 
 
 async def test_model_whose_streams_take_no_audio_is_left_out_after_the_second():
-    models, handler = Models(), Handler()
-    models.ready.add("moonshine")
+    models, handler = both_ready(), Handler()
     models.push_failures["moonshine"] = InferenceError("out of memory")
     async with listening(models, handler=handler) as recognition:
         await hear_for(recognition, models, 3)
@@ -252,8 +257,7 @@ async def test_call_stays_at_its_model_when_a_preferred_one_becomes_ready():
 
 
 async def test_call_whose_model_fails_once_goes_on_with_a_new_stream_of_it():
-    models, handler = Models(), Handler()
-    models.ready.add("moonshine")
+    models, handler = both_ready(), Handler()
     async with listening(models, handler=handler) as recognition:
         for _ in range(3):
             models.failing_once.add("moonshine")
@@ -264,8 +268,7 @@ async def test_call_whose_model_fails_once_goes_on_with_a_new_stream_of_it():
 
 
 async def test_call_that_left_a_failing_model_does_not_go_back_when_that_works():
-    models, handler = Models(), Handler()
-    models.ready.add("moonshine")
+    models, handler = both_ready(), Handler()
     takes_silence_only(models)
     async with listening(models, handler=handler) as recognition:
         await speak(recognition, models)
@@ -279,8 +282,7 @@ async def test_call_that_left_a_failing_model_does_not_go_back_when_that_works()
 
 
 async def test_call_whose_second_model_fails_too_asks_the_others_again():
-    models = Models()
-    models.ready.add("moonshine")
+    models = both_ready()
     takes_no_audio(models)
     async with listening(models) as recognition:
         await hear_for(recognition, models, 3)
@@ -292,8 +294,7 @@ async def test_call_whose_second_model_fails_too_asks_the_others_again():
 
 @pytest.mark.parametrize("places", [0, 1])
 async def test_model_that_fails_twice_is_opened_again_where_the_other_one_is_full(places):
-    models, handler = Models(), Handler()
-    models.ready.add("moonshine")
+    models, handler = both_ready(), Handler()
     models.places["whisper"] = places
     takes_no_audio(models)
     async with listening(models, handler=handler) as recognition:
@@ -303,8 +304,7 @@ async def test_model_that_fails_twice_is_opened_again_where_the_other_one_is_ful
 
 
 async def test_call_that_changes_its_language_has_the_first_model_that_understands_it():
-    models = Models()
-    models.ready.add("moonshine")
+    models = both_ready()
     models.english = {"moonshine"}
     async with listening(models, language="es") as recognition:
         for language, model in (("en", "moonshine"), ("es", "whisper"), ("en", "moonshine")):
@@ -314,8 +314,7 @@ async def test_call_that_changes_its_language_has_the_first_model_that_understan
 
 
 async def test_call_that_left_a_failing_model_and_changes_its_language_does_not_go_back():
-    models, handler = Models(), Handler()
-    models.ready.add("moonshine")
+    models, handler = both_ready(), Handler()
     takes_no_audio(models)
     async with listening(models, handler=handler) as recognition:
         await hear_for(recognition, models, 3)
@@ -330,8 +329,7 @@ async def test_call_that_left_a_failing_model_and_changes_its_language_does_not_
 
 @pytest.mark.parametrize("fails", [start_fails, start_hangs])
 async def test_model_that_opens_no_stream_is_left_out_when_a_call_begins(fails):
-    models, handler = Models(), Handler()
-    models.ready.add("moonshine")
+    models, handler = both_ready(), Handler()
     fails(models)
     async with listening(models, handler=handler) as recognition:
         await hear(recognition, models, SPOKEN)
@@ -342,8 +340,7 @@ async def test_model_that_opens_no_stream_is_left_out_when_a_call_begins(fails):
 
 
 async def test_moved_call_goes_on_with_its_numbers_and_times_on_another_model():
-    models, handler = Models(), Handler()
-    models.ready.add("moonshine")
+    models, handler = both_ready(), Handler()
     takes_silence_only(models)
     state = SessionState(version=1, utterances=4, audio_ms=10_000)
     async with listening(models, handler=handler, resume=Resume(state=state, audio_ms=10_000)) as recognition:
@@ -372,8 +369,7 @@ async def test_model_that_takes_no_audio_is_retried_without_an_alternative():
 
 @pytest.mark.parametrize("fails", [start_fails, start_hangs])
 async def test_a_stream_that_was_not_opened_is_ended_while_the_call_goes_on(fails):
-    models = Models()
-    models.ready.add("moonshine")
+    models = both_ready()
     fails(models)
     models.close_s = 1.0
     async with listening(models):
@@ -394,8 +390,7 @@ async def test_all_streams_of_a_call_are_ended_at_once():
 
 
 async def test_failure_without_an_open_stream_is_that_of_the_last_model():
-    models = Models()
-    models.ready.add("moonshine")
+    models = both_ready()
     models.start_failures = {"moonshine": InferenceError("one"), "whisper": InferenceError("the other")}
     recognition = AudioRecognition(models.make, "call", AsrOptions(), Handler(), CONFIG)
     with pytest.raises(InferenceError, match="the other"):
@@ -405,8 +400,7 @@ async def test_failure_without_an_open_stream_is_that_of_the_last_model():
 
 
 async def test_a_model_that_is_full_when_the_stream_opens_is_not_replaced():
-    models = Models()
-    models.ready.add("moonshine")
+    models = both_ready()
     models.start_failures["moonshine"] = TooManySessionsError("all are open")
     recognition = AudioRecognition(models.make, "call", AsrOptions(), Handler(), CONFIG)
     with pytest.raises(TooManySessionsError):

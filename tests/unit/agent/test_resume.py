@@ -70,6 +70,12 @@ def progress(**fields) -> ResponseProgress:
     return ResponseProgress(response_id="old-3", **fields)
 
 
+def answering(*rounds: RoundState, progress: ResponseProgress | None = None) -> Resume:
+    """A session whose agent was about to answer, after these rounds."""
+    agent = turn(rounds=list(rounds))
+    return Resume(state=state(turns=3, agent=agent), history=ASKED, progress=progress)
+
+
 async def resumed(resume: Resume, *, chat=None, config=None, server_tools=None, start=None) -> FakeCall:
     call = FakeCall(config, chat=chat)
     call.host._engines = dataclasses.replace(call.host._engines, server_tools=server_tools)
@@ -221,7 +227,7 @@ async def test_queued_texts_follow_the_resumed_turn():
 
 
 async def test_an_answer_of_which_nothing_came_is_begun_anew():
-    call = await resumed(Resume(state=state(turns=3, agent=turn()), history=ASKED))
+    call = await resumed(answering())
     await call.until(2_000)
     assert {event.turn for event in call.outlet.of(Audio)} == {3}
     assert {event.response_id for event in call.outlet.of(Audio)} == {"old-3"}
@@ -231,7 +237,7 @@ async def test_an_answer_of_which_nothing_came_is_begun_anew():
 async def test_an_answer_goes_on_behind_its_words():
     chat = KnowingChat({"what time is it": says(ANSWER)})
     begun = progress(text="It is noon, and", words=[(0, "It"), (150, "is")], audio_ms=300, played_ms=250)
-    call = await resumed(Resume(state=state(turns=3, agent=turn()), history=ASKED, progress=begun), chat=chat)
+    call = await resumed(answering(progress=begun), chat=chat)
     await call.until(4_000)
     assert chat.requests[0].prefix == "It is noon, and"
     assert "".join(event.text for event in call.outlet.of(ResponseText)) == " the sun is shining."
@@ -246,7 +252,7 @@ async def test_an_answer_goes_on_behind_its_words():
 async def test_a_complete_text_ends_at_once():
     chat = KnowingChat({"what time is it": says(ANSWER)})
     begun = progress(text=ANSWER, words=[(0, "It is noon,")], audio_ms=700, played_ms=600)
-    call = await resumed(Resume(state=state(turns=3, agent=turn()), history=ASKED, progress=begun), chat=chat)
+    call = await resumed(answering(progress=begun), chat=chat)
     await call.until(4_000)
     assert spoken(call) == "and the sun is shining."
     assert history(call)[-1] == ("assistant", ANSWER)
@@ -277,7 +283,7 @@ async def test_a_fixed_text_goes_on(written):
 
 async def test_a_response_that_was_sent_is_only_remembered():
     begun = progress(text=ANSWER, words=[(0, ANSWER)], audio_ms=3_000, played_ms=1_000, done=True)
-    call = await resumed(Resume(state=state(turns=3, agent=turn()), history=ASKED, progress=begun))
+    call = await resumed(answering(progress=begun))
     await call.until(1_000)
     assert history(call) == [("user", "what time is it")]
     await call.until(3_000)
@@ -295,7 +301,7 @@ async def test_an_interruption_remembers_the_words_before_and_after(after_ms):
         audio_ms=600,
         played_ms=600,
     )
-    call = await resumed(Resume(state=state(turns=3, agent=turn()), history=ASKED, progress=begun), chat=chat)
+    call = await resumed(answering(progress=begun), chat=chat)
     await call.until(after_ms)
     call.send(Interrupt())
     await call.until(after_ms + 500)
@@ -313,10 +319,7 @@ async def test_an_interruption_remembers_the_words_before_and_after(after_ms):
 
 async def test_results_are_kept_and_no_tool_runs_again():
     one = RoundState(calls=[CALL], results={CALL.id: '"noon"'})
-    call = await resumed(
-        Resume(state=state(turns=3, agent=turn(rounds=[one])), history=ASKED),
-        start=Start(tools=[TOOL], checkpoints=True),
-    )
+    call = await resumed(answering(one), start=Start(tools=[TOOL], checkpoints=True))
     await call.until(2_000)
     assert call.outlet.of(ToolRequest) == []
     assert [one.role for one in call.chat.requests[0].messages][-3:] == ["user", "assistant", "tool"]
@@ -325,9 +328,7 @@ async def test_results_are_kept_and_no_tool_runs_again():
 
 async def test_a_clients_tool_is_waited_for():
     one = RoundState(calls=[CALL])
-    call = await resumed(
-        Resume(state=state(turns=3, agent=turn(rounds=[one])), history=ASKED), start=Start(tools=[TOOL])
-    )
+    call = await resumed(answering(one), start=Start(tools=[TOOL]))
     await call.until(1_000)
     assert not call.chat.requests
     call.send(ToolResponse(call_id=CALL.id, output="noon"))
@@ -357,7 +358,7 @@ async def test_a_response_that_crossed_a_cancellation_at_the_last_server_is_drop
 async def test_the_result_may_come_before_the_session_is_open():
     call = FakeCall()
     one = RoundState(calls=[CALL])
-    start = Start(tools=[TOOL], resume=Resume(state=state(turns=3, agent=turn(rounds=[one])), history=ASKED))
+    start = Start(tools=[TOOL], resume=answering(one))
     call.host.handle(Incoming(call.id, message=encode(start), start=True), call.outlet)
     call.send(ToolResponse(call_id=CALL.id, output="noon"))
     await call.outlet.more.wait()
@@ -368,9 +369,7 @@ async def test_the_result_may_come_before_the_session_is_open():
 
 async def test_a_result_that_never_comes_has_a_deadline():
     one = RoundState(calls=[CALL])
-    call = await resumed(
-        Resume(state=state(turns=3, agent=turn(rounds=[one])), history=ASKED), start=Start(tools=[TOOL])
-    )
+    call = await resumed(answering(one), start=Start(tools=[TOOL]))
     await call.until(15_000)
     assert call.outlet.codes == ["tool_timeout"]
     assert call.outlet.of(ToolCancelled)[0].call_id == CALL.id
@@ -379,9 +378,7 @@ async def test_a_result_that_never_comes_has_a_deadline():
 
 async def test_a_tool_of_the_server_is_never_run_again():
     one = RoundState(calls=[ToolCall(id="call-3-1", name="look_up", arguments={"word": "a"})])
-    call = await resumed(
-        Resume(state=state(turns=3, agent=turn(rounds=[one])), history=ASKED), server_tools=FakeServerTools()
-    )
+    call = await resumed(answering(one), server_tools=FakeServerTools())
     await call.until(2_000)
     assert call.outlet.of(ToolRun) == []
     assert "may have been done" in call.chat.requests[0].messages[-1].content
@@ -393,7 +390,7 @@ async def test_calls_of_a_later_round_have_new_ids():
     one = RoundState(calls=[CALL], results={CALL.id: '"noon"'})
     call = FakeCall()
     call.chat.answers += chat_answers
-    resume = Resume(state=state(turns=3, agent=turn(rounds=[one])), history=ASKED)
+    resume = answering(one)
     await call.start(Start(tools=[TOOL], resume=resume))
     asked = await call.wait_for(ToolRequest)
     assert asked.call_id.startswith("call-3-2-")
@@ -409,9 +406,7 @@ async def test_the_number_of_rounds_stays_bounded():
         )
         for index in range(4)
     ]
-    call = await resumed(
-        Resume(state=state(turns=3, agent=turn(rounds=rounds)), history=ASKED), start=Start(tools=[TOOL])
-    )
+    call = await resumed(answering(*rounds), start=Start(tools=[TOOL]))
     await call.until(1_000)
     assert [list(request.tools) for request in call.chat.requests] == [[]]
 
@@ -419,7 +414,7 @@ async def test_the_number_of_rounds_stays_bounded():
 async def test_text_only():
     chat = KnowingChat({"what time is it": says(ANSWER)})
     call = await resumed(
-        Resume(state=state(turns=3, agent=turn()), history=ASKED, progress=progress(text="It is noon,")),
+        answering(progress=progress(text="It is noon,")),
         chat=chat,
         start=Start(output="text"),
     )
@@ -431,7 +426,7 @@ async def test_text_only():
 
 async def test_progress_of_another_response_is_left_out():
     other = ResponseProgress(response_id="old-2", text="Hm", audio_ms=100, played_ms=100)
-    call = await resumed(Resume(state=state(turns=3, agent=turn()), history=ASKED, progress=other))
+    call = await resumed(answering(progress=other))
     await call.until(2_000)
     assert call.outlet.of(Audio)[0].offset_ms == 0
     assert spoken(call) == "Okay."

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from parley import protocol
+from parley.errors import ParleyError
 from parley_client.transport import Frame, ServerReply
 
 CONNECTED = protocol.Connected(session_id="fake", output_sample_rate=22_050)
@@ -119,6 +120,17 @@ class FakeAgent:
             if isinstance(result, Exception):
                 raise result
         self._tasks.clear()
+
+
+def refusing(error: ParleyError, reason: str = "failed") -> Behaviour:
+    """Refuses the session with an error, and closes it for a reason."""
+
+    async def refuse(stream: FakeStream) -> None:
+        await stream.frames.get()
+        stream.say(protocol.ErrorEvent.of(error))
+        stream.hang_up(reason)
+
+    return refuse
 
 
 async def polite(stream: FakeStream) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from fake_agent import CONNECTED, FakeAgent, polite, serve
+from fake_agent import CONNECTED, FakeAgent, polite, refusing, serve
 
 from parley import protocol
 from parley.errors import (
@@ -232,12 +232,7 @@ async def test_invalid_message_is_refused_before_it_is_sent():
 
 
 async def test_refused_for_good_is_not_tried_again():
-    async def refuse(stream):
-        await stream.frames.get()
-        stream.say(protocol.ErrorEvent.of(UnsupportedVoiceError("no voice 'bob'")))
-        stream.hang_up("failed")
-
-    agent = FakeAgent(refuse, polite)
+    agent = FakeAgent(refusing(UnsupportedVoiceError("no voice 'bob'")), polite)
     with pytest.raises(UnsupportedVoiceError, match="no voice 'bob'"):
         async with dial(agent, retry=Backoff(attempts=3, initial_s=0)):
             pass
@@ -247,22 +242,15 @@ async def test_refused_for_good_is_not_tried_again():
 
 
 async def test_a_refusal_says_when_to_try_again():
-    async def refuse(stream):
-        await stream.frames.get()
-        stream.say(protocol.ErrorEvent.of(TooManySessionsError("full", retry_after_s=11.25)))
-        stream.hang_up("failed")
-
+    full = refusing(TooManySessionsError("full", retry_after_s=11.25))
     with pytest.raises(ConnectError) as refused:
-        async with dial(FakeAgent(refuse), retry=Backoff(attempts=1)):
+        async with dial(FakeAgent(full), retry=Backoff(attempts=1)):
             pass
     assert isinstance(refused.value.__cause__, TooManySessionsError)
     assert refused.value.retry_after_s == 11.25
 
 
-async def drained(stream):
-    await stream.frames.get()
-    stream.say(protocol.ErrorEvent.of(ShuttingDownError("the server takes no new sessions")))
-    stream.hang_up("shutdown")
+drained = refusing(ShuttingDownError("the server takes no new sessions"), "shutdown")
 
 
 @pytest.mark.parametrize(

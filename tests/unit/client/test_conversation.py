@@ -32,6 +32,20 @@ def clip(ms=60):
     return np.full(16 * ms, 1000, np.int16)
 
 
+def write(stream, turn, text):
+    stream.say(protocol.ResponseText(turn=turn, response_id=f"r{turn}", text=text))
+
+
+def speak(stream, turn, count):
+    event = protocol.Audio(turn=turn, response_id=f"r{turn}", offset_ms=0, sample_rate=RATE, samples=count)
+    stream.say(event, np.full(count, 700, np.int16))
+
+
+def finish(stream, turn, audio_ms, **figures):
+    stream.say(protocol.ResponseDone(turn=turn, response_id=f"r{turn}", audio_ms=audio_ms))
+    stream.say(protocol.TurnMetrics(turn=turn, **figures))
+
+
 class TinyAgent:
     """Takes sound for a turn when silence follows, answers each with audio, and can be interrupted."""
 
@@ -74,23 +88,18 @@ class TinyAgent:
 
     def answer(self, stream):
         self.turn += 1
-        turn, response = self.turn, f"r{self.turn}"
+        turn = self.turn
         stream.say(protocol.SpeechStopped(at_ms=1, detected_at_ms=self.heard_samples // 16))
         text = f"said {turn}" if self.understands else ""
         stream.say(protocol.Transcript(utterance=turn, text=text, is_final=True, confidence=1))
         if not self.answers:
             return
         stream.say(protocol.ToolRequest(turn=turn, call_id=f"c{turn}", name="t", arguments={}))
-        stream.say(protocol.ResponseText(turn=turn, response_id=response, text=f"answer {turn}"))
-        samples = RATE * self.answer_ms // 1000
-        event = protocol.Audio(
-            turn=turn, response_id=response, offset_ms=0, sample_rate=RATE, samples=samples
-        )
-        stream.say(event, np.full(samples, 700, np.int16))
+        write(stream, turn, f"answer {turn}")
+        speak(stream, turn, RATE * self.answer_ms // 1000)
         self.open_answer = self.answer_ms > 1000
         if not self.open_answer:
-            stream.say(protocol.ResponseDone(turn=turn, response_id=response, audio_ms=self.answer_ms))
-            stream.say(protocol.TurnMetrics(turn=turn, asr_final_ms=5.0))
+            finish(stream, turn, self.answer_ms, asr_final_ms=5.0)
 
 
 class Watcher:
@@ -156,15 +165,10 @@ class Reading(TinyAgent):
     greeting_ms = 150
 
     async def __call__(self, stream):
-        greeting = np.full(RATE * self.greeting_ms // 1000, 300, np.int16)
         await stream.frames.get()
         stream.say(msgspec.structs.replace(CONNECTED, greets=True))
-        event = protocol.Audio(
-            turn=0, response_id="r0", offset_ms=0, sample_rate=RATE, samples=len(greeting), text="Hello!"
-        )
-        stream.say(event, greeting)
-        stream.say(protocol.ResponseDone(turn=0, response_id="r0", audio_ms=self.greeting_ms))
-        stream.say(protocol.TurnMetrics(turn=0))
+        speak(stream, 0, RATE * self.greeting_ms // 1000)
+        finish(stream, 0, self.greeting_ms)
         self.entered = []
         while (frame := await stream.frames.get()) is not None:
             message = protocol.decode_message(frame.message) if frame.message else None
@@ -178,12 +182,9 @@ class Reading(TinyAgent):
 
     def answer(self, stream):
         self.turn += 1
-        turn, response = self.turn, f"r{self.turn}"
-        stream.say(protocol.ResponseText(turn=turn, response_id=response, text=f"answer {turn}"))
-        event = protocol.Audio(turn=turn, response_id=response, offset_ms=0, sample_rate=RATE, samples=100)
-        stream.say(event, np.full(100, 700, np.int16))
-        stream.say(protocol.ResponseDone(turn=turn, response_id=response, audio_ms=5))
-        stream.say(protocol.TurnMetrics(turn=turn))
+        write(stream, self.turn, f"answer {self.turn}")
+        speak(stream, self.turn, 100)
+        finish(stream, self.turn, 5)
 
 
 async def test_turns_are_typed_and_pressed_after_the_greeting_was_heard():
@@ -229,8 +230,7 @@ class Doubtful(TinyAgent):
         stream.say(
             protocol.Resumed(turn=self.turn, response_id=f"r{self.turn}", reason="backchannel", text="mhm")
         )
-        stream.say(protocol.ResponseDone(turn=self.turn, response_id=f"r{self.turn}", audio_ms=1500))
-        stream.say(protocol.TurnMetrics(turn=self.turn))
+        finish(stream, self.turn, 1500)
 
 
 async def test_an_mhm_pauses_the_answer_which_is_then_heard_to_its_end():
@@ -258,7 +258,7 @@ async def test_a_pause_that_never_ends_is_a_problem_and_the_conversation_goes_on
                 TinyAgent.answer(self, stream)
             else:
                 stream.say(protocol.Transcript(utterance=2, text="mhm", is_final=True, confidence=1))
-                stream.say(protocol.ResponseText(turn=2, response_id="r2", text="Yes?"))
+                write(stream, 2, "Yes?")
                 stream.say(protocol.TurnMetrics(turn=2))
 
     async with line(Undecided()) as call:
@@ -368,20 +368,15 @@ class Failing(TinyAgent):
 
     def answer(self, stream):
         self.turn += 1
-        turn, response = self.turn, f"r{self.turn}"
+        turn = self.turn
         stream.say(protocol.SpeechStopped(at_ms=1, detected_at_ms=self.heard_samples // 16))
         stream.say(protocol.Transcript(utterance=turn, text="hello", is_final=True, confidence=1))
-        stream.say(protocol.ResponseText(turn=turn, response_id=response, text="Hi!"))
+        write(stream, turn, "Hi!")
         for event in self.errors:
             stream.say(event)
         if self.samples:
-            event = protocol.Audio(
-                turn=turn, response_id=response, offset_ms=0, sample_rate=RATE, samples=self.samples
-            )
-            stream.say(event, np.full(self.samples, 700, np.int16))
-        audio_ms = 1000 * self.samples // RATE
-        stream.say(protocol.ResponseDone(turn=turn, response_id=response, audio_ms=audio_ms))
-        stream.say(protocol.TurnMetrics(turn=turn))
+            speak(stream, turn, self.samples)
+        finish(stream, turn, 1000 * self.samples // RATE)
 
 
 async def problem_of(agent, **options):
@@ -552,9 +547,8 @@ async def test_a_clip_whose_second_part_cuts_the_answer_to_its_first_is_heard_ou
             self.last = asyncio.get_running_loop().call_later(0.3, self.answer_again, stream)
 
         def answer_again(self, stream):
-            stream.say(protocol.ResponseText(turn=2, response_id="r2", text="Bye!"))
-            stream.say(protocol.ResponseDone(turn=2, response_id="r2", audio_ms=0))
-            stream.say(protocol.TurnMetrics(turn=2))
+            write(stream, 2, "Bye!")
+            finish(stream, 2, 0)
 
     async with line(Hasty()) as call:
         (thanks,) = await ScriptedConversation(call, chunk_ms=10, turn_timeout_s=3.0).run(
@@ -656,8 +650,7 @@ async def test_an_mhm_that_is_ignored_waits_for_the_answer_that_goes_on():
                 return
             stream.say(protocol.Transcript(utterance=2, text="mhm", is_final=True, confidence=1))
             stream.say(ignored())
-            stream.say(protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1500))
-            stream.say(protocol.TurnMetrics(turn=1))
+            finish(stream, 1, 1500)
 
     async with line(Deaf()) as call:
         story, mhm = await ScriptedConversation(call, chunk_ms=10, turn_timeout_s=3.0).run(
