@@ -230,7 +230,7 @@ class Conversation:
         """Whether no turn of either side is under way or waits, as far as speech was passed on."""
         turns = self._agent_turns
         waiting = turns.current or turns.queued or turns.unhandled or turns.messages
-        speaking = self._endpointer.pending or self._interruptions.undecided or self._dtmf.pending
+        speaking = self._endpointer.pending or self._interruptions.undecided or self._dtmf.keys
         return not (waiting or speaking)
 
     async def warm_up(self) -> None:
@@ -282,7 +282,7 @@ class Conversation:
         """Stop everything; returns the tasks that are still ending."""
         self._interruptions.close()
         self._dtmf.close()
-        self._user_idle.close()
+        self._user_idle.stop()
         return {*self._agent_turns.close(), *self._endpointer.close(), *self._summariser.close()}
 
     @property
@@ -416,7 +416,7 @@ class Conversation:
 
     def _count_idle(self) -> None:
         """Start to count the user's silence, unless a turn of either side is under way."""
-        if self._agent_turns.current is None and not self._endpointer.pending and not self._dtmf.pending:
+        if self._agent_turns.current is None and not self._endpointer.pending and not self._dtmf.keys:
             self._user_idle.quiet()
 
     def _prepare(self, text: str, stopped_at: float | None) -> None:
@@ -497,7 +497,7 @@ class Conversation:
 
     def on_turn_started(self) -> None:
         """The agent is about to answer."""
-        self._user_idle.agent_active()
+        self._user_idle.stop()
         self._enter("processing")
 
     def on_interrupted(self) -> None:
@@ -524,7 +524,7 @@ class Conversation:
 
     def _emit_turn(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None) -> None:
         if isinstance(event, protocol.Audio) and audio is not None:
-            self._user_idle.agent_active()
+            self._user_idle.stop()
             self._enter("speaking")
             self._interruptions.on_agent_audio(audio, event.sample_rate)
         self._emit(event, audio)

@@ -17,18 +17,9 @@ class DtmfBuffer:
     def __init__(self, pause_s: float, on_entered: Callable[[str], None]) -> None:
         self._pause_s = pause_s
         self._on_entered = on_entered
-        self._keys = ""
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def keys(self) -> str:
+        self.keys = ""
         """Those that were pressed since the last turn."""
-        return self._keys
-
-    @property
-    def pending(self) -> bool:
-        """Whether keys were pressed since the last turn."""
-        return bool(self._keys)
+        self._timer: asyncio.TimerHandle | None = None
 
     def press(self, keys: str) -> None:
         """Add keys.
@@ -38,15 +29,15 @@ class DtmfBuffer:
         """
         if not keys or not KEYS.issuperset(keys):
             raise InvalidMessageError(f"dtmf.digits is {keys[:MAX_KEYS]!r}; it must be of 0123456789*#ABCD")
-        if len(self._keys) + len(keys) > MAX_KEYS:
+        if len(self.keys) + len(keys) > MAX_KEYS:
             raise InvalidMessageError(f"more than {MAX_KEYS} keys without a pause")
         for key in keys:
             if key == "#":
                 self._enter()
             else:
-                self._keys += key
+                self.keys += key
         self.close()
-        if self._keys:
+        if self.keys:
             self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._enter)
 
     def close(self) -> None:
@@ -57,6 +48,6 @@ class DtmfBuffer:
 
     def _enter(self) -> None:
         self.close()
-        keys, self._keys = self._keys, ""
+        keys, self.keys = self.keys, ""
         if keys:
             self._on_entered(keys)

@@ -46,11 +46,11 @@ _log = logging.getLogger(__name__)
 class UserTurn:
     """A turn of the user that is over. Times are seconds of the loop's clock."""
 
-    text: str
+    text: str = ""
     """Empty: it has no words."""
-    heard_at: float
-    """When its last final transcript came."""
-    detected_at: float | None
+    heard_at: float | None = None
+    """When its last final transcript came; None: there was none."""
+    detected_at: float | None = None
     """When its end was detected; None: unknown."""
     decided_at: float | None = None
     """When its end was decided; None: every pause ends a turn."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
+from parley.agent.endpointer import UserTurn
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember
 from parley.agent.playout import HeardSpeech, Playout
 from parley.agent.response import FixedText, ResponseSource, TurnContext
@@ -76,16 +77,10 @@ class TurnOutput:
 
 @dataclass(frozen=True)
 class TurnTiming:
-    """When the user's turn ended. Seconds of the loop's clock."""
+    """When the user's turn ended, and what was prepared for it."""
 
-    heard_at: float | None = None
-    """When the final transcript came; None: the user did not speak."""
-    stopped_at: float | None = None
-    """When the user's speech ended: the arrival of its last audio; None: unknown."""
-    detected_at: float | None = None
-    """When that was detected; None: unknown."""
-    decided_at: float | None = None
-    """When the end of the user's turn was decided; None: with the transcript."""
+    user: UserTurn = field(default_factory=UserTurn)
+    """Without times: the turn answers no speech."""
     speculations: int = 0
     """Answers that were prepared for this turn of the user."""
     speculated: bool = False
@@ -164,11 +159,12 @@ class AgentTurn:
     def release(self, timing: TurnTiming) -> None:
         """Send what was held back, and everything that follows."""
         self._timing = timing
-        if timing.stopped_at is not None and timing.heard_at is not None:
+        user = timing.user
+        if user.stopped_at is not None and user.heard_at is not None:
             model = {"parley.model": self._output.recognizer()}
-            self.trace.child("asr", model, start_s=timing.stopped_at).end(timing.heard_at)
-            if timing.decided_at is not None:
-                self.trace.child("endpointing", start_s=timing.stopped_at).end(timing.decided_at)
+            self.trace.child("asr", model, start_s=user.stopped_at).end(user.heard_at)
+            if user.decided_at is not None:
+                self.trace.child("endpointing", start_s=user.stopped_at).end(user.decided_at)
         self._released.set()
         events, self._held_back = self._held_back, []
         for event in events:
@@ -256,7 +252,7 @@ class AgentTurn:
 
     def metrics(self, *, interrupted: bool) -> TurnMetrics:
         """Latencies and token counts."""
-        times, voice, log = self._timing, self._voice, self._source.log
+        times, voice, log = self._timing.user, self._voice, self._source.log
         return TurnMetrics(
             turn=self.number,
             asr_final_ms=_between(times.detected_at, times.heard_at),
@@ -271,8 +267,8 @@ class AgentTurn:
             cached_tokens=log.cached_tokens,
             completion_tokens=log.completion_tokens,
             interrupted=interrupted,
-            speculations=times.speculations,
-            speculated=times.speculated,
+            speculations=self._timing.speculations,
+            speculated=self._timing.speculated,
         )
 
     def record(self, outcome: TurnOutcome) -> None:
@@ -287,7 +283,7 @@ class AgentTurn:
             waited = "" if figures.e2e_ms is None else f", first audio {figures.e2e_ms:.0f} ms after speech"
             facts = {"turn": self.number, "outcome": outcome, "e2e_ms": figures.e2e_ms}
             _log.info("%s: turn %d %s%s", self._name, self.number, outcome, waited, extra=facts)
-        self._output.record(TurnRecord(figures, outcome, kind, self._timing.stopped_at is not None))
+        self._output.record(TurnRecord(figures, outcome, kind, self._timing.user.stopped_at is not None))
         if self._voice.sent_at is not None:
             playback = self.trace.child("playback", start_s=self._voice.sent_at)
             playback.set({"parley.audio_ms": round(self.playout.length_ms)})

@@ -176,7 +176,7 @@ class AgentTurns:
         else:
             self._go_on_with(state.agent, progress)
         if state.unanswered and state.user.text:
-            self.answer(UserTurn(state.user.text, heard_at=loop_time(), detected_at=None))
+            self.answer(UserTurn(state.user.text, heard_at=loop_time()))
         elif state.unanswered and self._history.unanswered and state.agent is None:
             self._queue.appendleft(QueuedText(kind="respond"))
         self.start_next()
@@ -272,14 +272,7 @@ class AgentTurns:
         prepared = self._preemptive.take(user.text)
         if user.text:
             self._history.add_user(user.text)
-        timing = TurnTiming(
-            heard_at=user.heard_at,
-            stopped_at=user.stopped_at,
-            detected_at=user.detected_at,
-            decided_at=user.decided_at,
-            speculations=self._preemptive.budget.end_turn(),
-            speculated=prepared is not None,
-        )
+        timing = TurnTiming(user, self._preemptive.budget.end_turn(), speculated=prepared is not None)
         self._handler.on_turn_started()
         if prepared is None:
             turn = self._make(self._make_response(SystemPrompt(self._history)), since=user.stopped_at)

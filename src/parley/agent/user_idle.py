@@ -58,12 +58,12 @@ class UserIdleTimer:
         """Use other settings from now on."""
         self._settings = settings
         if self._since is not None:
-            self._stop()
+            self.stop()
             self.quiet()
 
     def user_active(self, *, speaking: bool = False) -> None:
         """Start over with the next silence; with ``speaking`` not before :meth:`user_silent`."""
-        self._stop()
+        self.stop()
         self._speaking = self._speaking or speaking
         self._prompts, self._silent_s = 0, 0.0
 
@@ -71,21 +71,14 @@ class UserIdleTimer:
         """The user has stopped speaking; the turn may go on."""
         self._speaking = False
 
-    def agent_active(self) -> None:
-        """The agent thinks or speaks."""
-        self._stop()
-
     def quiet(self) -> None:
         """Both sides are silent."""
         if self._since is None and not self._speaking:
             self._since = loop_time()
             self._set_timer()
 
-    def close(self) -> None:
-        """Stop the timer."""
-        self._stop()
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Do not count until :meth:`quiet`: the agent thinks or speaks, or the session is over."""
         if self._since is not None:
             self._silent_s += loop_time() - self._since
             self._since = None
@@ -104,7 +97,7 @@ class UserIdleTimer:
             self._timer = asyncio.get_running_loop().call_later(min(waits), self._due)
 
     def _due(self) -> None:
-        self._stop()
+        self.stop()
         settings = self._settings
         patience_s = settings.hang_up_after_s
         if not settings.prompt_after_s or (patience_s and self._silent_s >= patience_s - _EARLY_S):

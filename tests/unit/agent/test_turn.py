@@ -8,6 +8,7 @@ import pytest
 from agent_fakes import FakeChat, FakeSynthesizer, says
 
 from parley.agent.config import AgentConfig, AgentDeadlines
+from parley.agent.endpointer import UserTurn
 from parley.agent.response import LlmResponse, SystemPrompt
 from parley.agent.speech import SpeechSettings
 from parley.agent.tools import ToolExecutor
@@ -62,7 +63,7 @@ async def test_a_turn_that_is_not_given_makes_audio_and_says_nothing():
     assert room.sent == []
     assert room.synthesizer.requests
     given = asyncio.get_running_loop().time()
-    room.turn.release(TurnTiming(detected_at=given))
+    room.turn.release(TurnTiming(UserTurn(detected_at=given)))
     await asyncio.sleep(0.001)
     assert isinstance(room.sent[0], ResponseText)
     assert any(isinstance(event, Audio) for event in room.sent)
