@@ -95,12 +95,6 @@ def check_start(
 def _check_voice(start: Start) -> None:
     if start.voice is not None and not 1 <= len(start.voice) <= _MAX_VOICE_NAME:
         raise UnsupportedVoiceError(f"a voice's name of {len(start.voice)} characters")
-    for name, value, most in (
-        ("exaggeration", start.exaggeration, 2.0),
-        ("guidance_weight", start.guidance_weight, 1.0),
-    ):
-        if value is not None and not 0.0 <= value <= most:
-            raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most:g}")
 
 
 def speech_language(start: Start, synthesizer: Synthesizer) -> str:
@@ -138,11 +132,13 @@ def _check_size(what: str, text: str, config: AgentConfig) -> None:
 
 def _check_numbers(start: Start) -> None:
     for name, value, most in (
+        ("exaggeration", start.exaggeration, 2),
+        ("guidance_weight", start.guidance_weight, 1),
         ("barge_in.min_speech_ms", start.barge_in.min_speech_ms, _MAX_BARGE_IN_MS),
         ("barge_in.min_words", start.barge_in.min_words, _MAX_BARGE_IN_WORDS),
         ("alternatives", start.alternatives, MAX_ALTERNATIVES),
     ):
-        if not 0 <= value <= most:
+        if value is not None and not 0 <= value <= most:
             raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most}")
 
 

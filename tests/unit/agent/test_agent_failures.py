@@ -248,33 +248,25 @@ async def test_a_recogniser_that_breaks_off_an_utterance_ends_it():
     assert call.chat.requests == []
 
 
-async def test_partial_text_of_a_broken_utterance_is_answered():
-    call = FakeCall()
+@pytest.mark.parametrize(
+    ("eagerness", "rest", "heard"), [("off", "", []), ("normal", "in tokyo", [("in tokyo", True)])]
+)
+async def test_partial_text_of_a_broken_utterance_is_answered_with_the_rest_of_its_turn(
+    eagerness, rest, heard
+):
+    call = FakeCall(answers=[says("It is noon.")])
     begun, _, _ = utterance(1, 200, 9_000, "")
     partial = TranscriptEvent(utterance=1, text="what time is it", is_final=False, confidence=0.9)
     call.recognition.script.extend([begun, (600, partial)])
-    call.chat.answers.append(says("It is noon."))
-    await call.start()
+    await call.start(Start(turn=TurnOptions(eagerness=eagerness)))
     await call.wait_for(Transcript)
     call.recognition.push_failures.append(InferenceError("broken"))
+    if rest:
+        call.recognition.script.extend(utterance(1, 100, 500, rest))
     await call.end(ResponseDone)
-    heard = [(event.text, event.is_final) for event in call.outlet.of(Transcript)]
-    assert heard == [("what time is it", False), ("what time is it", True)]
-    assert call.chat.prompt()[-1] == ("user", "what time is it")
-
-
-async def test_the_rest_of_an_utterance_that_is_broken_off_belongs_to_the_same_turn():
-    call = FakeCall()
-    begun, _, _ = utterance(1, 200, 9_000, "")
-    partial = TranscriptEvent(utterance=1, text="what time is it", is_final=False, confidence=0.9)
-    call.recognition.script.extend([begun, (600, partial)])
-    call.chat.answers.append(says("It is noon."))
-    await call.start(Start(turn=TurnOptions(eagerness="normal")))
-    await call.wait_for(Transcript)
-    call.recognition.push_failures.append(InferenceError("broken"))
-    call.recognition.script.extend(utterance(1, 100, 500, "in tokyo"))
-    await call.end(ResponseDone)
-    assert call.chat.prompt()[-1] == ("user", "what time is it in tokyo")
+    texts = [(event.text, event.is_final) for event in call.outlet.of(Transcript)]
+    assert texts == [("what time is it", False), ("what time is it", True), *heard]
+    assert call.chat.prompt()[-1] == ("user", f"what time is it {rest}".strip())
 
 
 async def test_partial_texts_of_two_lost_utterances_are_both_kept():

@@ -73,12 +73,16 @@ class Handler:
         pass
 
 
+async def open_recognition(recognizer, handler):
+    listener = AudioRecognition(lambda *_: recognizer, "call", AsrOptions(), handler, AgentConfig())
+    await listener.open()
+    return listener, asyncio.create_task(listener.run())
+
+
 async def listen(recognizer):
     """Hear one window of audio, and nothing after it."""
     handler = Handler()
-    listener = AudioRecognition(lambda *_: recognizer, "call", AsrOptions(), handler, AgentConfig())
-    await listener.open()
-    running = asyncio.create_task(listener.run())
+    listener, running = await open_recognition(recognizer, handler)
     listener.push_audio(np.zeros(512, np.int16))
     return handler, running
 
@@ -98,9 +102,7 @@ async def test_text_later_than_the_requested_end_is_requested():
 
     recognizer.flush = flush
     handler = Handler()
-    listener = AudioRecognition(lambda *_: recognizer, "call", AsrOptions(), handler, AgentConfig())
-    await listener.open()
-    running = asyncio.create_task(listener.run())
+    listener, running = await open_recognition(recognizer, handler)
     listener.end_utterance()
     async with asyncio.timeout(5):
         await handler.heard_at
@@ -183,9 +185,7 @@ class Order(Handler):
 @pytest.mark.parametrize(("text_after_s", "heard"), [(0.5, ["one", "two", 2]), (60.0, [1])])
 async def test_an_end_waits_for_what_is_hidden_behind_a_late_text_but_not_for_ever(text_after_s, heard):
     handler = Order()
-    listener = AudioRecognition(lambda *_: Behind(text_after_s), "call", AsrOptions(), handler, AgentConfig())
-    await listener.open()
-    running = asyncio.create_task(listener.run())
+    listener, running = await open_recognition(Behind(text_after_s), handler)
     listener.end_utterance(on_finished=handler.ended)
     await asyncio.sleep(10)
     assert handler.heard == heard

@@ -250,9 +250,9 @@ class Voice:
 
 
 @asynccontextmanager
-async def serving_fake():
+async def serving_fake(fake=None):
     """A fake that serves at its ``address``."""
-    fake = FakeModels()
+    fake = fake or FakeModels()
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
     fake.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -24,6 +24,19 @@ async def triton():
         yield fake
 
 
+@pytest.fixture
+def recording(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, AUDIO, 16_000)
+    return str(path)
+
+
+async def run(triton, *arguments):
+    parser = argparse.ArgumentParser()
+    transcribe.add_arguments(parser)
+    return await transcribe.run(parser.parse_args([*arguments, "--server", triton.address]), Console())
+
+
 async def test_a_recording_goes_in_and_its_text_comes_back(triton):
     async with open_server(triton.address) as server, Transcriber(server) as transcriber:
         reply = await transcriber.transcribe(AUDIO)
@@ -78,31 +91,21 @@ async def test_the_model_that_the_server_has_is_asked(triton):
     ]
 
 
-async def test_segments_are_printed_where_words_have_no_times(triton, tmp_path, capsys):
+async def test_segments_are_printed_where_words_have_no_times(triton, recording, capsys):
     part = b'{"text": "Hello.", "start_ms": 100, "end_ms": 900, "confidence": 0.8}'
     triton.answer = b'{"text": "Hello.", "segments": [' + part + b"]}"
-    path = tmp_path / "a.wav"
-    soundfile.write(path, AUDIO, 16_000)
-    parser = argparse.ArgumentParser()
-    transcribe.add_arguments(parser)
-    args = parser.parse_args([str(path), "--words", "--server", triton.address])
-    assert await transcribe.run(args, Console()) == 0
+    assert await run(triton, recording, "--words") == 0
     out, err = capsys.readouterr()
     assert out.split() == ["0.10", "0.90", "80%", "Hello."]
     assert "no times of words" in err
 
 
-async def test_hint_about_a_language_is_printed_once(triton, tmp_path, capsys):
+async def test_hint_about_a_language_is_printed_once(triton, recording, capsys):
     triton.failure = (
         grpc.StatusCode.INTERNAL,
         "unsupported_language: language 'es' is not one of the model's",
     )
-    path = tmp_path / "a.wav"
-    soundfile.write(path, AUDIO, 16_000)
-    parser = argparse.ArgumentParser()
-    transcribe.add_arguments(parser)
-    args = parser.parse_args([str(path), str(path), "--language", "es", "--server", triton.address])
-    assert await transcribe.run(args, Console()) == 1
+    assert await run(triton, recording, recording, "--language", "es") == 1
     error = capsys.readouterr().err
     assert error.count("(unsupported_language)") == 2
     assert error.count("make fetch MODEL=whisper-base") == 1
