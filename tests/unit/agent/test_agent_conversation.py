@@ -117,19 +117,6 @@ async def test_speech_begins_before_the_answer_is_written():
     assert first_ms < call.at_ms(last_text)
 
 
-async def test_a_second_turn_remembers_the_first():
-    call = FakeCall()
-    call.hears((200, 1000, "my name is anna"), (5000, 5800, "what's my name"))
-    call.chat.answers += [says("Hello, Anna!"), says("Your name is Anna.")]
-    await call.start()
-    await call.end(TurnMetrics, 2)
-    assert call.chat.prompt()[1:] == [
-        ("user", "my name is anna"),
-        ("assistant", "Hello, Anna!"),
-        ("user", "what's my name"),
-    ]
-
-
 async def test_metrics_tell_where_the_time_went():
     call = FakeCall()
     call.recognition.push_s = 0.004

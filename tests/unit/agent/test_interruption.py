@@ -88,18 +88,6 @@ async def test_in_the_middle_of_a_word_only_what_was_heard_is_remembered():
     ]
 
 
-async def test_interruption_aborts_language_model_and_synthesizer():
-    call = FakeCall()
-    call.chat.token_s = 0.2
-    call.hears((200, 1_000, "tell me a story"), (3_500, 4_000, "stop"))
-    call.chat.answers += [says(STORY), says("Okay.")]
-    await call.start()
-    await call.wait_for(Interrupted)
-    assert call.chat.running or call.chat.aborted
-    await call.end(TurnMetrics, 2)
-    assert len(call.chat.aborted) == 1
-
-
 async def test_after_the_last_audio_was_sent_but_before_it_was_played():
     call = FakeCall()
     call.hears((200, 1_000, "hello"), (2_200, 2_700, "stop"))
@@ -137,13 +125,6 @@ async def test_playback_marks_say_what_was_heard():
     await call.end(TurnMetrics, 2)
     assert cut.played_ms <= 450
     assert cut.spoken_text in ("Once", "Once there")
-
-
-async def test_marks_of_another_response_are_ignored():
-    call = await open_call(hears=[(200, 1_000, "hello")])
-    await call.request(Playback(response_id="nonsense", played_ms=100), TurnMetrics)
-    await call.end()
-    assert call.outlet.codes == []
 
 
 async def test_a_voice_without_word_marks_is_cut_by_time():
