@@ -208,15 +208,6 @@ async def test_slow_tool_is_bridged_by_a_phrase_outside_the_history():
     assert filler not in remembered
 
 
-async def test_a_quick_tool_needs_no_phrase():
-    call = await asked(calls(("get_weather", {})), says("It is sunny."))
-    request = await call.wait_for(ToolRequest)
-    await asyncio.sleep(1)
-    await call.request(ToolResponse(call_id=request.call_id, output="sunny"), TurnMetrics)
-    await call.end()
-    assert spoken(call) == ["It is sunny."]
-
-
 async def test_phrases_can_be_changed_and_switched_off():
     for config, said in (
         (AgentConfig(fillers={"en": ["Hm."]}, filler_after_s=0.5), ["Hm.", "It is sunny."]),
