@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_agent import FakeAgent
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parley import protocol
 from parley.errors import OverloadedError
@@ -33,61 +36,6 @@ def test_pieces_are_played_in_order_and_silence_follows():
     assert speaker.read_samples(4).tolist() == [3, 4, 0, 0]
     assert (speaker.playing(), speaker.played_ms("r"), speaker.played_ms("next")) == (None, 3.0, 1.0)
     assert speaker.read_samples(2).tolist() == [0, 0]
-
-
-def test_an_interrupted_response_is_neither_finished_nor_continued():
-    speaker = PlaybackBuffer(1000)
-    speaker.push(piece([1, 2, 3]))
-    speaker.push(piece([7], "next"))
-    speaker.read_samples(1)
-    speaker.interrupt("r")
-    speaker.push(piece([4]))
-    assert speaker.read_samples(3).tolist() == [7, 0, 0]
-
-
-def test_a_paused_speaker_is_silent_and_goes_on_exactly_where_it_was():
-    speaker = PlaybackBuffer(1000)
-    speaker.push(piece([1, 2, 3]))
-    speaker.read_samples(1)
-    speaker.pause("r")
-    speaker.pause("r")
-    assert speaker.read_samples(2).tolist() == [0, 0]
-    speaker.push(piece([4]))
-    speaker.push(piece([5], "next"))
-    assert (speaker.read_samples(2).tolist(), speaker.playing(), speaker.played_ms("r")) == (
-        [0, 0],
-        None,
-        1.0,
-    )
-    speaker.resume("other")
-    assert speaker.playing() is None
-    speaker.resume("r")
-    assert speaker.read_samples(5).tolist() == [2, 3, 4, 5, 0]
-
-
-def test_response_interrupted_while_paused_is_dropped_and_the_next_plays():
-    speaker = PlaybackBuffer(1000)
-    speaker.push(piece([1, 2, 3]))
-    speaker.read_samples(1)
-    speaker.pause("r")
-    speaker.interrupt("r")
-    speaker.push(piece([4]))
-    speaker.push(piece([5], "next"))
-    speaker.pause("r")  # too late to hold anything up
-    assert speaker.read_samples(3).tolist() == [5, 0, 0]
-
-
-def test_a_pause_with_nothing_to_play_holds_what_comes_then():
-    speaker = PlaybackBuffer(1000)
-    speaker.pause("r")
-    speaker.push(piece([1]))
-    assert speaker.read_samples(1).tolist() == [0]
-    speaker.interrupt("other")
-    assert speaker.read_samples(1).tolist() == [0]
-    speaker.resume("r")
-    assert speaker.read_samples(1).tolist() == [1]
-    speaker.resume("r")  # not paused at all
-    assert speaker.read_samples(1).tolist() == [0]
 
 
 def test_audio_without_room_is_dropped():
@@ -165,9 +113,17 @@ class Player:
     """Either kind of loudspeaker, by the same few words."""
 
     def __init__(self, kind):
-        self.clock = PlayoutClock() if kind == "clock" else None
+        self.parts = []
+        """What was heard: silence may be missing."""
+        self.spans = []
+        """When the clock's parts were heard, in seconds."""
+        self.clock = PlayoutClock(self._on_heard) if kind == "clock" else None
         self.speaker = PlaybackBuffer(RATE) if kind == "speaker" else None
         self.now = 0.0
+
+    def _on_heard(self, part):
+        self.parts.append(part.samples)
+        self.spans.append((part.at_s, part.at_s + len(part.samples) / RATE))
 
     def push(self, audio):
         self.clock.push(audio, self.now) if self.clock else self.speaker.push(audio)
@@ -183,7 +139,13 @@ class Player:
         if self.clock:
             self.clock.advance(self.now)
         else:
-            self.speaker.read_samples(ms)
+            self.parts.append(self.speaker.read_samples(ms))
+
+    @property
+    def heard(self):
+        """Samples without silence."""
+        samples = np.concatenate([*self.parts, np.zeros(0, np.int16)])
+        return samples[samples != 0].tolist()
 
     @property
     def playing(self):
@@ -197,6 +159,54 @@ class Player:
 @pytest.fixture(params=["clock", "speaker"])
 def player(request):
     return Player(request.param)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["push", "pause", "resume", "interrupt", "pass"]),
+        st.sampled_from("ab"),
+        st.integers(0, 400),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("kind", ["clock", "speaker"])
+@given(STEPS)
+def test_player_plays_each_response_in_order_and_nothing_while_paused(kind, steps):
+    """The samples of one response count up from 1, and those of the other one down from -1."""
+    player, signs = Player(kind), {"a": 1, "b": -1}
+    pushed, held, dropped = {"a": 0, "b": 0}, set(), {}
+    for what, response, amount in steps:
+        before = len(player.heard)
+        player.play(amount)
+        assert not (held and player.heard[before:])
+        if what == "push":
+            first = pushed[response] + 1
+            samples = signs[response] * np.arange(first, first + amount, dtype=np.int16)
+            player.push(AgentAudio(1, response, 0, RATE, samples, ""))
+            pushed[response] += amount
+        elif what != "pass":
+            player.say(what, response)
+            if what == "pause" and response not in dropped:
+                held.add(response)
+            elif what != "pause":
+                held.discard(response)
+            if what == "interrupt":
+                dropped.setdefault(response, player.played_ms(response))
+        assert not (held and player.playing)
+    before = len(player.heard)
+    player.play(100_000)
+    assert not (held and player.heard[before:])
+    for response, sign in signs.items():
+        played = [sign * sample for sample in player.heard if sample * sign > 0]
+        assert played == list(range(1, len(played) + 1))
+        assert len(played) == pytest.approx(player.played_ms(response), abs=1)
+        if response in dropped:
+            assert len(played) == pytest.approx(dropped[response], abs=1)
+        elif not held:
+            assert len(played) == pushed[response]
+    assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(player.spans))
 
 
 class Listener:

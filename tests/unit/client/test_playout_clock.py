@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given
-from hypothesis import strategies as st
 
 from parley_client import AgentAudio
 from parley_client.audio.playout import PlayoutClock
@@ -146,53 +142,6 @@ def test_a_gap_that_the_pause_made_is_none_of_the_servers():
     assert clock.underruns == 0
     clock.push(piece(100), 0.9)
     assert clock.underruns == 1
-
-
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["push", "pause", "resume", "interrupt", "pass"]),
-        st.sampled_from("ab"),
-        st.integers(0, 400),
-    ),
-    max_size=40,
-)
-
-
-@given(STEPS)
-def test_whatever_happens_what_is_heard_is_what_came_and_never_while_paused(steps):
-    heard, clock = heard_by()
-    pushed, held, dropped, now = {"a": 0, "b": 0}, set(), set(), 0.0
-    for what, response, amount in steps:
-        now += amount / 1000
-        count = len(heard)
-        clock.advance(now)
-        assert not (held and heard[count:])
-        if what == "push":
-            first = pushed[response]
-            samples = np.arange(first, first + amount, dtype=np.int16)
-            clock.push(AgentAudio(1, response, 0, RATE, samples, ""), now)
-            pushed[response] += amount
-        elif what == "pause":
-            clock.pause(response, now)
-            held |= {response} - dropped
-        elif what == "resume":
-            clock.resume(response, now)
-            held -= {response}
-        elif what == "interrupt":
-            clock.interrupt(response, now)
-            held -= {response}
-            dropped |= {response}
-        assert clock.paused == bool(held)
-    count = len(heard)
-    clock.advance(now + 100)
-    assert not (held and heard[count:])
-    for response in "ab":
-        samples = [part.samples for part in heard if part.response_id == response]
-        played = np.concatenate(samples).tolist() if samples else []
-        assert played == list(range(len(played)))
-        assert held or response in dropped or len(played) == pushed[response]
-    ends = [(part.at_s, part.at_s + len(part.samples) / RATE) for part in heard]
-    assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(ends))
 
 
 def test_audio_without_room_is_counted():
