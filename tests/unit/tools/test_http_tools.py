@@ -183,8 +183,8 @@ async def test_secrets_come_from_the_environment_and_stay_there(http, toolbox, c
     http.answers.append(response(json.dumps({"you sent": f"Bearer {SECRET}"})))
     box = toolbox(headers={"Authorization": "Bearer ${KEY}"})
     events = []
-    desk = ToolExecutor([], events.append, AgentConfig(), box)
-    answer = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
+    executor = ToolExecutor([], events.append, AgentConfig(), box)
+    answer = await executor.call(1, ToolCall(id="c", name="t", arguments={}))
     assert http.received[0].headers["authorization"] == f"Bearer {SECRET}"
     assert json.loads(answer) == {"you sent": "Bearer [hidden]"}
     seen = " ".join([caplog.text, *(encode(event).decode() for event in events)])
@@ -194,10 +194,10 @@ async def test_secrets_come_from_the_environment_and_stay_there(http, toolbox, c
 async def test_a_call_that_is_dropped_closes_its_connection(http, toolbox):
     http.answers.append(None)
     events = []
-    desk = ToolExecutor([], events.append, AgentConfig(), toolbox())
-    task = asyncio.create_task(desk.call(1, ToolCall(id="c", name="t", arguments={})))
+    executor = ToolExecutor([], events.append, AgentConfig(), toolbox())
+    task = asyncio.create_task(executor.call(1, ToolCall(id="c", name="t", arguments={})))
     await http.arrived.wait()
-    desk.drop(1)
+    executor.drop(1)
     task.cancel()
     async with asyncio.timeout(5):
         await asyncio.wait([task])
@@ -208,8 +208,8 @@ async def test_a_call_that_is_dropped_closes_its_connection(http, toolbox):
 async def test_a_call_that_hangs_is_given_up_at_its_own_limit(http, toolbox):
     http.answers.append(None)
     events = []
-    desk = ToolExecutor([], events.append, AgentConfig(), toolbox(timeout_ms=50))
-    answer = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
+    executor = ToolExecutor([], events.append, AgentConfig(), toolbox(timeout_ms=50))
+    answer = await executor.call(1, ToolCall(id="c", name="t", arguments={}))
     assert json.loads(answer) == {"error": "timeout"}
     assert [event.code for event in events if isinstance(event, ErrorEvent)] == ["tool_timeout"]
     async with asyncio.timeout(5):
@@ -218,8 +218,8 @@ async def test_a_call_that_hangs_is_given_up_at_its_own_limit(http, toolbox):
 
 async def test_undescribed_arguments_are_invalid(http, toolbox):
     events = []
-    desk = ToolExecutor([], events.append, AgentConfig(), toolbox(parameters=CITY))
-    answer = await desk.call(1, ToolCall(id="c", name="t", arguments={"city": "Rome", "admin": "yes"}))
+    executor = ToolExecutor([], events.append, AgentConfig(), toolbox(parameters=CITY))
+    answer = await executor.call(1, ToolCall(id="c", name="t", arguments={"city": "Rome", "admin": "yes"}))
     assert "Additional properties are not allowed" in answer
     assert http.received == []
 

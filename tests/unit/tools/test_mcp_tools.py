@@ -124,11 +124,11 @@ async def program(request, tmp_path):
 async def test_text_result_that_is_json_is_not_encoded_twice(tmp_path, text, result):
     settings = Program("stdio", tmp_path).settings(tools=["text", "variable"], environment=["TEXT"])
     async with opened(settings, {"TEXT": text}) as box:
-        desk = ToolExecutor([], lambda _: None, AgentConfig(max_tool_output=10_000), box)
+        executor = ToolExecutor([], lambda _: None, AgentConfig(max_tool_output=10_000), box)
         call = ToolCall(id="a", name="text", arguments={"value": text})
-        assert await desk.call(1, call) == result
+        assert await executor.call(1, call) == result
         call = ToolCall(id="b", name="variable", arguments={"name": "TEXT"})
-        assert await desk.call(1, call) == f'{{"result":{result}}}'
+        assert await executor.call(1, call) == f'{{"result":{result}}}'
 
 
 async def test_allowed_tools_are_offered_and_run(program):
@@ -156,10 +156,10 @@ async def test_a_call_s_span_goes_with_it(program):
 async def test_a_dropped_call_is_cancelled_at_the_server(program):
     async with opened(program.settings()) as box:
         events = []
-        desk = ToolExecutor([], events.append, AgentConfig(), box)
-        task = asyncio.create_task(desk.call(1, ToolCall(id="c", name="wait", arguments={})))
+        executor = ToolExecutor([], events.append, AgentConfig(), box)
+        task = asyncio.create_task(executor.call(1, ToolCall(id="c", name="wait", arguments={})))
         await eventually(lambda: "waiting" in program.notes)
-        desk.drop(1)
+        executor.drop(1)
         task.cancel()
         await asyncio.wait([task])
         await eventually(program.given_up)
@@ -169,8 +169,8 @@ async def test_a_dropped_call_is_cancelled_at_the_server(program):
 
 async def test_a_call_that_hangs_is_given_up_at_its_own_limit(program):
     async with opened(program.settings(timeout_ms=100)) as box:
-        desk = ToolExecutor([], lambda event: None, AgentConfig(), box)
-        answer = await desk.call(1, ToolCall(id="c", name="wait", arguments={}))
+        executor = ToolExecutor([], lambda event: None, AgentConfig(), box)
+        answer = await executor.call(1, ToolCall(id="c", name="wait", arguments={}))
         assert json.loads(answer) == {"error": "timeout"}
         await eventually(program.given_up)
 
@@ -193,8 +193,8 @@ async def test_a_server_that_ends_is_connected_to_again(program, monkeypatch):
 
 async def test_a_huge_answer_is_cut_or_given_up(program):
     async with opened(program.settings()) as box:
-        desk = ToolExecutor([], lambda event: None, AgentConfig(), box)
-        answer = await desk.call(1, ToolCall(id="c", name="huge", arguments={}))
+        executor = ToolExecutor([], lambda event: None, AgentConfig(), box)
+        answer = await executor.call(1, ToolCall(id="c", name="huge", arguments={}))
         assert len(answer) < 5_000
         await works_again(box)
 
