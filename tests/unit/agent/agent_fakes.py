@@ -468,8 +468,8 @@ class FakeOutlet:
 class FakeCall:
     """A client on a host with fake engines; sends its audio in real time."""
 
-    begun: ClassVar[list[FakeCall]] = []
-    """Calls of the running test; a fixture ends those that the test leaves open."""
+    begun: ClassVar[list[tuple[asyncio.AbstractEventLoop, FakeCall]]] = []
+    """Calls with their event loops; a fixture ends those that a test leaves open."""
 
     def __init__(
         self,
@@ -523,7 +523,7 @@ class FakeCall:
     async def start(self, message: Start | bytes | None = None, *, microphone: bool = True) -> None:
         """START, and wait until the session is open or refused; then switch the microphone on."""
         raw = message if isinstance(message, bytes) else encode(message or Start())
-        self.begun.append(self)
+        self.begun.append((asyncio.get_running_loop(), self))
         self.host.handle(Incoming(self.id, message=raw, start=True), self.outlet)
         await self.outlet.more.wait()
         self.began = now()

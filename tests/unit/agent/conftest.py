@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from agent_fakes import FakeCall
 from virtual_loop import VirtualLoop
@@ -15,7 +17,8 @@ def pytest_asyncio_loop_factories(config, item):
 async def no_call_is_left_open():
     """End the calls that a test has left open, and check that nothing of them is left over."""
     yield
-    left = [call for call in FakeCall.begun if not call.outlet.finished]
+    own = asyncio.get_running_loop()  # other tests have loops of their own
+    left = [call for loop, call in FakeCall.begun if loop is own and not call.outlet.finished]
     FakeCall.begun.clear()
     for call in left:
         await call.hang_up()
