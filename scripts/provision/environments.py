@@ -282,7 +282,7 @@ def _install_torch(root: Path, uv: Uv, target: tuple[str, str]) -> None:
         uv.run(*flags, *quiet, "--torch-backend", "cpu", pin)
     except SetupError:
         say(
-            "PyTorch's CPU index has not given it; the package index has a build for CUDA: "
+            "PyTorch's CPU index does not have it; the package index has a build for CUDA: "
             f"{_CUDA_TORCH_DOWNLOAD_GB} GB to download, {_CUDA_TORCH_GB} GB on the disk"
         )
     else:

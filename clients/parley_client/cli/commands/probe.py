@@ -23,7 +23,7 @@ EXAMPLES = """\
   parley probe                     every model of 127.0.0.1:8001
   parley probe --json --server 10.0.0.5:8001
                                    for a health check; the exit status says it, too"""
-HELP = "ask every model something real: a health check that does not lie"
+HELP = "ask every model something real: a health check that runs each model"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
