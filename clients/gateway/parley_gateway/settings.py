@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from parley.names import suggest_name
 from parley_gateway.apis.settings import RealtimeSettings, SessionSettings, TwilioSettings
 from parley_gateway.audio.decoders import DecoderSettings
 from parley_gateway.calls import CallSettings
@@ -105,7 +106,7 @@ def _of_environment(environment: Mapping[str, str]) -> list[tuple[str, str, Any]
         if not name.startswith(PREFIX) or name == CONFIG_VARIABLE:
             continue
         if name not in fields:
-            raise GatewaySettingsError(f"{name}: there is no such setting")
+            raise GatewaySettingsError(f"{name}: there is no such setting{suggest_name(name, fields)}")
         part, field = fields[name]
         try:
             found.append((part, field.name, _value(text, field)))

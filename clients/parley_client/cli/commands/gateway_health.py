@@ -35,7 +35,8 @@ def run(listen: ListenSettings) -> int:
     except urllib.error.HTTPError as error:
         print(error.read().decode(errors="replace"), file=sys.stderr)
     except OSError as error:
-        print(f"{url}: {error}", file=sys.stderr)
+        reason = getattr(error, "reason", error)
+        print(f"error: no gateway answers at {url} ({reason}); start one: parley gateway", file=sys.stderr)
     return 1
 
 

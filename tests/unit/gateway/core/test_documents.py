@@ -207,6 +207,11 @@ def test_a_variable_that_is_no_number_is_refused_in_words(name, text, kind):
         load_settings(environment={f"PARLEY_GATEWAY_{name}": text})
 
 
+def test_variable_of_no_setting_is_refused_with_the_nearest_one():
+    with pytest.raises(GatewaySettingsError, match="did you mean PARLEY_GATEWAY_CALLS_LIMIT"):
+        load_settings(environment={"PARLEY_GATEWAY_CALLS_LIMT": "3"})
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(GatewaySettingsError, match=r"none\.toml"):
         load_settings(tmp_path / "none.toml")
