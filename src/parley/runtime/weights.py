@@ -120,4 +120,4 @@ def _remedies(name: str, *, is_configured: bool) -> list[str]:
 def _near(name: str, folder: Path) -> str:
     """The folder, or the weights of the manifest, that a misspelt name may mean."""
     there = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
-    return suggest_name(name, sorted({*there, *_DOWNLOADS}))
+    return suggest_name(name, sorted({*there, *_DOWNLOADS} - {name}))

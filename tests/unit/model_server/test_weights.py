@@ -126,6 +126,12 @@ def test_weights_of_ones_own_have_no_command(root):
     assert said.endswith("my-nothing does not exist; correct PARLEY_WEIGHTS_QWEN3, which names it")
 
 
+def test_missing_weights_of_the_manifest_suggest_no_other_name(root):
+    with pytest.raises(WeightsNotFoundError) as caught:
+        resolve_weights(parameters(root), "qwen2.5-coder-0.5b-w8a8")
+    assert "did you mean" not in str(caught.value)
+
+
 def test_a_misspelt_folder_is_answered_with_the_nearest(root):
     for given, meant in (("zipfomer-en", "zipformer-en"), ("tiny-qwenn3", "tiny-qwen3")):
         (root / "models" / "tiny-qwen3").mkdir(exist_ok=True)
