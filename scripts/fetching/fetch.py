@@ -234,7 +234,7 @@ def record(entry: Published, progress: Progress) -> None:
     assert entry.pinned is not None
     try:
         with alone_in(lock.parent, progress):
-            pins = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
+            pins = manifest.read_pins()
             pins[entry.name] = msgspec.to_builtins(entry.pinned)
             write_whole(lock, json.dumps(dict(sorted(pins.items())), indent=2) + "\n")
     except OSError as error:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import httpx2
 import pooch
@@ -23,6 +25,10 @@ PART = ".part"
 _LIST_S = 30.0
 _CONNECT_S = 4.0
 _NO_SUCH_RANGE = 416
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_WAITS_S = (1.0, 4.0, 15.0)
+"""Before each further attempt at a busy hub; ``huggingface_hub`` repeats little of what is asked here."""
+T = TypeVar("T")
 
 
 class HubUnreachableError(FetchError):
@@ -59,8 +65,10 @@ class Hub:
             FetchError: the repository is missing, closed, or lacks such files.
         """
         try:
-            info = self._api.model_info(
-                entry.repository, revision=entry.revision, files_metadata=True, timeout=_LIST_S
+            info = _repeat(
+                lambda: self._api.model_info(
+                    entry.repository, revision=entry.revision, files_metadata=True, timeout=_LIST_S
+                )
             )
             listed = {one.rfilename: one for one in info.siblings or () if not _is_reserved(one.rfilename)}
             found = {glob: fnmatch.filter(listed, glob) for glob in entry.include}
@@ -117,7 +125,8 @@ class Hub:
         """Append to a file what it lacks."""
         address = hf_hub_url(place.repository, place.path, revision=place.revision, endpoint=self.address)
         headers = build_hf_headers(token=self._token, library_name="parley")
-        try:
+
+        def append() -> None:
             # hf_hub_download begins anew in each process; this appends to what is there.
             with part.open("ab") as output:
                 http_get(
@@ -128,12 +137,17 @@ class Hub:
                     expected_size=size,
                     displayed_filename=place.path,
                 )
+
+        try:
+            _repeat(append)
         except (HfHubHTTPError, httpx2.HTTPError) as error:
             if isinstance(error, HfHubHTTPError) and error.response.status_code == _NO_SUCH_RANGE:
                 return  # nothing of it fits; the checksum is wrong
             if not part.stat().st_size:
                 part.unlink()
             raise self._error(error, f"{place.path} at {address}") from error
+        except ValueError as error:  # a file that is too large for http_get
+            raise FetchError(f"{place.path} at {address}: {error}") from error
         except OSError as error:
             if error.errno is not None:  # of the disk; without: of http_get, for a wrong length
                 raise
@@ -150,6 +164,18 @@ class Hub:
         else:
             advice = f"is {VARIABLES[0]} right? Else run this again later"
         return FetchError(f"the hub refuses {what} (status {status}): {advice}")
+
+
+def _repeat(ask: Callable[[], T]) -> T:
+    """Ask a hub again while it is busy; the last answer counts."""
+    for wait_s in _WAITS_S:
+        try:
+            return ask()
+        except HfHubHTTPError as error:
+            if error.response.status_code not in _BUSY:
+                raise
+        time.sleep(wait_s)
+    return ask()
 
 
 def _is_reserved(name: str) -> bool:

@@ -117,7 +117,7 @@ def _fetch(
         elif isinstance(entry, Published):
             pinned = pin(entry, sources, anew=args.record)
             fetch([pinned], models, sources)
-            if pinned is not entry:
+            if pinned is not entry or entry.name not in manifest.read_pins():
                 record(pinned, progress)
         if entry.name in args.names:
             print(f"{entry.name} is in {models / entry.name}", file=sys.stderr)

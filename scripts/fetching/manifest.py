@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -187,6 +186,11 @@ class Included(Weights, frozen=True, kw_only=True, tag="included"):
     """A folder that is part of the project."""
 
 
+def read_pins() -> dict[str, Any]:
+    """By entry, the snapshot that the lock pins, as JSON; OSError or ValueError if it cannot be read."""
+    return msgspec.json.decode(LOCK.read_bytes(), type=dict[str, Any]) if LOCK.exists() else {}
+
+
 def load(models: Path = ROOT / "models") -> dict[str, Weights]:
     """All entries by name, pinned by the lock or by what is in their folders below ``models``.
 
@@ -195,7 +199,7 @@ def load(models: Path = ROOT / "models") -> dict[str, Weights]:
     """
     try:
         entries = tomllib.loads(MANIFEST.read_text(encoding="utf-8")).get("weights", {})
-        pins = json.loads(LOCK.read_text(encoding="utf-8")) if LOCK.exists() else {}
+        pins = read_pins()
         plain = {
             name: {"kind": "published", **_spread(entry), "name": name, "pinned": pins.get(name)}
             for name, entry in entries.items()

@@ -167,7 +167,7 @@ class Packages:
     def _run(self, command: Sequence[str], what: str) -> None:
         """Run a client whose files all go into the folder; FetchError if it failed or hangs."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self._folder) as temporary:
+        with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as temporary:
             more = {
                 "TMPDIR": temporary,
                 "npm_config_cache": f"{temporary}/npm",

@@ -201,9 +201,10 @@ def test_the_lock_overrides_the_hubs_checksums(person):
         person.fetch(include=("*.onnx",), pinned=pinned)
 
 
-@pytest.mark.parametrize("code", [408, 429])
-def test_a_busy_hub_is_asked_again(person, code):
-    person.remote.faults = [status(code), status(code)]
+@pytest.mark.parametrize("faults", ["faults", "api_faults"], ids=["file", "list"])
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+def test_a_busy_hub_is_asked_again(person, code, faults):
+    setattr(person.remote, faults, [status(code), status(code)])
     assert whole(person.fetch())
 
 
@@ -406,6 +407,13 @@ class TestCommand:
             (run.models / "tiny/encoder-model.onnx").unlink()
             assert run("tiny") == 0
             assert set(remote.commits) == {COMMIT}
+
+    def test_weights_that_only_their_folder_pins_come_into_the_lock(self, run):
+        assert run("tiny") == 0
+        pins = run.lock.read_text()
+        run.lock.unlink()
+        assert run("tiny") == 0
+        assert run.lock.read_text() == pins
 
     def test_a_small_file_is_checked_against_the_lock_too(self, run, remote, capsys):
         assert run("tiny", "--lock") == 0
