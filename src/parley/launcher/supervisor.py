@@ -539,6 +539,8 @@ class Supervisor:
         record = self._records.server
         record.on_failure(failure)
         error: LauncherError | OSError | None = None
+        # Those of the server that ends: a stop while the next one starts must not count them.
+        self._models, self._replacement.dead_instances = {}, 0
         is_planned = failure.reason in (SET_BACK, DEAD_INSTANCES)
         attempts = self._replacement.attempts if is_planned else self._attempts
         while True:
