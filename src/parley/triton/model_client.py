@@ -315,8 +315,8 @@ class InProcessBlockingClient:
         self._closed = True
         for executor in self._executors.values():
             executor.shutdown()
-        wait([call.answer for call in self._owed.values()], _CLOSE_S)
-        for model, call in self._owed.items():
+        wait([call.answer for call in list(self._owed.values())], _CLOSE_S)
+        for model, call in list(self._owed.items()):
             if not call.answer.done():
                 _log.error("%s has not answered", model)
 
