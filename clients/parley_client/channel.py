@@ -131,20 +131,6 @@ def is_unknown_host(details: str) -> bool:
     return "lookup" in details or "DNS resolution failed" in details
 
 
-async def is_model_ready(channel: grpc.aio.Channel, model: str, timeout_s: float) -> bool:
-    """Whether the server has loaded a model.
-
-    Raises:
-        ParleyError: it cannot be asked.
-    """
-    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-    try:
-        reply = await stub.ModelReady(service_pb2.ModelReadyRequest(name=model), timeout=timeout_s)
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from error
-    return bool(reply.ready)
-
-
 def error_of(failure: grpc.aio.AioRpcError) -> ParleyError:
     """The project's error for a failed call."""
     return error_of_status(failure.code(), failure.details() or "")

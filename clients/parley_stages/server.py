@@ -18,7 +18,8 @@ from parley.errors import InferenceError
 from parley.inference import ModelRequest, Tensor, tensor_struct
 from parley.tls import TlsOptions
 from parley.triton.grpc_client import GrpcModelClient
-from parley_client.channel import connect_channel, open_channel
+from parley.triton.readiness import is_serving
+from parley_client.channel import connect_channel, error_of, open_channel
 from parley_client.options import Keepalive
 
 _CONNECT_S = 10.0
@@ -93,6 +94,18 @@ async def open_server(
         yield ServerConnection(channel)
     finally:
         await channel.close()
+
+
+async def is_model_ready(channel: grpc.aio.Channel, model: str, timeout_s: float) -> bool:
+    """Whether a model serves: loaded, and not one that refuses every request.
+
+    Raises:
+        ParleyError: the server cannot be asked.
+    """
+    try:
+        return await is_serving(channel, model, timeout_s)
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
 
 
 class LazyServer(ClosedAtTheEnd):

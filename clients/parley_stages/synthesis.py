@@ -37,8 +37,8 @@ from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.synthesizers import ESPEAK
 from parley.tts.voice_messages import ListVoices, VoicesReply
 from parley.tts.voice_routing import find_route, qualify, speaks, spoken_languages
-from parley_client.channel import error_of, is_model_ready
-from parley_stages.server import ClosedAtTheEnd, StageServer, request_reply
+from parley_client.channel import error_of
+from parley_stages.server import ClosedAtTheEnd, StageServer, is_model_ready, request_reply
 from parley_stages.speech import GrowingText, Speech, SpeechPiece, Track
 from parley_stages.streams import Requests
 from parley_stages.voices import MODEL as VOICES_MODEL

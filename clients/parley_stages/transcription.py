@@ -25,8 +25,7 @@ from parley.inference import struct_tensor
 from parley.languages import primary_language
 from parley.names import nearest_first
 from parley.triton.grpc_client import GrpcModelClient
-from parley_client.channel import is_model_ready
-from parley_stages.server import ClosedAtTheEnd, StageServer, request_reply
+from parley_stages.server import ClosedAtTheEnd, StageServer, is_model_ready, request_reply
 
 FOR_RECORDINGS = {
     "parakeet_tdt": "parakeet_transcribe",
@@ -51,7 +50,7 @@ MAX_SECONDS = 24 * 60
 
 
 async def find_loaded(channel: grpc.aio.Channel, names: Sequence[str], timeout_s: float) -> str:
-    """The first of these models that is ready; of none the first, so that asking it gives the reason.
+    """The first of these models that serves; of none the first, so that asking it gives the reason.
 
     Raises:
         ParleyError: the server cannot be asked.
@@ -63,10 +62,10 @@ async def find_loaded(channel: grpc.aio.Channel, names: Sequence[str], timeout_s
 
 
 async def check_loaded(channel: grpc.aio.Channel, model: str, timeout_s: float) -> None:
-    """Find out before the first recording that a chosen model for recordings is not there.
+    """Find out before the first recording that a chosen model for recordings does not serve.
 
     Raises:
-        ModelUnavailableError: it is not ready; the text has those that are, the nearest name first.
+        ModelUnavailableError: it does not; the text has those that do, the nearest name first.
         ParleyError: the server cannot be asked.
     """
     limit_s = min(timeout_s, _READY_S)
@@ -75,7 +74,7 @@ async def check_loaded(channel: grpc.aio.Channel, model: str, timeout_s: float) 
     nearest = nearest_first(model, TRANSCRIBERS)
     ready = [name for name in nearest if await is_model_ready(channel, name, limit_s)]
     raise ModelUnavailableError(
-        f"the server has not loaded {model}; of the models for recordings it has "
+        f"the server does not serve {model}; of the models for recordings it has "
         f"{', '.join(ready) or 'none'}. A model is left out without its weights: "
         f"`make fetch MODEL={_WEIGHTS[model]}` brings them, and the next start of a server whose profile has "
         f"{model} loads them"

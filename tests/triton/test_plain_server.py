@@ -25,6 +25,8 @@ from parley_client import connect
 from parley_client.cli.conversation import ScriptedConversation
 from parley_client.cli.demo_tools import DEMO_TOOLS
 from parley_client.cli.script import load_script
+from parley_stages import open_server
+from parley_stages.server import is_model_ready
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -102,6 +104,14 @@ def test_models_that_the_profile_lacks_refuse_their_requests(server, turns):
     for model in ("kokoro", "moonshine", "parakeet_text"):
         with pytest.raises(CanaryError, match="not_in_profile"):
             CANARIES[model](server.address, 60.0)
+
+
+async def test_only_models_that_serve_are_ready_for_clients(server, turns):
+    serving = ["parakeet_transcribe", "parakeet_tdt", "qwen3", "espeak"]
+    names = ("kokoro", "moonshine", "whisper_transcribe", *serving)
+    async with open_server(server.address) as opened:
+        found = [name for name in names if await is_model_ready(opened.channel, name, DEADLINE_S)]
+    assert found == serving
 
 
 async def test_plain_server_closes_open_calls_when_it_stops(server, turns):

@@ -11,8 +11,9 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
-from parley.errors import UnsupportedVoiceError
+from parley.errors import InvalidMessageError, UnsupportedVoiceError
 from parley.llm.messages import Completed, TextDelta
+from parley.triton.model_control import CONTROL_MODEL
 from parley.tts.messages import SpeechChunk, WordMark
 from parley.tts.voice_messages import (
     DeleteVoice,
@@ -70,13 +71,23 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.transcriber = ""  # the model that was asked last
         self.recognizer = ""  # the same for streams of speech
         self.ready = set()
+        self.refusing = None  # of a plain server: the errors of models that refuse all requests, by name
+        self.probed = []  # models that were asked on it whether they refuse
         self.agent_tts = None  # what voice_agent is configured with; None: it is not there
         self.voices = {}  # what voice_enrollment has stored, by id
         self.recordings = []  # that it has got
         self.configurations = []  # names of the models whose configuration was asked for
 
     async def ModelReady(self, request, context):  # noqa: N802 - gRPC's name
-        return service_pb2.ModelReadyResponse(ready=request.name in self.ready)
+        is_launched = self.refusing is None and request.name == CONTROL_MODEL
+        is_ready = request.name in self.ready or request.name in (self.refusing or {})
+        return service_pb2.ModelReadyResponse(ready=is_launched or is_ready)
+
+    async def ModelMetadata(self, request, context):  # noqa: N802 - gRPC's name
+        reply = service_pb2.ModelMetadataResponse(name=request.name)
+        reply.inputs.add(name="AUDIO", datatype="INT16", shape=[-1, -1])
+        reply.inputs.add(name="REQUEST", datatype="BYTES", shape=[-1, 1])
+        return reply
 
     async def ModelConfig(self, request, context):  # noqa: N802 - gRPC's name
         self.configurations.append(request.name)
@@ -164,6 +175,12 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
         async for request in requests:
+            if not text_of(request):
+                self.probed.append(request.model_name)
+                invalid = InvalidMessageError("not JSON").to_wire()
+                error = (self.refusing or {}).get(request.model_name, invalid)
+                yield service_pb2.ModelStreamInferResponse(error_message=error)
+                continue
             message = msgspec.json.decode(text_of(request))
             self.asked.append(message)
             self.asked_models.append(request.model_name)

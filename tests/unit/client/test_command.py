@@ -528,7 +528,7 @@ async def test_a_recording_is_read_by_the_model_that_is_named(clip, capsys):
 async def test_unloaded_model_is_refused_with_the_loaded_ones_nearest_first(clip):
     async with serving(b"{}") as triton:
         triton.ready = {"moonshine_transcribe", "sherpa_onnx_transcribe", "piper"}
-        served = r"not loaded parakeet_transcribe; .* it has sherpa_onnx_transcribe, moonshine_transcribe\."
+        served = r"not serve parakeet_transcribe; .* it has sherpa_onnx_transcribe, moonshine_transcribe\."
         with pytest.raises(ModelUnavailableError, match=served):
             await run_transcribe(clip, "--model", "parakeet", server=triton.address)
         assert not triton.requests

@@ -91,6 +91,26 @@ async def test_the_model_that_the_server_has_is_asked(triton):
     ]
 
 
+async def test_models_that_refuse_all_requests_of_a_plain_server_are_passed_over(triton):
+    triton.ready = {"whisper_transcribe"}
+    triton.refusing = {
+        "parakeet_transcribe": "not_in_profile: parakeet_transcribe is not part of the profile open",
+        "moonshine_transcribe": "weights_not_found: moonshine_transcribe has no weights on this server",
+    }
+    async with open_server(triton.address) as server, Transcriber(server) as transcriber:
+        await transcriber.transcribe(AUDIO)
+        await transcriber.transcribe(AUDIO)
+    assert [request.model_name for request in triton.requests] == ["whisper_transcribe"] * 2
+    assert triton.probed == ["parakeet_transcribe", "moonshine_transcribe", "whisper_transcribe"]
+
+
+async def test_refusing_model_that_is_named_is_refused_with_the_ones_that_serve(triton, recording):
+    triton.ready = {"whisper_transcribe"}
+    triton.refusing = {"parakeet_transcribe": "not_in_profile: it is not part of the profile open"}
+    with pytest.raises(ModelUnavailableError, match=r"it has whisper_transcribe\."):
+        await run(triton, recording, "--model", "parakeet")
+
+
 async def test_segments_are_printed_where_words_have_no_times(triton, recording, capsys):
     part = b'{"text": "Hello.", "start_ms": 100, "end_ms": 900, "confidence": 0.8}'
     triton.answer = b'{"text": "Hello.", "segments": [' + part + b"]}"

@@ -7,7 +7,6 @@ from fake_models import Chat
 from recordings_for_tests import wav
 
 from parley.asr.messages import TranscribeReply
-from parley.canaries import CanaryResult
 from parley.errors import ShuttingDownError
 from parley.llm.messages import Completed
 from parley_gateway.errors import ForbiddenError, RateLimitedError, UnauthorizedError
@@ -130,13 +129,11 @@ async def test_models(gateway):
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_models_that_were_loaded_without_weights_are_not_listed(gateway):
-    gateway.models.ready = {"qwen3", "espeak", "whisper_transcribe"}
-    (server,) = gateway.gateway.servers.all
-    detail = "weights_not_found: whisper_transcribe has no weights on this server, whose log has the remedy"
-    server.models._results = {
-        "whisper_transcribe": CanaryResult("whisper_transcribe", ok=False, duration_ms=1.0, detail=detail),
-        "qwen3": CanaryResult("qwen3", ok=False, duration_ms=1.0, detail="model_unavailable: is not ready"),
+async def test_models_that_refuse_all_requests_of_a_plain_server_are_not_listed(gateway):
+    gateway.models.ready = {"qwen3", "espeak"}
+    gateway.models.refusing = {
+        "whisper_transcribe": "weights_not_found: whisper_transcribe has no weights on this server",
+        "kokoro": "not_in_profile: kokoro is not part of the profile tiny",
     }
     listed = (await gateway.http.get("/v1/models")).json()
     assert [model["id"] for model in listed["data"]] == ["qwen3", "espeak"]

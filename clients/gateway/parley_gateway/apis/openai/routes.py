@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import grpc.aio
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from parley.errors import WeightsNotFoundError, from_wire
-from parley_client.channel import error_of
 from parley_gateway.apis.openai.chat import ChatRequest, ChatRoute
 from parley_gateway.apis.openai.rest import MODELS, answer, no_model
 from parley_gateway.apis.openai.speech import SpeechRequest, SpeechRoute
@@ -24,6 +20,7 @@ from parley_gateway.security.principal import Principal
 from parley_gateway.streaming import StageRoute, while_connected
 from parley_gateway.voice_owners import may_use
 from parley_stages import Synthesis
+from parley_stages.server import is_model_ready
 
 _TIMEOUT_S = 5.0
 
@@ -53,24 +50,9 @@ class CatalogueRoutes(StageRoute):
 
     async def _ready(self, principal: Principal) -> list[str]:
         with self._limiter.lease(principal) as server:
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
-
-            async def is_ready(name: str) -> bool:
-                request = service_pb2.ModelReadyRequest(name=name)
-                try:
-                    reply = await stub.ModelReady(request, timeout=_TIMEOUT_S)
-                except grpc.aio.AioRpcError as error:
-                    raise error_of(error) from error
-                return bool(reply.ready)
-
-            ready = await asyncio.gather(*map(is_ready, MODELS))
-        # A server without the launcher loads models without weights too: they refuse all requests.
-        absent = {
-            result.model
-            for result in server.models.results
-            if isinstance(from_wire(result.detail), WeightsNotFoundError)
-        }
-        return [name for name, there in zip(MODELS, ready, strict=True) if there and name not in absent]
+            asked = (is_model_ready(server.channel, name, _TIMEOUT_S) for name in MODELS)
+            ready = await asyncio.gather(*asked)
+        return [name for name, is_ready in zip(MODELS, ready, strict=True) if is_ready]
 
     async def _voices(self, principal: Principal) -> list[dict[str, Any]]:
         with self._limiter.lease(principal) as server:
