@@ -176,6 +176,7 @@ class GatewaySettingsError(GatewayError):
 _STATUS: tuple[tuple[type[ParleyError], int], ...] = (
     (errors.SessionNotFoundError, 404),
     (errors.UnknownToolCallError, 404),
+    (errors.NotInProfileError, 404),
     (errors.NotPermittedError, 403),
     (errors.SessionExistsError, 409),
     (errors.VoiceExistsError, 409),
@@ -185,6 +186,7 @@ _STATUS: tuple[tuple[type[ParleyError], int], ...] = (
     (errors.TooManySessionsError, 429),
     (errors.ShuttingDownError, 503),
     (errors.ModelUnavailableError, 503),
+    (errors.ModelLoadingError, 503),
     (errors.OverloadedError, 503),
     (ConnectError, 503),
     (errors.DeadlineExceededError, 504),

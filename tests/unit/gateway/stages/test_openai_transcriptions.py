@@ -102,11 +102,12 @@ async def test_details_have_the_language_that_was_heard(gateway, fields, text, f
 
 NOT_LOADED = "Request for unknown model: 'moonshine_transcribe' is not found"
 NO_WEIGHTS = "weights_not_found: moonshine_transcribe has no weights on this server, whose log has the remedy"
+NOT_IN_PROFILE = "not_in_profile: moonshine_transcribe is not part of the profile tiny"
 NOT_READY = "Request for unknown model: 'moonshine_transcribe' has no available versions"
 
 
 @pytest.mark.parametrize("model", ["moonshine_transcribe", "moonshine"])
-@pytest.mark.parametrize("said", [NOT_LOADED, NO_WEIGHTS])
+@pytest.mark.parametrize("said", [NOT_LOADED, NO_WEIGHTS, NOT_IN_PROFILE])
 async def test_a_model_that_the_server_does_not_serve_does_not_exist(gateway, model, said):
     answer = await transcribe(gateway, reply=said, model=model)
     error = answer.json()["error"]
@@ -128,6 +129,12 @@ async def test_a_model_that_may_come_back_is_unavailable(gateway, model, said):
     answer = await transcribe(gateway, reply=said, model=model)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_unavailable")
     assert answer.headers["x-should-retry"] == "true"
+
+
+@pytest.mark.parametrize(("said", "status"), [(NO_WEIGHTS, 503), (NOT_IN_PROFILE, 404)])
+async def test_chosen_model_that_refuses_all_requests_is_no_failure_of_the_gateway(gateway, said, status):
+    answer = await transcribe(gateway, reply=said, model="whisper-1")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, said.partition(":")[0])
 
 
 @pytest.mark.parametrize("name", ["parakeet_tdt", "parakeet_transcribe", "whisper", "whisper_transcribe"])

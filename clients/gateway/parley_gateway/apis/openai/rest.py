@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from parley.engines import registry
-from parley.errors import ContextTooLongError, ModelUnavailableError, ParleyError, WeightsNotFoundError
+from parley.errors import ContextTooLongError, ModelLoadingError, ModelUnavailableError, ParleyError
 from parley.field_errors import describe_field_error
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
 from parley_stages.transcription import TRANSCRIBERS
@@ -131,7 +131,7 @@ def serving(wanted: str, model: str | None) -> Iterator[None]:
     """
     try:
         yield
-    except (ModelUnavailableError, WeightsNotFoundError) as error:
+    except (ModelUnavailableError, ModelLoadingError) as error:
         is_served = isinstance(error, ModelUnavailableError) and not _NOT_LOADED.search(str(error))
         if is_served or wanted != model:
             raise
