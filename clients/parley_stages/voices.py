@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from parley.errors import InferenceError, ModelUnavailableError
+from parley.errors import InferenceError, ModelLoadingError, ModelUnavailableError
 from parley.inference import Tensor, struct_tensor
 from parley.triton.grpc_client import GrpcModelClient
 from parley.tts.voice_messages import (
@@ -110,8 +110,8 @@ class Voices(ClosedAtTheEnd):
             inputs["AUDIO"] = np.frombuffer(recording, np.uint8)
         try:
             return (await request_reply(self._client, MODEL, inputs, VoicesReply, self._timeout_s)).voices
-        except ModelUnavailableError as error:
-            if "unknown model" not in str(error):
+        except (ModelUnavailableError, ModelLoadingError) as error:
+            if isinstance(error, ModelUnavailableError) and "unknown model" not in str(error):
                 raise
             raise NoVoicesError(
                 "this server has no voices of its own: it was started without weights of Chatterbox "

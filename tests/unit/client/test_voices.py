@@ -119,9 +119,20 @@ async def test_the_list_on_the_terminal(triton, capsys):
     assert explained.startswith("sample used: how much of a voice's recording")
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'voice_enrollment' is not found"),
+        (grpc.StatusCode.INTERNAL, "not_in_profile: voice_enrollment is not part of the profile open"),
+        (grpc.StatusCode.INTERNAL, "weights_not_found: voice_enrollment has no weights on this server"),
+    ],
+    ids=["not loaded", "not in profile", "no weights"],
+)
 @pytest.mark.parametrize("listing", [[], ["list"]], ids=["alone", "list"])
-async def test_a_server_without_recorded_voices_has_those_of_its_synthesizer(triton, capsys, listing):
-    triton.failure = (grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'voice_enrollment' is not found")
+async def test_a_server_without_recorded_voices_has_those_of_its_synthesizer(
+    triton, capsys, listing, code, said
+):
+    triton.failure = (code, said)
     assert await run(triton, *listing) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed] == ["id", "man-1", "man-2", "woman-1", "woman-2"]
