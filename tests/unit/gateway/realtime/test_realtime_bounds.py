@@ -12,6 +12,7 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from parley.protocol import MAX_MESSAGE_BYTES
+from parley_gateway.apis.realtime import client_secrets
 from parley_gateway.apis.realtime.agent_commands import AgentCommands, CommandQueue
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
 from parley_gateway.apis.realtime.items import Items, StoredItem
@@ -186,6 +187,18 @@ def test_large_settings_push_out_their_owner_s_own():
         store(secrets, f"loud-{number}", "other", {"instructions": "x" * 250_000})
     assert secrets.find(connection("quiet")) == {"instructions": "mine"}
     assert sum(bool(secrets.find(connection(f"loud-{number}"))) for number in range(100)) == 67
+
+
+def test_storing_large_settings_weighs_each_entry_a_few_times(monkeypatch):
+    """Not once for each entry that is dropped."""
+    secrets = SecretSessions(1_000)
+    for number in range(1_000):
+        store(secrets, f"small-{number}", f"owner-{number % 10}", {"instructions": "x" * 16_000})
+    weighed = []
+    monkeypatch.setattr(client_secrets, "len", lambda one: weighed.append(one) or len(one), raising=False)
+    store(secrets, "large", "owner-0", {"instructions": "x" * 1_500_000})
+    assert not secrets.find(connection("small-0"))
+    assert len(weighed) < 5_000
 
 
 def test_expired_secret_is_not_found():

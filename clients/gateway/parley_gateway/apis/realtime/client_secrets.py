@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -68,18 +69,25 @@ class SecretSessions:
         stored[_digest(grant.token)] = _Stored(grant.expires_at, msgspec.json.encode(session), principal.id)
         for digest in [digest for digest, one in stored.items() if one.expires_at <= now]:
             del stored[digest]
-        while len(stored) > self._max_entries:
-            self._drop(lambda _: 1)
-        while sum(len(one.session) for one in stored.values()) > _MAX_BYTES:
-            self._drop(len)
+        if len(stored) > self._max_entries:
+            self._shrink(self._max_entries, lambda _: 1)
+        if sum(len(one.session) for one in stored.values()) > _MAX_BYTES:
+            self._shrink(_MAX_BYTES, len)
 
-    def _drop(self, weigh: Callable[[bytes], int]) -> None:
-        """Drop the oldest entry of the principal whose entries weigh most."""
+    def _shrink(self, limit: int, weigh: Callable[[bytes], int]) -> None:
+        """Drop the oldest entry of the heaviest principal while all entries weigh more than ``limit``."""
+        entries: defaultdict[str, deque[bytes]] = defaultdict(deque)
         weights: Counter[str] = Counter()
-        for one in self._stored.values():
+        for digest, one in self._stored.items():
+            entries[one.owner].append(digest)
             weights[one.owner] += weigh(one.session)
-        ((heaviest, _),) = weights.most_common(1)
-        del self._stored[next(digest for digest, one in self._stored.items() if one.owner == heaviest)]
+        total, heaviest = weights.total(), [(-weight, owner) for owner, weight in weights.items()]
+        heapq.heapify(heaviest)
+        while total > limit:
+            weight, owner = heaviest[0]
+            dropped = weigh(self._stored.pop(entries[owner].popleft()).session)
+            total -= dropped
+            heapq.heapreplace(heaviest, (weight + dropped, owner))
 
     def find(self, connection: HTTPConnection) -> dict[str, Any]:
         """The settings of a connection's secret, before its admission; empty without a valid secret."""
