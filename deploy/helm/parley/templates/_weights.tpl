@@ -20,7 +20,6 @@
   image: {{ include "parley.image" (dict "root" $ "image" $weights.image "default" "") }}
   imagePullPolicy: {{ $weights.image.pullPolicy }}
   args:
-    - --into=/var/lib/parley/models
     - --profile={{ $worker.profile }}
     {{- with $weights.hub.models }}
     {{- toYaml . | nindent 4 }}
@@ -36,7 +35,7 @@
 - name: check-weights
   image: {{ include "parley.image" (dict "root" $ "image" $weights.image "default" "") }}
   imagePullPolicy: {{ $weights.image.pullPolicy }}
-  args: [--status, --verify, --into=/var/lib/parley/models, --profile=open]
+  args: [--status, --verify, --profile=open]
   {{- include "parley.weights.common" . | nindent 2 }}
 {{- end }}
 {{- if and (ne $weights.source "image") $weights.checksums }}
