@@ -61,13 +61,12 @@ async def test_calls_are_stepped_up_to_the_limit(server, gateway, tmp_path, way)
 
 @pytest.mark.timeout(LIMIT_S + 60)
 async def test_every_stage_is_measured_by_grpc(server, tmp_path):
-    path, spoken = tmp_path / "stages.json", tmp_path / "spoken.json"
-    spoken.write_text(json.dumps([{"file": str(CLIPS / WORDS[0]), "text": "hello"}]))
+    path = tmp_path / "stages.json"
     url = f"url={server.endpoints.grpc}"
     wanted = [f"parley-{stage},{url}" for stage in ("recognizer", "recording", "llm", "voice", "call")]
     endpoints = [part for one in wanted for part in ("--endpoint", one)]
     options = ("--no-own", "--profile", "tiny", "--concurrency", "1", "--turns", "3")
-    options += ("--utterances", str(spoken), "--json", str(path))
+    options += ("--json", str(path))
     status, printed = await run("-m", "perf", "bench-stages", *options, *endpoints)
     assert status == 0, printed
     levels = json.loads(path.read_text())["levels"]
