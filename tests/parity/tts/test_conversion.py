@@ -98,7 +98,7 @@ def download(files, models, name):
     try:
         weights = Published(name=name, repository=REPOSITORY, include=("*",))
         cache = models.with_name("cache")
-        hub, packages = Hub({"PARLEY_MODEL_HUB": remote.address}), Packages(cache)
+        hub, packages = Hub({"PARLEY_MODEL_HUB": remote.address}), Packages(cache / "packages")
         sources = Sources(cache, hub, packages, Progress(io.StringIO()))
         fetch([pin(weights, sources, anew=False)], models, sources)
     finally:
