@@ -43,12 +43,13 @@ async def is_serving(channel: grpc.aio.Channel, model: str, timeout_s: float) ->
 
     if not await is_ready(model):
         return False
-    if await is_ready(CONTROL_MODEL):
-        return True
     seen = _SEEN.setdefault(channel, {})
     until, serves = seen.get(model, (0.0, False))
     if monotonic() < until:
         return serves
+    if await is_ready(CONTROL_MODEL):
+        seen[model] = (monotonic() + _KEPT_S, True)
+        return True
     try:
         answer = await _ask(stub, model, timeout_s)
     except grpc.aio.AioRpcError as error:
