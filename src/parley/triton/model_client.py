@@ -315,8 +315,9 @@ class InProcessBlockingClient:
         self._closed = True
         for executor in self._executors.values():
             executor.shutdown()
-        wait([call.answer for call in list(self._owed.values())], _CLOSE_S)
-        for model, call in list(self._owed.items()):
+        owed = dict(self._owed)
+        wait([call.answer for call in owed.values()], _CLOSE_S)
+        for model, call in owed.items():
             if not call.answer.done():
                 _log.error("%s has not answered", model)
 
