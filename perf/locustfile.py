@@ -11,9 +11,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import gevent
 from locust import User, events, task
 from locust.exception import StopUser
-from locust.stats import StatsError
+from locust.stats import CSV_STATS_INTERVAL_SEC, StatsError
 
 _ROOT = Path(__file__).parents[1]
 _CALLS = [str(_ROOT / ".venv" / "bin" / "python"), str(_ROOT / "perf" / "load_calls.py")]
@@ -45,6 +46,8 @@ def _judge(environment: Any, **_: Any) -> None:
     """The exit status: 1 where a call was lost, none was accepted, or a caller failed itself."""
     _hang_up()
     broken = len(environment.runner.exceptions) + sum(bool(one.wait(_END_S)) for one in _processes)
+    # locust writes its CSV files at this interval, and not at the end: the last calls would be missing.
+    gevent.sleep(2 * CSV_STATS_INTERVAL_SEC)
     calls = sum(entry.num_requests for entry in environment.stats.entries.values() if entry.name == "call")
     failed: Counter[str] = Counter()
     for error in environment.stats.errors.values():
