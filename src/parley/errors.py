@@ -10,6 +10,7 @@
     │   ├── UnsupportedSampleRateError   unsupported_sample_rate
     │   ├── UnsupportedLanguageError     unsupported_language
     │   ├── UnsupportedVoiceError        unsupported_voice
+    │   ├── UnknownAgentError            unknown_agent
     │   ├── UnknownToolCallError         unknown_tool_call
     │   ├── ReferenceAudioError          invalid_reference
     │   │   ├── ReferenceTooShortError   reference_too_short
@@ -137,6 +138,12 @@ class UnsupportedVoiceError(InvalidInputError):
 
     code = "unsupported_voice"
     stage = "tts"
+
+
+class UnknownAgentError(InvalidInputError):
+    """No agent of this name is defined on the server."""
+
+    code = "unknown_agent"
 
 
 class UnknownToolCallError(InvalidInputError):

@@ -42,6 +42,14 @@ def describe_field_error(error: Exception, kind: Any) -> str:
     return f"{refused['problem']} {value}{allowed}{where}"
 
 
+def fields_at(kind: Any, path: str) -> list[str]:
+    """Names of the fields that objects at ``path``, such as ``.tools[0]``, have; empty: there are none."""
+    found = list(_alternatives([_type_info(kind)]))
+    for step in _STEP.finditer(path):
+        found = list(_alternatives(_inside(found, step["name"])))
+    return [field.encode_name for one in found if isinstance(one, inspect.StructType) for field in one.fields]
+
+
 @lru_cache(maxsize=64)
 def _type_info(kind: Any) -> inspect.Type:
     return inspect.type_info(kind)

@@ -202,11 +202,17 @@ MAX_LANGUAGE = 35
 """Characters of a language tag: as many as RFC 5646 asks for."""
 Language: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_LANGUAGE)]
 """A language tag, such as ``en`` or ``pt-BR``."""
+MAX_AGENT_NAME = 63
+"""Characters of an agent's name."""
 
 
 class Start(_Message, frozen=True, tag="start", kw_only=True):
     """Opens the session; sent with the sequence's START flag."""
 
+    agent: Annotated[str, msgspec.Meta(max_length=MAX_AGENT_NAME)] = ""
+    """Name of an agent that this server defines (:attr:`AgentDescription.agents`). Options that have their
+    default value here are the definition's; in a session that goes on all are those of ``Start``. Empty: the
+    server's own agent. An unknown name: ``unknown_agent``."""
     system_prompt: str | None = None
     """None: the server's default prompt."""
     tools: list[Tool] = []
@@ -413,6 +419,23 @@ ClientMessage: TypeAlias = (
 # --- server to client -------------------------------------------------------------------
 
 
+class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that a server defines, for those who choose among several."""
+
+    name: str
+    """The value of ``Start.agent``."""
+    title: str
+    """Its name for users."""
+    language: str = "en"
+    """As in :class:`Start`."""
+    voice: str = ""
+    """Empty: the synthesizer's default voice."""
+    colour: str = ""
+    """Accent colour of a page, such as ``#0a7d5a``. Empty: the page's own."""
+    numbers: list[str] = []
+    """Telephone numbers whose calls it takes: E.164, such as ``+493012345678``."""
+
+
 class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The models, voices and tools of this server's agent."""
 
@@ -438,6 +461,8 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Examples of requests for this agent."""
     default_prompt: bool = False
     """Whether the system prompt is Parley's own, which a client's demo tools fit."""
+    agents: list[AgentSummary] = []
+    """The agents that this server defines, by name."""
 
 
 class Connected(_Event, frozen=True, tag="connected", kw_only=True):

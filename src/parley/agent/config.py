@@ -158,6 +158,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """When a pause ends the user's turn, for sessions that do not say it themselves."""
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     """For sessions that bring none."""
+    agents: str = ""
+    """Folder of the agents that sessions choose by name, a file ``NAME.toml`` each. A relative path begins
+    beside the model repository. Empty: ``agents``, if there is such a folder."""
     examples: Annotated[tuple[str, ...], read_with(_split_phrases)] = ()
     """Things that users may say to this agent, as far as what it can do is limited; separated by ``|``."""
     greeting: _Phrase = ""

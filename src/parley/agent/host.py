@@ -10,6 +10,7 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from parley.agent.config import NO_GPU, AgentConfig
+from parley.agent.defined_agents import choose_agent
 from parley.agent.metrics import UNMEASURED, AgentMetrics, SessionOutcome
 from parley.agent.ports import Engines, Outlet
 from parley.agent.resumption import check_resume
@@ -173,14 +174,9 @@ class Host:
             return
         self._forget(request.session_id)
         try:
-            start = self._admit(request.session_id, request.message)
+            start, engines, config = self._admit(request.session_id, request.message)
             session = AgentSession(
-                str(request.session_id),
-                start,
-                self._engines,
-                outlet,
-                self._config,
-                metrics=self._measure(request),
+                str(request.session_id), start, engines, outlet, config, metrics=self._measure(request)
             )
         except BaseException as error:
             # First: otherwise the sequence would keep its slot unused.
@@ -210,7 +206,7 @@ class Host:
         outlet.send(ErrorEvent.of(error))
         outlet.finish(Closed(reason="shutdown" if isinstance(error, ShuttingDownError) else "failed"))
 
-    def _admit(self, session_id: SessionId, message: bytes) -> Start:
+    def _admit(self, session_id: SessionId, message: bytes) -> tuple[Start, Engines, AgentConfig]:
         if self._stopping:
             raise ShuttingDownError("the server is stopping")
         if self._refusal is not None:
@@ -228,21 +224,14 @@ class Host:
                 f"all {limit} sessions are in use", retry_after_s=None if is_canary else wait_s
             )
         start = decode_start(message) if message else Start()
-        needed = [self._config.asr, (self._config.llm,)]
-        if start.output == "audio":
-            needed.append((*self._config.tts, *self._config.tts_fallback))
-        for models in needed:
-            if all(model in self._config.absent_models for model in models):
-                if NO_GPU in {self._config.absent_models[model] for model in models}:
-                    raise ModelLoadingError(f"{', '.join(models)} cannot be used: {NO_GPU}")
-                have = "has" if len(models) == 1 else "have"
-                raise WeightsNotFoundError(
-                    f"{', '.join(models)} {have} no weights on this server, whose log has the remedy"
-                )
-        check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
+        engines, config = self._engines, self._config
+        if start.agent:
+            start, engines, config = choose_agent(start, engines, config)
+        _check_models(start, config)
+        check_start(start, engines.synthesizer, config, engines.server_tools)
         if start.resume is not None:
-            check_resume(start.resume, self._config)
-        return start
+            check_resume(start.resume, config)
+        return start, engines, config
 
     # --- ending ----------------------------------------------------------------------------
 
@@ -314,6 +303,21 @@ class Host:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=error)
+
+
+def _check_models(start: Start, config: AgentConfig) -> None:
+    """Refuse a session that needs a model which this server does not have."""
+    needed = [config.asr, (config.llm,)]
+    if start.output == "audio":
+        needed.append((*config.tts, *config.tts_fallback))
+    for models in needed:
+        if all(model in config.absent_models for model in models):
+            if NO_GPU in {config.absent_models[model] for model in models}:
+                raise ModelLoadingError(f"{', '.join(models)} cannot be used: {NO_GPU}")
+            have = "has" if len(models) == 1 else "have"
+            raise WeightsNotFoundError(
+                f"{', '.join(models)} {have} no weights on this server, whose log has the remedy"
+            )
 
 
 def _is_canary(session_id: SessionId) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.agents.registry import AgentRegistry
 from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
 from parley.protocol import ServerEvent
 from parley.tools.base import ServerTools
@@ -42,6 +43,8 @@ class Engines:
     """Tools that all sessions have besides their own."""
     tracing: Tracing | None = None
     """Records spans of calls; None: there are none."""
+    agents: AgentRegistry | None = None
+    """Agents that sessions choose by name; None: there are none."""
 
 
 Reason: TypeAlias = Literal["ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed"]

@@ -209,4 +209,5 @@ def describe(
         tools=sorted(engines.server_tools.names) if engines.server_tools else [],
         examples=list(config.examples),
         default_prompt=config.has_default_prompt,
+        agents=engines.agents.summaries if engines.agents else [],
     )

@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import NO_TURN_MODEL, AgentConfig
+from parley.agent.defined_agents import check_definition
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
+from parley.agents.registry import DEFAULT_FOLDER, AgentRegistry
 from parley.engines.base import ChatModel, Closable, Recognizer, Synthesizer
 from parley.engines.recognizers import RoutedRecognizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
@@ -129,6 +131,7 @@ class AgentService:
         self._server_tools = await _open_tools(parameters, config)
         self._tracing = open_tracing("parley-voice-agent", parameters.environment)
         engines = dataclasses.replace(engines, server_tools=self._server_tools, tracing=self._tracing)
+        engines = dataclasses.replace(engines, agents=await _open_agents(parameters, engines, config))
         self._host = Host(engines, config, self._release, agent_metrics)
         self._check_version = partial(
             check_version, self._host, parameters.text("oldest_triton", ""), parameters.environment
@@ -304,6 +307,22 @@ async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTool
     # The client's own tools, the conversation and the answer need the rest.
     limit = config.prompt_tokens // 4
     return await open_toolbox(parameters.repository.parent / Path(file), parameters.environment, limit)
+
+
+async def _open_agents(parameters: Parameters, engines: Engines, config: AgentConfig) -> AgentRegistry | None:
+    """The agents of the folder that the settings name, or of ``agents`` beside the model repository.
+
+    Raises:
+        ModelLoadingError: the settings name a folder that is not there.
+    """
+    folder = parameters.repository.parent / (config.agents or DEFAULT_FOLDER)
+    if not folder.is_dir():
+        if config.agents:
+            raise ModelLoadingError(f"the folder of agents {folder} is not there")
+        return None
+    registry = AgentRegistry(folder, lambda file: check_definition(file, engines, config))
+    await registry.load()
+    return registry
 
 
 class SequenceEndingClient:

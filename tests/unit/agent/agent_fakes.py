@@ -16,6 +16,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.host import Host, Incoming
 from parley.agent.metrics import FAMILIES, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
+from parley.agents.registry import AgentRegistry
 from parley.asr.messages import (
     AsrEvent,
     AsrOptions,
@@ -480,6 +481,7 @@ class FakeCall:
         *,
         hears: Iterable[tuple[int, int, str]] = (),
         answers: Iterable[list[LlmEvent | Exception]] = (),
+        agents: AgentRegistry | None = None,
     ) -> None:
         self.recognition = FakeRecognition()
         self.hears(*hears)
@@ -506,6 +508,7 @@ class FakeCall:
             scoring,
             self.speculated.append,
             tracing=tracing,
+            agents=agents,
         )
         self.metrics = MetricsRecorder(FAMILIES)
         agent_metrics = AgentMetrics(

@@ -1,0 +1,1 @@
+"""Agents that are defined in files, which sessions choose by name."""

@@ -1,0 +1,122 @@
+"""What the file of an agent says."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from parley.protocol import (
+    AgentSummary,
+    BargeInOptions,
+    Language,
+    SamplingOptions,
+    SilenceOptions,
+    Start,
+    TurnOptions,
+    VadOptions,
+)
+
+_PROMPT = "system_prompt"
+"""The field of :class:`Start` that is called ``instructions`` in a file."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of the file; unknown fields are errors."""
+
+
+class PageSettings(_Part, frozen=True, kw_only=True):
+    """How a page shows the agent."""
+
+    title: Annotated[str, msgspec.Meta(max_length=80)] = ""
+    """Its name for users. Empty: the file's name."""
+    colour: Annotated[str, msgspec.Meta(pattern=r"^(|#[0-9a-fA-F]{6})$")] = ""
+    """Accent colour, such as ``#0a7d5a``. Empty: the page's own."""
+    examples: Annotated[list[str], msgspec.Meta(max_length=8)] = []
+    """Things that users may say, at most 8."""
+
+
+class TelephoneSettings(_Part, frozen=True, kw_only=True):
+    """Which telephone calls the agent takes."""
+
+    numbers: Annotated[
+        list[Annotated[str, msgspec.Meta(pattern=r"^\+[1-9][0-9]{6,14}$")]], msgspec.Meta(max_length=64)
+    ] = []
+    """Called numbers: E.164, such as ``+493012345678``. A number belongs to one agent."""
+
+
+class AgentDefinition(_Part, frozen=True, kw_only=True):
+    """One file ``NAME.toml``.
+
+    A field that :class:`parley.protocol.Start` has too means the same, and is the default of the sessions
+    that choose this agent.
+    """
+
+    instructions: str
+    """The system prompt."""
+    greeting: str | None = None
+    """Spoken verbatim at the start. Empty: no greeting. Absent: the server's greeting, if it has one."""
+    voice: str | None = None
+    """Absent: the default voice of the first synthesizer that has the language."""
+    exaggeration: float | None = None
+    """Intensity of emotion, 0-2, for synthesizers that have it."""
+    guidance_weight: float | None = None
+    """Weight of classifier-free guidance, 0-1, for synthesizers that have it."""
+    language: Language = "en"
+    """A tag such as ``en`` or ``pt-BR``. Empty: what the recogniser detects."""
+    phrases: list[str] = []
+    """Names and words that the recogniser favours."""
+    phrase_weight: float = 1.0
+    """Strength of that, 0 (none) to 10."""
+    vad: VadOptions = VadOptions()
+    """When audio counts as speech."""
+    turn: TurnOptions = TurnOptions()
+    """When a pause ends the user's turn."""
+    barge_in: BargeInOptions = BargeInOptions()
+    """When the user's speech over the agent's is an interruption."""
+    silence: SilenceOptions = SilenceOptions()
+    """What happens while neither side speaks."""
+    sampling: SamplingOptions = SamplingOptions()
+    """Sampling of the language model."""
+    page: PageSettings = PageSettings()
+    """How a page shows the agent."""
+    telephone: TelephoneSettings = TelephoneSettings()
+    """Which telephone calls the agent takes."""
+
+    def complete(self, start: Start) -> Start:
+        """The options of a session: those that have their default value in ``start`` are the definition's.
+
+        Of options with parts, such as ``turn``, each part by itself.
+        """
+        defaults = Start()
+        merged = {name: _merge(getattr(self, name), start, defaults, name) for name in SHARED_FIELDS}
+        return msgspec.structs.replace(
+            start, **merged, **{_PROMPT: _merge(self.instructions, start, defaults, _PROMPT)}
+        )
+
+    def summary(self, name: str) -> AgentSummary:
+        """What clients learn of the agent; ``name`` is the file's."""
+        return AgentSummary(
+            name=name,
+            title=self.page.title or name,
+            language=self.language,
+            voice=self.voice or "",
+            colour=self.page.colour,
+            numbers=self.telephone.numbers,
+        )
+
+
+def _fields(kind: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(kind)]
+
+
+SHARED_FIELDS = tuple(name for name in _fields(AgentDefinition) if name in _fields(Start))
+"""Options of a session that a definition has under the same name."""
+
+
+def _merge(defined: object, given: msgspec.Struct, defaults: msgspec.Struct, name: str) -> object:
+    value, default = getattr(given, name), getattr(defaults, name)
+    if isinstance(value, msgspec.Struct) and isinstance(defined, msgspec.Struct):
+        parts = {part: _merge(getattr(defined, part), value, default, part) for part in _fields(type(value))}
+        return msgspec.structs.replace(value, **parts)
+    return defined if value == default else value
