@@ -107,11 +107,11 @@ class Conversation:
         self._emit = emit
         self._begin_turn = begin_turn
         self._start = start
+        self._tools = ToolExecutor(start.tools, emit, config, engines.server_tools)
         prompt, tools = self._prompt_prefix(start)
         self._history = History(prompt, config.prompt_tokens, tools)
         self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
         self._warm_ups = 0
-        self._tools = ToolExecutor(start.tools, emit, config, engines.server_tools)
         self._fillers = config.fillers.get(language, ())
         self._sampling = choose_sampling(start.sampling, config.sampling)
         greeting = config.greeting if start.greeting is None else start.greeting
@@ -261,10 +261,9 @@ class Conversation:
         return prefix_changed
 
     def _prompt_prefix(self, start: protocol.Start) -> tuple[str, list[protocol.Tool]]:
-        """System prompt and tools, with the server's tools that work now."""
+        """System prompt and tools, with those that are run here."""
         prompt = self._config.system_prompt if start.system_prompt is None else start.system_prompt
-        own = self._engines.server_tools
-        return prompt, [*start.tools, *(own.tools if own else ())]
+        return prompt, [*start.tools, *self._tools.own_tools]
 
     def _output(self, start: protocol.Start) -> TurnOutput:
         return TurnOutput(

@@ -73,6 +73,8 @@ class ToolExecutor:
         emit: sends an event to the client.
         config: limits and deadlines.
         server_tools: the server's own; the session has those that are available when it begins.
+        built_in: those that the session's options ask for. They act only on the session itself: after a move
+            a call without a result is run again.
     """
 
     def __init__(
@@ -81,9 +83,14 @@ class ToolExecutor:
         emit: Callable[[ServerEvent], None],
         config: AgentConfig,
         server_tools: ServerTools | None = None,
+        built_in: ServerTools | None = None,
     ) -> None:
-        self._server_tools = server_tools
-        self._on_server = frozenset(tool.name for tool in server_tools.tools) if server_tools else frozenset()
+        self._built_in = built_in.names if built_in else ()
+        own = [(tool, one) for one in (built_in, server_tools) if one is not None for tool in one.tools]
+        self.own_tools = tuple(tool for tool, _ in own)
+        """Those that are run here, and not by the client."""
+        self._own = {tool.name: one for tool, one in own}
+        self._own_schemas = {tool.name: argument_schema(tool.parameters) for tool in self.own_tools}
         self.change(tools)
         self._emit = emit
         self._config = config
@@ -97,8 +104,7 @@ class ToolExecutor:
 
     def change(self, tools: Sequence[Tool]) -> None:
         """Use other tools of the client from now on; running calls go on."""
-        own = self._server_tools.tools if self._server_tools else ()
-        self._schemas = {tool.name: argument_schema(tool.parameters) for tool in (*tools, *own)}
+        self._schemas = {tool.name: argument_schema(tool.parameters) for tool in tools} | self._own_schemas
 
     def resolve(self, response: ToolResponse) -> None:
         """Set the client's response as the result of its call.
@@ -149,7 +155,9 @@ class ToolExecutor:
             return
         for answer in agent.rounds:
             for call in answer.calls:
-                if call.name in self._on_server:
+                if call.name in self._built_in:
+                    continue
+                if call.name in self._own:
                     self._end_call(call.id, _RUN_BY_SERVER)
                 elif call.id in answer.results:
                     self._end_call(call.id, _ENDED_ELSEWHERE)
@@ -232,18 +240,16 @@ class ToolExecutor:
     def _begin(self, turn: int, call: ToolCall, traceparent: str) -> _Running:
         loop = asyncio.get_running_loop()
         limit_s = self._config.deadlines.tool_s
-        on_server = call.name in self._on_server
+        own = self._own.get(call.name)
         work: asyncio.Future[ToolOutcome]
-        if on_server and self._server_tools is not None:
-            limit_s = self._server_tools.timeout_s(call.name) or limit_s
-            work = asyncio.create_task(
-                self._serve(self._server_tools, call, traceparent), name=f"{call.id} {call.name}"
-            )
+        if own is not None:
+            limit_s = own.timeout_s(call.name) or limit_s
+            work = asyncio.create_task(self._serve(own, call, traceparent), name=f"{call.id} {call.name}")
         else:
             work = loop.create_future()
-        running = _Running(turn, call, work, limit_s, on_server, loop.time())
+        running = _Running(turn, call, work, limit_s, own is not None, loop.time())
         self._running[call.id] = running
-        if not on_server:
+        if own is None:
             self._emit(ToolRequest(turn=turn, call_id=call.id, name=call.name, arguments=call.arguments))
         return running
 

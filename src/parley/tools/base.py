@@ -34,7 +34,7 @@ def read_value(text: str) -> Any:
 
 
 class ServerTools(Protocol):
-    """Tools that all sessions of an instance have besides their client's."""
+    """Tools that a session has besides its client's: those of the server, or those of its own options."""
 
     @property
     def names(self) -> Collection[str]:

@@ -62,11 +62,11 @@ class FakeServerTools:
 
 
 class Rig:
-    def __init__(self, **config):
+    def __init__(self, built_in=None, **config):
         self.events = []
         self.more = asyncio.Event()
         self.server = FakeServerTools()
-        self.executor = ToolExecutor(CLIENT_TOOLS, self._emit, AgentConfig(**config), self.server)
+        self.executor = ToolExecutor(CLIENT_TOOLS, self._emit, AgentConfig(**config), self.server, built_in)
 
     def _emit(self, event):
         self.events.append(event)
@@ -386,6 +386,23 @@ async def test_a_call_that_goes_on_is_answered_once_or_cancelled():
         assert [event.call_id for event in executor.of(ToolCancelled)] == ["call-3-2"]
         executor.executor.resolve(ToolResponse(call_id="call-3-2"))
         assert len(executor.events) == 1
+
+
+class BuiltInTools(FakeServerTools):
+    """One tool of the session itself."""
+
+    names = ("note",)
+    tools = (Tool(name="note"),)
+
+
+async def test_a_built_in_tool_without_a_result_is_run_again_after_a_move():
+    built_in = BuiltInTools()
+    async with rig(built_in=built_in) as executor:
+        executor.executor.restore(restored("note", "quick"))
+        assert json.loads(await executor.begin("note", call_id="call-3-1", turn=3)) == {"got": {}}
+        assert "may have been done" in await executor.begin("quick", call_id="call-3-2", turn=3)
+        assert (len(built_in.ran), len(executor.server.ran)) == (1, 0)
+        assert [event.name for event in executor.of(ToolRun)] == ["note"]
 
 
 async def test_an_answer_of_the_greatest_size_is_cut():

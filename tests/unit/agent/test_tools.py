@@ -23,6 +23,8 @@ from parley.protocol import (
     ToolResponse,
     ToolRun,
     TurnMetrics,
+    Update,
+    Updated,
 )
 from parley.tools.base import ToolOutcome
 
@@ -158,6 +160,17 @@ async def test_the_servers_tools_are_offered_and_run():
     (run,) = call.outlet.of(ToolRun)
     assert (run.name, run.is_error, run.duration_ms) == ("look_up", False, 500)
     assert call.outlet.of(ToolRequest) == []
+
+
+async def test_an_update_keeps_the_servers_tools_of_the_sessions_beginning():
+    tools = FakeServerTools()
+    call = await asked(says("Hello."), server_tools=tools)
+    tools.tools = (*tools.tools, Tool(name="out_of_order"))
+    await call.wait_for(TurnMetrics)
+    await call.request(Update(tools=[]), Updated)
+    await call.request(Text(text="and now"), TurnMetrics, 2)
+    await call.end()
+    assert [tool.name for tool in call.chat.requests[-1].tools] == ["look_up"]
 
 
 async def test_a_tool_may_not_have_the_name_of_one_of_the_servers():
