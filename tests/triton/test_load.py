@@ -74,7 +74,7 @@ async def test_calls_arrive_at_a_rate_and_none_is_lost(server, gateway, tmp_path
 
 @pytest.mark.timeout(LOAD_S + 60)
 async def test_load_without_an_accepted_call_fails(tmp_path):
-    options = ("--users", "2", "--minutes", "0.2")
+    options = ("--users", "2", "--minutes", "0.1")
     status, printed = await make_load("127.0.0.1:9", "http://127.0.0.1:9", tmp_path, *options)
     assert status == 1, printed
     assert " 0 lost" in printed

@@ -21,8 +21,8 @@ from parley_client.transport import TritonTransport
 
 CLIPS = ROOT / "tests/data/conversation"
 SESSIONS = 16
-WARM_SECONDS = 45.0
-SECONDS = 30.0
+WARM_SECONDS = 30.0
+SECONDS = 25.0
 SEED = 20
 # What a caller may say, and what only its own answer may contain.
 CITIES = {"02-weather.wav": "Paris", "08-time.wav": "Tokyo"}

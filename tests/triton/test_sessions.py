@@ -12,7 +12,7 @@ import time
 import uuid
 
 import pytest
-from leftovers import ANY_PORTS
+from leftovers import AGENT_MODELS, ANY_PORTS
 
 from parley.canaries import call_canaries
 from parley.launcher import EmbeddedServer, ServerOptions
@@ -315,7 +315,9 @@ async def test_half_open_clients_give_their_places_back(strict, victims):
 
 
 async def test_stopping_the_server_closes_open_calls(tmp_path):
-    options = ServerOptions(state_dir=tmp_path / "state", exit_timeout_s=8, **ANY_PORTS)
+    options = ServerOptions(
+        load_models=AGENT_MODELS, state_dir=tmp_path / "state", exit_timeout_s=8, **ANY_PORTS
+    )
     server = EmbeddedServer(options, limits=None)  # it ends, and stays away
     server.start()
     lines = []
