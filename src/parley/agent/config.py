@@ -258,7 +258,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
         read = parameters.read(cls, **({"max_sessions": sessions} if sessions else {}))
         return msgspec.structs.replace(
             read,
-            llm_weights=_find_llm_weights(parameters, read.llm),
+            llm_weights=find_llm_weights(parameters, read.llm),
             remote_chat=_remote_chat(parameters, read),
             absent_models=_find_absent(parameters, read.asr, read.llm, (*read.tts, *read.tts_fallback)),
         )
@@ -287,7 +287,15 @@ def _find_absent(parameters: Parameters, asr: Sequence[str], llm: str, tts: Sequ
     return absent
 
 
-def _find_llm_weights(parameters: Parameters, llm: str) -> str:
+def why_absent(parameters: Parameters, llm: str) -> str:
+    """Why a language model of this server cannot be used; empty: it can."""
+    if loaded := parameters.environment.get(LOADED_MODELS_VARIABLE):
+        return "" if llm in loaded.split(",") else "it is not loaded"
+    return _find_absent(parameters, (), llm, ()).get(llm, "")
+
+
+def find_llm_weights(parameters: Parameters, llm: str) -> str:
+    """Name of the weights of a language model, or of the remote one; empty: unknown."""
     if llm == REMOTE_CHAT:
         return parameters.text("llm_model", "")
     profile = parameters.text("profile", GPU_PROFILE)
@@ -298,13 +306,29 @@ def _find_llm_weights(parameters: Parameters, llm: str) -> str:
 def _remote_chat(parameters: Parameters, read: AgentConfig) -> RemoteChat:
     """The key comes from a file or the environment: any client can read a model's configuration."""
     key = parameters.environment.get(parameters.variable("llm_key"), "")
-    file = read.llm_key_file
-    if file and not key:
-        try:
-            key = Path(file).read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelLoadingError(f"llm_key_file {file} cannot be read: {type(error).__name__}") from error
+    if read.llm_key_file and not key:
+        key = read_key(Path(read.llm_key_file), "llm_key_file")
+    return RemoteChat(read.llm_url, read.llm_model, _check_key(key), read.llm_continuation)
+
+
+def read_key(file: Path, setting: str) -> str:
+    """The key of a chat server.
+
+    Args:
+        file: holds nothing else.
+        setting: names the file.
+
+    Raises:
+        ModelLoadingError: it cannot be read, or holds no key.
+    """
+    try:
+        return _check_key(file.read_text(encoding="ascii"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadingError(f"{setting} {file} cannot be read: {type(error).__name__}") from error
+
+
+def _check_key(key: str) -> str:
     key = key.strip()
     if key and not (key.isascii() and key.isprintable()):
         raise ModelLoadingError("the key of the chat server has characters that no key has")
-    return RemoteChat(read.llm_url, read.llm_model, key, read.llm_continuation)
+    return key

@@ -1,72 +1,232 @@
-"""Sessions of an agent that a file defines."""
+"""Agents that files define: what their calls need, and the options of one call."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from parley.agent.config import AgentConfig
+from parley.agent.config import AgentConfig, find_llm_weights, read_key, why_absent
 from parley.agent.ports import Engines
 from parley.agent.validation import check_prompt, check_start
 from parley.agents.definition import AgentDefinition
 from parley.agents.reader import AgentFile
+from parley.agents.registry import AgentModel, ServedAgent
+from parley.engines.base import Closable, RemoteChat
+from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT, find_engine
 from parley.errors import (
     InvalidInputError,
+    ModelLoadingError,
     UnknownAgentError,
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
 from parley.field_errors import fields_at
+from parley.inference import ModelClient
 from parley.protocol import Start
+from parley.runtime.parameters import Parameters
+from parley.tools.base import ServerTools
+from parley.tools.combined import CombinedTools
+from parley.tools.settings import ToolSettings, check_settings
+
+if TYPE_CHECKING:
+    from parley.tools.toolbox import Toolbox
 
 _FIELD = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
+_TOOL = re.compile(r"(?P<kind>tool|MCP server)s?\b.*?'(?P<name>[^']*)'")
+_TOOLS_SHARE = 4
+"""The part of the window that tools may take: the client's, the conversation and the answer need the rest."""
 
 
-def choose_agent(start: Start, engines: Engines, config: AgentConfig) -> tuple[Start, Engines, AgentConfig]:
-    """What a session of the agent that ``start`` names has: its options, engines and settings.
+@dataclass(frozen=True)
+class AgentChoice:
+    """What one session has of its agent."""
 
-    A session that goes on has all options already: those of the definition may have been updated meanwhile.
+    start: Start
+    engines: Engines
+    config: AgentConfig
+    agent: ServedAgent | None = None
+    """None: the server's own."""
+
+
+def choose_agent(start: Start, engines: Engines, config: AgentConfig) -> AgentChoice:
+    """What a session of the agent that ``start`` names has.
+
+    A session that goes on has all options already, of which some may have been updated; it gets the tools and
+    the language model.
 
     Raises:
         UnknownAgentError: there is no such agent.
     """
+    if not start.agent:
+        return AgentChoice(start, engines, config)
     if engines.agents is None:
         raise UnknownAgentError(f"no agent {start.agent!r}: this server defines none")
-    definition = engines.agents.find(start.agent).definition
+    agent = engines.agents.find(start.agent)
+    definition = agent.file.definition
     if start.resume is None:
         start = definition.complete(start)
-    return start, engines, _settings(definition, config)
-
-
-def check_definition(file: AgentFile, engines: Engines, config: AgentConfig) -> None:
-    """Refuse a definition with which every session would be refused.
-
-    Raises:
-        AgentFileError: it names the field.
-    """
-    definition = file.definition
-    config = _settings(definition, config)
-    field = "instructions"
-    try:
-        check_prompt(definition.instructions, config)
-        field = ""
-        check_start(definition.complete(Start()), engines.synthesizer, config)
-    except (UnsupportedVoiceError, UnsupportedLanguageError) as error:
-        is_voice = isinstance(error, UnsupportedVoiceError) and definition.voice is not None
-        raise file.error("voice" if is_voice else "language", str(error)) from error
-    except InvalidInputError as error:
-        raise file.error(field or _field_of(str(error)), str(error)) from error
-
-
-def _settings(definition: AgentDefinition, config: AgentConfig) -> AgentConfig:
-    """The settings of the sessions of an agent."""
-    return msgspec.structs.replace(
-        config, system_prompt=definition.instructions, examples=tuple(definition.page.examples)
+    engines = replace(
+        engines, server_tools=agent.tools, chat=engines.chat if agent.model is None else agent.model.chat
     )
+    return AgentChoice(start, engines, agent_settings(definition, agent.model, config), agent)
+
+
+def agent_settings(definition: AgentDefinition, model: AgentModel | None, config: AgentConfig) -> AgentConfig:
+    """The settings of the sessions of an agent."""
+    config = msgspec.structs.replace(
+        config,
+        system_prompt=definition.instructions,
+        examples=tuple(definition.page.examples),
+        context_tokens=definition.model.context_tokens or config.context_tokens,
+    )
+    if model is None:
+        return config
+    return msgspec.structs.replace(config, llm=model.engine, llm_weights=model.weights)
+
+
+class AgentOpener:
+    """Makes what the sessions of an agent share.
+
+    Args:
+        engines: of the server.
+        config: of the server.
+        parameters: of ``voice_agent``.
+        client: for models of this server.
+        llm_timeout_s: for each event of a language model.
+    """
+
+    def __init__(
+        self,
+        engines: Engines,
+        config: AgentConfig,
+        parameters: Parameters,
+        client: ModelClient,
+        *,
+        llm_timeout_s: float,
+    ) -> None:
+        self._engines = engines
+        self._config = config
+        self._parameters = parameters
+        self._client = client
+        self._llm_timeout_s = llm_timeout_s
+
+    async def open(self, file: AgentFile, *, connects: bool = True) -> ServedAgent:
+        """An agent that calls can begin with.
+
+        Args:
+            file: defines it.
+            connects: whether MCP servers are connected, which takes some seconds at most.
+
+        Raises:
+            AgentFileError: every session would be refused; the text names the field.
+        """
+        owned: list[Closable] = []
+        try:
+            model = self._open_model(file)
+            if (
+                model is not None
+                and isinstance(model.chat, Closable)
+                and model.chat is not self._engines.chat
+            ):
+                owned.append(model.chat)
+            tools = self._engines.server_tools if file.definition.server_tools else None
+            config = agent_settings(file.definition, model, self._config)
+            own_tools = file.definition.tools
+            if own_tools.http or own_tools.mcp:
+                toolbox = self._make_toolbox(file, config, tools)
+                owned.append(toolbox)
+                if connects:
+                    await toolbox.open()
+                tools = CombinedTools(toolbox, tools) if tools else toolbox
+            self._check(file, config)
+        except BaseException:
+            for part in owned:
+                await part.close()
+            raise
+        return ServedAgent(file, tools=tools, model=model, owned=tuple(owned))
+
+    def _open_model(self, file: AgentFile) -> AgentModel | None:
+        wanted = file.definition.model
+        if wanted.name and wanted.url:
+            raise file.error("model.url", "model has a name and a url; it is one of them")
+        if wanted.url:
+            return self._open_remote_model(file)
+        if not wanted.name or wanted.name == self._config.llm:
+            return None
+        if wanted.name == REMOTE_CHAT:
+            raise file.error("model.name", f"{REMOTE_CHAT} needs model.url instead of model.name")
+        try:
+            make = find_engine(CHAT_MODELS, wanted.name)
+        except ModelLoadingError as error:
+            raise file.error("model.name", str(error)) from error
+        if reason := why_absent(self._parameters, wanted.name):
+            raise file.error("model.name", f"{wanted.name} cannot be used: {reason}")
+        chat = make(self._client, timeout_s=self._llm_timeout_s, remote=RemoteChat())
+        return AgentModel(chat, wanted.name, find_llm_weights(self._parameters, wanted.name))
+
+    def _open_remote_model(self, file: AgentFile) -> AgentModel:
+        wanted = file.definition.model
+        if not wanted.url.startswith(("http://", "https://")):
+            raise file.error("model.url", f"{wanted.url!r} is no URL of the form https://host/v1")
+        if not wanted.model:
+            raise file.error("model.url", "model.model must name the model at model.url")
+        key = ""
+        if wanted.key_file:
+            try:
+                key = read_key(file.path.parent / wanted.key_file, "model.key_file")
+            except ModelLoadingError as error:
+                raise file.error("model.key_file", str(error)) from error
+        remote = RemoteChat(wanted.url, wanted.model, key, wanted.continuation)
+        make = find_engine(CHAT_MODELS, REMOTE_CHAT)
+        chat = make(self._client, timeout_s=self._llm_timeout_s, remote=remote)
+        return AgentModel(chat, REMOTE_CHAT, wanted.model)
+
+    def _make_toolbox(self, file: AgentFile, config: AgentConfig, others: ServerTools | None) -> Toolbox:
+        from parley.tools.toolbox import Toolbox  # noqa: PLC0415 - imports an HTTP client, which few need
+
+        settings = file.definition.tools
+        try:
+            check_settings(settings)
+            toolbox = Toolbox(settings, self._parameters.environment, config.prompt_tokens // _TOOLS_SHARE)
+        except (ValueError, ModelLoadingError) as error:
+            raise file.error(_tool_field(settings, str(error)), str(error)) from error
+        for name in toolbox.names:
+            if others and name in others.names:
+                problem = f"tool {name!r}: the server has a tool of this name"
+                raise file.error(_tool_field(settings, problem), problem)
+        return toolbox
+
+    def _check(self, file: AgentFile, config: AgentConfig) -> None:
+        definition = file.definition
+        field = "instructions"
+        try:
+            check_prompt(definition.instructions, config)
+            field = ""
+            check_start(definition.complete(Start()), self._engines.synthesizer, config)
+        except (UnsupportedVoiceError, UnsupportedLanguageError) as error:
+            is_voice = isinstance(error, UnsupportedVoiceError) and definition.voice is not None
+            raise file.error("voice" if is_voice else "language", str(error)) from error
+        except InvalidInputError as error:
+            raise file.error(field or _field_of(str(error)), str(error)) from error
 
 
 def _field_of(problem: str) -> str:
     """The field that a text about a session's options is about; empty: none of a definition."""
     known = fields_at(AgentDefinition, "")
     return next((name for name in _FIELD.findall(problem) if name.partition(".")[0] in known), "")
+
+
+def _tool_field(settings: ToolSettings, problem: str) -> str:
+    """The field that a text about a tool, or an MCP server, is about."""
+    if found := _TOOL.search(problem):
+        for number, tool in reversed([*enumerate(settings.http)]):
+            if found["kind"] == "tool" and tool.name == found["name"]:
+                return f"tools.http[{number}]"
+        for number, server in enumerate(settings.mcp):
+            offered = [f"{server.prefix}{name}" for name in server.tools]
+            if found["name"] in (offered if found["kind"] == "tool" else [server.name]):
+                return f"tools.mcp[{number}]"
+    return "tools"

@@ -10,12 +10,13 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from parley.agent.config import NO_GPU, AgentConfig
-from parley.agent.defined_agents import choose_agent
+from parley.agent.defined_agents import AgentChoice, choose_agent
 from parley.agent.metrics import UNMEASURED, AgentMetrics, SessionOutcome
 from parley.agent.ports import Engines, Outlet
 from parley.agent.resumption import check_resume
 from parley.agent.session import AgentSession
 from parley.agent.validation import check_start
+from parley.agents.registry import ServedAgent
 from parley.errors import (
     ModelLoadingError,
     ParleyError,
@@ -90,12 +91,14 @@ class Host:
         return len(self._sessions)
 
     def record_sessions(self) -> None:
-        """Record how many sessions are open."""
+        """Record how many sessions are open, and how many agents are served."""
         # Called by another thread: the copy is made in one step.
         active = sum(not _is_canary(session_id) for session_id in list(self._sessions))
         self._metrics.set_sessions(
             active, self._config.max_sessions, draining=self._stopping or self._draining
         )
+        if (agents := self._engines.agents) is not None:
+            self._metrics.set_agents(len(agents), agents.wrong_files)
 
     def handle(self, request: Incoming, outlet: Outlet) -> None:
         """Handle one request; ``outlet`` answers it. Never waits."""
@@ -174,9 +177,14 @@ class Host:
             return
         self._forget(request.session_id)
         try:
-            start, engines, config = self._admit(request.session_id, request.message)
+            choice = self._admit(request.session_id, request.message)
             session = AgentSession(
-                str(request.session_id), start, engines, outlet, config, metrics=self._measure(request)
+                str(request.session_id),
+                choice.start,
+                choice.engines,
+                outlet,
+                choice.config,
+                metrics=self._measure(request),
             )
         except BaseException as error:
             # First: otherwise the sequence would keep its slot unused.
@@ -188,7 +196,10 @@ class Host:
             return
         self._running[_is_canary(request.session_id)] += 1
         self._sessions[request.session_id] = session
-        self._spawn(self._run(request.session_id, session), f"session {request.session_id}")
+        if choice.agent is not None:
+            choice.agent.begin_session()
+        work = self._run(request.session_id, session, choice.agent)
+        self._spawn(work, f"session {request.session_id}")
         _pass_on(Incoming(request.session_id, audio=request.audio, end=request.end), session)
         if request.end:
             del self._sessions[request.session_id]
@@ -206,7 +217,7 @@ class Host:
         outlet.send(ErrorEvent.of(error))
         outlet.finish(Closed(reason="shutdown" if isinstance(error, ShuttingDownError) else "failed"))
 
-    def _admit(self, session_id: SessionId, message: bytes) -> tuple[Start, Engines, AgentConfig]:
+    def _admit(self, session_id: SessionId, message: bytes) -> AgentChoice:
         if self._stopping:
             raise ShuttingDownError("the server is stopping")
         if self._refusal is not None:
@@ -224,21 +235,21 @@ class Host:
                 f"all {limit} sessions are in use", retry_after_s=None if is_canary else wait_s
             )
         start = decode_start(message) if message else Start()
-        engines, config = self._engines, self._config
-        if start.agent:
-            start, engines, config = choose_agent(start, engines, config)
-        _check_models(start, config)
-        check_start(start, engines.synthesizer, config, engines.server_tools)
+        choice = choose_agent(start, self._engines, self._config)
+        _check_models(choice.start, choice.config)
+        check_start(choice.start, choice.engines.synthesizer, choice.config, choice.engines.server_tools)
         if start.resume is not None:
-            check_resume(start.resume, config)
-        return start, engines, config
+            check_resume(start.resume, choice.config)
+        return choice
 
     # --- ending ----------------------------------------------------------------------------
 
-    async def _run(self, session_id: SessionId, session: AgentSession) -> None:
+    async def _run(self, session_id: SessionId, session: AgentSession, agent: ServedAgent | None) -> None:
         try:
             await session.run()
         finally:
+            if agent is not None:
+                agent.end_session()
             self._running[_is_canary(session_id)] -= 1
             if self._sessions.get(session_id) is session:
                 del self._sessions[session_id]

@@ -93,6 +93,11 @@ SLOW = _counter(
 ACTIVE = _gauge("active_sessions", "Open sessions")
 LIMIT = _gauge("sessions_limit", "Sessions that may be open at once")
 DRAINING = _gauge("draining", "1 while no new sessions are accepted, because the server is drained or stops")
+AGENTS = _gauge("defined_agents", "Agents that files define, and that new sessions can choose")
+WRONG_AGENT_FILES = _gauge(
+    "wrong_agent_files",
+    "Files of agents that are wrong: an earlier version is served, or none; the log says why",
+)
 GPU_MEMORY = _gauge("gpu_memory_used_bytes", "Used memory of a GPU", "gpu")
 STORAGE = _gauge("storage_free_ratio", "Free part of a folder's file system, 0 to 1", "folder")
 UNSCORED = _counter(
@@ -112,7 +117,18 @@ SPECULATIONS = _counter(
 FAMILIES = (
     *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
     *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
-    *(ACTIVE, LIMIT, DRAINING, GPU_MEMORY, STORAGE, UNSCORED, TTS_FALLBACKS, SPECULATIONS),
+    *(
+        ACTIVE,
+        LIMIT,
+        DRAINING,
+        AGENTS,
+        WRONG_AGENT_FILES,
+        GPU_MEMORY,
+        STORAGE,
+        UNSCORED,
+        TTS_FALLBACKS,
+        SPECULATIONS,
+    ),
 )
 _OVERHEAD_EVERY = 64
 """Chunks of a session of which one is observed."""
@@ -139,16 +155,12 @@ class AgentMetrics:
     """The metrics of one instance of the agent, recorded in one thread.
 
     Args:
-        language_model: name of the language model, for labels.
         instance: of the model; gauges are by instance.
         goal_ms: from the end of speech to the first audio; a later answer is slow.
         metrics: records.
     """
 
-    def __init__(
-        self, *, language_model: str, instance: str, goal_ms: float, metrics: MetricsRecorder
-    ) -> None:
-        self._language_model = language_model
+    def __init__(self, *, instance: str, goal_ms: float, metrics: MetricsRecorder) -> None:
         self._instance = instance
         self._goal_ms = goal_ms
         self._metrics = metrics
@@ -163,6 +175,11 @@ class AgentMetrics:
         self._metrics.set(ACTIVE, active, model_instance=self._instance)
         self._metrics.set(LIMIT, limit, model_instance=self._instance)
         self._metrics.set(DRAINING, draining, model_instance=self._instance)
+
+    def set_agents(self, served: int, wrong_files: int) -> None:
+        """Record how many agents of files the instance serves, and how many files are wrong."""
+        self._metrics.set(AGENTS, served, model_instance=self._instance)
+        self._metrics.set(WRONG_AGENT_FILES, wrong_files, model_instance=self._instance)
 
     def on_session_requested(self, outcome: SessionOutcome) -> None:
         """A session was opened, or not."""
@@ -193,12 +210,12 @@ class AgentMetrics:
         """A client was sent an error."""
         self._metrics.count(ERRORS, type=stage, code=code)
 
-    def on_turn(self, turn: TurnRecord, recognizer: str) -> None:
-        """A turn of the agent has ended, in a session with this recogniser."""
+    def on_turn(self, turn: TurnRecord, recognizer: str, language_model: str) -> None:
+        """A turn of the agent has ended, in a session with these models."""
         figures = turn.figures
         self._metrics.count(TURNS, kind=turn.kind, outcome=turn.outcome)
         if figures.completion_tokens:
-            self._metrics.count(TOKENS, figures.completion_tokens, model=self._language_model)
+            self._metrics.count(TOKENS, figures.completion_tokens, model=language_model)
         if turn.outcome in ("discarded", "failed"):
             return  # an apology is no answer
         if turn.spoken:
@@ -206,8 +223,8 @@ class AgentMetrics:
             self._observe(E2E_LATENCY, figures.e2e_ms)
             if figures.e2e_ms is not None and figures.e2e_ms > self._goal_ms:
                 self._metrics.count(SLOW)
-        self._observe(LLM_TTFT, figures.llm_first_token_ms, model=self._language_model)
-        self._observe(LLM_TOTAL, figures.llm_total_ms, model=self._language_model)
+        self._observe(LLM_TTFT, figures.llm_first_token_ms, model=language_model)
+        self._observe(LLM_TOTAL, figures.llm_total_ms, model=language_model)
         self._observe(TOOL_TIME, figures.tool_ms)
 
     def _observe(self, family: Family, ms: float | None, /, **labels: str) -> None:
@@ -215,7 +232,7 @@ class AgentMetrics:
             self._metrics.observe(family, ms / _MS, **labels)
 
 
-UNMEASURED = AgentMetrics(language_model="", instance="", goal_ms=0.0, metrics=MetricsRecorder(()))
+UNMEASURED = AgentMetrics(instance="", goal_ms=0.0, metrics=MetricsRecorder(()))
 """For sessions that are no clients': nothing is kept."""
 
 
@@ -227,6 +244,7 @@ class SessionMetrics:
         arrival: when the client's audio before a position had arrived: milliseconds of its audio to seconds
             of the loop's clock; None: unknown.
         recognizer: name of the session's recogniser, as soon as it is chosen.
+        language_model: name of the session's.
     """
 
     def __init__(
@@ -234,10 +252,12 @@ class SessionMetrics:
         metrics: AgentMetrics,
         arrival: Callable[[int], float | None],
         recognizer: Callable[[], str],
+        language_model: str,
     ) -> None:
         self._metrics = metrics
         self.arrival = arrival
         self.recognizer = recognizer
+        self._language_model = language_model
         self._chunks = 0
         self._opened = False
         self._invalid = False
@@ -248,7 +268,7 @@ class SessionMetrics:
 
     def on_turn(self, turn: TurnRecord) -> None:
         """A turn of the agent has ended."""
-        self._metrics.on_turn(turn, self.recognizer())
+        self._metrics.on_turn(turn, self.recognizer(), self._language_model)
 
     def on_barge_in(self, onset_ms: int, silent_at: float) -> None:
         """The sound that began at ``onset_ms`` of the client's audio has interrupted the agent."""

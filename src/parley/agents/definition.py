@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from parley.engines.base import Continuation
 from parley.protocol import (
     AgentSummary,
     BargeInOptions,
@@ -16,9 +17,12 @@ from parley.protocol import (
     TurnOptions,
     VadOptions,
 )
+from parley.tools.settings import ToolSettings
 
 _PROMPT = "system_prompt"
 """The field of :class:`Start` that is called ``instructions`` in a file."""
+_OWN = frozenset({"tools"})
+"""Fields that mean something else than the fields of :class:`Start` of these names."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +47,23 @@ class TelephoneSettings(_Part, frozen=True, kw_only=True):
         list[Annotated[str, msgspec.Meta(pattern=r"^\+[1-9][0-9]{6,14}$")]], msgspec.Meta(max_length=64)
     ] = []
     """Called numbers: E.164, such as ``+493012345678``. A number belongs to one agent."""
+
+
+class ModelSettings(_Part, frozen=True, kw_only=True):
+    """The language model: one of this server, or one of a server with OpenAI's chat completions."""
+
+    name: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """A model of this server. Empty: that of ``url``, or the server's own."""
+    url: str = ""
+    """Base URL of another server, up to the version: ``https://api.example.com/v1``."""
+    model: str = ""
+    """Name of the model at ``url``."""
+    key_file: str = ""
+    """File with the key of that server. A relative path begins at the folder of agents. Empty: no key."""
+    continuation: Continuation = "none"
+    """How that server continues a message that has begun."""
+    context_tokens: Annotated[int, msgspec.Meta(ge=512)] | None = None
+    """The model's window. Absent: as the setting ``context_tokens`` says."""
 
 
 class AgentDefinition(_Part, frozen=True, kw_only=True):
@@ -78,6 +99,12 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     """What happens while neither side speaks."""
     sampling: SamplingOptions = SamplingOptions()
     """Sampling of the language model."""
+    model: ModelSettings = ModelSettings()
+    """The language model."""
+    tools: ToolSettings = ToolSettings()
+    """Tools that the server runs for this agent, in the format of the file of the server's own tools."""
+    server_tools: bool = False
+    """Whether it has the server's own tools too."""
     page: PageSettings = PageSettings()
     """How a page shows the agent."""
     telephone: TelephoneSettings = TelephoneSettings()
@@ -110,7 +137,9 @@ def _fields(kind: type[msgspec.Struct]) -> list[str]:
     return [field.name for field in msgspec.structs.fields(kind)]
 
 
-SHARED_FIELDS = tuple(name for name in _fields(AgentDefinition) if name in _fields(Start))
+SHARED_FIELDS = tuple(
+    name for name in _fields(AgentDefinition) if name in _fields(Start) and name not in _OWN
+)
 """Options of a session that a definition has under the same name."""
 
 

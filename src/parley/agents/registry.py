@@ -1,70 +1,222 @@
-"""The agents of a folder."""
+"""The agents that a server serves: those of a folder, whose changes are taken without a restart."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from parley.agents.reader import AgentFile, AgentFileError, read_agent
-from parley.errors import UnknownAgentError
+from parley.agents.folder import Fingerprint, look_at, read_folder
+from parley.agents.reader import AgentFile, AgentFileError
+from parley.engines.base import ChatModel, Closable
+from parley.errors import ModelLoadingError, UnknownAgentError
 from parley.names import suggest_name
 from parley.protocol import AgentSummary
+from parley.timeouts import best_effort
+from parley.tools.base import ServerTools
 
 DEFAULT_FOLDER = "agents"
 """Beside the model repository."""
-MAX_AGENTS = 64
+_INTERVAL_S = 1.0
+"""Between two looks at the folder. A change is taken once it is the same in two of them."""
+_CLOSE_S = 5.0
+_FOLDER = ""
+"""The name under which problems of the folder itself are kept."""
 _log = logging.getLogger(__name__)
 
 
-class AgentRegistry:
-    """The agents that the files of one folder define, by name.
+@dataclass(frozen=True)
+class AgentModel:
+    """The language model of one agent."""
+
+    chat: ChatModel
+    engine: str
+    """As the setting ``llm`` names it."""
+    weights: str
+    """Name for clients."""
+
+
+class ServedAgent:
+    """An agent with what its calls share, which is closed when the last of them has ended.
 
     Args:
-        folder: has a file ``NAME.toml`` for each. Names with another dot are not read.
-        check: raises :class:`AgentFileError` for a definition that this server cannot serve.
+        file: defines it.
+        tools: all tools of its calls but their clients'.
+        model: answers its calls; None: the server's own.
+        owned: what is closed with the agent.
     """
 
-    def __init__(self, folder: Path, check: Callable[[AgentFile], None]) -> None:
-        self._folder = folder
-        self._check = check
-        self._agents: dict[str, AgentFile] = {}
+    def __init__(
+        self,
+        file: AgentFile,
+        *,
+        tools: ServerTools | None = None,
+        model: AgentModel | None = None,
+        owned: tuple[Closable, ...] = (),
+    ) -> None:
+        self.file = file
+        self.tools = tools
+        self.model = model
+        self._owned = owned
+        self._sessions = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
 
-    async def load(self) -> None:
-        """Read the folder; a wrong file is logged and left out."""
-        for path in await asyncio.to_thread(list_files, self._folder):
+    def begin_session(self) -> None:
+        """A call of this agent begins; :meth:`end_session` ends it."""
+        self._sessions += 1
+        self._unused.clear()
+
+    def end_session(self) -> None:
+        """A call has ended."""
+        self._sessions -= 1
+        if not self._sessions:
+            self._unused.set()
+
+    def forget_sessions(self) -> None:
+        """Count no call any more: the server stops."""
+        self._unused.set()
+
+    async def close_when_unused(self) -> None:
+        """Wait for the end of the last call, and close what the agent owns."""
+        await self._unused.wait()
+        for part in self._owned:
             try:
-                file = await asyncio.to_thread(read_agent, path)
-                self._check(file)
-            except AgentFileError as error:
-                _log.error("%s", error)
-            else:
-                self._agents[file.name] = file
+                await best_effort(part.close(), _CLOSE_S, f"closing a part of the agent {self.file.name}")
+            except Exception:  # noqa: BLE001 - logged; the other parts matter too
+                _log.exception("a part of the agent %s could not be closed", self.file.name)
 
-    def find(self, name: str) -> AgentFile:
-        """The agent of a name.
+
+class AgentRegistry:
+    """The agents of one folder, by name.
+
+    Args:
+        folder: has a file ``NAME.toml`` for each.
+        open_agent: makes what calls need; raises :class:`AgentFileError` for a definition that this server
+            cannot serve.
+    """
+
+    def __init__(self, folder: Path, open_agent: Callable[[AgentFile], Awaitable[ServedAgent]]) -> None:
+        self._folder = folder
+        self._open_agent = open_agent
+        self._agents: dict[str, ServedAgent] = {}
+        self._problems: dict[str, str] = {}
+        self._seen: Fingerprint | None = None
+        self._taken: Fingerprint | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._retired: dict[asyncio.Task[None], ServedAgent] = {}
+
+    async def open(self) -> None:
+        """Serve what is in the folder, and watch it. A wrong file is logged and left out.
+
+        Raises:
+            ModelLoadingError: the folder cannot be read, or has too many files.
+        """
+        try:
+            await self._take(await asyncio.to_thread(look_at, self._folder))
+        except OSError as error:
+            raise ModelLoadingError(f"{self._folder} cannot be read: {error.strerror}") from error
+        self._watch = asyncio.create_task(self._follow(), name="watch of the folder of agents")
+
+    async def close(self) -> None:
+        """Stop watching, and close all agents: calls have ended, or are ended with the server."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
+        while self._agents:
+            self._retire(self._agents.popitem()[1])
+        for agent in self._retired.values():
+            agent.forget_sessions()
+        await asyncio.gather(*self._retired)
+
+    def find(self, name: str) -> ServedAgent:
+        """The agent of a name, for a call that begins now.
 
         Raises:
             UnknownAgentError: there is none.
         """
-        if (file := self._agents.get(name)) is not None:
-            return file
+        if (agent := self._agents.get(name)) is not None:
+            return agent
+        if name in self._problems:
+            raise UnknownAgentError(f"the file of the agent {name!r} is wrong; the server's log says how")
         raise UnknownAgentError(f"no agent {name!r} on this server{suggest_name(name, self._agents)}")
+
+    def __len__(self) -> int:
+        """Agents that are served."""
+        return len(self._agents)
 
     @property
     def summaries(self) -> list[AgentSummary]:
         """What clients learn of the agents, by name."""
-        return [self._agents[name].definition.summary(name) for name in sorted(self._agents)]
+        return [self._agents[name].file.definition.summary(name) for name in sorted(self._agents)]
 
+    @property
+    def wrong_files(self) -> int:
+        """Files that are wrong now; an earlier definition of theirs may be served."""
+        return len(self._problems)
 
-def list_files(folder: Path) -> list[Path]:
-    """The files of agents in a folder, by name.
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            try:
+                await self._look()
+            except Exception:  # noqa: BLE001 - logged; the next look may find more
+                _log.exception("changes of the agents in %s could not be taken", self._folder)
 
-    Raises:
-        AgentFileError: there are more than :data:`MAX_AGENTS`.
-    """
-    files = sorted(path for path in folder.glob("*.toml") if "." not in path.stem)
-    if len(files) > MAX_AGENTS:
-        raise AgentFileError(files[MAX_AGENTS], 1, f"a folder may have {MAX_AGENTS} agents at most")
-    return files
+    async def _look(self) -> None:
+        """Take what has changed, unless it may still be changing."""
+        try:
+            found = await asyncio.to_thread(look_at, self._folder)
+            if found == self._seen != self._taken:
+                await self._take(found)
+        except AgentFileError as error:
+            self._report(_FOLDER, str(error))
+        except OSError as error:
+            self._report(_FOLDER, f"{self._folder} cannot be read: {error.strerror}")
+        else:
+            self._seen = found
+            self._problems.pop(_FOLDER, None)
+
+    async def _take(self, found: Fingerprint) -> None:
+        served = {name: agent.file for name, agent in self._agents.items()}
+        read = await asyncio.to_thread(read_folder, self._folder, served)
+        await asyncio.gather(*(self._take_file(name, one) for name, one in read.items()))
+        for name in (self._agents.keys() | self._problems.keys()) - read.keys() - {_FOLDER}:
+            self._problems.pop(name, None)
+            if (agent := self._agents.pop(name, None)) is not None:
+                _log.info("the agent %s is served no more: its file is gone", name)
+                self._retire(agent)
+        self._taken = found
+
+    async def _take_file(self, name: str, read: AgentFile | AgentFileError) -> None:
+        if isinstance(read, AgentFileError):
+            self._report(name, str(read))
+            return
+        served = self._agents.get(name)
+        try:
+            if served is None or read.text != served.file.text:
+                self._agents[name] = await self._open_agent(read)
+                _log.info("the agent %s is served to new calls", name)
+                if served is not None:
+                    self._retire(served)
+        except AgentFileError as error:
+            self._report(name, str(error))
+        except Exception:  # noqa: BLE001 - logged; other agents are served
+            _log.exception("the agent %s could not be opened", name)
+            self._problems[name] = ""
+        else:
+            self._problems.pop(name, None)
+
+    def _report(self, name: str, problem: str) -> None:
+        """Log a problem, once; what is served stays so."""
+        if self._problems.get(name) != problem:
+            stays = " (the agent is served as it was before)" if name in self._agents else ""
+            _log.error("%s%s", problem, stays)
+        self._problems[name] = problem
+
+    def _retire(self, agent: ServedAgent) -> None:
+        task = asyncio.create_task(agent.close_when_unused(), name=f"end of the agent {agent.file.name}")
+        self._retired[task] = agent
+        task.add_done_callback(self._retired.pop)

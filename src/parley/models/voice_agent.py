@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import NO_TURN_MODEL, AgentConfig
-from parley.agent.defined_agents import check_definition
+from parley.agent.defined_agents import AgentOpener
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
@@ -81,6 +81,7 @@ class AgentService:
         self._client: TritonModelClient
         self._host: Host
         self._server_tools: ServerTools | None = None
+        self._agents: AgentRegistry | None = None
         self._chat: ChatModel
         self._watch: asyncio.Task[None]
         self._heartbeat = Heartbeat()
@@ -121,17 +122,15 @@ class AgentService:
         self._metrics = ModelMetrics(self._pb, parameters, FAMILIES)
         recorder = self._metrics.recorder
         agent_metrics = AgentMetrics(
-            language_model=config.llm,
-            instance=parameters.instance,
-            goal_ms=config.answer_goal_ms,
-            metrics=recorder,
+            instance=parameters.instance, goal_ms=config.answer_goal_ms, metrics=recorder
         )
         engines = make_engines(config, self._client, agent_metrics)
         self._chat = engines.chat
         self._server_tools = await _open_tools(parameters, config)
         self._tracing = open_tracing("parley-voice-agent", parameters.environment)
         engines = dataclasses.replace(engines, server_tools=self._server_tools, tracing=self._tracing)
-        engines = dataclasses.replace(engines, agents=await _open_agents(parameters, engines, config))
+        self._agents = await _open_agents(parameters, engines, config, self._client)
+        engines = dataclasses.replace(engines, agents=self._agents)
         self._host = Host(engines, config, self._release, agent_metrics)
         self._check_version = partial(
             check_version, self._host, parameters.text("oldest_triton", ""), parameters.environment
@@ -186,6 +185,8 @@ class AgentService:
         return closed.cancelled()
 
     async def _close_engines(self) -> None:
+        if self._agents is not None:
+            await self._agents.close()
         if self._server_tools is not None:
             await self._server_tools.close()
         if isinstance(self._chat, Closable):
@@ -309,19 +310,24 @@ async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTool
     return await open_toolbox(parameters.repository.parent / Path(file), parameters.environment, limit)
 
 
-async def _open_agents(parameters: Parameters, engines: Engines, config: AgentConfig) -> AgentRegistry | None:
+async def _open_agents(
+    parameters: Parameters, engines: Engines, config: AgentConfig, client: ModelClient
+) -> AgentRegistry | None:
     """The agents of the folder that the settings name, or of ``agents`` beside the model repository.
 
     Raises:
-        ModelLoadingError: the settings name a folder that is not there.
+        ModelLoadingError: the settings name a folder that is not there, or it has too many agents.
     """
     folder = parameters.repository.parent / (config.agents or DEFAULT_FOLDER)
     if not folder.is_dir():
         if config.agents:
             raise ModelLoadingError(f"the folder of agents {folder} is not there")
         return None
-    registry = AgentRegistry(folder, lambda file: check_definition(file, engines, config))
-    await registry.load()
+    opener = AgentOpener(
+        engines, config, parameters, client, llm_timeout_s=config.deadlines.llm_s + _ENGINE_MARGIN_S
+    )
+    registry = AgentRegistry(folder, opener.open)
+    await registry.open()
     return registry
 
 

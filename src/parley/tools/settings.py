@@ -91,7 +91,7 @@ def read_settings(path: Path) -> ToolSettings:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.MsgspecError) as error:
         raise ModelLoadingError(f"the tools cannot be read from {path}: {error}") from error
     try:
-        _check(settings)
+        check_settings(settings)
     except ValueError as error:
         raise ModelLoadingError(f"{path}: {error}") from error
     return settings
@@ -119,7 +119,12 @@ def expand_headers(
     return {name: _VARIABLE.sub(value_of, value) for name, value in headers.items()}, secrets
 
 
-def _check(settings: ToolSettings) -> None:
+def check_settings(settings: ToolSettings) -> None:
+    """Refuse what msgspec accepts and cannot be done.
+
+    Raises:
+        ValueError: the text names the tool or the MCP server.
+    """
     names = list(_tool_names(settings))
     if len(names) > _MAX_TOOLS:
         raise ValueError(f"{len(names)} tools; at most {_MAX_TOOLS} are possible")

@@ -511,9 +511,7 @@ class FakeCall:
             agents=agents,
         )
         self.metrics = MetricsRecorder(FAMILIES)
-        agent_metrics = AgentMetrics(
-            language_model="fake_llm", instance="agent_0", goal_ms=1_000.0, metrics=self.metrics
-        )
+        agent_metrics = AgentMetrics(instance="agent_0", goal_ms=1_000.0, metrics=self.metrics)
         self.host = Host(engines, config or AgentConfig(), self._release, agent_metrics)
         self.metrics.collect_with(self.host.record_sessions)
 

@@ -63,9 +63,9 @@ async def test_a_turn_is_measured_by_the_figures_of_its_event():
     assert recorded.observed(names.LLM_TTFT) == [pytest.approx(turn.llm_first_token_ms / 1000)]
     assert recorded.observed(names.LLM_TOTAL) == [pytest.approx(turn.llm_total_ms / 1000)]
     assert recorded.labels(names.ASR_LATENCY) == {(("model", "fake_asr"),)}
-    assert recorded.labels(names.LLM_TTFT) == {(("model", "fake_llm"),)}
+    assert recorded.labels(names.LLM_TTFT) == {(("model", "qwen3"),)}
     assert recorded.count(names.TURNS, "answer", "complete") == 1
-    assert recorded.count(names.TOKENS, "fake_llm") == turn.completion_tokens > 0
+    assert recorded.count(names.TOKENS, "qwen3") == turn.completion_tokens > 0
     assert recorded.count(names.SENT) > 0
     assert recorded.count(names.SESSIONS, "opened") == 1
     assert recorded.gauge(names.ACTIVE, "agent_0") == 1
@@ -291,8 +291,8 @@ async def test_canaries_are_not_measured():
 
 async def test_chunk_overhead_is_sampled_without_network_time():
     metrics = MetricsRecorder(names.FAMILIES)
-    agent = names.AgentMetrics(language_model="", instance="", goal_ms=1_000.0, metrics=metrics)
-    session = names.SessionMetrics(agent, lambda _: None, lambda: "")
+    agent = names.AgentMetrics(instance="", goal_ms=1_000.0, metrics=metrics)
+    session = names.SessionMetrics(agent, lambda _: None, lambda: "", "")
     for _ in range(640):
         session.on_chunk(0.005, 0.003)
     observed = Recorded(metrics).observed(names.CHUNK_OVERHEAD)

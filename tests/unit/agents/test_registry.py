@@ -1,51 +1,198 @@
-"""The agents of a folder."""
+"""The agents of a folder, whose changes are taken while calls go on."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+
 import pytest
 
-from parley.agents.registry import AgentRegistry
-from parley.errors import UnknownAgentError
+from parley.agents import folder as folder_module
+from parley.agents import registry as registry_module
+from parley.agents.registry import AgentRegistry, ServedAgent
+from parley.errors import ModelLoadingError, UnknownAgentError
 
 
-def define(folder, name: str, text: str = 'instructions = "x"') -> None:
-    (folder / f"{name}.toml").write_text(text)
+class Part:
+    """Something that an agent owns."""
+
+    def __init__(self):
+        self.closed = False
+
+    async def close(self):
+        self.closed = True
 
 
-async def load(folder, check=lambda file: None) -> AgentRegistry:
-    registry = AgentRegistry(folder, check)
-    await registry.load()
-    return registry
+class Folder:
+    """A folder with files of agents, and a registry of it."""
+
+    def __init__(self, path):
+        self.path = path
+        self.parts = {}
+        self.refused = {}
+        self.registry = AgentRegistry(path, self.open_agent)
+
+    def define(self, name: str, text: str = 'instructions = "x"') -> None:
+        (self.path / f"{name}.toml").write_text(text)
+
+    async def open_agent(self, file):
+        if file.name in self.refused:
+            raise self.refused[file.name](file)
+        part = self.parts[file.name, file.definition.instructions] = Part()
+        return ServedAgent(file, owned=(part,))
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(30):
+            while not condition():  # noqa: ASYNC110 - a file has no event
+                await asyncio.sleep(0.005)
+
+    async def until_instructed(self, name: str, instructions: str) -> None:
+        await self.until(lambda: self.registry.find(name).file.definition.instructions == instructions)
 
 
-async def test_folder_has_the_agents_of_its_files(tmp_path):
-    define(tmp_path, "restaurant")
-    define(tmp_path, "clinic", 'instructions = "y"\n[page]\ntitle = "Dr. Y"')
-    define(tmp_path, "clinic.tests", "turns = []")
-    define(tmp_path, ".clinic", "half a fi")
-    registry = await load(tmp_path)
-    assert [(one.name, one.title) for one in registry.summaries] == [
+@pytest.fixture
+async def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry_module, "_INTERVAL_S", 0.01)
+    folder = Folder(tmp_path)
+    yield folder
+    await folder.registry.close()
+    assert all(part.closed for part in folder.parts.values())
+
+
+def errors(caplog):
+    return [record.message for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_folder_has_the_agents_of_its_files(folder):
+    folder.define("restaurant")
+    folder.define("clinic", 'instructions = "y"\n[page]\ntitle = "Dr. Y"')
+    folder.define("clinic.tests", "turns = []")
+    (folder.path / ".#clinic.toml").symlink_to("nowhere")
+    (folder.path / "gone.toml").symlink_to("nowhere")
+    os.mkfifo(folder.path / "pipe.toml")
+    await folder.registry.open()
+    assert [(one.name, one.title) for one in folder.registry.summaries] == [
         ("clinic", "Dr. Y"),
         ("restaurant", "restaurant"),
     ]
-    assert registry.find("clinic").definition.instructions == "y"
+    assert folder.registry.find("clinic").file.definition.instructions == "y"
     with pytest.raises(UnknownAgentError, match=r"no agent 'restorant' .*\(did you mean restaurant\?\)"):
-        registry.find("restorant")
+        folder.registry.find("restorant")
 
 
-async def test_wrong_file_is_logged_and_others_are_served(tmp_path, caplog):
-    define(tmp_path, "a", "instructions = 5")
-    define(tmp_path, "b")
-    define(tmp_path, "c")
-
-    def check(file):
-        if file.name == "c":
-            raise file.error("instructions", "too long")
-
-    registry = await load(tmp_path, check)
-    assert [one.name for one in registry.summaries] == ["b"]
-    folder = tmp_path.name
-    assert [record.message for record in caplog.records] == [
-        f"{folder}/a.toml:1: instructions: Expected `str`, got `int`",
-        f"{folder}/c.toml:1: too long",
+async def test_wrong_files_are_logged_and_others_are_served(folder, caplog):
+    folder.define("a", "instructions = 5")
+    folder.define("b")
+    folder.define("c")
+    folder.refused["c"] = lambda file: file.error("instructions", "too long")
+    await folder.registry.open()
+    assert [one.name for one in folder.registry.summaries] == ["b"]
+    assert folder.registry.wrong_files == 2
+    name = folder.path.name
+    assert errors(caplog) == [
+        f"{name}/a.toml:1: instructions: Expected `str`, got `int`",
+        f"{name}/c.toml:1: too long",
     ]
+    with pytest.raises(UnknownAgentError, match="the file of the agent 'a' is wrong"):
+        folder.registry.find("a")
+
+
+async def test_changed_file_is_taken_and_what_calls_use_stays_open(folder):
+    folder.define("a")
+    folder.define("b")
+    await folder.registry.open()
+    old, other = folder.registry.find("a"), folder.registry.find("b")
+    old.begin_session()
+    folder.define("a", 'instructions = "new"')
+    folder.define("c")
+    await folder.until_instructed("a", "new")
+    await folder.until(lambda: len(folder.registry) == 3)
+    assert folder.registry.find("b") is other
+    assert not folder.parts["a", "x"].closed
+    old.end_session()
+    await folder.until(lambda: folder.parts["a", "x"].closed)
+    assert not folder.parts["a", "new"].closed
+
+
+async def test_wrong_change_leaves_the_agent_as_it_was_and_is_logged_once(folder, caplog):
+    folder.define("a")
+    await folder.registry.open()
+    served = folder.registry.find("a")
+    folder.define("a", "voise = 1")
+    await folder.until(lambda: folder.registry.wrong_files)
+    assert folder.registry.find("a") is served
+    folder.define("b")  # the wrong file is read again
+    await folder.until(lambda: len(folder.registry) == 2)
+    (error,) = errors(caplog)
+    assert "a.toml:1: " in error
+    assert error.endswith("(the agent is served as it was before)")
+    folder.define("a", 'instructions = "right"')
+    await folder.until_instructed("a", "right")
+    assert not folder.registry.wrong_files
+
+
+async def test_removed_file_removes_its_agent(folder):
+    folder.define("a")
+    folder.define("b", "wrong")
+    await folder.registry.open()
+    for name in ("a", "b"):
+        (folder.path / f"{name}.toml").unlink()
+    await folder.until(lambda: not len(folder.registry) and not folder.registry.wrong_files)
+    await folder.until(lambda: folder.parts["a", "x"].closed)
+
+
+async def test_folder_that_cannot_be_read_leaves_its_agents(folder, caplog):
+    folder.define("a")
+    await folder.registry.open()
+    hidden = folder.path.with_name("hidden")
+    folder.path.rename(hidden)
+    await folder.until(lambda: folder.registry.wrong_files)
+    assert "cannot be read: No such file" in errors(caplog)[0]
+    assert folder.registry.find("a")
+    hidden.rename(folder.path)
+    await folder.until(lambda: not folder.registry.wrong_files)
+    assert len(errors(caplog)) == 1
+
+
+async def test_folder_with_too_many_files_does_not_load(folder, monkeypatch):
+    monkeypatch.setattr(folder_module, "MAX_AGENTS", 2)
+    for name in ("a", "b", "c"):
+        folder.define(name)
+    with pytest.raises(ModelLoadingError, match=r"c\.toml:1: a folder may have 2 agents at most"):
+        await folder.registry.open()
+
+
+def with_number(*numbers: str) -> str:
+    return f'instructions = "x"\n[telephone]\nnumbers = {list(numbers)}'
+
+
+async def test_number_of_two_agents_is_the_first_ones(folder, caplog):
+    folder.define("a", with_number("+493012345678"))
+    folder.define("b", with_number("+493087654321", "+493012345678"))
+    folder.define("c", with_number("+1555000111", "+1555000111"))
+    await folder.registry.open()
+    assert [one.numbers for one in folder.registry.summaries] == [["+493012345678"]]
+    assert [error.partition(": ")[2] for error in errors(caplog)] == [
+        "+493012345678 belongs to the agent 'a' already",
+        "+1555000111 stands there twice",
+    ]
+    assert all(".toml:3: " in error for error in errors(caplog))
+
+
+async def test_number_moves_to_another_agent_by_changes_of_both_files(folder):
+    folder.define("b", with_number("+493012345678"))
+    await folder.registry.open()
+    folder.define("a", with_number("+493012345678"))
+    await folder.until(lambda: folder.registry.wrong_files)
+    assert [one.name for one in folder.registry.summaries] == ["b"]
+    folder.define("b", with_number())
+    await folder.until(lambda: [one.numbers for one in folder.registry.summaries] == [["+493012345678"], []])
+
+
+async def test_agent_whose_file_is_wrong_keeps_its_number(folder):
+    folder.define("b", with_number("+493012345678"))
+    await folder.registry.open()
+    folder.define("b", "wrong")
+    folder.define("a", with_number("+493012345678"))
+    await folder.until(lambda: folder.registry.wrong_files == 2)
+    assert [one.name for one in folder.registry.summaries] == ["b"]

@@ -91,7 +91,7 @@ def test_an_engine_that_does_not_exist_is_named(kind):
 
 async def test_synthesizers_replace_each_other():
     port, metrics = SilentPort(), MetricsRecorder((TTS_FALLBACKS,))
-    agent_metrics = AgentMetrics(language_model="", instance="", goal_ms=1_000.0, metrics=metrics)
+    agent_metrics = AgentMetrics(instance="", goal_ms=1_000.0, metrics=metrics)
     config = AgentConfig(tts=("chatterbox",), tts_fallback=("espeak",))
     synthesizer = make_engines(config, port, agent_metrics).synthesizer
     with pytest.raises(InferenceError):

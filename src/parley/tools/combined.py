@@ -1,0 +1,41 @@
+"""Tools of two owners as one set: an agent's, and the server's own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from parley.protocol import Tool
+from parley.tools.base import ServerTools, ToolOutcome
+
+
+class CombinedTools:
+    """:class:`parley.tools.base.ServerTools` of several, whose names differ; each owner closes its own."""
+
+    def __init__(self, *parts: ServerTools) -> None:
+        self._by_name = {name: part for part in parts for name in part.names}
+        self._parts = parts
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of all."""
+        return self._by_name.keys()
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """Those of each part that can be called now."""
+        return [tool for part in self._parts for tool in part.tools]
+
+    def timeout_s(self, name: str) -> float | None:
+        """Seconds after which the caller gives a call up."""
+        part = self._by_name.get(name)
+        return None if part is None else part.timeout_s(name)
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
+        """Run a tool."""
+        if (part := self._by_name.get(name)) is None:
+            return ToolOutcome.failed(f"there is no tool {name}")
+        return await part.call(name, arguments, traceparent=traceparent)
+
+    async def close(self) -> None:
+        """Does nothing: each part has an owner."""
