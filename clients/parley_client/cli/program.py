@@ -35,6 +35,7 @@ _NAMES = (
     "capacity",
     "drain",
     "gateway",
+    "agents",
     "models",
 )
 _SERVER = ("parley", "parley_gateway", "parley_stages")

@@ -14,7 +14,7 @@ from parley.agent.validation import check_prompt, check_start
 from parley.agents.definition import AgentDefinition
 from parley.agents.reader import AgentFile
 from parley.agents.registry import AgentModel, ServedAgent
-from parley.engines.base import Closable, RemoteChat
+from parley.engines.base import Closable, RemoteChat, Synthesizer
 from parley.engines.registry import CHAT_MODELS, REMOTE_CHAT, find_engine
 from parley.errors import (
     InvalidInputError,
@@ -25,6 +25,7 @@ from parley.errors import (
 )
 from parley.field_errors import fields_at
 from parley.inference import ModelClient
+from parley.names import suggest_name
 from parley.protocol import Start
 from parley.runtime.parameters import Parameters
 from parley.tools.base import ServerTools
@@ -91,7 +92,8 @@ class AgentOpener:
     """Makes what the sessions of an agent share.
 
     Args:
-        engines: of the server.
+        synthesizer: of the server.
+        server_tools: the server's own tools, which have another owner.
         config: of the server.
         parameters: of ``voice_agent``.
         client: for models of this server.
@@ -100,45 +102,44 @@ class AgentOpener:
 
     def __init__(
         self,
-        engines: Engines,
+        synthesizer: Synthesizer,
+        server_tools: ServerTools | None,
         config: AgentConfig,
         parameters: Parameters,
         client: ModelClient,
         *,
         llm_timeout_s: float,
     ) -> None:
-        self._engines = engines
+        self._synthesizer = synthesizer
+        self._server_tools = server_tools
         self._config = config
         self._parameters = parameters
         self._client = client
         self._llm_timeout_s = llm_timeout_s
 
-    async def open(self, file: AgentFile, *, connects: bool = True) -> ServedAgent:
+    async def open(self, file: AgentFile, *, only_checks: bool = False) -> ServedAgent:
         """An agent that calls can begin with.
 
         Args:
             file: defines it.
-            connects: whether MCP servers are connected, which takes some seconds at most.
+            only_checks: no MCP server is connected, which otherwise takes some seconds at most, and weights
+                of models may be missing.
 
         Raises:
             AgentFileError: every session would be refused; the text names the field.
         """
         owned: list[Closable] = []
         try:
-            model = self._open_model(file)
-            if (
-                model is not None
-                and isinstance(model.chat, Closable)
-                and model.chat is not self._engines.chat
-            ):
+            model = self._open_model(file, may_be_absent=only_checks)
+            if model is not None and isinstance(model.chat, Closable):
                 owned.append(model.chat)
-            tools = self._engines.server_tools if file.definition.server_tools else None
+            tools = self._server_tools if file.definition.server_tools else None
             config = agent_settings(file.definition, model, self._config)
             own_tools = file.definition.tools
             if own_tools.http or own_tools.mcp:
                 toolbox = self._make_toolbox(file, config, tools)
                 owned.append(toolbox)
-                if connects:
+                if not only_checks:
                     await toolbox.open()
                 tools = CombinedTools(toolbox, tools) if tools else toolbox
             self._check(file, config)
@@ -148,7 +149,7 @@ class AgentOpener:
             raise
         return ServedAgent(file, tools=tools, model=model, owned=tuple(owned))
 
-    def _open_model(self, file: AgentFile) -> AgentModel | None:
+    def _open_model(self, file: AgentFile, *, may_be_absent: bool) -> AgentModel | None:
         wanted = file.definition.model
         if wanted.name and wanted.url:
             raise file.error("model.url", "model has a name and a url; it is one of them")
@@ -162,7 +163,7 @@ class AgentOpener:
             make = find_engine(CHAT_MODELS, wanted.name)
         except ModelLoadingError as error:
             raise file.error("model.name", str(error)) from error
-        if reason := why_absent(self._parameters, wanted.name):
+        if not may_be_absent and (reason := why_absent(self._parameters, wanted.name)):
             raise file.error("model.name", f"{wanted.name} cannot be used: {reason}")
         chat = make(self._client, timeout_s=self._llm_timeout_s, remote=RemoteChat())
         return AgentModel(chat, wanted.name, find_llm_weights(self._parameters, wanted.name))
@@ -205,10 +206,12 @@ class AgentOpener:
         try:
             check_prompt(definition.instructions, config)
             field = ""
-            check_start(definition.complete(Start()), self._engines.synthesizer, config)
-        except (UnsupportedVoiceError, UnsupportedLanguageError) as error:
-            is_voice = isinstance(error, UnsupportedVoiceError) and definition.voice is not None
-            raise file.error("voice" if is_voice else "language", str(error)) from error
+            check_start(definition.complete(Start()), self._synthesizer, config)
+        except UnsupportedLanguageError as error:
+            raise file.error("language", str(error)) from error
+        except UnsupportedVoiceError as error:
+            near = suggest_name(definition.voice or "", self._synthesizer.voices or ())
+            raise file.error("voice" if definition.voice else "language", f"{error}{near}") from error
         except InvalidInputError as error:
             raise file.error(field or _field_of(str(error)), str(error)) from error
 

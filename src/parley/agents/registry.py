@@ -89,6 +89,16 @@ class ServedAgent:
                 _log.exception("a part of the agent %s could not be closed", self.file.name)
 
 
+def agents_folder(repository: Path, named: str) -> Path:
+    """The folder of the agents of a server.
+
+    Args:
+        repository: the model repository.
+        named: the setting ``agents``; empty: the default.
+    """
+    return repository.parent / (named or DEFAULT_FOLDER)
+
+
 class AgentRegistry:
     """The agents of one folder, by name.
 

@@ -119,6 +119,29 @@ def check_tools_file(options: ServerOptions, inherited: Mapping[str, str]) -> No
         raise ToolsFileError(f"The tools of the server are not usable (docs/tools.md): {error}") from error
 
 
+def find_wrong_agents(options: ServerOptions, environment: Mapping[str, str]) -> list[str]:
+    """One line for each file of an agent that the server will not serve; the log says so too."""
+    if options.load_models and AGENT not in options.load_models:
+        return []
+    parameters = read_parameters(options.model_repository / AGENT, options.profile, environment)
+    if parameters is None:
+        return []
+    from parley.agents.reader import AgentFileError  # noqa: PLC0415 - only where there is an agent
+    from parley.agents.registry import agents_folder  # noqa: PLC0415
+    from parley.launcher.agent_files import check_agent_files  # noqa: PLC0415
+
+    folder = agents_folder(options.model_repository, parameters.text("agents", ""))
+    if not folder.is_dir():
+        return []
+    try:
+        found = asyncio.run(check_agent_files(folder, options.model_repository, options.profile, environment))
+    except (ModelLoadingError, OSError) as error:
+        return [f"the agents in {folder} cannot be checked: {error}"]
+    return [
+        f"an agent cannot be served: {error}" for error in found.values() if isinstance(error, AgentFileError)
+    ]
+
+
 async def _check(path: Path, environment: Mapping[str, str]) -> None:
     from parley.tools.settings import read_settings  # noqa: PLC0415 - seldom needed
     from parley.tools.toolbox import Toolbox  # noqa: PLC0415 - heavy

@@ -30,6 +30,7 @@ from parley.launcher.checks import (
     check_log_format,
     check_tools_file,
     find_unknown_settings,
+    find_wrong_agents,
 )
 from parley.launcher.command import (
     Installation,
@@ -243,6 +244,8 @@ class EmbeddedServer:
                 )
             environment = {**os.environ, **self._options.environment}
             for line in find_unknown_settings(self._options.model_repository, environment):
+                self._on_progress(line)
+            for line in find_wrong_agents(self._options, environment):
                 self._on_progress(line)
             self._leave_out_models()
             self._started_at = self._started_at or time.time()

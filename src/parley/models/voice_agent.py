@@ -22,7 +22,7 @@ from parley.agent.defined_agents import AgentOpener
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.metrics import FAMILIES, GPU_MEMORY, STORAGE, AgentMetrics
 from parley.agent.ports import Engines, TurnScoring
-from parley.agents.registry import DEFAULT_FOLDER, AgentRegistry
+from parley.agents.registry import AgentRegistry, agents_folder
 from parley.engines.base import ChatModel, Closable, Recognizer, Synthesizer
 from parley.engines.recognizers import RoutedRecognizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
@@ -318,13 +318,18 @@ async def _open_agents(
     Raises:
         ModelLoadingError: the settings name a folder that is not there, or it has too many agents.
     """
-    folder = parameters.repository.parent / (config.agents or DEFAULT_FOLDER)
+    folder = agents_folder(parameters.repository, config.agents)
     if not folder.is_dir():
         if config.agents:
             raise ModelLoadingError(f"the folder of agents {folder} is not there")
         return None
     opener = AgentOpener(
-        engines, config, parameters, client, llm_timeout_s=config.deadlines.llm_s + _ENGINE_MARGIN_S
+        engines.synthesizer,
+        engines.server_tools,
+        config,
+        parameters,
+        client,
+        llm_timeout_s=config.deadlines.llm_s + _ENGINE_MARGIN_S,
     )
     registry = AgentRegistry(folder, opener.open)
     await registry.open()

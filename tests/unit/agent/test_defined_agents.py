@@ -174,7 +174,6 @@ class ServerTools(Tables):
     names = frozenset({"get_time"})
 
 
-ENGINES = Engines(recognizer=None, chat=FakeChat(), synthesizer=FakeSynthesizer(), server_tools=ServerTools())
 TOOL = """[tools]
 allowed_hosts = ["api.example.com"]
 [[tools.http]]
@@ -187,7 +186,9 @@ def opener(folder, config=None, **environment) -> AgentOpener:
     parameters = Parameters(
         "voice_agent", {}, model_dir=folder / "models" / "voice_agent", environment=environment
     )
-    return AgentOpener(ENGINES, config or AgentConfig(), parameters, client=None, llm_timeout_s=20.0)
+    return AgentOpener(
+        FakeSynthesizer(), ServerTools(), config or AgentConfig(), parameters, client=None, llm_timeout_s=20.0
+    )
 
 
 def define(folder, text: str):

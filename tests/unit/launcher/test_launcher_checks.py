@@ -15,6 +15,7 @@ from parley.launcher.checks import (
     check_log_format,
     check_tools_file,
     find_unknown_settings,
+    find_wrong_agents,
 )
 from parley.launcher.errors import AlreadyRunningError, LauncherSettingsError, ToolsFileError
 from parley.launcher.options import ROOT, TINY_PROFILE, ServerOptions, choose_ports, leave_busy_ports
@@ -268,3 +269,41 @@ def test_leave_busy_ports_replaces_only_those_that_are_taken():
         usual = choose_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=0))
         left = leave_busy_ports(dataclasses.replace(usual, http_port=taken))
     assert (left.grpc_port, left.http_port, left.metrics_port) == (usual.grpc_port, 0, usual.metrics_port)
+
+
+AGENTS = {
+    "restaurant": 'instructions = "You take bookings."\nvoice = "af_heart"',
+    "clinic": '\ninstrucions = "You make appointments."',
+    "help": 'instructions = "x"\nvoice = "af_hart"\n[tools]\nallowed_hosts = ["h"]',
+}
+
+
+@pytest.fixture
+def agents(tmp_path):
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    for name, text in AGENTS.items():
+        (folder / f"{name}.toml").write_text(text)
+    return folder
+
+
+def test_wrong_agent_is_one_line_before_the_start(agents):
+    options = ServerOptions(profile="open")
+    lines = find_wrong_agents(options, {"PARLEY_VOICE_AGENT_AGENTS": str(agents)})
+    assert [line.partition(" (did")[0].partition("; possible")[0] for line in lines] == [
+        "an agent cannot be served: agents/clinic.toml:2: unknown field 'instrucions'",
+        "an agent cannot be served: agents/help.toml:2: there is no voice 'af_hart'",
+    ]
+    assert all("did you mean" in line for line in lines)
+
+
+def test_agents_are_not_checked_where_there_are_none(agents):
+    assert find_wrong_agents(ServerOptions(profile="open"), {}) == []
+    only_echo = ServerOptions(profile="open", load_models=("echo",))
+    assert find_wrong_agents(only_echo, {"PARLEY_VOICE_AGENT_AGENTS": str(agents)}) == []
+
+
+def test_agents_of_a_server_with_wrong_settings_are_reported_as_unchecked(agents):
+    environment = {"PARLEY_VOICE_AGENT_AGENTS": str(agents), "PARLEY_VOICE_AGENT_TTS": "kokoro,kokoro"}
+    (line,) = find_wrong_agents(ServerOptions(profile="open"), environment)
+    assert "cannot be checked: a synthesizer is named twice" in line

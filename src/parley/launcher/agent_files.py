@@ -1,0 +1,85 @@
+"""Checks of the files of agents without a server: those of the command, and before a start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from parley.agent.config import AgentConfig
+from parley.agent.defined_agents import AgentOpener
+from parley.agent.metrics import UNMEASURED
+from parley.agents.folder import read_folder
+from parley.agents.reader import AgentFile, AgentFileError
+from parley.canaries.asking import AGENT
+from parley.errors import ModelLoadingError, ModelUnavailableError
+from parley.inference import ModelRequest, ModelResponse
+from parley.models.voice_agent import make_synthesizer
+from parley.runtime.repository import read_parameters
+from parley.tools.settings import read_settings
+from parley.tools.toolbox import Toolbox
+
+_TIMEOUT_S = 1.0
+
+
+async def check_agent_files(
+    folder: Path, repository: Path, profile: str, environment: Mapping[str, str]
+) -> dict[str, AgentFile | AgentFileError]:
+    """The agents of a folder by name, or what is wrong with their files on a server of this profile.
+
+    MCP servers and models are not asked, and weights need not be there. A voice that is made at run time is
+    not looked for.
+
+    Args:
+        folder: of the files.
+        repository: the model repository.
+        profile: of the model repository.
+        environment: of the server: its settings, and the variables of tools.
+
+    Raises:
+        ModelLoadingError: the profile has no agent, or its settings are wrong.
+        OSError: the folder cannot be read.
+    """
+    parameters = read_parameters(repository / AGENT, profile, environment)
+    if parameters is None:
+        raise ModelLoadingError(f"{repository} has no {AGENT} in the profile {profile}")
+    config = AgentConfig.from_parameters(parameters)
+    # Files are checked for a server that has its weights.
+    config = msgspec.structs.replace(config, absent_models={})
+    client = _NoModels()
+    synthesizer = make_synthesizer(config, client, UNMEASURED, timeout_s=_TIMEOUT_S)
+    server_tools = None
+    if tools_file := parameters.text("tools_file", ""):
+        settings = read_settings(parameters.repository.parent / tools_file)
+        server_tools = Toolbox(settings, parameters.environment)
+    opener = AgentOpener(synthesizer, server_tools, config, parameters, client, llm_timeout_s=_TIMEOUT_S)
+    try:
+        found = await asyncio.to_thread(read_folder, folder, {})
+        for name, file in found.items():
+            if isinstance(file, AgentFile):
+                try:
+                    await (await opener.open(file, only_checks=True)).close_when_unused()
+                except AgentFileError as error:
+                    found[name] = error
+    finally:
+        if server_tools is not None:
+            await server_tools.close()
+    return found
+
+
+class _NoModels:
+    """:class:`parley.inference.ModelClient` of no server: voices and options are checked without calls."""
+
+    async def infer(self, request: ModelRequest) -> ModelResponse:
+        """Fails."""
+        raise ModelUnavailableError(f"{request.model}: there is no server")
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
+        """Fails."""
+        raise ModelUnavailableError(f"{request.model}: there is no server")
+        yield {}
+
+    async def close(self) -> None:
+        """Does nothing."""
