@@ -16,6 +16,7 @@ from msgspec.inspect import LiteralType, StructType, UnionType, type_info
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.agent.config import AgentConfig
+from parley.agents.definition import AgentDefinition
 from parley.llm.startup import EngineSettings
 from parley.models.nemotron_streaming import StreamingSettings
 from parley.models.parakeet_tdt import ParakeetSettings
@@ -92,6 +93,20 @@ _GATEWAY = """## The gateway
 
 How to set them: [gateway.md](gateway.md#settings).
 """
+_AGENTS = """## Agents
+
+A file `agents/NAME.toml` defines an agent that sessions choose by its name (`Start.agent`); the setting
+`agents` of `voice_agent` names the folder. Options that a session leaves at their defaults come from the
+file, of tables such as `turn` each part by itself; [protocol.md](protocol.md#start) lists these parts.
+`parley agents check` reads the files as a server would, without one.
+
+New, changed and removed files count for new calls within seconds. A wrong one leaves the agent as it was:
+the log says where, and `voice_agent_wrong_agent_files` counts it. A call keeps the definition with which it
+began; tools and model of an old one are closed after its last call. A call that goes on at another server
+keeps its options, and gets the tools and the model of that server's file; a server without the agent
+answers `unknown_agent`, and the client tries the next. A folder has at most 64 agents, a file 128 KiB.
+Files with another dot in their name, such as `NAME.tests.toml`, define none.
+"""
 
 
 def read_values(model: str) -> dict[str, dict[str, str]]:
@@ -137,7 +152,22 @@ def page() -> str:
                 cell = ", ".join(f"{profile} {_shown(value)}" for profile, value in different.items())
             rows.append(f"| `{name}` | {_shown(default)} | {cell} | {text} |")
         sections.append("\n".join(rows) + "\n")
-    return "\n".join([*sections, _GATEWAY, "\n".join(gateway_rows()) + "\n"])
+    agents = ["| field | default | |", "|---|---|---|", *agent_rows(AgentDefinition)]
+    sections += [_AGENTS, "\n".join(agents) + "\n", _GATEWAY, "\n".join(gateway_rows()) + "\n"]
+    return "\n".join(sections)
+
+
+def agent_rows(kind: type[msgspec.Struct], table: str = "") -> Iterator[str]:
+    """A row for each field of an agent's file; options with parts in the protocol have one row."""
+    docs = field_docs(kind)
+    for field in msgspec.structs.fields(kind):
+        info = type_info(field.type)
+        if isinstance(info, StructType) and info.cls.__module__ == AgentDefinition.__module__:
+            yield from agent_rows(info.cls, f"{table}{field.name}.")
+            continue
+        default = "" if isinstance(info, StructType) else _gateway_default(field)
+        shown = f"`{default}`" if default else ""
+        yield f"| `{table}{field.name}` | {shown} | {_in_markdown(docs[field.name])} |"
 
 
 def gateway_rows() -> list[str]:

@@ -102,7 +102,7 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     model: ModelSettings = ModelSettings()
     """The language model."""
     tools: ToolSettings = ToolSettings()
-    """Tools that the server runs for this agent, in the format of the file of the server's own tools."""
+    """Tools that the server runs for this agent: the fields of [tools.md](tools.md#tools-of-the-server)."""
     server_tools: bool = False
     """Whether it has the server's own tools too."""
     page: PageSettings = PageSettings()
