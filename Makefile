@@ -29,7 +29,7 @@ WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 .PHONY: help setup setup-talk setup-export setup-frameworks setup-kernels setup-load setup-deploy \
     demo serve talk gateway test suites summary test-unit test-triton test-open test-frameworks test-browser test-kernels test-deploy test-cpus test-images test-parity fuzz house \
     check check-frameworks format eval simulate bench-stages gpu-check triton-check \
-    bench-moves perf-analyzer soak chaos load observe fetch models export convert images release lock clean
+    bench-moves perf-analyzer soak chaos load observe fetch models export images release lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -185,21 +185,13 @@ fetch: setup ## Download weights (MODEL=NAME or PROFILE=NAME; without: list what
 models: setup ## List the models of a profile: licences, sizes, and whether their weights are here (PROFILE=NAME)
 	@.venv/bin/parley models $(WITH_PROFILE) $(ARGS)
 
-# Checked before setup-export, whose environment has more than 1 GB; $(1) is the manifest's table.
-define need-entry
+export: ## Export a NeMo or Chatterbox checkpoint to the files that the models load (MODEL=NAME)
 	@test -n "$(MODEL)$(ARGS)" || { echo "error: name a checkpoint, for example: make $@ MODEL=NAME (make fetch lists them)" >&2; exit 2; }
 	$(call need-python)
-	@$(PYTHON3) build/known_entry.py $(1) "$(MODEL)" $(ARGS)
+	@# Before the environment is made, which has more than 1 GB.
+	@$(PYTHON3) build/known_entry.py "$(MODEL)" $(ARGS)
 	@$(MAKE) --no-print-directory setup-export
-endef
-
-export: ## Export a NeMo checkpoint to the files that the models load (MODEL=NAME)
-	$(call need-entry,checkpoints)
-	@.venv-export/bin/python build/export_nemo.py $(MODEL) $(ARGS)
-
-convert: ## Convert a published Chatterbox checkpoint for the models that speak (MODEL=NAME)
-	$(call need-entry,chatterbox)
-	@.venv-export/bin/python build/convert_chatterbox.py $(MODEL) $(ARGS)
+	@.venv-export/bin/python build/export.py checkpoint $(MODEL) $(ARGS)
 
 bench-stages: setup ## Measure stages and calls of Parley, and of any service (PROFILE=NAME; ARGS="--help")
 	@$(PY) -m perf bench-stages $(WITH_PROFILE) $(ARGS)

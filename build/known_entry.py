@@ -1,6 +1,6 @@
 """Refuse an entry that the manifest lacks, before an environment of more than 1 GB is made for it.
 
-    python build/known_entry.py checkpoints parakeet-tdt-0.6b-v2 --manifest my.toml
+    python build/known_entry.py parakeet-tdt-0.6b-v2 --manifest my.toml
 
 The Makefile runs it with any Python from 3.9 on, which may have neither packages nor ``tomllib``: it reads
 the headers of tables only. Options of the program that is run afterwards are left to that program.
@@ -20,21 +20,22 @@ from pathlib import Path
 _MANIFEST = Path(__file__).with_name("checkpoints.toml")
 
 
-def find_names(manifest: str, table: str) -> list[str]:
-    """Names of the entries of a table, in their order."""
-    header = re.compile(rf'^\[{re.escape(table)}\.(?:"([^"\n]+)"|([\w-]+))\]', re.MULTILINE)
-    return [quoted or bare for quoted, bare in header.findall(manifest)]
+_HEADER = re.compile(r'^\[(?:checkpoints|chatterbox)\.(?:"([^"\n]+)"|([\w-]+))\]', re.MULTILINE)
+
+
+def find_names(manifest: str) -> list[str]:
+    """Names of the entries that can be exported, in their order."""
+    return [quoted or bare for quoted, bare in _HEADER.findall(manifest)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """See above."""
     parser = argparse.ArgumentParser(description=__doc__, add_help=False)
-    parser.add_argument("table")
     parser.add_argument("names")
     parser.add_argument("--manifest", type=Path, default=_MANIFEST)
     args, _ = parser.parse_known_args(argv)
     try:
-        known = find_names(args.manifest.read_text(encoding="utf-8"), args.table)
+        known = find_names(args.manifest.read_text(encoding="utf-8"))
     except OSError as error:
         print(f"error: {args.manifest} cannot be read: {error.strerror}", file=sys.stderr)
         return 2

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,9 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chatterbox_export import upstream_models
-from chatterbox_export.entries import ConversionError, Entry
+from chatterbox_export.files import FILES
 from chatterbox_export.t3_reference import Reference
 from chatterbox_export.tensors import read
+from checkpoints import ChatterboxEntry
+from comparison import largest_difference
 from parley_torch.tts.s3gen import checkpoint as s3gen_checkpoint
 from parley_torch.tts.s3gen.flow import AudioVoice as FlowVoice
 from parley_torch.tts.s3gen.synthesizer import AudioSynthesizer
@@ -39,32 +40,10 @@ _TEXT, _SPEECH, _PROMPT = 40, 30, 50
 Tokens = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Largest differences; see :class:`chatterbox_export.entries.Limits`."""
-
-    t3: float
-    mel: float
-    pitch: float
-    audio: float
-
-    def check(self, entry: Entry) -> None:
-        """Compare with what the entry allows.
-
-        Raises:
-            ConversionError: a limit is exceeded.
-        """
-        allowed = asdict(entry.limits)
-        # Written so that NaN fails.
-        if wrong := [name for name, value in asdict(self).items() if not value <= allowed[name]]:
-            raise ConversionError(
-                f"{entry.name} is too far from chatterbox-tts in {', '.join(wrong)}: {asdict(self)}, allowed "
-                f"are {allowed}; it is not written"
-            )
-
-
-def measure(entry: Entry, source: Path, folder: Path, voice: Voice) -> Accuracy:
+def measure(entry: ChatterboxEntry, source: Path, folder: Path, voice: Voice) -> dict[str, float]:
     """Compare the serving code on the converted files with upstream's on the published ones.
+
+    The differences by measure are those of :class:`checkpoints.ChatterboxLimits`.
 
     Args:
         entry: the checkpoint.
@@ -72,14 +51,14 @@ def measure(entry: Entry, source: Path, folder: Path, voice: Voice) -> Accuracy:
         folder: of the converted ones.
         voice: who speaks.
     """
-    files = entry.files
+    files = FILES[entry.variant]
     t3 = _t3_difference(source / files.t3[0], folder / files.t3[1], voice)
     tensors = read(source / files.s3gen[0])
     theirs = upstream_models.fill(upstream_models.s3gen(tensors), tensors)
     networks = s3gen_checkpoint.load(folder / files.s3gen[1])
     mel, frames = _mel_difference(theirs, networks, voice)
     pitch, audio = _audio_difference(theirs, networks, frames)
-    return Accuracy(t3=t3, mel=mel, pitch=pitch, audio=audio)
+    return {"t3": t3, "mel": mel, "pitch": pitch, "audio": audio}
 
 
 def _t3_difference(published: Path, converted: Path, voice: Voice) -> float:
@@ -95,7 +74,7 @@ def _t3_difference(published: Path, converted: Path, voice: Voice) -> float:
     tensors = read(published)
     theirs = upstream_models.fill(upstream_models.t3(shape, tensors), tensors)
     expected = t3_logits(theirs, speaker, text, speech)
-    return float((ours - expected).abs().max() / expected.std())
+    return largest_difference(ours, expected) / float(expected.std())
 
 
 @torch.inference_mode()
@@ -133,7 +112,7 @@ def _mel_difference(theirs: Any, networks: s3gen_checkpoint.Networks, voice: Voi
     tokens = np.random.default_rng(0).integers(0, SPEECH_CODES, _SPEECH)
     ours, noise = served_mel(networks, speaker, tokens, Plan(full_attention=True))
     expected = upstream_mel(theirs.flow, speaker, tokens, noise, meanflow=theirs.meanflow)
-    return float((ours - expected).abs().max()), expected
+    return largest_difference(ours, expected), expected
 
 
 def served_mel(
@@ -184,7 +163,7 @@ def _audio_difference(
     """Of the pitch in hertz, and of the samples where both are excited with the same noise."""
     mel, vocoder = frames[None], networks.vocoder
     pitch = vocoder.f0_predictor(mel)
-    off = (pitch.float() - theirs.mel2wav.f0_predictor(mel)).abs().max()
+    off = largest_difference(pitch.float(), theirs.mel2wav.f0_predictor(mel))
     source = 0.1 * torch.randn(1, HOP * mel.shape[2], generator=torch.Generator().manual_seed(0))
     expected = theirs.mel2wav.decode(mel, source[None])
-    return float(off), float((vocoder(mel, source) - expected).abs().max())
+    return off, largest_difference(vocoder(mel, source), expected)

@@ -1,26 +1,33 @@
-"""A published Chatterbox checkpoint as the folder that ``t3``, ``s3gen`` and ``voice_enrollment`` load."""
+"""A published Chatterbox checkpoint as the folder that ``t3``, ``s3gen`` and ``voice_enrollment`` load.
+
+Names and shapes of all tensors are compared with those of chatterbox-tts' own modules; no file can run code
+when it is read. The code that serves is compared with chatterbox-tts itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import shutil
 import tempfile
+import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from importlib.metadata import distributions, version
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from chatterbox_export import accuracy, upstream, upstream_models
 from chatterbox_export.default_voice import read_default_voice
-from chatterbox_export.entries import CONDITIONALS, ConversionError, Entry
+from chatterbox_export.files import CONDITIONALS, FILES
 from chatterbox_export.tensors import check_shapes, read, write
-from parley.errors import ParleyError
+from checkpoints import ChatterboxEntry, describe, file_entry
+from comparison import ExportError, check, note
 from parley_torch.tts.t3.checkpoint import T3Shape, read_shape
 from parley_torch.tts.t3.text import load_reader
 from parley_torch.tts.voices.enrollment import checkpoint as enrollment_checkpoint
@@ -28,7 +35,6 @@ from parley_torch.tts.voices.objects import FolderObjects
 from parley_torch.tts.voices.store import VoiceStore
 from parley_torch.tts.voices.voice import MAX_VOICE_BYTES, Voice
 
-MANIFEST = "manifest.json"
 VOICES = "voices"
 SOURCE = ".source.json"
 """The file that ``scripts/fetch_models`` writes next to its downloads."""
@@ -37,7 +43,7 @@ _UPSTREAM = "chatterbox-tts"
 _Build: TypeAlias = Callable[[Mapping[str, Tensor]], nn.Module]
 
 
-def convert(entry: Entry, source: Path, models: Path) -> accuracy.Accuracy:
+def convert(entry: ChatterboxEntry, source: Path, models: Path) -> None:
     """Check the published files, convert them, compare the result with upstream and put it in place.
 
     Args:
@@ -46,41 +52,60 @@ def convert(entry: Entry, source: Path, models: Path) -> accuracy.Accuracy:
         models: folder of all weights; the result is in a folder of the entry's name.
 
     Raises:
-        ConversionError: a file is missing or not what it should be, or what is served would be too far from
+        ExportError: a file is missing or not what it should be, or what is served would be too far from
             upstream. What was made before stays.
+        ParleyError: the code that serves cannot load it.
     """
     missing = [name for name in _published(entry) if not (source / name).is_file()]
     if missing:
-        raise ConversionError(
+        raise ExportError(
             f"{source} is without {', '.join(missing)}: get it with `scripts/fetch_models {entry.source}`"
         )
+    began = time.monotonic()
+    torch.manual_seed(0)
     models.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=models, prefix=f".{entry.name}.") as temporary:
+    with (
+        tempfile.TemporaryDirectory(dir=models, prefix=f".{entry.name}.") as temporary,
+        warnings.catch_warnings(),
+    ):
+        # Of what chatterbox-tts, pinned to old versions, calls.
+        warnings.simplefilter("ignore", FutureWarning)
         folder = Path(temporary) / entry.name
         folder.mkdir()
-        try:
-            shape, parameters = _write_networks(entry, source, folder)
-            digest = enrollment_checkpoint.load(folder).digest
-            load_reader(folder, shape)
-        except ParleyError as error:  # of the code that serves
-            raise ConversionError(str(error)) from error
+        shape, parameters = _write_networks(entry, source, folder)
+        digest = enrollment_checkpoint.load(folder).digest
+        load_reader(folder, shape)
         voice = read_default_voice(source / CONDITIONALS, entry, digest)
         asyncio.run(_keep(voice, folder / VOICES))
-        measured = accuracy.measure(entry, source, folder, voice)
-        measured.check(entry)
-        _describe(entry, source, folder, {"t3": asdict(shape), "parameters": parameters}, measured)
+        differences = accuracy.measure(entry, source, folder, voice)
+        check(entry.name, _UPSTREAM, differences, msgspec.structs.asdict(entry.accuracy))
+        described = source / SOURCE
+        origin = json.loads(described.read_text(encoding="utf-8")) if described.is_file() else {}
+        facts = {
+            "name": entry.name,
+            "variant": entry.variant,
+            "sizes": {"t3": asdict(shape), "parameters": parameters},
+            "source": {
+                "repository": origin.get("repository"),
+                "revision": origin.get("commit"),
+                "files": [file_entry(source / name, source) for name in _published(entry)],
+            },
+            "accuracy": differences,
+            "versions": {_UPSTREAM: _upstream_version()},
+        }
+        describe(folder, facts, _PACKAGES)
         _put(folder, models / entry.name)
-    return measured
+    note(f"written into {models}: {entry.name} ({time.monotonic() - began:.0f} s)")
 
 
-def _published(entry: Entry) -> list[str]:
-    files = entry.files
+def _published(entry: ChatterboxEntry) -> list[str]:
+    files = FILES[entry.variant]
     return [files.t3[0], files.s3gen[0], files.voice_encoder[0], *files.tokenizer, CONDITIONALS]
 
 
-def _write_networks(entry: Entry, source: Path, folder: Path) -> tuple[T3Shape, dict[str, int]]:
+def _write_networks(entry: ChatterboxEntry, source: Path, folder: Path) -> tuple[T3Shape, dict[str, int]]:
     """Write all networks; the T3's shape, and the parameters of each."""
-    files = entry.files
+    files = FILES[entry.variant]
     shape = _shape(entry, source / files.t3[0])
     parameters = {
         "t3": _network(source, folder, files.t3, lambda tensors: upstream_models.t3(shape, tensors)),
@@ -95,10 +120,10 @@ def _write_networks(entry: Entry, source: Path, folder: Path) -> tuple[T3Shape, 
     return shape, parameters
 
 
-def _shape(entry: Entry, path: Path) -> T3Shape:
+def _shape(entry: ChatterboxEntry, path: Path) -> T3Shape:
     shape = read_shape(path)
     if shape.variant != entry.variant:
-        raise ConversionError(f"{path} is of the variant {shape.variant}; {entry.name} is {entry.variant}")
+        raise ExportError(f"{path} is of the variant {shape.variant}; {entry.name} is {entry.variant}")
     return shape
 
 
@@ -124,7 +149,7 @@ def _check(path: Path, tensors: Mapping[str, Tensor], build: _Build) -> None:
         with torch.device("meta"):
             model = build(tensors)
     except KeyError as error:
-        raise ConversionError(f"{path} has tensors missing: {error.args[0]}") from error
+        raise ExportError(f"{path} has tensors missing: {error.args[0]}") from error
     expected = {
         name: tensor.shape
         for name, tensor in model.state_dict().items()
@@ -137,37 +162,9 @@ async def _keep(voice: Voice, folder: Path) -> None:
     await VoiceStore(FolderObjects(folder, MAX_VOICE_BYTES)).put(voice)
 
 
-def _describe(
-    entry: Entry, source: Path, folder: Path, sizes: Mapping[str, Any], measured: accuracy.Accuracy
-) -> None:
-    """Write ``manifest.json``: what it is, how it was made, and all files with their checksums."""
-    described = source / SOURCE
-    origin = json.loads(described.read_text(encoding="utf-8")) if described.is_file() else {}
-    manifest = {
-        "name": entry.name,
-        "variant": entry.variant,
-        "sizes": sizes,
-        "source": {
-            "repository": origin.get("repository"),
-            "revision": origin.get("commit"),
-            "files": [_file(source / name, source) for name in _published(entry)],
-        },
-        "accuracy": asdict(measured),
-        "versions": {name: version(name) for name in _PACKAGES} | {_UPSTREAM: _upstream_version()},
-        "files": [_file(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()],
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
 def _upstream_version() -> str:
     (found,) = distributions(name=_UPSTREAM, path=[str(upstream.FOLDER)])
     return found.version
-
-
-def _file(path: Path, folder: Path) -> dict[str, Any]:
-    with path.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    return {"name": str(path.relative_to(folder)), "size": path.stat().st_size, "sha256": digest}
 
 
 def _put(made: Path, folder: Path) -> None:

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatterbox_export.entries import CONDITIONALS, ConversionError, Entry
+from chatterbox_export.files import CONDITIONALS
 from chatterbox_export.tensors import read_pickled
+from checkpoints import ChatterboxEntry
+from comparison import ExportError
 from parley.errors import VoiceDamagedError
 from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, TOKENS_PER_SECOND
 from parley_torch.tts.voices.voice import (
@@ -35,7 +37,7 @@ _KNOWN = {
 }
 
 
-def read_default_voice(path: Path, entry: Entry, digest: str) -> Voice:
+def read_default_voice(path: Path, entry: ChatterboxEntry, digest: str) -> Voice:
     """The published voice.
 
     Args:
@@ -44,7 +46,7 @@ def read_default_voice(path: Path, entry: Entry, digest: str) -> Voice:
         digest: of the networks that made it; see :class:`parley_torch.tts.voices.voice.VoiceDetails`.
 
     Raises:
-        ConversionError: a field is missing, unexpected, or not of the shape that it has upstream.
+        ExportError: a field is missing, unexpected, or not of the shape that it has upstream.
     """
     parts = _fields(path, read_pickled(path), "", set(_USED), set())
     t3, gen = (_fields(path, parts[name], f"{name}.", _USED[name], _KNOWN[name]) for name in ("t3", "gen"))
@@ -53,7 +55,7 @@ def read_default_voice(path: Path, entry: Entry, digest: str) -> Voice:
     frames = FRAMES_PER_TOKEN * len(tokens)
     # Where the recording is no whole number of tokens, a frame is left over.
     if not frames <= len(mel) <= frames + 1:
-        raise ConversionError(
+        raise ExportError(
             f"{path}: gen.prompt_feat has {len(mel)} frames, which is not {FRAMES_PER_TOKEN} for each of the "
             f"{len(tokens)} tokens of gen.prompt_token"
         )
@@ -77,19 +79,17 @@ def read_default_voice(path: Path, entry: Entry, digest: str) -> Voice:
     try:
         write_voice(voice)
     except VoiceDamagedError as error:
-        raise ConversionError(f"{path}: {error}") from error
+        raise ExportError(f"{path}: {error}") from error
     return voice
 
 
 def _fields(path: Path, value: Any, where: str, required: set[str], known: set[str]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConversionError(f"{path}: {where or 'it'} is no collection of fields")
+        raise ExportError(f"{path}: {where or 'it'} is no collection of fields")
     if missing := sorted(required - set(value)):
-        raise ConversionError(f"{path} lacks {', '.join(where + name for name in missing)}")
+        raise ExportError(f"{path} lacks {', '.join(where + name for name in missing)}")
     if unexpected := sorted(map(str, set(value) - required - known)):
-        raise ConversionError(
-            f"{path} has unexpected fields: {', '.join(where + name for name in unexpected)}"
-        )
+        raise ExportError(f"{path} has unexpected fields: {', '.join(where + name for name in unexpected)}")
     return dict(value)
 
 
@@ -103,14 +103,14 @@ def _tensor(
     """A field as numpy has it: float32, or int32 for what is of type i64 here."""
     value = fields[name.rpartition(".")[2]]
     if not isinstance(value, Tensor):
-        raise ConversionError(f"{path}: {name} is no tensor")
+        raise ExportError(f"{path}: {name} is no tensor")
     fits = value.ndim == len(shape) and all(
         want in (None, size) for want, size in zip(shape, value.shape, strict=True)
     )
     whole = kind == torch.int64
     if not fits or value.is_floating_point() == whole or value.is_complex():
         sizes = ", ".join("n" if size is None else str(size) for size in shape)
-        raise ConversionError(
+        raise ExportError(
             f"{path}: {name} is {value.dtype} {list(value.shape)} and must be "
             f"{'whole numbers' if whole else 'numbers'} [{sizes}]"
         )

@@ -1,4 +1,4 @@
-"""Shrunken random checkpoints as the hub has the real ones, to try the conversion with."""
+"""Shrunken random checkpoints as they are served, and as the hub has the real ones, to be converted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from chatterbox_export.entries import CONDITIONALS, FILES
+from chatterbox_export.files import CONDITIONALS, FILES
 from chatterbox_export.small_listeners import small_listeners
-from chatterbox_export.small_s3gen import small_s3gen
+from chatterbox_export.small_s3gen import small_s3gen, write_small_s3gen
 from chatterbox_export.small_t3 import write_small_t3
 from parley.tts.voice_messages import Variant
 
 _DENSE_LAYERS = (12, 24, 16)  # upstream's code has no other
+
+
+def write_small(folder: Path, variant: Variant, *, seed: int = 0) -> Path:
+    """Write what the models load; see :func:`write_small_published`."""
+    write_small_t3(folder, variant, seed=seed)
+    write_small_s3gen(folder, meanflow=variant == "turbo", seed=seed)
+    return folder
 
 
 def write_small_published(folder: Path, variant: Variant, *, seed: int = 0) -> Path:

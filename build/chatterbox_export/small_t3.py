@@ -9,18 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-Variant = Literal["original", "multilingual", "turbo"]
-CHECKPOINTS: dict[Variant, str] = {
-    "original": "t3_cfg.safetensors",
-    "multilingual": "t3_mtl23ls_v2.safetensors",
-    "turbo": "t3_turbo_v1.safetensors",
-}
+from chatterbox_export.files import FILES
+from parley.tts.voice_messages import Variant
+
 _TEXT_VOCABULARY: dict[Variant, int] = {"original": 704, "multilingual": 2454, "turbo": 50276}
 _SPEECH_VOCABULARY: dict[Variant, int] = {"original": 8194, "multilingual": 8194, "turbo": 6563}
 _HEAD_SIZE = 64
@@ -54,13 +50,12 @@ def write_small_t3(
     generator = torch.Generator().manual_seed(seed)
     t3 = _tensors(t3_shapes(variant, width, layers), generator)
     t3["speech_head.weight"][_END_OF_SPEECH] *= 1.7  # ends an utterance after some eighty tokens
-    save_file(t3, folder / CHECKPOINTS[variant])
+    save_file(t3, folder / FILES[variant].t3[1])
     save_file(_tensors(voice_encoder_shapes(), generator), folder / "ve.safetensors")
     if variant == "turbo":
         _write_turbo_tokenizer(folder)
     else:
-        name = "tokenizer.json" if variant == "original" else "grapheme_mtl_merged_expanded_v1.json"
-        _write_letters(folder / name, _TEXT_VOCABULARY[variant])
+        _write_letters(folder / FILES[variant].tokenizer[0], _TEXT_VOCABULARY[variant])
     return folder
 
 

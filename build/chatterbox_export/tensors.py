@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from chatterbox_export.entries import ConversionError
+from comparison import ExportError
 
 _NAMED = 5
 """Tensors that a message names."""
@@ -22,34 +22,34 @@ def read_pickled(path: Path) -> Any:
     """The content of a file that ``torch.save`` wrote: tensors and plain containers only.
 
     Raises:
-        ConversionError: it is missing or damaged, or holds anything else.
+        ExportError: it is missing or damaged, or holds anything else.
     """
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         # torch recommends to read it without the check; never do.
         reason = str(error).partition("\n")[0]
-        raise ConversionError(f"{path} cannot be read as tensors alone: {reason}") from error
+        raise ExportError(f"{path} cannot be read as tensors alone: {reason}") from error
 
 
 def read(path: Path) -> dict[str, Tensor]:
     """The tensors of a ``.safetensors`` or ``.pt`` file by name.
 
     Raises:
-        ConversionError: it is missing or damaged, or a value is not a finite number.
+        ExportError: it is missing or damaged, or a value is not a finite number.
     """
     if path.suffix == ".safetensors":
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
-            raise ConversionError(f"{path} cannot be read: {error}") from error
+            raise ExportError(f"{path} cannot be read: {error}") from error
     else:
         tensors = read_pickled(path)
         if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-            raise ConversionError(f"{path} does not hold tensors by name")
+            raise ExportError(f"{path} does not hold tensors by name")
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise ConversionError(f"{path}: {name} holds values that are not numbers")
+            raise ExportError(f"{path}: {name} holds values that are not numbers")
     return tensors
 
 
@@ -62,7 +62,7 @@ def check_shapes(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[st
     """Compare with what must be there.
 
     Raises:
-        ConversionError: a tensor is missing, of another shape, or one too many; it is named.
+        ExportError: a tensor is missing, of another shape, or one too many; it is named.
     """
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     wrong = [
@@ -80,4 +80,4 @@ def check_shapes(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[st
         if names
     ]
     if problems:
-        raise ConversionError(f"{path} has tensors {'; '.join(problems)}")
+        raise ExportError(f"{path} has tensors {'; '.join(problems)}")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import soundfile
 import torch
 from nemo.collections.asr.models import ASRModel
 from numpy.typing import NDArray
 
+from checkpoints import NemoEntry
+from comparison import relative_difference, token_difference
 from nemo_export import prompts
-from nemo_export.archive import Entry, Limits
 from nemo_export.layout import use_look_ahead
 from parley.asr import checkpoint
 from parley.asr.decoding.greedy import TransducerDecoder
@@ -36,47 +35,15 @@ class Heard:
     tokens: list[int]
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """The differences, and on how much they were measured."""
-
-    encoder: float
-    tokens: float
-    recordings: int
-    reference_tokens: int
-
-    def excess(self, limits: Limits) -> str:
-        """Which limits are exceeded, and by how much; empty if none is."""
-        over = []
-        # NaN is no accuracy: ask for what is wanted.
-        if not self.encoder <= limits.encoder:
-            over.append(f"its encoder differs by {self.encoder:.1e}, and {limits.encoder:.1e} is allowed")
-        if not self.tokens <= limits.tokens:
-            over.append(f"{self.tokens:.2%} of its tokens differ, and {limits.tokens:.2%} are allowed")
-        return "; ".join(over)
-
-
-def read_clips(folder: Path, count: int) -> list[NDArray[np.float32]]:
-    """The first ``count`` recordings with speech that ``manifest.json`` lists, f32 within ±1."""
-    entries = [entry for entry in json.loads((folder / "manifest.json").read_text()) if entry["text"]]
-    step = max(1, len(entries) // count)
-    return [soundfile.read(folder / entry["file"], dtype="float32")[0] for entry in entries[::step][:count]]
-
-
-def compare(expected: Sequence[Heard], found: Sequence[Heard]) -> Accuracy:
-    """Measure what ``found`` lacks."""
-    squares = sum(float(np.square(a.encoded).sum()) for a in expected)
-    errors = sum(
-        float(np.square(a.encoded - b.encoded).sum()) if a.encoded.shape == b.encoded.shape else float("nan")
-        for a, b in zip(expected, found, strict=True)
-    )
-    tokens = sum(len(a.tokens) for a in expected)
-    wrong = sum(_distance(a.tokens, b.tokens) for a, b in zip(expected, found, strict=True))
-    return Accuracy(round(float(np.sqrt(errors / squares)), 8), wrong / max(tokens, 1), len(expected), tokens)
+def compare(found: Sequence[Heard], expected: Sequence[Heard]) -> dict[str, float]:
+    """The differences by measure, over all recordings."""
+    encoded = [np.concatenate([one.encoded for one in heard], axis=1) for heard in (found, expected)]
+    tokens = [[one.tokens for one in heard] for heard in (found, expected)]
+    return {"encoder": relative_difference(*encoded), "tokens": token_difference(*tokens)}
 
 
 @torch.no_grad()
-def by_nemo(model: ASRModel, entry: Entry, clips: Sequence[NDArray[np.float32]]) -> list[Heard]:
+def by_nemo(model: ASRModel, entry: NemoEntry, clips: Sequence[NDArray[np.float32]]) -> list[Heard]:
     """What NeMo makes of the recordings, for each look-ahead in turn."""
     model.eval()
     model.preprocessor.featurizer.dither = 0.0
@@ -95,7 +62,7 @@ def by_nemo(model: ASRModel, entry: Entry, clips: Sequence[NDArray[np.float32]])
 
 
 def by_export(
-    folder: Path, entry: Entry, clips: Sequence[NDArray[np.float32]], tags: Sequence[str] = ()
+    folder: Path, entry: NemoEntry, clips: Sequence[NDArray[np.float32]], tags: Sequence[str] = ()
 ) -> list[Heard]:
     """What the serving code makes of the recordings with an export, for each look-ahead in turn.
 
@@ -177,7 +144,7 @@ def _streamed(model: ASRModel, look_ahead: int, features: NDArray[np.float32]) -
 
 
 def _export_streamed(
-    folder: Path, entry: Entry, clips: Sequence[NDArray[np.float32]], tags: Sequence[str]
+    folder: Path, entry: NemoEntry, clips: Sequence[NDArray[np.float32]], tags: Sequence[str]
 ) -> list[Heard]:
     export = streaming_checkpoint.load(folder)
     mel = LogMel(export.checkpoint.config)
@@ -203,13 +170,3 @@ def _export_streamed(
                 tokens += new.ids.tolist()
             heard.append(Heard(np.concatenate(outputs, axis=1), tokens))
     return heard
-
-
-def _distance(expected: Sequence[int], found: Sequence[int]) -> int:
-    """Tokens to replace, remove or add (Levenshtein distance)."""
-    row = list(range(len(found) + 1))
-    for i, token in enumerate(expected, 1):
-        diagonal, row[0] = row[0], i
-        for j, other in enumerate(found, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (token != other))
-    return row[-1]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +17,9 @@ from nemo.collections.asr.models import ASRModel
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from checkpoints import NemoEntry, Precision
+from comparison import ExportError
 from nemo_export import chunks, graphs, prompts
-from nemo_export.archive import Entry, ExportError, Precision
 
 Half = Literal["fp16", "bf16"]
 _TYPES = {"fp16": (TensorProto.FLOAT16, np.float16), "bf16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16)}
@@ -29,10 +28,8 @@ _OPERATORS = {"fp16": {"MatMul", "Gemm", "Conv"}, "bf16": {"MatMul", "Gemm"}}
 ENCODER = "encoder-model.onnx"
 DECODER = "decoder_joint-model.onnx"
 WEIGHTS = "encoder.weights"
-MANIFEST = "manifest.json"
 _SILENCE = round(math.log(2**-24), 4)
 """Log-mel energy of silence."""
-_PACKAGES = ("nemo_toolkit", "torch", "onnx", "onnxruntime")
 
 
 def to_int8(path: Path) -> onnx.ModelProto:
@@ -109,13 +106,24 @@ def _round(tensor: onnx.TensorProto, dtype: type) -> None:
     tensor.CopyFrom(numpy_helper.from_array(values.astype(dtype), tensor.name))
 
 
-def encoder_files(entry: Entry) -> dict[int, str]:
+def encoder_files(entry: NemoEntry) -> dict[int, str]:
     """Names of the encoders by look-ahead; an offline model has one."""
     return {r: f"encoder-r{r}.onnx" for r in entry.look_aheads} if entry.streaming else {0: ENCODER}
 
 
-def export(model: ASRModel, entry: Entry, folder: Path) -> None:
+def export(
+    model: ASRModel,
+    entry: NemoEntry,
+    folder: Path,
+    pack: Callable[[onnx.ModelProto], None] = lambda _: None,
+) -> None:
     """Write a model in single precision.
+
+    Args:
+        model: the checkpoint, for inference.
+        entry: what it is.
+        folder: where to.
+        pack: changes each graph before it is written, such as how its weights are stored.
 
     Raises:
         ExportError: it is not of the kind that the entry says.
@@ -146,17 +154,21 @@ def export(model: ASRModel, entry: Entry, folder: Path) -> None:
                 )
                 if prompts.dictionary(model):
                     prompts.add_prompt(encoder, model)
+            pack(encoder)
+            if entry.streaming:
                 weights.save(encoder, folder / name)
             else:
                 graphs.save(encoder, folder / name)
-        onnx.save(graphs.read(part / DECODER), folder / DECODER)
+        decoder = graphs.read(part / DECODER)
+        pack(decoder)
+        onnx.save(decoder, folder / DECODER)
     if not entry.streaming:
         (folder / WEIGHTS).unlink()
     config = _sizes(model, entry)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def convert(entry: Entry, fp32: Path, folder: Path, to: Precision, *, emulate: bool = False) -> None:
+def convert(entry: NemoEntry, fp32: Path, folder: Path, to: Precision, *, emulate: bool = False) -> None:
     """Write the export ``fp32`` in another precision.
 
     Args:
@@ -184,37 +196,13 @@ def convert(entry: Entry, fp32: Path, folder: Path, to: Precision, *, emulate: b
     onnx.save(converted(DECODER), folder / DECODER)
 
 
-def describe(
-    entry: Entry, to: Precision, folder: Path, source: Mapping[str, Any], accuracy: Mapping[str, float]
-) -> None:
-    """Write ``manifest.json``: what an export is, how it was made, and its files with their checksums."""
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name != MANIFEST]
-    manifest = {
-        "name": entry.name,
-        "kind": entry.kind,
-        "precision": to,
-        "source": source,
-        "accuracy": accuracy,
-        "versions": {name: version(name) for name in _PACKAGES},
-        "files": [file_entry(path) for path in files],
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
-def file_entry(path: Path) -> dict[str, Any]:
-    """Name, size and checksum of a file."""
-    with path.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    return {"name": path.name, "size": path.stat().st_size, "sha256": digest}
-
-
 def use_look_ahead(model: ASRModel, frames: int) -> None:
     """Let a streaming model wait for ``frames`` encoder frames."""
     left = model.encoder.att_context_size_all[0][0]
     model.encoder.set_default_att_context_size([left, frames])
 
 
-def _check_kind(model: ASRModel, entry: Entry) -> None:
+def _check_kind(model: ASRModel, entry: NemoEntry) -> None:
     durations = _durations(model)
     if bool(durations) != (entry.kind == "tdt"):
         raise ExportError(f"{entry.name} is of kind {entry.kind}, but its durations are {list(durations)}")
@@ -231,7 +219,7 @@ def _durations(model: ASRModel) -> tuple[int, ...]:
     return tuple(model.cfg.decoding.get("durations") or ())
 
 
-def _sizes(model: ASRModel, entry: Entry) -> dict[str, Any]:
+def _sizes(model: ASRModel, entry: NemoEntry) -> dict[str, Any]:
     """What ``config.json`` says."""
     front = model.cfg.preprocessor
     rate = int(front.sample_rate)
@@ -264,13 +252,14 @@ def _sizes(model: ASRModel, entry: Entry) -> dict[str, Any]:
     return sizes
 
 
-def _streaming_sizes(model: ASRModel, entry: Entry) -> dict[str, Any]:
+def _streaming_sizes(model: ASRModel, entry: NemoEntry) -> dict[str, Any]:
     config = model.encoder.streaming_cfg
     channel, time, _ = model.encoder.get_initial_cache_state(batch_size=1)
     factor = int(model.encoder.subsampling_factor)
+    default = entry.look_aheads[0] if entry.default_look_ahead is None else entry.default_look_ahead
     return {
         "look_aheads": sorted(entry.look_aheads),
-        "default_look_ahead": entry.default_look_ahead,
+        "default_look_ahead": default,
         "chunk_frames": {str(r): factor * (r + 1) for r in sorted(entry.look_aheads)},
         "history_frames": _later(config.pre_encode_cache_size),
         "dropped_frames": int(config.drop_extra_pre_encoded),

@@ -7,7 +7,7 @@ import onnx
 from nemo.collections.asr.models import ASRModel
 from onnx import TensorProto, helper, numpy_helper
 
-from nemo_export.archive import ExportError
+from comparison import ExportError
 from parley.asr.streaming.prompt_graph import PARAMETERS, PROMPT, prompt_nodes, prompt_tensors
 
 AUTO = "auto"

@@ -7,12 +7,12 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from comparison import ExportError, note
 from qwen_gguf import vocabulary, weights
-from qwen_gguf.source import ConversionError, Shape, Source
+from qwen_gguf.source import Shape, Source
 from qwen_gguf.weights import CONFIG, WEIGHTS, Adapter
 
 VERSION = 2
@@ -22,26 +22,21 @@ NOTE = ".source.json"
 _STALE_S = 3600.0
 
 
-def convert(
-    source: Path, target: Path, *, english: bool, adapter: Path | None, tell: Callable[[str], None]
-) -> bool:
-    """Make the folder, unless it is there already.
+def convert(source: Path, target: Path, *, english: bool, adapter: Path | None) -> None:
+    """Make the folder, unless it is there already: made of the same file in the same way, and whole.
 
     Args:
-        source: the GGUF file.
+        source: the GGUF file, or a folder with one.
         target: the folder; it appears when it is complete, and one that was there before stays until then.
         english: keep only the tokens that English needs.
         adapter: folder of a LoRA that is merged into the matrices; None: none is.
-        tell: takes a line on what is being done.
-
-    Returns:
-        Whether it was made; False: it was there, made of the same file in the same way, and whole.
 
     Raises:
-        ConversionError: the file is not there, or cannot be converted.
+        ExportError: the file is not there, or cannot be converted.
     """
-    if not source.is_file():
-        raise ConversionError(f"there is no file {source}")
+    began, target = time.monotonic(), target.resolve()
+    remove_leftovers(target)
+    source = find(source)
     made_of = {
         "file": source.name,
         "sha256": _digest(source),
@@ -50,30 +45,31 @@ def convert(
         "adapter": adapter_files(adapter) if adapter else {},
     }
     if is_made_of(target, made_of):
-        return False
+        note(f"{target} is there already")
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as temporary:
         folder = Path(temporary) / target.name
         folder.mkdir()
-        _write(source, folder, english=english, adapter=adapter, tell=tell)
+        _write(source, folder, english=english, adapter=adapter)
         files = {path.name: _digest(path) for path in sorted(folder.iterdir())}
         _write_json(folder / NOTE, made_of | {"files": files})
         if target.exists():
             target.replace(Path(temporary) / "before")
         folder.replace(target)
-    return True
+    note(f"{target} is complete ({time.monotonic() - began:.0f} s)")
 
 
 def adapter_files(folder: Path) -> dict[str, str]:
     """SHA-256 of an adapter's files by their names.
 
     Raises:
-        ConversionError: they are not there.
+        ExportError: they are not there.
     """
     try:
         return {name: _digest(folder / name) for name in (CONFIG, WEIGHTS)}
     except OSError as error:
-        raise ConversionError(f"{folder} is not an adapter: {error}") from error
+        raise ExportError(f"{folder} is not an adapter: {error}") from error
 
 
 def is_made_of(folder: Path, made_of: dict[str, Any]) -> bool:
@@ -86,17 +82,15 @@ def is_made_of(folder: Path, made_of: dict[str, Any]) -> bool:
         return False
 
 
-def _write(
-    path: Path, folder: Path, *, english: bool, adapter: Path | None, tell: Callable[[str], None]
-) -> None:
-    tell("reading the vocabulary")
+def _write(path: Path, folder: Path, *, english: bool, adapter: Path | None) -> None:
+    note("reading the vocabulary")
     source = Source(path)
     shape, published = source.shape(), source.vocabulary()
     missing = {vocabulary.END_OF_TEXT, vocabulary.START, vocabulary.END} - published.special.keys()
     if missing:
-        raise ConversionError(f"{path} has no {', '.join(sorted(missing))}: it is no chat model")
+        raise ExportError(f"{path} has no {', '.join(sorted(missing))}: it is no chat model")
     chosen = vocabulary.choose(published, english=english)
-    tell(f"{len(chosen.rows)} of {len(published.tokens)} tokens are kept")
+    note(f"{len(chosen.rows)} of {len(published.tokens)} tokens are kept")
     vocabulary.write(chosen, source.chat_template(), shape.context, folder)
     marks = {mark: len(chosen.tokens) + number for number, mark in enumerate(chosen.marks)}
     _write_json(folder / "config.json", _config(shape, len(chosen.rows), marks))
@@ -109,8 +103,7 @@ def _write(
             "eos_token_id": [marks[vocabulary.END], marks[vocabulary.END_OF_TEXT]],
         },
     )
-    worst = weights.write(source, chosen.rows, folder, Adapter(adapter) if adapter else None, tell)
-    tell(f"as int8 the matrices differ by at most {worst:.2%}")
+    weights.write(source, chosen.rows, folder, Adapter(adapter) if adapter else None)
 
 
 def _config(shape: Shape, tokens: int, marks: dict[str, int]) -> dict[str, Any]:
@@ -141,13 +134,15 @@ def find(path: Path) -> Path:
     """The GGUF file: the path itself, or the only one in this folder.
 
     Raises:
-        ConversionError: there is none, or more than one.
+        ExportError: there is none, or more than one.
     """
-    if not path.is_dir():
+    if path.is_file():
         return path
+    if not path.exists():
+        raise ExportError(f"there is no file {path}")
     found = sorted(path.glob("*.gguf"))
     if len(found) != 1:
-        raise ConversionError(f"{path} has {len(found)} GGUF files; name the one to convert")
+        raise ExportError(f"{path} has {len(found)} GGUF files; name the one to convert")
     return found[0]
 
 

@@ -12,15 +12,13 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
+from comparison import ExportError
+
 ARCHITECTURE = "qwen2"
 _TOKENIZER = ("gpt2", "qwen2")
 """Byte-level BPE, and Qwen2's way to cut text into words before it."""
 _SPECIAL = 3
 """Of ``tokenizer.ggml.token_type``: no text but a mark, such as the end of a message."""
-
-
-class ConversionError(Exception):
-    """The file cannot be converted; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +59,22 @@ class Source:
         path: the file.
 
     Raises:
-        ConversionError: it is not a GGUF file of a Qwen2 model.
+        ExportError: it is not a GGUF file of a Qwen2 model.
     """
 
     def __init__(self, path: Path) -> None:
         try:
             self._reader = GGUFReader(path)
         except (OSError, ValueError, IndexError, KeyError) as error:
-            raise ConversionError(f"{path} is not a GGUF file, or not all of one: {error}") from error
+            raise ExportError(f"{path} is not a GGUF file, or not all of one: {error}") from error
         self._path = path
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         architecture = self._value("general.architecture")
         if architecture != ARCHITECTURE:
-            raise ConversionError(f"{path} has the architecture {architecture!r}, not {ARCHITECTURE!r}")
+            raise ExportError(f"{path} has the architecture {architecture!r}, not {ARCHITECTURE!r}")
         tokenizer = (self._value("tokenizer.ggml.model"), self._value("tokenizer.ggml.pre"))
         if tokenizer != _TOKENIZER:
-            raise ConversionError(f"{path} has the tokenizer {tokenizer}, not {_TOKENIZER}")
+            raise ExportError(f"{path} has the tokenizer {tokenizer}, not {_TOKENIZER}")
 
     def shape(self) -> Shape:
         """Sizes of the network."""
@@ -102,7 +100,7 @@ class Source:
         merges = [tuple(merge.split(" ")) for merge in self._value("tokenizer.ggml.merges")]
         special = {token: index for index, token in enumerate(tokens) if kinds[index] == _SPECIAL}
         if not special or any(len(merge) != 2 for merge in merges):
-            raise ConversionError(f"{self._path} has a vocabulary that is not Qwen2's")
+            raise ExportError(f"{self._path} has a vocabulary that is not Qwen2's")
         return Vocabulary(tokens[: max(special.values()) + 1], merges, special)
 
     def chat_template(self) -> str:
@@ -125,12 +123,12 @@ class Source:
             data = tensor.data if rows is None else tensor.data[np.asarray(rows)]
             return np.array(dequantize(data, tensor.tensor_type), np.float32)
         except KeyError:
-            raise ConversionError(f"{self._path} has no tensor {name}") from None
+            raise ExportError(f"{self._path} has no tensor {name}") from None
         except (IndexError, NotImplementedError) as error:
-            raise ConversionError(f"{name} of {self._path} cannot be read: {error}") from error
+            raise ExportError(f"{name} of {self._path} cannot be read: {error}") from error
 
     def _value(self, key: str) -> Any:
         field = self._reader.get_field(key)
         if field is None:
-            raise ConversionError(f"{self._path} does not say {key}")
+            raise ExportError(f"{self._path} does not say {key}")
         return field.contents()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from qwen_gguf.source import ConversionError, Shape, Source
+from comparison import ExportError, check, note, relative_difference
+from qwen_gguf.source import Shape, Source
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _LARGEST = 127
 _FAR = 0.05
-"""Relative error (root of mean squares) from which a matrix is no longer what was published. Rounding costs
-0.01 to 0.03."""
+"""Relative difference from which on a matrix is no longer what was published. Rounding costs 0.01 to 0.03."""
 _NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 _MATRICES = {
     "attn_q": "self_attn.q_proj",
@@ -51,7 +51,7 @@ class Adapter:
         folder: with ``adapter_config.json`` and ``adapter_model.safetensors``.
 
     Raises:
-        ConversionError: it is not an adapter that can be merged.
+        ExportError: it is not an adapter that can be merged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,9 +61,9 @@ class Adapter:
             kind = config["peft_type"]
             self._factors = load_file(folder / WEIGHTS)
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, SafetensorError) as error:
-            raise ConversionError(f"{folder} is not an adapter: {error}") from error
+            raise ExportError(f"{folder} is not an adapter: {error}") from error
         if kind != "LORA" or config.get("use_rslora") or config.get("use_dora"):
-            raise ConversionError(f"{folder} is an adapter of a kind that cannot be merged: {kind}")
+            raise ExportError(f"{folder} is an adapter of a kind that cannot be merged: {kind}")
         self._folder = folder
         self._left = set(self._factors)
 
@@ -71,35 +71,31 @@ class Adapter:
         """A matrix f32 ``[out, in]`` with what the adapter adds to it.
 
         Raises:
-            ConversionError: the factors are of another shape, or the sum has values that are no numbers.
+            ExportError: the factors are of another shape, or the sum has values that are no numbers.
         """
         down, up = factor_names(name)
         if not {down, up} <= self._factors.keys():
             return matrix
         first, second = self._factors[down].float(), self._factors[up].float()
         if (second.shape[0], first.shape[1]) != tuple(matrix.shape) or first.shape[0] != second.shape[1]:
-            raise ConversionError(
-                f"{self._folder} does not fit: {name} is {tuple(matrix.shape)} in the model"
-            )
+            raise ExportError(f"{self._folder} does not fit: {name} is {tuple(matrix.shape)} in the model")
         self._left -= {down, up}
         merged = matrix + self._scale * (second @ first)
         if not bool(torch.isfinite(merged).all()):
-            raise ConversionError(f"{self._folder} makes {name} hold values that are no numbers")
+            raise ExportError(f"{self._folder} makes {name} hold values that are no numbers")
         return merged
 
     def check_used(self) -> None:
         """Make sure that nothing was left over.
 
         Raises:
-            ConversionError: it has factors for matrices that the model does not have.
+            ExportError: it has factors for matrices that the model does not have.
         """
         if self._left:
-            raise ConversionError(f"{self._folder} is of another model: there is no {min(self._left)}")
+            raise ExportError(f"{self._folder} is of another model: there is no {min(self._left)}")
 
 
-def write(
-    source: Source, rows: Sequence[int], folder: Path, adapter: Adapter | None, tell: Callable[[str], None]
-) -> float:
+def write(source: Source, rows: Sequence[int], folder: Path, adapter: Adapter | None) -> None:
     """Write ``model.safetensors``.
 
     Args:
@@ -107,16 +103,12 @@ def write(
         rows: of the embedding and the output head: the old id of each new one.
         folder: to write into.
         adapter: is added to the matrices before they are rounded; None: they stay as published.
-        tell: takes a line on what is being done.
-
-    Returns:
-        The largest relative error of a matrix.
 
     Raises:
-        ConversionError: a tensor is missing, has another shape, or cannot be written as int8.
+        ExportError: a tensor is missing, has another shape, or cannot be written as int8.
     """
     written: dict[str, Tensor] = {}
-    worst = 0.0
+    worst = (0.0, "")
     layers = source.shape().layers
     for name, published in tensors(source, rows):
         owner = name.removesuffix(".weight")
@@ -125,21 +117,19 @@ def write(
             continue
         matrix = adapter.merged(owner, published) if adapter else published
         weight, scale = to_int8(matrix)
-        error = _error(matrix, weight, scale)
-        if error > _FAR:
-            raise ConversionError(f"{owner} loses too much as int8: a relative error of {error:.3f}")
-        worst = max(worst, error)
+        worst = max(worst, (relative_difference(weight * scale, matrix), owner))
         written[name], written[f"{owner}.weight_scale"] = weight, scale
         layer = _DOWN.fullmatch(owner)
         if layer and ((done := int(layer[1]) + 1) % 8 == 0 or done == layers):
-            tell(f"{done} of {layers} layers")
+            note(f"{done} of {layers} layers")
     if adapter:
         adapter.check_used()
-    tell("writing the weights")
+    error, owner = worst
+    check("the weights as int8", "what they are made of", {owner: error}, {owner: _FAR})
+    note("writing the weights")
     path = folder / "model.safetensors"
     save_file(written, path, metadata={"format": "pt"})
     path.chmod(0o644)  # as the other files: the server may run as another user
-    return worst
 
 
 def tensors(source: Source, rows: Sequence[int]) -> Iterator[tuple[str, Tensor]]:
@@ -150,7 +140,7 @@ def tensors(source: Source, rows: Sequence[int]) -> Iterator[tuple[str, Tensor]]
         rows: of the embedding and the output head: the old id of each new one.
 
     Raises:
-        ConversionError: a tensor is missing, or has another shape.
+        ExportError: a tensor is missing, or has another shape.
     """
     shape = source.shape()
     sizes = matrix_sizes(shape)
@@ -208,15 +198,10 @@ def quantization_config() -> dict[str, Any]:
     }
 
 
-def _error(matrix: Tensor, weight: Tensor, scale: Tensor) -> float:
-    difference = (weight * scale).sub_(matrix)
-    return float(difference.square().mean().sqrt() / matrix.square().mean().sqrt().clamp_min(1e-12))
-
-
 def _read(source: Source, name: str, size: tuple[int, ...], rows: Sequence[int] | None = None) -> Tensor:
     tensor = torch.from_numpy(source.tensor(name, rows))
     if tensor.shape != size:
-        raise ConversionError(f"{name} has the shape {tuple(tensor.shape)}, not {size}")
+        raise ExportError(f"{name} has the shape {tuple(tensor.shape)}, not {size}")
     if not bool(torch.isfinite(tensor).all()):
-        raise ConversionError(f"{name} holds values that are no numbers")
+        raise ExportError(f"{name} holds values that are no numbers")
     return tensor

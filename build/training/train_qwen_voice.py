@@ -5,7 +5,7 @@
 The base model is the published GGUF file; it is not changed. Dialogues are drawn at random from
 build/training/qwen_voice, as the model ``qwen3`` renders them. The adapter is saved every ten minutes and
 at the end.
-``build/convert_qwen_gguf.py --adapter`` merges it into the weights that are served.
+``build/export.py qwen --adapter`` merges it into the weights that are served.
 
 Exit status: 0 it is trained, 1 the base model, the adapter to begin with or the library cannot be read.
 """
@@ -24,8 +24,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
+from comparison import ExportError
 from qwen_gguf.conversion import find
-from qwen_gguf.source import ConversionError, Source
+from qwen_gguf.source import Source
 from qwen_voice import adapter
 from qwen_voice.adapter import load_base
 from qwen_voice.dialogues import Dialogues
@@ -171,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             peak=args.rate,
             seed=args.seed,
         )
-    except (ConversionError, OSError, ValueError) as error:
+    except (ExportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -12,9 +12,10 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from chatterbox_export.files import FILES
 from chatterbox_export.small_listeners import small_listeners
 from chatterbox_export.small_s3gen import VOCABULARY, humming_tensors
-from chatterbox_export.small_t3 import CHECKPOINTS, write_small_t3
+from chatterbox_export.small_t3 import write_small_t3
 from parley_torch.tts.chatterbox.files import S3GEN
 from parley_torch.tts.s3gen.flow import Flow
 from parley_torch.tts.s3gen.networks import Estimator, TokenEncoder
@@ -25,7 +26,7 @@ from widened.padding import head_places, pad_inputs, place, repeat
 _SMALL = DecoderSize(width=128, layers=2, heads=2, kv_heads=2, head=64, inner=512)
 _PERCEIVER_HEADS = 4
 _PERCEIVER = "cond_enc.perceiver.attn."
-_NAME = CHECKPOINTS["original"]
+_NAME = FILES["original"].t3[1]
 
 
 def widen_t3(folder: Path, size: DecoderSize = T3) -> Path:

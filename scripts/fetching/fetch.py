@@ -261,7 +261,8 @@ def make(entry: Made, source: Pinned, models: Path, progress: Progress) -> None:
             return
         _check_room(models, entry.size)
         progress.note(f"making {entry.name}, {decimal(entry.size)}, of {entry.source}")
-        command: list[str | Path] = [sys.executable, ROOT / entry.program]
+        program, *arguments = entry.program.split()
+        command: list[str | Path] = [sys.executable, ROOT / program, *arguments]
         command += [models / source.name, models / entry.name]
         if entry.adapter:
             command += ["--adapter", INCLUDED / entry.adapter]

@@ -164,7 +164,7 @@ class Made(Weights, frozen=True, kw_only=True, tag="made"):
     source: str = msgspec.field(name="of")
     """Name of the entry whose first file it is made of."""
     program: str
-    """Of the project; called with the two folders."""
+    """Of the project, and its first arguments; called with the two folders."""
     version: int
     """Of the program's output."""
     adapter: str = ""

@@ -29,7 +29,7 @@ HEATING = Tool(
 )
 
 pytestmark = pytest.mark.skipif(
-    not WEIGHTS.is_dir(), reason=f"no weights in {WEIGHTS}: build/convert_qwen_gguf.py makes them"
+    not WEIGHTS.is_dir(), reason=f"no weights in {WEIGHTS}: scripts/fetch_models makes them"
 )
 
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from comparison import ExportError
 from qwen_gguf import vocabulary, weights
-from qwen_gguf.source import ConversionError, Source
+from qwen_gguf.source import Source
 from qwen_gguf.weights import CONFIG, WEIGHTS, factor_names
 
 MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -27,12 +28,12 @@ def load_base(source: Source, tokens: Path) -> Qwen2ForCausalLM:
         tokens: folder that was made of it, with the tokenizer and the configuration.
 
     Raises:
-        ConversionError: the folder has another vocabulary.
+        ExportError: the folder has another vocabulary.
     """
     rows = vocabulary.choose(source.vocabulary(), english=True).rows
     config = Qwen2Config.from_pretrained(tokens, attn_implementation="sdpa")
     if config.vocab_size != len(rows):
-        raise ConversionError(f"{tokens} has another vocabulary")
+        raise ExportError(f"{tokens} has another vocabulary")
     with torch.device("meta"):
         model = Qwen2ForCausalLM(config)
     read = {name: tensor.to(torch.bfloat16) for name, tensor in weights.tensors(source, rows)}

@@ -20,7 +20,7 @@ _OWN = "weights"
 # How to get the weights that the project uses, by their name without the precision.
 _REMEDIES: Mapping[str, str] = {
     **{
-        name: f"bring it with `make fetch MODEL=resemble/{name}` and `make convert MODEL={name}` "
+        name: f"bring it with `make fetch MODEL=resemble/{name}` and `make export MODEL={name}` "
         "(docs/speech.md)"
         for name in ("chatterbox", "chatterbox-multilingual", "chatterbox-turbo")
     },

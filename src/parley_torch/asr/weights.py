@@ -1,6 +1,6 @@
 """The weights of an export as torch tensors, named as NeMo names its parameters.
 
-They come from ``model.safetensors``, which ``build/export_torch.py`` writes, or else from the ONNX files
+They come from ``model.safetensors``, which ``build/torch_export.py`` writes, or else from the ONNX files
 beside it. In these the exporter has renamed the matrices of products, but the name of a product's result
 says which layer it is.
 """

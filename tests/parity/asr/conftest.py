@@ -30,8 +30,8 @@ from nemo.collections.asr.models import EncDecRNNTBPEModel  # noqa: E402
 from nemo.collections.asr.models.rnnt_bpe_models_prompt import EncDecRNNTBPEModelWithPrompt  # noqa: E402
 from omegaconf import OmegaConf, open_dict  # noqa: E402
 
+from checkpoints import NemoEntry, NemoLimits  # noqa: E402
 from nemo_export import layout  # noqa: E402
-from nemo_export.archive import Entry, Limits  # noqa: E402
 from parley.asr import checkpoint  # noqa: E402
 from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint  # noqa: E402
 from parley.runtime.onnx import open_session  # noqa: E402
@@ -45,7 +45,7 @@ BLANKS = 0.6
 """Share of blanks."""
 SPREAD = 3.0
 """Standard deviation of the joint network's scores."""
-EXACT = Limits(encoder=1e-4, tokens=0.0)
+EXACT = NemoLimits(encoder=1e-4, tokens=0.0)
 
 
 @dataclass
@@ -90,13 +90,12 @@ def entry_of(kind, **changes):
     values = {
         "name": "small",
         "kind": kind,
-        "source": "",
-        "file": "",
+        "precisions": (),
+        "accuracy": {"fp32": EXACT},
         "look_aheads": look_aheads,
         "default_look_ahead": 1,
-        "limits": {"fp32": EXACT},
     }
-    return Entry(**values | changes)
+    return NemoEntry(**values | changes)
 
 
 @torch.no_grad()

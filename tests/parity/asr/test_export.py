@@ -1,4 +1,4 @@
-"""``build/export_nemo.py`` from a .nemo file to folders that load, and what it refuses."""
+"""``build/export.py checkpoint`` from a .nemo file to folders that load, and what it refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import built
 
-from export_nemo import main
+from export import main
 from nemo_export import graphs
 from parley.asr import checkpoint
 from parley.asr.streaming import encoder as streaming_checkpoint
@@ -75,8 +75,9 @@ def run(nemo, tmp_path):
     def run(name, kind="tdt", *more):
         return main(
             [
+                "checkpoint",
                 name,
-                *("--nemo", str(nemo / f"{kind}.nemo")),
+                *("--from", str(nemo / f"{kind}.nemo")),
                 *("--manifest", str(nemo / "checkpoints.toml")),
                 *("--into", str(tmp_path / "models"), "--count", "2", *more),
             ]
@@ -159,7 +160,7 @@ def test_an_export_that_drifts_is_not_written_and_others_are(run, capsys):
     assert run("strict") == 1
     assert re.search(
         r"error: strict-int8 is not written, because it is too far from NeMo: "
-        r"its encoder differs by \d\.\de-0\d, and 1\.0e-06 is allowed",
+        r"encoder differs by \d\.\de-0\d, and 1\.0e-06 is allowed",
         capsys.readouterr().err,
     )
     assert folders(run) == ["strict"]

@@ -1,4 +1,4 @@
-"""``build/convert_chatterbox.py`` from a hub to folders that the models load, and what it refuses."""
+"""``build/export.py checkpoint`` from a hub to folders that the models load, and what it refuses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import torch
 from conftest import ROOT
 from safetensors.torch import load_file, save_file
 
-from chatterbox_export.entries import FILES
+from chatterbox_export.files import FILES
 from chatterbox_export.small_published import small_conditionals, write_small_published
-from convert_chatterbox import main
+from export import main
 from parley_torch.tts.s3gen import checkpoint as s3gen_checkpoint
 from parley_torch.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley_torch.tts.t3.prompt import PromptEncoder
@@ -67,7 +67,7 @@ def run(tmp_path):
     def run(variant, source=None, manifest=MANIFEST):
         (tmp_path / "checkpoints.toml").write_text(manifest)
         options = ["--manifest", str(tmp_path / "checkpoints.toml"), "--into", str(run.models)]
-        return main([variant, *options, *(["--from", str(source)] if source else [])])
+        return main(["checkpoint", variant, *options, *(["--from", str(source)] if source else [])])
 
     run.models = tmp_path / "models"
     return run
@@ -275,7 +275,7 @@ def test_conversion_that_drifts_keeps_the_old_files(published, run, capsys):
     assert run("original", published("original")) == 0
     before = (run.models / "original/manifest.json").read_bytes()
     assert run("original", published("original"), IMPOSSIBLE) == 1
-    assert "too far from chatterbox-tts in mel" in capsys.readouterr().err
+    assert "too far from chatterbox-tts: mel differs by" in capsys.readouterr().err
     assert (run.models / "original/manifest.json").read_bytes() == before
     assert left(run) == ["original"]
 

@@ -1,4 +1,4 @@
-"""``build/convert_qwen_gguf.py`` on a small model written as GGUF."""
+"""``build/export.py qwen`` on a small model written as GGUF."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from small_gguf import HIDDEN, byte_level, make_vocabulary, write_gguf
 from tokenizers import Tokenizer
 
-from convert_qwen_gguf import main
+from export import main
 from qwen_gguf import vocabulary
 from qwen_gguf.conversion import NOTE
 
@@ -42,7 +42,7 @@ def target(tmp_path):
 
 
 def run(source, target, *options):
-    return main([str(source), str(target), *options])
+    return main(["qwen", str(source), str(target), *options])
 
 
 def read(path):

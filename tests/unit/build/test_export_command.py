@@ -1,10 +1,11 @@
-"""What ``build/export_nemo.py`` refuses before it loads NeMo, which takes seconds."""
+"""What ``build/export.py`` lists, and refuses before it loads NeMo, which takes seconds."""
 
 import sys
 
 import pytest
 
-from export_nemo import main
+import checkpoints
+from export import main
 
 ENTRIES = """
 [checkpoints.mine]
@@ -26,7 +27,14 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "my.toml").write_text(ENTRIES)
     monkeypatch.setitem(sys.modules, "nemo", None)  # importing it would fail
     return lambda *arguments: main(
-        [*arguments, "--manifest", str(tmp_path / "my.toml"), "--into", str(tmp_path / "models")]
+        [
+            "checkpoint",
+            *arguments,
+            "--manifest",
+            str(tmp_path / "my.toml"),
+            "--into",
+            str(tmp_path / "models"),
+        ]
     )
 
 
@@ -47,11 +55,19 @@ def test_an_unknown_name_is_wrong_usage(run, capsys):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["mine"], "error: the entry mine has no source: name its checkpoint with --nemo FILE"),
-        (["mine", "--nemo", "/no/such.nemo"], "error: /no/such.nemo is missing"),
+        (["mine"], "error: the entry mine has no source: name its checkpoint with --from PATH"),
+        (["mine", "--from", "/no/such.nemo"], "error: /no/such.nemo is missing"),
         (["theirs"], "error: {file} is missing: get it with `make fetch MODEL=nemo/theirs`"),
     ],
 )
 def test_missing_checkpoint_is_reported_with_its_remedy(run, capsys, tmp_path, arguments, error):
     assert run(*arguments) == 1
     assert capsys.readouterr().err.strip() == error.format(file=tmp_path / "models/nemo/theirs/theirs.nemo")
+
+
+def test_the_manifest_has_the_languages_of_models_without_prompts():
+    entries = checkpoints.load()
+    assert entries["parakeet-tdt-0.6b-v2"].languages == ("en",)
+    assert len(set(entries["parakeet-tdt-0.6b-v3"].languages)) == 25
+    assert entries["nemotron-speech-streaming-en-0.6b"].languages == ("en",)
+    assert entries["nemotron-3.5-asr-streaming-0.6b"].languages == ()

@@ -5,8 +5,8 @@ import tarfile
 
 import pytest
 
+from comparison import ExportError
 from nemo_export import archive
-from nemo_export.archive import ExportError
 
 
 def write(path, members, mode="w"):
@@ -98,11 +98,3 @@ def test_a_part_of_a_download_is_refused(tmp_path, target):
     (tmp_path / "a.nemo").write_bytes(whole[:50_000])
     with pytest.raises(ExportError, match="a part of one"):
         archive.unpack(tmp_path / "a.nemo", target)
-
-
-def test_the_manifest_has_the_languages_of_models_without_prompts():
-    entries = archive.load()
-    assert entries["parakeet-tdt-0.6b-v2"].languages == ("en",)
-    assert len(set(entries["parakeet-tdt-0.6b-v3"].languages)) == 25
-    assert entries["nemotron-speech-streaming-en-0.6b"].languages == ("en",)
-    assert entries["nemotron-3.5-asr-streaming-0.6b"].languages == ()

@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer
 
 import train_qwen_voice
-from convert_qwen_gguf import main as convert
+from export import main as export
 from parley.llm.python_calls.format import CallStream
 from parley.llm.python_calls.functions import as_functions
 from parley.llm.replies import ParsedCall, TextPiece
@@ -168,7 +168,7 @@ def small(tmp_path):
     source = tmp_path / "published" / "small-q8_0.gguf"
     source.parent.mkdir()
     write_gguf(source)
-    assert convert([str(source), str(tmp_path / "tokens")]) == 0
+    assert export(["qwen", str(source), str(tmp_path / "tokens")]) == 0
     return source, tmp_path / "tokens"
 
 
@@ -236,7 +236,7 @@ def test_a_trained_adapter_is_what_the_converter_merges(small, tmp_path):
         torch.nn.init.normal_(one.up, std=0.2)
     adapter.save(adapters, tmp_path / "adapter", "small", range(1, LAYERS))
     target = tmp_path / "merged"
-    assert convert([str(source), str(target), "--adapter", str(tmp_path / "adapter")]) == 0
+    assert export(["qwen", str(source), str(target), "--adapter", str(tmp_path / "adapter")]) == 0
     from safetensors.torch import load_file
 
     merged = load_file(target / "model.safetensors")
@@ -263,7 +263,7 @@ def test_training_lowers_the_loss_and_leaves_an_adapter(small, tmp_path, monkeyp
     after = float(re.search(r"loss of other dialogues ([\d.]+)", printed)[1])
     assert after < before
     assert {path.name for path in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
-    assert convert([str(source), str(tmp_path / "merged"), "--adapter", str(out)]) == 0
+    assert export(["qwen", str(source), str(tmp_path / "merged"), "--adapter", str(out)]) == 0
     # One that goes on with it begins where it ended.
     further = [*usual, "--out", str(tmp_path / "further"), "--steps", "1"]
     assert train_qwen_voice.main([*further, "--begin", str(out)]) == 0
@@ -277,6 +277,6 @@ def test_training_lowers_the_loss_and_leaves_an_adapter(small, tmp_path, monkeyp
 def test_a_tokenizer_of_another_model_is_refused(small, tmp_path, capsys):
     source, _ = small
     other = tmp_path / "whole"
-    assert convert([str(source), str(other), "--vocabulary", "whole"]) == 0
+    assert export(["qwen", str(source), str(other), "--vocabulary", "whole"]) == 0
     assert train_qwen_voice.main(["--source", str(source), "--tokenizer", str(other), "--steps", "1"]) == 1
     assert "another vocabulary" in capsys.readouterr().err

@@ -10,7 +10,6 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-import make_real_size_models
 from chatterbox_export.small_t3 import write_small_t3
 from parley.asr import checkpoint
 from parley.asr.features import SILENCE, LogMel
@@ -24,7 +23,7 @@ from parley_torch.asr.weights import read_weights
 from parley_torch.tts.t3.checkpoint import read_shape
 from parley_torch.tts.t3.prompt import PromptEncoder
 from parley_torch.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TokenVoice
-from widened import chatterbox
+from widened import chatterbox, real_size
 from widened.decoder import DecoderSize, widen_layers, widen_qwen3
 from widened.fastconformer import TransducerSize, widen_recognizer
 
@@ -180,6 +179,6 @@ def test_folders_have_the_names_that_the_gpu_profile_expects(tmp_path):
         next(
             part for part in maker.args if isinstance(part, type(tmp_path)) and tmp_path in part.parents
         ).name
-        for maker in make_real_size_models.makers(tmp_path, None)
+        for maker in real_size.makers(tmp_path, None)
     }
     assert made == expected

@@ -68,7 +68,7 @@ def test_a_missing_model_takes_the_features_that_need_it():
     assert describe_missing("gpu", models) == []
     lines = describe_missing("gpu", models - {"s3gen"})
     assert lines == [
-        f"callers do not get {gets}: without s3gen; make convert MODEL=chatterbox"
+        f"callers do not get {gets}: without s3gen; make export MODEL=chatterbox"
         for gets in ("the voice of Chatterbox", "voices made of recordings")
     ]
     assert describe_missing("own", []) == []

@@ -161,7 +161,7 @@ def test_models_without_weights_are_left_out_in_one_line(make, repository):
     said, log = [], []
     make("serves", on_progress=said.append, on_log=log.append).start()
     assert said[0] == "left out, weights are absent: band, choir (docs/speech.md)"
-    assert ["make convert MODEL=chatterbox" in line for line in log[:2]] == [True, True]
+    assert ["make export MODEL=chatterbox" in line for line in log[:2]] == [True, True]
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -1,7 +1,7 @@
 """The language prompt as nodes of an ONNX encoder.
 
 NeMo's own export of an ``EncDecRNNTBPEModelWithPrompt`` is the encoder without them: its decoder would get
-frames of no language, and write hardly anything. ``build/export_nemo.py`` puts these nodes behind it; they
+frames of no language, and write hardly anything. ``build/nemo_export`` puts these nodes behind it; they
 have the input ``prompt_index`` i64 ``[B]``.
 """
 

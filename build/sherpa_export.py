@@ -1,19 +1,15 @@
-"""Rewrite a cache-aware streaming export for sherpa-onnx, an independent runtime.
-
-    .venv-export/bin/python build/export_sherpa.py models/tiny-nemotron-streaming out/sherpa --look-ahead 1
+"""A cache-aware streaming export as the files of sherpa-onnx, an independent runtime.
 
 sherpa-onnx needs the prediction and the joint network in two files, and the sizes of everything as
 metadata of the encoder (``online-transducer-nemo-model.cc``). The networks themselves stay as they
 are, but the encoder gets features as NeMo computes them: NeMo adds 2**-24 to every band's energy before the
 logarithm, while sherpa-onnx replaces energies below float's epsilon by it (``feature-fbank.cc``).
-Needs only the packages ``onnx`` and ``numpy``.
 
 For the same text from the same audio the chunks must begin at the same sample, too: see ``LEAD``.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import shutil
@@ -23,6 +19,8 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx.utils import Extractor
+
+from comparison import ExportError
 
 LEAD = 9 * 160 + 80
 """Samples of silence to begin a stream with: the 9 frames of the past that go into the first chunk, and
@@ -40,12 +38,12 @@ def convert(export: Path, out: Path, look_ahead: int) -> None:
         look_ahead: which of the export's encoders, in encoder frames.
 
     Raises:
-        ValueError: the export is not one of a streaming RNN transducer, or lacks this look-ahead.
+        ExportError: the export is not one of a streaming RNN transducer, or lacks this look-ahead.
     """
     config = json.loads((export / "config.json").read_text())
     streaming = config.get("streaming")
     if not streaming or look_ahead not in streaming["look_aheads"]:
-        raise ValueError(f"{export} has no streaming encoder for a look-ahead of {look_ahead}")
+        raise ExportError(f"{export} has no streaming encoder for a look-ahead of {look_ahead}")
     out.mkdir(parents=True, exist_ok=True)
     joint = onnx.load(export / "decoder_joint-model.onnx")
     between = _between(joint)
@@ -114,7 +112,7 @@ def _between(model: onnx.ModelProto) -> str:
     """The tensor that goes from the prediction network to the joint network.
 
     Raises:
-        ValueError: there is no LSTM followed by a Squeeze.
+        ExportError: there is no LSTM followed by a Squeeze.
     """
     produced: dict[str, Any] = {}
     lstm = None
@@ -124,7 +122,7 @@ def _between(model: onnx.ModelProto) -> str:
         elif node.op_type == "Squeeze" and lstm is not None and node.input[0] in lstm.output:
             produced["last"] = node.output[0]
     if "last" not in produced:
-        raise ValueError("no prediction network with an LSTM was found")
+        raise ExportError("no prediction network with an LSTM was found")
     return str(produced["last"])
 
 
@@ -135,17 +133,3 @@ def _with_value(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
             onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, None, None])
         )
     return model
-
-
-def main() -> None:
-    """Parse the command line and convert."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("export", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--look-ahead", type=int, default=1, help="in encoder frames (default: %(default)s)")
-    args = parser.parse_args()
-    convert(args.export, args.out, args.look_ahead)
-
-
-if __name__ == "__main__":
-    main()

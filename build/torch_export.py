@@ -1,94 +1,71 @@
-"""Write the weights of an ONNX export for recognition on torch: one file, with the precision of the device.
+"""The weights of an ONNX export for recognition on torch: one file, with the precision of the device.
 
-    .venv/bin/python build/export_torch.py models/nemotron-speech-streaming-en-0.6b --precision bfloat16
-
-writes models/nemotron-speech-streaming-en-0.6b-torch with ``model.safetensors``, ``vocab.txt`` and
-``config.json``, which is all that the models need whose parameter ``engine`` is ``torch``. They can read the
-ONNX files as well; this is half as large. Prediction and joint network stay in single precision.
-
-The network is compared with the export on noise first, and nothing is written if they differ.
+``model.safetensors``, ``vocab.txt`` and ``config.json`` are all that the models need whose parameter
+``engine`` is ``torch``. They can read the ONNX files as well; this is half as large. Prediction and joint
+network stay in single precision. The network is compared with the export on noise.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from comparison import check, relative_difference
 from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DESCRIPTION, FILES, WEIGHTS_FILE
 from parley.asr.features import SILENCE
 from parley.asr.parakeet.networks import OnnxEncoder
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import CacheAwareEncoder
-from parley.errors import ParleyError
 from parley.runtime.onnx import open_session
 from parley_torch.asr.fastconformer import HISTORY, EncoderPool, EncoderSizes, FastConformer
 from parley_torch.asr.prompt import LanguagePrompt
 from parley_torch.asr.weights import ENCODER, read_weights
 from parley_torch.runtime.precision import PRECISIONS
 
-LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Mean difference from the export, as a share of the mean size of its values."""
+LIMITS = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.01}
+"""Relative difference from the export, by precision."""
 _FRAMES = 400
 _CPU = torch.device("cpu")
+_Compared: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32], dict[str, torch.Tensor]]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 the file was written, 1 it was not, 2 wrong usage."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("export", type=Path, metavar="FOLDER", help="in single precision")
-    parser.add_argument("--precision", choices=sorted(PRECISIONS), default="bfloat16", help="of the encoder")
-    parser.add_argument("--into", type=Path, metavar="FOLDER", help="default: the export's name with -torch")
-    args = parser.parse_args(argv)
-    into = args.into or args.export.with_name(f"{args.export.name}-torch")
-    try:
-        difference = export(args.export, into, PRECISIONS[args.precision])
-    except (ParleyError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    limit = LIMITS[PRECISIONS[args.precision]]
-    if difference > limit:
-        print(
-            f"error: the encoder differs by {difference:.2g} from the export; at most {limit} is allowed",
-            file=sys.stderr,
-        )
-        return 1
-    print(f"{into / WEIGHTS_FILE}: the encoder differs by {difference:.2g} from the export")
-    return 0
+def export(folder: Path, into: Path, precision: str) -> None:
+    """Write the files.
 
-
-def export(folder: Path, into: Path, dtype: torch.dtype) -> float:
-    """Write the files unless they would differ too much; the difference.
+    Args:
+        folder: the export, in single precision.
+        into: where to; may be ``folder``.
+        precision: of the encoder's layers, a name of ``PRECISIONS``.
 
     Raises:
         ParleyError: the export cannot be read.
+        ExportError: they would differ too much; nothing is written.
     """
-    config = json.loads((folder / CONFIG_FILE).read_text())
-    difference, weights = (_streaming if "streaming" in config else _offline)(folder, dtype)
-    if difference <= LIMITS[dtype]:
-        into.mkdir(parents=True, exist_ok=True)
-        stored = {
-            name: tensor.to(dtype if name.startswith(f"{ENCODER}layers.") else torch.float32).contiguous()
-            for name, tensor in weights.items()
-        }
-        save_file(stored, into / WEIGHTS_FILE)
-        for name in DESCRIPTION:
-            if into != folder:
-                shutil.copyfile(folder / name, into / name)
-    return difference
+    config, dtype = json.loads((folder / CONFIG_FILE).read_text()), PRECISIONS[precision]
+    found, expected, weights = (_streaming if "streaming" in config else _offline)(folder, dtype)
+    differences = {"encoder": relative_difference(found, expected)}
+    check(into.name, "the ONNX export", differences, {"encoder": LIMITS[precision]})
+    into.mkdir(parents=True, exist_ok=True)
+    stored = {
+        name: tensor.to(dtype if name.startswith(f"{ENCODER}layers.") else torch.float32).contiguous()
+        for name, tensor in weights.items()
+    }
+    save_file(stored, into / WEIGHTS_FILE)
+    for name in DESCRIPTION:
+        if into != folder:
+            shutil.copyfile(folder / name, into / name)
 
 
-def _offline(folder: Path, dtype: torch.dtype) -> tuple[float, dict[str, torch.Tensor]]:
+def _offline(folder: Path, dtype: torch.dtype) -> _Compared:
+    """What the network makes of noise, what the export makes of it, and the weights."""
     export = checkpoint.load(folder, FILES)
     weights = read_weights(folder, export.encoder, export.decoder)
     network = _network(weights, export.config.features_size, dtype, causal=False)
@@ -101,10 +78,11 @@ def _offline(folder: Path, dtype: torch.dtype) -> tuple[float, dict[str, torch.T
             torch.from_numpy(lengths),
             network.positions(0, network.sizes.subsampled(_FRAMES)),
         )
-    return _difference(found.float().numpy().transpose(0, 2, 1), expected), weights
+    return found.float().numpy().transpose(0, 2, 1), expected, weights
 
 
-def _streaming(folder: Path, dtype: torch.dtype) -> tuple[float, dict[str, torch.Tensor]]:
+def _streaming(folder: Path, dtype: torch.dtype) -> _Compared:
+    """The same, chunk by chunk."""
     export = streaming_checkpoint.load(folder)
     look_ahead = export.streaming.look_aheads[0]
     common, path = export.checkpoint, export.encoder(look_ahead)
@@ -137,18 +115,10 @@ def _streaming(folder: Path, dtype: torch.dtype) -> tuple[float, dict[str, torch
             if prompt is not None:
                 own = prompt(own, torch.from_numpy(language))
         found.append(own.numpy().transpose(0, 2, 1))
-    return _difference(np.concatenate(found, axis=2), np.concatenate(expected, axis=2)), weights
+    return np.concatenate(found, axis=2), np.concatenate(expected, axis=2), weights
 
 
 def _network(
     weights: dict[str, torch.Tensor], bands: int, dtype: torch.dtype, *, causal: bool
 ) -> FastConformer:
     return FastConformer.of(weights, EncoderSizes.of(weights, bands=bands, causal=causal), dtype, _CPU)
-
-
-def _difference(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.abs(found - expected).mean() / np.abs(expected).mean())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,20 +1,13 @@
-"""Make models of the gpu profile's sizes without a download, to hold calls with on a GPU.
+"""Models of the gpu profile's sizes, made of the project's tiny ones.
 
-    .venv/bin/python build/make_real_size_models.py /dev/shm/models
-    PARLEY_MODELS_DIR=/dev/shm/models scripts/serve --profile gpu
-
-Recognisers and language model are the project's tiny ones made larger: they take as much work as the
-published ones and compute what the tiny ones compute, so that examples/conversation.toml is understood and
-answered. T3 and S3Gen hum. Takes 15 GB. ``--layers`` makes fewer layers than are published, for a trial on a
-processor.
+Recognisers and language model are the tiny ones made larger: they take as much work as the published ones
+and compute what the tiny ones compute, so that examples/conversation.toml is understood and answered. T3 and
+S3Gen hum.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -22,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from chatterbox_export.small_listeners import write_random_voices
+from comparison import ExportError, note
 from parley.launcher.options import ROOT
 from widened.chatterbox import widen_t3, write_s3gen
 from widened.decoder import QWEN3_4B, T3, DecoderSize, widen_qwen3
@@ -31,24 +25,20 @@ _TINY = ROOT / "models"
 _LEAST_LAYERS = 4
 
 
-def main() -> int:
-    """Run the program."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("folder", type=Path)
-    arguments.add_argument(
-        "--layers", type=int, help="at most so many of each network; default: as published"
-    )
-    chosen = arguments.parse_args()
-    if chosen.layers is not None and chosen.layers < _LEAST_LAYERS:
-        arguments.error(f"the tiny models have {_LEAST_LAYERS} layers")
-    began = time.perf_counter()
+def write(folder: Path, layers: int | None) -> None:
+    """Make all models.
+
+    Args:
+        folder: made if need be.
+        layers: at most so many of each network; None: as published.
+    """
+    if layers is not None and layers < _LEAST_LAYERS:
+        raise ExportError(f"the tiny models have {_LEAST_LAYERS} layers")
     with ProcessPoolExecutor() as pool:
-        for made in [pool.submit(make) for make in makers(chosen.folder, chosen.layers)]:
+        for made in [pool.submit(make) for make in makers(folder, layers)]:
             path = made.result()
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            print(f"{size / 1e9:6.2f} GB  {path}", flush=True)
-    print(f"made in {time.perf_counter() - began:.0f} s")
-    return 0
+            note(f"{size / 1e9:6.2f} GB  {path}")
 
 
 def makers(folder: Path, layers: int | None) -> Iterator[Callable[[], Path]]:
@@ -70,7 +60,3 @@ def _make_chatterbox(folder: Path, t3: DecoderSize) -> Path:
     write_s3gen(folder)
     asyncio.run(write_random_voices(folder, ["default"]))
     return folder
-
-
-if __name__ == "__main__":
-    sys.exit(main())
