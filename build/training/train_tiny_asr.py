@@ -5,7 +5,8 @@ The three steps run one after the other, and each continues what an earlier run 
 ``data``    synthesize the clips (about 5 minutes on two cores)
 ``train``   train for ``--minutes`` on one core; a stopped run continues from its checkpoint
 ``export``  write ``encoder-model.onnx``, ``decoder_joint-model.onnx``, ``vocab.txt`` and
-            ``config.json`` into ``--out``; works on any checkpoint, also of a running training
+            ``config.json`` into ``--out``, unless they differ from NeMo; works on any checkpoint, also of a
+            running training
 
 Sentences, voices, noise and weights follow from ``--seed``.  The learning rate follows the clock,
 so weights repeat exactly only with ``--steps``.
@@ -21,9 +22,11 @@ from pathlib import Path
 
 import torch
 
-from tiny.asr_model import DURATIONS, build, export, make_tokenizer
+from tiny.asr_model import DURATIONS, build, make_tokenizer
 from tiny.asr_training import Budget, Recipe, Trainer
+from tiny.augment import clean
 from tiny.corpus import SPLITS, make
+from tiny.exporting import COMPARED_CLIPS, OFFLINE, export
 from tiny.transducer_loss import tdt_loss
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +67,8 @@ def main() -> None:
         trials = {split: clips[split] for split in SPLITS if split != "train"}
         trainer.run(Budget(args.minutes, args.steps), trials)
     if args.step in ("export", "all"):
-        export(model, args.out)
+        heard = [clean(clips["sentences"][index]) for index in range(COMPARED_CLIPS)]
+        export(model, OFFLINE, args.out, heard)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A Parakeet TDT that is small enough to train on one CPU core, and its ONNX export.
+"""A Parakeet TDT that is small enough to train on one CPU core.
 
 Everything but the size is as in ``nvidia/parakeet-tdt-0.6b-v2``: a FastConformer encoder with
 depthwise-striding 8x subsampling, per-feature normalised log-mel input, an LSTM prediction
@@ -8,18 +8,13 @@ See https://arxiv.org/abs/2304.06795 (TDT) and https://arxiv.org/abs/2305.05084 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import onnx
 import sentencepiece
 from nemo.collections.asr.models import EncDecRNNTBPEModel
 from omegaconf import DictConfig, OmegaConf
-
-from nemo_export import graphs
 
 SAMPLE_RATE = 16_000
 N_FFT = 512
@@ -163,49 +158,3 @@ def configuration(tokenizer: Path) -> DictConfig:
 def build(tokenizer: Path) -> EncDecRNNTBPEModel:
     """The model with random weights, in evaluation mode."""
     return EncDecRNNTBPEModel(cfg=configuration(tokenizer)).eval()
-
-
-def export(model: EncDecRNNTBPEModel, folder: Path) -> None:
-    """Write the model into ``folder`` in the layout of published Parakeet exports.
-
-    ``encoder-model.onnx`` takes ``audio_signal`` f32 ``[B, features, T]`` and ``length`` i64 ``[B]``;
-    ``decoder_joint-model.onnx`` one or more prediction steps.  ``vocab.txt`` and ``config.json`` are
-    what https://github.com/istupakov/onnx-asr reads, and ``config.json`` has all sizes besides.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    model.eval()
-    model.export(str(folder / "model.onnx"))
-    for name in ("encoder-model.onnx", "decoder_joint-model.onnx"):
-        onnx.save(graphs.read(folder / name), folder / name)
-    write_vocabulary(model, folder)
-    (folder / "config.json").write_text(json.dumps(sizes(), indent=2) + "\n")
-
-
-def write_vocabulary(model: EncDecRNNTBPEModel, folder: Path) -> None:
-    """Write ``vocab.txt``: a token and its id on each line, the blank last."""
-    tokens = [*model.tokenizer.vocab, "<blk>"]
-    (folder / "vocab.txt").write_text(
-        "".join(f"{token} {index}\n" for index, token in enumerate(tokens)), encoding="utf-8"
-    )
-
-
-def sizes() -> dict[str, Any]:
-    """What ``config.json`` says of the offline model."""
-    return {
-        "model_type": "nemo-conformer-tdt",
-        "features_size": FEATURES,
-        "subsampling_factor": SUBSAMPLING,
-        "max_tokens_per_step": MAX_SYMBOLS,
-        "sample_rate": SAMPLE_RATE,
-        "n_fft": N_FFT,
-        "win_length": WINDOW,
-        "hop_length": HOP,
-        "preemphasis": 0.97,
-        "normalize": "per_feature",
-        "vocab_size": VOCABULARY,
-        "blank_id": VOCABULARY,
-        "durations": list(DURATIONS),
-        "encoder_hidden_size": ENCODER_WIDTH,
-        "decoder_hidden_size": PREDICTION_WIDTH,
-        "decoder_num_layers": PREDICTION_LAYERS,
-    }
