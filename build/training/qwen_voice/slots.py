@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import inflect
@@ -24,113 +26,7 @@ class Value:
         return self.spoken if isinstance(self.meant, bool) else str(self.meant)
 
 
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
-
-
-def _names(listed: str) -> tuple[str, ...]:
-    return tuple(" ".join(listed.split()).split(", "))
-
-
-_FIRST = _names(
-    """
-    Anna, Marco, Priya, Sam, Judith, Oliver, Nadia, Tom, Grace, Ahmed, Lucy, Ben, Chloe, Viktor,
-    Elena, Hugo, Maya, Peter, Rosa, Yusuf, Emma, Liam, Ines, Carl, Fatima, Noah, Sophie, Daniel,
-    Keiko, Martha
-    """
-)
-_LAST = _names(
-    """
-    Lee, Weber, Brown, Novak, Garcia, Okafor, Smith, Rossi, Jensen, Patel, Kowalski, Turner, Haddad,
-    Fischer, Moreau, Walsh, Tanaka, Hughes, Silva, Lindgren, Baker, O'Brien, Ferrari, Duarte
-    """
-)
-_KIN = (
-    "my sister",
-    "my brother",
-    "Mum",
-    "Dad",
-    "my boss",
-    "Grandma",
-    "Uncle Bob",
-    "Doctor Lee",
-    "the office",
-    "my neighbour",
-    "Mrs. Turner",
-    "Mr. Patel",
-    "Aunt Rosa",
-    "my wife",
-    "the school",
-)
-_CITIES = _names(
-    """
-    Bristol, Oslo, Chicago, Lyon, Dublin, Porto, Leeds, Vienna, Madrid, Toronto, Seattle, Naples,
-    Krakow, Cardiff, Boston, Athens, Sydney, Lima, Hamburg, Prague, Denver, Glasgow, Kyoto, Antwerp,
-    Cairo, Brisbane, Tallinn, Austin, Bern, Riga, New York, San Diego, Cape Town, Buenos Aires, Los
-    Angeles, Hong Kong
-    """
-)
-_COUNTRIES = _names(
-    """
-    Portugal, Norway, Canada, Japan, Brazil, Ireland, Greece, Kenya, Poland, Chile, Vietnam,
-    Morocco, Iceland, Peru, Egypt, Sweden, Thailand, Croatia, New Zealand, South Africa
-    """
-)
-_STREETS = (
-    "Mill Lane",
-    "Station Road",
-    "Park Avenue",
-    "Church Street",
-    "Oak Drive",
-    "Harbour View",
-    "King Street",
-    "Rose Hill",
-    "Maple Close",
-    "River Walk",
-    "Elm Street",
-    "Queen's Road",
-)
-_LANGUAGES = _names(
-    """
-    French, German, Spanish, Italian, Polish, Japanese, Portuguese, Dutch, Swedish, Greek, Turkish,
-    Arabic, Korean
-    """
-)
-_CURRENCIES = (
-    ("euros", "EUR"),
-    ("dollars", "USD"),
-    ("pounds", "GBP"),
-    ("yen", "JPY"),
-    ("Swiss francs", "CHF"),
-    ("US dollars", "USD"),
-    ("British pounds", "GBP"),
-)
-_COMPANIES = (
-    "Northwind",
-    "Acme",
-    "Blue Harbor",
-    "Siemens",
-    "Tesla",
-    "Greenleaf Foods",
-    "Nintendo",
-    "Vodafone",
-    "Baker and Sons",
-    "Orion Labs",
-)
-_DOMAINS = ("example.com", "mail.com", "web.org", "post.net")
+_LISTS: dict[str, list[Any]] = tomllib.loads(Path(__file__).with_name("slots.toml").read_text())
 
 
 @cache
@@ -170,23 +66,8 @@ def _count(r: random.Random, low: float, high: float) -> Value:
 
 
 def _minutes(r: random.Random) -> Value:
-    special = [
-        ("a quarter of an hour", 15),
-        ("half an hour", 30),
-        ("an hour", 60),
-        ("one hour", 60),
-        ("an hour and a half", 90),
-        ("two hours", 120),
-        ("three quarters of an hour", 45),
-        ("1 hour", 60),
-        ("two and a half minutes", 2.5),
-        ("a minute", 1),
-        ("half a minute", 0.5),
-        ("90 minutes", 90),
-        ("an hour and a quarter", 75),
-    ]
     if r.random() < 0.4:
-        return Value(*r.choice(special))
+        return Value(*r.choice(_LISTS["minutes"]))
     number = r.choice((2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 18, 20, 22, 25, 30, 35, 40, 45, 50))
     return Value(f"{_number(number, r)} minutes", number)
 
@@ -283,13 +164,13 @@ def _time24(r: random.Random) -> Value:
 
 def _day(r: random.Random) -> Value:
     soon = ("today", "tomorrow", "the day after tomorrow", "tonight", "this weekend")
-    day = r.choice(_DAYS)
+    day = r.choice(_LISTS["days"])
     text = r.choice(soon) if r.random() < 0.3 else r.choice((day, day, day, f"next {day}", f"this {day}"))
     return Value(text, text)
 
 
 def _date(r: random.Random) -> Value:
-    month, number = r.choice(_MONTHS), r.randint(1, 28)
+    month, number = r.choice(_LISTS["months"]), r.randint(1, 28)
     ordinal = str(_english().ordinal(number))
     spoken = str(_english().number_to_words(ordinal)).replace("-", " ")
     text = r.choice(
@@ -313,29 +194,35 @@ def _same(choices: Sequence[str]) -> Callable[[random.Random], Value]:
 
 
 def _full_name(r: random.Random) -> Value:
-    text = f"{r.choice(_FIRST)} {r.choice(_LAST)}"
+    text = f"{r.choice(_LISTS['first'])} {r.choice(_LISTS['last'])}"
     return Value(text, text)
 
 
 def _contact(r: random.Random) -> Value:
-    text = r.choice((r.choice(_KIN), r.choice(_FIRST), f"{r.choice(_FIRST)} {r.choice(_LAST)}"))
+    text = r.choice(
+        (
+            r.choice(_LISTS["kin"]),
+            r.choice(_LISTS["first"]),
+            f"{r.choice(_LISTS['first'])} {r.choice(_LISTS['last'])}",
+        )
+    )
     return Value(text, text)
 
 
 def _street(r: random.Random) -> Value:
-    text = f"{r.randint(1, 180)} {r.choice(_STREETS)}"
+    text = f"{r.randint(1, 180)} {r.choice(_LISTS['streets'])}"
     return Value(text, text)
 
 
 def _currency(r: random.Random) -> Value:
-    return Value(*r.choice(_CURRENCIES))
+    return Value(*r.choice(_LISTS["currencies"]))
 
 
 def _email(r: random.Random) -> Value:
     first, last, domain = (
-        r.choice(_FIRST).lower(),
-        r.choice(_LAST).lower().replace("'", ""),
-        r.choice(_DOMAINS),
+        r.choice(_LISTS["first"]).lower(),
+        r.choice(_LISTS["last"]).lower().replace("'", ""),
+        r.choice(_LISTS["domains"]),
     )
     address = r.choice(
         (f"{first}@{domain}", f"{first}.{last}@{domain}", f"{first}{r.randint(1, 99)}@{domain}")
@@ -359,18 +246,18 @@ _KINDS: dict[str, Callable[..., Value]] = {
     "time24": _time24,
     "day": _day,
     "date": _date,
-    "month": _same(_MONTHS),
+    "month": _same(_LISTS["months"]),
     "year": lambda r: Value(*[str(r.randint(1960, 2030))] * 2),
-    "first name": _same(_FIRST),
+    "first name": _same(_LISTS["first"]),
     "full name": _full_name,
     "contact": _contact,
-    "city": _same(_CITIES),
-    "country": _same(_COUNTRIES),
+    "city": _same(_LISTS["cities"]),
+    "country": _same(_LISTS["countries"]),
     "street": _street,
-    "language": _same(_LANGUAGES),
+    "language": _same(_LISTS["languages"]),
     "currency": _currency,
     "email": _email,
-    "company": _same(_COMPANIES),
+    "company": _same(_LISTS["companies"]),
 }
 
 

@@ -18,17 +18,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from tiny import domain
-from tiny.domain import (
-    CITIES,
-    DAYS,
-    LABELS,
-    NAMES,
-    ONES,
-    SMALL_TALK,
-    Utterance,
-    number_words,
-)
+from tiny import dialogs, domain
+from tiny.domain import CITIES, DAYS, LABELS, NAMES, ONES, SMALL_TALK, Utterance, number_words
 from tiny.fragments import fragment, joined
 from tiny.speech import (
     AGENT_VOICE,
@@ -40,8 +31,6 @@ from tiny.speech import (
     training_voice,
     varied_manner,
 )
-
-SKIES = ("sunny", "cloudy", "rainy", "windy", "foggy", "snowy")
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 _LONGEST_ANSWER = 24
@@ -94,15 +83,10 @@ _FIXED = tuple(
         piece
         for text in (
             *SMALL_TALK.values(),
-            "Sorry, I can't help with that.",
-            "I can tell you the weather and the time, and set timers.",
-            "Sorry, I can't help with that. I can tell you the weather and the time, and set timers.",
-            "Sorry, that did not work. Please try again.",
-            "For which city?",
-            "For how many minutes?",
-            "You have not told me your name yet.",
-            "I have not said anything yet.",
-            "Okay.",
+            dialogs.REFUSAL,
+            dialogs.FALLBACK.removeprefix(f"{dialogs.REFUSAL} "),
+            *(dialogs.FALLBACK, dialogs.TOOL_FAILED, dialogs.WHICH_CITY, dialogs.HOW_LONG),
+            *(dialogs.NAME_UNKNOWN, dialogs.NOTHING_SAID, dialogs.STOPPED),
         )
         for piece in _pieces(text)
     )
@@ -112,7 +96,9 @@ _FIXED = tuple(
 def _weather(rng: random.Random) -> str:
     size = rng.randint(0, 45)
     below = "minus " if 0 < size <= 20 and rng.random() < 0.35 else ""
-    weather = f"{below}{number_words(size)} {'degree' if size == 1 else 'degrees'} and {rng.choice(SKIES)}"
+    weather = (
+        f"{below}{number_words(size)} {'degree' if size == 1 else 'degrees'} and {rng.choice(dialogs.SKIES)}"
+    )
     city, day = rng.choice(CITIES).title(), rng.choice(DAYS)
     if rng.random() < 0.6:
         return f"It's {weather} in {city}."

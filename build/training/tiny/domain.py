@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import random
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 Intent = Literal[
     "weather",
@@ -32,103 +34,19 @@ Intent = Literal[
     "unknown",
 ]
 
-CITIES = (
-    "london paris berlin madrid rome vienna prague warsaw lisbon dublin oslo stockholm helsinki "
-    "athens tokyo seoul delhi sydney toronto chicago boston seattle denver miami dallas cairo "
-    "nairobi lima havana geneva milan"
-).split()
-DAYS = "today tomorrow tonight monday tuesday wednesday thursday friday saturday sunday".split()
-LABELS = "pasta eggs tea coffee laundry workout bread rice pizza homework".split()
-NAMES = "john mary peter anna david susan laura james emma robert".split()
-COUNTRIES = "spain france italy japan".split()
-ROOMS = "kitchen bedroom bathroom garage office hallway".split()
-GENRES = "jazz rock classical dance piano country".split()
-
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text())
+CITIES: list[str] = TEXTS["cities"]
+DAYS: list[str] = TEXTS["days"]
+LABELS: list[str] = TEXTS["labels"]
+NAMES: list[str] = TEXTS["names"]
+COUNTRIES: list[str] = TEXTS["countries"]
+STOP_PHRASES: list[str] = TEXTS["stop"]
+SMALL_TALK: dict[str, str] = TEXTS["small_talk"]
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
     "fifteen sixteen seventeen eighteen nineteen"
 ).split()
 TENS = {20: "twenty", 30: "thirty", 40: "forty", 50: "fifty", 60: "sixty"}
-
-# Fixed phrases, each with the one answer that the assistant gives to it.
-SMALL_TALK: dict[str, str] = {
-    "hello": "Hello! How can I help you?",
-    "hello there": "Hello! How can I help you?",
-    "hi": "Hello! How can I help you?",
-    "hi there": "Hello! How can I help you?",
-    "good morning": "Good morning! What can I do for you?",
-    "good afternoon": "Good afternoon! What can I do for you?",
-    "good evening": "Good evening! What can I do for you?",
-    "how are you": "I'm doing well, thank you. What can I do for you?",
-    "how are you today": "I'm doing well, thank you. What can I do for you?",
-    "hello how are you": "I'm doing well, thank you. What can I do for you?",
-    "who are you": "I'm Parley, your voice assistant.",
-    "what's your name": "I'm Parley, your voice assistant.",
-    "what is your name": "I'm Parley, your voice assistant.",
-    "what can you do": "I can tell you the weather and the time, set timers, and do small sums.",
-    "can you help me": "Of course. What do you need?",
-    "i need some help": "Of course. What do you need?",
-    "tell me a joke": (
-        "Why did the robot take a holiday? Because it needed to recharge. "
-        "I hope that one made you smile, I have been saving it for a rainy day."
-    ),
-    "tell me another joke": (
-        "What do you call a very small computer? A minibyte. "
-        "That is the best one I know, and I know only two."
-    ),
-    "tell me a story": (
-        "Once upon a time, a little robot lived in a big house by the sea. "
-        "Every morning it opened the windows and counted the boats. "
-        "One day a boat stopped, and a child waved at it. "
-        "The robot waved back, and from that day it was never alone again."
-    ),
-    "that's funny": "I'm glad you liked it.",
-    "that's great": "I'm glad to hear that.",
-    "i feel sad today": "I'm sorry to hear that. I hope your day gets better.",
-    "i am tired": "Then maybe it is time for a little rest.",
-    "i am bored": "Shall I tell you a joke?",
-    "thank you": "You're welcome!",
-    "thanks": "You're welcome!",
-    "thank you very much": "You're welcome!",
-    "thanks a lot": "You're welcome!",
-    "yes": "All right.",
-    "yes please": "All right.",
-    "that is right": "Good.",
-    "that's right": "Good.",
-    "no": "Okay.",
-    "no thank you": "Okay. Just tell me when you need me.",
-    "that is wrong": "I'm sorry. Please tell me again.",
-    "that's wrong": "I'm sorry. Please tell me again.",
-    "goodbye": "Goodbye! Have a nice day.",
-    "bye": "Goodbye! Have a nice day.",
-    "bye bye": "Goodbye! Have a nice day.",
-    "good night": "Good night! Sleep well.",
-    "see you later": "Goodbye! Have a nice day.",
-}
-STOP_PHRASES = (
-    "stop",
-    "stop it",
-    "please stop",
-    "stop please",
-    "stop talking",
-    "okay stop",
-    "be quiet",
-    "wait",
-    "wait a moment",
-    "never mind",
-    "forget it",
-    "cancel that",
-    "hold on",
-)
-REPEAT_PHRASES = (
-    "can you repeat that",
-    "please repeat that",
-    "say that again",
-    "say that again please",
-    "what did you say",
-    "sorry what was that",
-)
-ASK_NAME_PHRASES = ("what's my name", "what is my name", "do you remember my name", "who am i")
 
 
 @dataclass(frozen=True)
@@ -159,66 +77,28 @@ def number_words(n: int) -> str:
     return TENS[tens] + (f" {ONES[ones]}" if ones else "")
 
 
-def _day(rng: random.Random) -> str:
-    return rng.choice(DAYS)
-
-
 def weather(rng: random.Random) -> Utterance:
     """A question about the weather in a city, often on a day."""
     city = rng.choice(CITIES)
     if rng.random() < 0.5:
-        day = _day(rng)
+        day = rng.choice(DAYS)
         when = day if day in ("today", "tomorrow", "tonight") else f"on {day}"
-        text = rng.choice(
-            (
-                f"what's the weather in {city} {when}",
-                f"what is the weather in {city} {when}",
-                f"will it rain in {city} {when}",
-                f"how is the weather in {city} {when}",
-                f"what will the weather be in {city} {when}",
-                f"{when} in {city} what's the weather",
-                f"is it cold in {city} {when}",
-            )
-        )
+        text = rng.choice(TEXTS["weather_on_day"]).format(city=city, when=when)
         return Utterance(text, "weather", {"city": city, "day": day})
-    text = rng.choice(
-        (
-            f"what's the weather in {city}",
-            f"what is the weather in {city}",
-            f"what's the weather like in {city}",
-            f"how is the weather in {city}",
-            f"tell me the weather in {city}",
-            f"tell me the weather in {city} please",
-            f"is it raining in {city}",
-            f"is it cold in {city}",
-            f"do i need an umbrella in {city}",
-            f"weather in {city} please",
-        )
-    )
-    return Utterance(text, "weather", {"city": city})
+    return Utterance(rng.choice(TEXTS["weather"]).format(city=city), "weather", {"city": city})
 
 
 def follow_up(rng: random.Random, of: Intent) -> Utterance:
     """A question that only makes sense after a weather or time question."""
     city = rng.choice(CITIES)
-    text = rng.choice((f"and in {city}", f"what about {city}", f"how about {city}"))
+    text = rng.choice(TEXTS["follow_up"]).format(city=city)
     return Utterance(text, "weather_follow_up" if of == "weather" else "time_follow_up", {"city": city})
 
 
 def time_in_city(rng: random.Random) -> Utterance:
     """A question about the time in a city."""
     city = rng.choice(CITIES)
-    text = rng.choice(
-        (
-            f"what time is it in {city}",
-            f"what's the time in {city}",
-            f"tell me the time in {city}",
-            f"do you know what time it is in {city}",
-            f"what time is it now in {city}",
-            f"time in {city} please",
-        )
-    )
-    return Utterance(text, "time", {"city": city})
+    return Utterance(rng.choice(TEXTS["time"]).format(city=city), "time", {"city": city})
 
 
 def duration(rng: random.Random) -> tuple[str, int]:
@@ -238,40 +118,21 @@ def timer(rng: random.Random) -> Utterance:
     if rng.random() < 0.5:
         slots["label"] = rng.choice(LABELS)
         label = f" for the {slots['label']}"
-    text = rng.choice(
-        (
-            f"set a timer for {spoken}{label}",
-            f"set a timer for {spoken}{label} please",
-            f"please set a timer for {spoken}{label}",
-            f"can you set a timer for {spoken}{label}",
-            f"start a timer for {spoken}{label}",
-            f"i need a timer for {spoken}{label}",
-        )
-    )
+    text = rng.choice(TEXTS["timer"]).format(spoken=spoken, label=label)
     return Utterance(text, "timer", slots)
 
 
 def correct_city(rng: random.Random, wrong: str) -> Utterance:
     """A correction after the assistant answered for ``wrong``."""
     city = rng.choice([c for c in CITIES if c != wrong])
-    text = rng.choice(
-        (
-            f"no i meant {city}",
-            f"no i said {city}",
-            f"sorry i meant {city}",
-            f"not {wrong} {city}",
-            f"no not {wrong} i meant {city}",
-        )
-    )
+    text = rng.choice(TEXTS["correct_city"]).format(city=city, wrong=wrong)
     return Utterance(text, "correct_city", {"city": city})
 
 
 def correct_minutes(rng: random.Random) -> Utterance:
     """A correction after a timer was set."""
     spoken, minutes = duration(rng)
-    text = rng.choice(
-        (f"no make it {spoken}", f"make it {spoken}", f"sorry i meant {spoken}", f"no i said {spoken}")
-    )
+    text = rng.choice(TEXTS["correct_minutes"]).format(spoken=spoken)
     return Utterance(text, "correct_minutes", {"minutes": minutes})
 
 
@@ -304,33 +165,16 @@ def tell_name(rng: random.Random) -> Utterance:
 
 def unknown(rng: random.Random) -> Utterance:
     """Something that the assistant has no tool and no answer for."""
-    city, day, room = rng.choice(CITIES), _day(rng), rng.choice(ROOMS)
-    text = rng.choice(
-        (
-            f"book a flight from {city} to {rng.choice(CITIES)}",
-            f"book a table for {number_words(rng.randint(2, 12))} people",
-            f"book a hotel in {city}",
-            f"when is the next train to {city}",
-            f"how far is it to {city}",
-            f"cancel my meeting on {day}",
-            f"remind me to call {rng.choice(NAMES)}",
-            f"call {rng.choice(NAMES)}",
-            f"send a message to {rng.choice(NAMES)}",
-            f"turn {rng.choice(('on', 'off'))} the lights in the {room}",
-            f"open the window in the {room}",
-            f"play some {rng.choice(GENRES)} music",
-            f"play {rng.choice(GENRES)} music in the {room}",
-            f"what is the capital of {rng.choice(COUNTRIES)}",
-            "who won the game",
-            "read me the news",
-            "what's on television tonight",
-            "how old are you",
-            "do you like music",
-            "order a pizza",
-            "buy some bread",
-            "where is my phone",
+    drawn = {
+        name: rng.choice(choices)
+        for name, choices in (
+            *(("city", CITIES), ("day", DAYS), ("room", TEXTS["rooms"]), ("city2", CITIES)),
+            *(("count", [number_words(count) for count in range(2, 13)]), ("name", NAMES), ("name2", NAMES)),
+            *(("name3", NAMES), ("on", ("on", "off")), ("genre", TEXTS["genres"])),
+            *(("genre2", TEXTS["genres"]), ("country", COUNTRIES)),
         )
-    )
+    }
+    text = rng.choice(TEXTS["unknown"]).format(**drawn)
     return Utterance(text, "unknown", {"topic": text})
 
 
@@ -346,12 +190,12 @@ def stop(rng: random.Random) -> Utterance:
 
 def repeat(rng: random.Random) -> Utterance:
     """A wish to hear the last answer again."""
-    return Utterance(rng.choice(REPEAT_PHRASES), "repeat")
+    return Utterance(rng.choice(TEXTS["repeat"]), "repeat")
 
 
 def ask_name(rng: random.Random) -> Utterance:
     """A question that the caller has answered before, or not."""
-    return Utterance(rng.choice(ASK_NAME_PHRASES), "ask_name")
+    return Utterance(rng.choice(TEXTS["ask_name"]), "ask_name")
 
 
 # How often each kind is said, for data that stands alone (the recogniser's).

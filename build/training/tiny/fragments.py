@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from tiny import domain
+from tiny.domain import TEXTS
 
 
 def fragment(rng: random.Random) -> str:
@@ -18,24 +19,14 @@ def fragment(rng: random.Random) -> str:
         (minutes, f"for {minutes}", f"{minutes} please"),
         (f"and {when}", f"what about {day}", f"how about {day}", day, when),
         (
-            f"what's the weather {when}",
-            f"how is the weather {when}",
-            f"what will the weather be {when}",
-            "what's the weather",
-            "what is the weather",
-            "how is the weather",
-            "what's the weather like",
-            "is it raining",
-            "do i need an umbrella",
+            *(
+                f"{text} {when}"
+                for text in ("what's the weather", "how is the weather", "what will the weather be")
+            ),
+            *TEXTS["open_weather"],
         ),
-        ("what time is it", "what's the time", "tell me the time", "what time is it now"),
-        (
-            "set a timer",
-            "start a timer",
-            "i need a timer",
-            f"set a timer for the {label}",
-            f"start a timer for the {label}",
-        ),
+        TEXTS["open_time"],
+        (*TEXTS["open_timer"][:3], f"set a timer for the {label}", f"start a timer for the {label}"),
     )
     return rng.choice(rng.choice(groups))
 
