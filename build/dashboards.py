@@ -71,6 +71,12 @@ def _quantiles(histogram: str, by: str = "") -> tuple[Query, ...]:
     return tuple(Query(f"histogram_quantile({q}, {buckets})", f"p{int(q * 100)}") for q in (0.5, 0.95, 0.99))
 
 
+def _by(title: str, counter: str, by: str, *, rare: bool = False) -> Panel:
+    """A counter's rate by labels, whose values are the legend."""
+    legend = ": ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    return Panel(title, (Query(_rate(counter, by), legend, rare),), "ops")
+
+
 def _ratio(part: str, whole: str) -> str:
     return f"{part} / {whole}"
 
@@ -106,31 +112,16 @@ BOARDS = (
                     Query("sum(voice_agent_draining)", "draining instances"),
                 ),
             ),
-            Panel(
-                "Calls asked for",
-                (Query(_rate("voice_agent_sessions_total", "outcome"), "{{outcome}}"),),
-                "ops",
-            ),
-            Panel(
-                "Calls ended",
-                (Query(_rate("voice_agent_sessions_ended_total", "reason"), "{{reason}}"),),
-                "ops",
-            ),
-            Panel(
-                "Turns of the agent",
-                (Query(_rate("voice_agent_turns_total", "outcome"), "{{outcome}}"),),
-                "ops",
-            ),
-            Panel(
+            _by("Calls asked for", "voice_agent_sessions_total", "outcome"),
+            _by("Calls ended", "voice_agent_sessions_ended_total", "reason"),
+            _by("Turns of the agent", "voice_agent_turns_total", "outcome"),
+            _by(
                 "Sounds that were no interruption",
-                (Query(_rate("voice_agent_false_interruptions_total", "reason"), "{{reason}}", rare=True),),
-                "ops",
+                "voice_agent_false_interruptions_total",
+                "reason",
+                rare=True,
             ),
-            Panel(
-                "Preemptive answers",
-                (Query(_rate("parley_speculations_total", "outcome"), "{{outcome}}"),),
-                "ops",
-            ),
+            _by("Preemptive answers", "parley_speculations_total", "outcome"),
             Panel(
                 "Calls at the gateway",
                 (
@@ -221,11 +212,7 @@ BOARDS = (
                     ),
                 ),
             ),
-            Panel(
-                "Tokens of the language model",
-                (Query(_rate("voice_agent_tokens_generated_total", "model"), "{{model}}"),),
-                "ops",
-            ),
+            _by("Tokens of the language model", "voice_agent_tokens_generated_total", "model"),
             Panel(
                 "Requests in engines",
                 (Query("sum by (model, state) (parley_engine_requests)", "{{model}} {{state}}"),),
@@ -236,11 +223,7 @@ BOARDS = (
                 "percentunit",
             ),
             Panel("Queue of engines", _quantiles("parley_engine_queue_seconds", "model"), "s"),
-            Panel(
-                "Requests that engines put back",
-                (Query(_rate("parley_engine_preemptions_total", "model"), "{{model}}"),),
-                "ops",
-            ),
+            _by("Requests that engines put back", "parley_engine_preemptions_total", "model"),
             Panel("Used memory of the machine", (Query("nv_cpu_memory_used_bytes", "used"),), "bytes"),
             Panel("Processors", (Query("nv_cpu_utilization", "used"),), "percentunit"),
             Panel(
@@ -255,26 +238,10 @@ BOARDS = (
         "parley-errors",
         "Parley: errors",
         (
-            Panel(
-                "Errors that clients were sent",
-                (Query(_rate("voice_agent_errors_total", "type, code"), "{{type}}: {{code}}", rare=True),),
-                "ops",
-            ),
-            Panel(
-                "Refused at the gateway",
-                (Query(_rate("parley_gateway_refusals_total", "code"), "{{code}}", rare=True),),
-                "ops",
-            ),
-            Panel(
-                "Lost calls",
-                (Query(_rate("parley_gateway_calls_lost_total", "code"), "{{code}}"),),
-                "ops",
-            ),
-            Panel(
-                "Calls that change their server",
-                (Query(_rate("parley_gateway_moves_total", "reason, outcome"), "{{reason}}: {{outcome}}"),),
-                "ops",
-            ),
+            _by("Errors that clients were sent", "voice_agent_errors_total", "type, code", rare=True),
+            _by("Refused at the gateway", "parley_gateway_refusals_total", "code", rare=True),
+            _by("Lost calls", "parley_gateway_calls_lost_total", "code"),
+            _by("Calls that change their server", "parley_gateway_moves_total", "reason, outcome"),
             Panel("Ready servers", (Query("parley_gateway_server_ready", "{{server}}"),)),
             Panel(
                 "Restarts in an hour",
