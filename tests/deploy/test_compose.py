@@ -20,7 +20,12 @@ COMPOSE = ROOT / "deploy" / "compose"
 
 def prepare(folder, **environment):
     """Run the program that makes the secrets."""
-    given = {"PARLEY": str(ROOT / ".venv" / "bin" / "parley"), "PARLEY_SECRETS": str(folder), **environment}
+    given = {
+        "PARLEY": str(ROOT / ".venv" / "bin" / "parley"),
+        "PARLEY_SECRETS": str(folder),
+        "PARLEY_AGENTS": str(folder.with_name("agents")),
+        **environment,
+    }
     return subprocess.run(
         [COMPOSE / "prepare"],
         env={**os.environ, **given},
@@ -56,6 +61,13 @@ def test_every_secret_is_made_once_and_only_its_owner_enters(made, folder):
     assert prepare(folder).returncode == 0
     assert contents(folder) == made
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_folder_of_agents_is_made_where_the_worker_mounts_it(made, folder):
+    assert prepare(folder, PARLEY_AGENTS=str(folder / "agents")).returncode == 0
+    assert (folder / "agents").is_dir()
+    volumes = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["worker"]["volumes"]
+    assert "${PARLEY_AGENTS:-./agents}:/opt/parley/agents:ro" in volumes
 
 
 def test_alertmanager_accepts_its_configuration_and_prometheus_sends_to_it(made, tmp_path):

@@ -65,6 +65,36 @@ def test_the_gateway_accepts_its_configuration():
     run_in_project(_READ, given)
 
 
+_READ_AGENTS = """
+import json, sys, tempfile
+from pathlib import Path
+from parley.agents.folder import read_folder
+given = json.load(sys.stdin)
+with tempfile.TemporaryDirectory() as folder:
+    for name, text in given.items():
+        (Path(folder) / name).write_text(text)
+    read = read_folder(Path(folder), {})
+print(json.dumps({name: file.definition.instructions for name, file in read.items()}))
+"""
+
+
+def test_agents_are_files_where_the_worker_looks_for_them():
+    rendered = render(SETS["agents"])
+    worker = rendered.container("worker")
+    (folder,) = [one["value"] for one in worker["env"] if one["name"] == "PARLEY_VOICE_AGENT_AGENTS"]
+    (mounted,) = [one["name"] for one in worker["volumeMounts"] if one["mountPath"] == folder]
+    (volume,) = [one for one in rendered.pod("worker")["volumes"] if one["name"] == mounted]
+    files = rendered.get("ConfigMap", "-agents")
+    assert volume["configMap"]["name"] == files["metadata"]["name"]
+    read = json.loads(run_in_project(_READ_AGENTS, files["data"]))
+    assert read == {"greeter": 'You say "{{ hello }}".\n', "clinic-2": "x"}
+
+
+def test_changed_agent_replaces_no_pods():
+    changed = merge(SETS["agents"], {"worker": {"agents": {"greeter": 'instructions = "y"'}}})
+    assert render(changed).pod("worker") == render(SETS["agents"]).pod("worker")
+
+
 def test_values_of_all_types_survive_the_way_into_the_configuration():
     config = {
         "realtime": {"voices": {"alloy": "joe", "ash": 'a "quoted" name'}},

@@ -36,6 +36,8 @@ def _varied():
         merge(gpu, {"worker": {"gpu": {"selectNodes": False, "runtimeClassName": "nvidia"}}}),
     )
     hub = {"source": "hub", "claim": "", "size": "20Gi", "checksums": ""}
+    greeter = 'instructions = """\nYou say "{{ hello }}".\n"""\nvoice = "af_heart"\n'
+    yield "agents", merge(cpu, {"worker": {"agents": {"greeter": greeter, "clinic-2": 'instructions = "x"'}}})
     yield "gpu-hub", merge(gpu, NEEDED, {"weights": hub})
     yield "gpu-ipv6", merge(gpu, {"worker": {"listenAddress": "::"}})
     yield "gpu-own-command", merge(gpu, {"worker": {"models": [], "command": ["/start", "--all"]}})

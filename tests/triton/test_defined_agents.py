@@ -1,0 +1,112 @@
+"""Agents that files define, on the real server: chosen by name, and changed while calls go on."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+from leftovers import ANY_PORTS
+from test_remote_chat import remote_chat
+
+from parley.errors import UnknownAgentError
+from parley.launcher import EmbeddedServer, ServerOptions
+from parley.protocol import Connected, ResponseDone, ResponseText, Start
+from parley_client.call import Call
+from parley_client.transport import TritonTransport
+
+CLINIC = 'instructions = "You make appointments."\ngreeting = "The clinic, good morning."\n'
+RESTAURANT = """instructions = "{instructions}"
+[model]
+url = "{url}"
+model = "large"
+[page]
+title = "Bella Vista"
+[telephone]
+numbers = ["+493012345678"]
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("defined")
+    agents = folder / "agents"
+    agents.mkdir()
+    with remote_chat() as (url, asked):
+        restaurant = RESTAURANT.replace("{url}", url)
+        (agents / "clinic.toml").write_text(CLINIC)
+        (agents / "restaurant.toml").write_text(restaurant.replace("{instructions}", "You take bookings."))
+        options = ServerOptions(
+            state_dir=folder / "state",
+            environment={"PARLEY_VOICE_AGENT_AGENTS": str(agents)},
+            **ANY_PORTS,
+        )
+        with EmbeddedServer(options) as server:
+            yield server, agents, restaurant, asked
+
+
+@asynccontextmanager
+async def calling(server, agent: str):
+    """A call of an agent by text, and what the server says of itself."""
+    transport = TritonTransport(server.endpoints.grpc)
+    try:
+        call_id = uuid.uuid4().hex
+        stream = await transport.open(call_id, 10.0)
+        async with aclosing(Call(stream, call_id, Start(agent=agent, output="text", describe=True))) as call:
+            yield call, await call.open()
+    finally:
+        await transport.close()
+
+
+async def answer(call, text: str = "") -> str:
+    """What the agent says next, after ``text`` if there is one."""
+    if text:
+        call.send_text(text)
+    said = ""
+    async for event in call:
+        if isinstance(event, ResponseText):
+            said += event.text
+        if isinstance(event, ResponseDone):
+            return said
+    raise AssertionError("the call has ended")
+
+
+async def greeting_of(server, agent: str) -> str:
+    async with calling(server, agent) as (call, connected):
+        return await answer(call) if connected.greets else ""
+
+
+def prompts(asked) -> list[str]:
+    return [body["messages"][0]["content"] for body in asked if len(body["messages"]) > 1]
+
+
+async def test_agents_are_chosen_by_name_and_changed_while_calls_go_on(served):
+    server, agents, restaurant, asked = served
+    async with calling(server, "restaurant") as (call, connected):
+        assert isinstance(connected, Connected)
+        assert [one.name for one in connected.agent.agents] == ["clinic", "restaurant"]
+        assert connected.agent.agents[1].numbers == ["+493012345678"]
+        assert (connected.agent.language_model, connected.agent.default_prompt) == ("large", False)
+        assert await answer(call, "A table for two.") == "I see."
+        assert await greeting_of(server, "clinic") == "The clinic, good morning."
+
+        (agents / "restaurant.toml").write_text(restaurant.replace("{instructions}", "You are closed."))
+        (agents / "clinic.toml").write_text(CLINIC.replace("morning", "evening"))
+        async with asyncio.timeout(60):
+            while await greeting_of(server, "clinic") != "The clinic, good evening.":
+                await asyncio.sleep(0.2)
+        async with calling(server, "restaurant") as (later, _):
+            await answer(later, "Hello.")
+            await answer(call, "At eight.")
+        assert prompts(asked)[-3:] == ["You take bookings.", "You are closed.", "You take bookings."]
+
+    (agents / "clinic.toml").write_text(f"{CLINIC}voise = 1")
+    (agents / "restaurant.toml").unlink()
+    async with asyncio.timeout(60):
+        while "agents/clinic.toml:3: unknown field 'voise'" not in server.log_path.read_text():
+            await asyncio.sleep(0.2)
+        with pytest.raises(UnknownAgentError, match="no agent 'restaurant'"):
+            while True:
+                await greeting_of(server, "restaurant")
+    assert await greeting_of(server, "clinic") == "The clinic, good evening."
