@@ -12,7 +12,7 @@ from test_remote_chat import remote_chat
 
 from parley.errors import UnknownAgentError
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.protocol import Connected, ResponseDone, ResponseText, Start
+from parley.protocol import ResponseDone, ResponseText, Start
 from parley_client.call import Call
 from parley_client.transport import TritonTransport
 
@@ -81,10 +81,17 @@ def prompts(asked) -> list[str]:
     return [body["messages"][0]["content"] for body in asked if len(body["messages"]) > 1]
 
 
+async def until_logged(server, line: str, times: int) -> None:
+    """Wait until the log has a line so often: each process of the agent reads the folder."""
+    async with asyncio.timeout(60):
+        while server.log_path.read_text().count(line) < times:  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.1)
+
+
 async def test_agents_are_chosen_by_name_and_changed_while_calls_go_on(served):
     server, agents, restaurant, asked = served
+    processes = server.log_path.read_text().count("the agent clinic is served to new calls")
     async with calling(server, "restaurant") as (call, connected):
-        assert isinstance(connected, Connected)
         assert [one.name for one in connected.agent.agents] == ["clinic", "restaurant"]
         assert connected.agent.agents[1].numbers == ["+493012345678"]
         assert (connected.agent.language_model, connected.agent.default_prompt) == ("large", False)
@@ -92,10 +99,7 @@ async def test_agents_are_chosen_by_name_and_changed_while_calls_go_on(served):
         assert await greeting_of(server, "clinic") == "The clinic, good morning."
 
         (agents / "restaurant.toml").write_text(restaurant.replace("{instructions}", "You are closed."))
-        (agents / "clinic.toml").write_text(CLINIC.replace("morning", "evening"))
-        async with asyncio.timeout(60):
-            while await greeting_of(server, "clinic") != "The clinic, good evening.":
-                await asyncio.sleep(0.2)
+        await until_logged(server, "the agent restaurant is served to new calls", 2 * processes)
         async with calling(server, "restaurant") as (later, _):
             await answer(later, "Hello.")
             await answer(call, "At eight.")
@@ -103,10 +107,8 @@ async def test_agents_are_chosen_by_name_and_changed_while_calls_go_on(served):
 
     (agents / "clinic.toml").write_text(f"{CLINIC}voise = 1")
     (agents / "restaurant.toml").unlink()
-    async with asyncio.timeout(60):
-        while "agents/clinic.toml:3: unknown field 'voise'" not in server.log_path.read_text():
-            await asyncio.sleep(0.2)
-        with pytest.raises(UnknownAgentError, match="no agent 'restaurant'"):
-            while True:
-                await greeting_of(server, "restaurant")
-    assert await greeting_of(server, "clinic") == "The clinic, good evening."
+    await until_logged(server, "agents/clinic.toml:3: unknown field 'voise'", processes)
+    await until_logged(server, "the agent restaurant is served no more", processes)
+    assert await greeting_of(server, "clinic") == "The clinic, good morning."
+    with pytest.raises(UnknownAgentError, match="no agent 'restaurant'"):
+        await greeting_of(server, "restaurant")
