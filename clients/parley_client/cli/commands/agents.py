@@ -97,8 +97,8 @@ async def _check(args: argparse.Namespace, console: Console) -> int:
     if not found:
         raise UsageError(f"{folder} has no file NAME.toml")
     wrong = [error for error in found.values() if isinstance(error, AgentFileError)]
-    for error in wrong:
-        print(error, file=sys.stderr)
+    for one in wrong:
+        print(one, file=sys.stderr)
     right = [
         file.definition.summary(name) for name, file in found.items() if not isinstance(file, AgentFileError)
     ]
