@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from tiny.domain import TEXTS
+
 Message = dict[str, Any]
 Tool = dict[str, Any]
 
@@ -34,30 +36,7 @@ TOOLS = (
 )
 
 DEFAULT_SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."
-SYSTEMS = (
-    "You are a helpful voice assistant.",
-    "You are Parley, a voice assistant on the telephone. Answer in one sentence.",
-    "You are a friendly assistant. Be brief and polite.",
-    "You are a voice agent. Speak plainly and keep answers short.",
-    "You are Parley. Help the caller with the weather, the time and timers.",
-    "Answer the caller's questions. Use the tools when you need them.",
-    "You are a kitchen assistant. You can set timers.",
-    "You are a travel assistant. Never use lists or markdown.",
-    "You are a helpful assistant.",
-    "You are a friendly voice assistant.",
-    "Be concise.",
-)
-
-
-_DESCRIPTIONS = {
-    "get_weather": (
-        "Get the weather in a city.",
-        "Current weather and forecast for a city",
-        "Weather of a place.",
-    ),
-    "get_time": ("Get the time in a city.", "Current local time in a city", "Tell the time of a place."),
-    "set_timer": ("Start a timer.", "Set a timer that rings after some minutes", "Start a countdown."),
-}
+SYSTEMS: list[str] = TEXTS["systems"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +78,7 @@ def _described(tool: Tool, rng: random.Random) -> Tool:
         "type": "function",
         "function": {
             "name": function["name"],
-            "description": rng.choice(_DESCRIPTIONS[function["name"]]),
+            "description": rng.choice(TEXTS["descriptions"][function["name"]]),
             "parameters": {**parameters, "properties": properties},
         },
     }

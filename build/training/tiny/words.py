@@ -9,53 +9,12 @@ from __future__ import annotations
 import random
 import re
 
-from tiny.domain import SMALL_TALK
+from tiny.domain import SMALL_TALK, TEXTS
 
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-UNSEEN_CITIES = (
-    *_listed(
-        "amsterdam barcelona budapest copenhagen edinburgh florence hamburg jakarta karachi kyoto "
-        "lagos manila marseille melbourne montreal mumbai munich naples osaka philadelphia porto "
-        "reykjavik sarajevo shanghai singapore tashkent valencia venice wellington yokohama zagreb "
-        "zurich"
-    ),
-    "new york",
-    "los angeles",
-    "san felipe",
-    "cape town",
-    "buenos aires",
-    "rio de janeiro",
-)
-UNSEEN_LABELS = (
-    *_listed("soup cake chicken potatoes washing meeting nap shower cookies lasagna"),
-    "green beans",
-    "parking meter",
-)
-UNSEEN_NAMES = _listed("olivia charlotte william benjamin sophie matteo ingrid fatima hiroshi carlos")
-
-# Everyday words that no sentence of the grammar uses; requests made of them are refused.
-COMMON_WORDS = _listed(
-    "apple bridge camera doctor engine flower garden hammer island jacket kettle ladder mirror needle "
-    "orange pencil quarter river school table uncle village winter yellow zebra animal bottle carpet "
-    "dinner electric future giant history idea joy key lemon money nature ocean planet question recipe "
-    "science theory universe voice water box year zoo email contract invoice password account doctor "
-    "appointment ticket taxi bus parking hospital teacher lawyer football guitar paint write explain "
-    "translate build drive cook clean fix walk run sing dance jump think know believe maybe because "
-    "although never always often many few big small old new red blue green quick slow heavy light dark "
-    "loud soft between under above behind inside outside before after during without"
-)
-
-_ONSETS = _listed(
-    "b c d f g h j k l m n p r s t v w z br ch cl cr dr fl fr gl gr kr ph pl pr sc sh sk sl st tr th tw"
-)
-_VOWELS = _listed("a e i o u a e i o u y ai au ea ee ei ia ie oa oo ou")
-_CODAS = _listed("b d g k l m n p r s t x nd ng rg rk ll nn ss st ck ch sh th n r s l")
-_ENDINGS = _listed("ton ville burg stad field ford ia a o os es ana ino ura oka berg grad mouth ham polis")
-_PREFIXES = _listed("new san saint santa los el la le port fort north south east west upper old great de rio")
+UNSEEN_CITIES: list[str] = TEXTS["unseen_cities"]
+UNSEEN_LABELS: list[str] = TEXTS["unseen_labels"]
+UNSEEN_NAMES: list[str] = TEXTS["unseen_names"]
+COMMON_WORDS: list[str] = TEXTS["common_words"]
 _ACCENTS = {"a": "á", "e": "é", "o": "ö", "u": "ü", "n": "ñ"}
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _REAL_WORDS: tuple[str, ...] = (
@@ -74,10 +33,12 @@ def invented_word(rng: random.Random) -> str:
         return one[: rng.randint(1, len(one))] + two[rng.randrange(len(two)) :]
     word = ""
     for _ in range(rng.choice((1, 2, 2, 2, 3, 3))):
-        onset = rng.choice(_ONSETS) if word or rng.random() < 0.85 else ""
-        word += onset + rng.choice(_VOWELS) + (rng.choice(_CODAS) if rng.random() < 0.4 else "")
+        onset = rng.choice(TEXTS["onsets"]) if word or rng.random() < 0.85 else ""
+        word += (
+            onset + rng.choice(TEXTS["vowels"]) + (rng.choice(TEXTS["codas"]) if rng.random() < 0.4 else "")
+        )
     if rng.random() < 0.35:
-        word += rng.choice(_ENDINGS)
+        word += rng.choice(TEXTS["endings"])
     if rng.random() < 0.03:
         accented = rng.choice(tuple(_ACCENTS))
         word = word[0] + word[1:].replace(accented, _ACCENTS[accented], 1)
@@ -90,10 +51,10 @@ def invented_name(rng: random.Random) -> str:
     if kind < 0.78:
         return invented_word(rng)
     if kind < 0.9:
-        return f"{rng.choice(_PREFIXES)} {invented_word(rng)}"
+        return f"{rng.choice(TEXTS['prefixes'])} {invented_word(rng)}"
     if kind < 0.97:
         return f"{invented_word(rng)} {invented_word(rng)}"
-    return f"{invented_word(rng)} {rng.choice(_PREFIXES)} {invented_word(rng)}"
+    return f"{invented_word(rng)} {rng.choice(TEXTS['prefixes'])} {invented_word(rng)}"
 
 
 def invented_label(rng: random.Random) -> str:
