@@ -15,8 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers.decoders import ByteLevel
+
 from qwen_gguf.source import Vocabulary
 
+_DECODER = ByteLevel()
+"""Of tokens, whose characters stand for bytes."""
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 """The marks of a conversation; no others are kept."""
 ROWS = 64
@@ -100,32 +104,12 @@ def _english(tokens: Sequence[str], merges: Sequence[tuple[str, str]], marks: in
 def _is_english(token: str, index: int) -> bool:
     if len(token) == 1:
         return True  # a byte
-    text = _text(token)
-    if text is None or index >= _MULTILINGUAL:
+    if index >= _MULTILINGUAL:
         return False
+    text = _DECODER.decode([token])  # with U+FFFD for what is no whole character
     if text.isascii():
         return _ASCII.fullmatch(text) is not None
     return index < _LATIN and _ACCENTED.fullmatch(text) is not None
-
-
-def _alphabet() -> dict[str, int]:
-    """The characters that byte-level BPE writes bytes with."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {
-        chr(256 + number): byte for number, byte in enumerate(hidden)
-    }
-
-
-_BYTES = _alphabet()
-
-
-def _text(token: str) -> str | None:
-    """What a token stands for; None: not whole characters."""
-    try:
-        return bytes(_BYTES[character] for character in token).decode()
-    except (KeyError, UnicodeDecodeError):
-        return None
 
 
 def write(chosen: Chosen, template: str, context: int, folder: Path) -> None:

@@ -3,11 +3,10 @@
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
-
-from qwen_gguf import vocabulary
+from tokenizers.pre_tokenizers import ByteLevel
 
 HIDDEN, LAYERS, FEED_FORWARD, HEADS, KV_HEADS = 64, 2, 96, 4, 2
-BYTES = list(vocabulary._BYTES)
+BYTES = sorted(ByteLevel.alphabet())
 WORDS = ("Ġthe", "Ġtable", "Ġcafé", "getElementById", "日本", "ĠSchlüssel", '":', "ing", "def")
 LETTERS = tuple(map(chr, range(0x400, 0x460)))  # in the end some fill the table up
 CHAT_TEMPLATE = (
@@ -18,8 +17,8 @@ CHAT_TEMPLATE = (
 
 
 def byte_level(text):
-    shown = {byte: character for character, byte in vocabulary._BYTES.items()}
-    return "".join(shown[byte] for byte in text.encode())
+    split = ByteLevel(add_prefix_space=False, use_regex=False)
+    return split.pre_tokenize_str(text)[0][0]
 
 
 def make_vocabulary():
