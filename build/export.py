@@ -94,19 +94,6 @@ def _run_torch(options: Options) -> None:
     torch_export.export(options.export, into, options.precision)
 
 
-def _add_sherpa(parser: Parser) -> None:
-    """A streaming recogniser's ONNX export for the library sherpa-onnx."""
-    parser.add_argument("export", type=Path, metavar="FOLDER")
-    parser.add_argument("into", type=Path, metavar="OUT")
-    parser.add_argument("--look-ahead", type=int, default=1, help="in encoder frames (default: %(default)s)")
-
-
-def _run_sherpa(options: Options) -> None:
-    import sherpa_export
-
-    sherpa_export.convert(options.export, options.into, options.look_ahead)
-
-
 def _add_qwen(parser: Parser) -> None:
     """A Qwen2 chat model in GGUF: its matrices as int8, and of its vocabulary what English needs.
 
@@ -167,7 +154,6 @@ class Exporter(NamedTuple):
 EXPORTERS = {
     "checkpoint": Exporter(_add_checkpoint, _run_checkpoint, ".venv-export"),
     "torch": Exporter(_add_torch, _run_torch, ".venv"),
-    "sherpa": Exporter(_add_sherpa, _run_sherpa, ".venv-export"),
     "qwen": Exporter(_add_qwen, _run_qwen, ".venv"),
     "small-chatterbox": Exporter(_add_small_chatterbox, _run_small_chatterbox, ".venv"),
     "real-size": Exporter(_add_real_size, _run_real_size, ".venv"),

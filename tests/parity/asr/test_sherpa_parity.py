@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sherpa_files
 import sherpa_onnx
 import soundfile
 from conftest import CLIPS, ROOT
 
-import sherpa_export
 from parley.asr.decoding.boosting import compile_phrases
 from parley.asr.decoding.words import text_of, words_of
 from parley.asr.streaming import encoder as streaming_checkpoint
@@ -61,8 +61,8 @@ def parleys_texts(look_ahead, clips):
 def sherpas_text(recognizer: Any, clip, chunk: int):
     """As many chunks as Parley reads: all of the clip, and one of silence."""
     chunks = -(-len(clip) // chunk) + 1
-    audio = np.zeros(sherpa_export.LEAD + chunks * chunk + PAST_THE_LAST_FRAME, np.float32)
-    audio[sherpa_export.LEAD :][: len(clip)] = clip / np.float32(32768)
+    audio = np.zeros(sherpa_files.LEAD + chunks * chunk + PAST_THE_LAST_FRAME, np.float32)
+    audio[sherpa_files.LEAD :][: len(clip)] = clip / np.float32(32768)
     stream = recognizer.create_stream()
     stream.accept_waveform(RATE, audio)
     read = 0
@@ -75,7 +75,7 @@ def sherpas_text(recognizer: Any, clip, chunk: int):
 
 @pytest.mark.parametrize("look_ahead", [0, 1, 6, 13])
 def test_sherpa_onnx_writes_the_same_texts(recordings, tmp_path, look_ahead):
-    sherpa_export.convert(MODEL, tmp_path, look_ahead)
+    sherpa_files.convert(MODEL, tmp_path, look_ahead)
     recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(
         **{name: str(tmp_path / f"{name}.onnx") for name in ("encoder", "decoder", "joiner")},
         tokens=str(tmp_path / "tokens.txt"),

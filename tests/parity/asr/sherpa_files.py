@@ -20,8 +20,6 @@ import numpy as np
 import onnx
 from onnx.utils import Extractor
 
-from comparison import ExportError
-
 LEAD = 9 * 160 + 80
 """Samples of silence to begin a stream with: the 9 frames of the past that go into the first chunk, and
 half a frame, because sherpa-onnx' frame ``f`` is centred at sample ``160 f + 80`` and NeMo's at ``160 f``."""
@@ -38,12 +36,12 @@ def convert(export: Path, out: Path, look_ahead: int) -> None:
         look_ahead: which of the export's encoders, in encoder frames.
 
     Raises:
-        ExportError: the export is not one of a streaming RNN transducer, or lacks this look-ahead.
+        ValueError: the export is not one of a streaming RNN transducer, or lacks this look-ahead.
     """
     config = json.loads((export / "config.json").read_text())
     streaming = config.get("streaming")
     if not streaming or look_ahead not in streaming["look_aheads"]:
-        raise ExportError(f"{export} has no streaming encoder for a look-ahead of {look_ahead}")
+        raise ValueError(f"{export} has no streaming encoder for a look-ahead of {look_ahead}")
     out.mkdir(parents=True, exist_ok=True)
     joint = onnx.load(export / "decoder_joint-model.onnx")
     between = _between(joint)
@@ -112,7 +110,7 @@ def _between(model: onnx.ModelProto) -> str:
     """The tensor that goes from the prediction network to the joint network.
 
     Raises:
-        ExportError: there is no LSTM followed by a Squeeze.
+        ValueError: there is no LSTM followed by a Squeeze.
     """
     produced: dict[str, Any] = {}
     lstm = None
@@ -122,7 +120,7 @@ def _between(model: onnx.ModelProto) -> str:
         elif node.op_type == "Squeeze" and lstm is not None and node.input[0] in lstm.output:
             produced["last"] = node.output[0]
     if "last" not in produced:
-        raise ExportError("no prediction network with an LSTM was found")
+        raise ValueError("no prediction network with an LSTM was found")
     return str(produced["last"])
 
 
