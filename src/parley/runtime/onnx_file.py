@@ -1,7 +1,8 @@
 """ONNX models as files: parts that are cut from them, and graphs that are changed.
 
-The package ``onnx`` is not needed for that, and is not installed where models run: a graph is a message of
-protocol buffers, of which a few fields matter here. The others are kept as they are.
+The package ``onnx`` is not installed where models run: it has 28 MB, and takes 10 MB of each process that
+imports it. A graph is a message of protocol buffers, of which a few fields matter here. The others are kept
+as they are.
 """
 
 from __future__ import annotations
