@@ -194,6 +194,39 @@ class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Per answer; at most the server's own limit."""
 
 
+TRANSFER_ADDRESS = (
+    r"^(|\+[1-9][0-9]{6,14}|sips?:[A-Za-z0-9._~+%-]{1,64}@[A-Za-z0-9.:-]{1,128}"
+    r"(;transport=(udp|tcp|tls))?)(?!\n)$"
+)
+"""Form of ``TransferTarget.to``."""
+
+
+class TransferTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whom the language model can transfer a call to."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}(?!\n)$")]
+    """What the language model calls it: letters, digits, - and _, at most 64."""
+    to: Annotated[str, msgspec.Meta(pattern=TRANSFER_ADDRESS)] = ""
+    """Number (``+493012345678``) or SIP address (``sip:desk@example.com``), which the language model does not
+    get. Empty: the client finds it by the name."""
+    description: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """For the language model: when to transfer a call to it (at most 500 characters)."""
+    warm: bool = False
+    """Whether the person is to hear the summary before being connected."""
+
+
+class EndingOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the language model can end the call: by tools that the agent runs itself.
+
+    The answer is spoken to its end first. If the user speaks before that, the call goes on.
+    """
+
+    end_call: bool = False
+    """Whether the language model gets the tool ``end_call``."""
+    transfers: Annotated[list[TransferTarget], msgspec.Meta(max_length=32)] = []
+    """Targets of the tool ``transfer``, at most 32. Empty: the language model does not get it."""
+
+
 TRACEPARENT = r"^(|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$"
 """Form of ``Start.traceparent``."""
 
@@ -247,6 +280,7 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     barge_in: BargeInOptions = BargeInOptions()
     silence: SilenceOptions = SilenceOptions()
     sampling: SamplingOptions = SamplingOptions()
+    ending: EndingOptions = EndingOptions()
     greeting: str | None = None
     """Spoken verbatim at the start. Empty: no greeting. None: the server's greeting, if it has one."""
     cache_salt: Annotated[str, msgspec.Meta(max_length=128)] = ""
@@ -803,14 +837,42 @@ class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
         return error
 
 
-class Closed(_Event, frozen=True, tag="closed", kw_only=True):
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom the client is to connect the user with."""
+
+    name: str
+    """Of the :class:`TransferTarget`."""
+    to: str = ""
+    """Its number or SIP address."""
+    summary: str = ""
+    """Of the conversation, by the language model, for the person; at most 1,000 characters."""
+    warm: bool = False
+    """Whether the person is to hear the summary before being connected."""
+
+
+class Closed(_Event, frozen=True, tag="closed", kw_only=True, omit_defaults=True):
     """The last event of a session."""
 
-    reason: Literal["ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed"]
-    """``ended``, ``hangup``: by the client. ``idle``: no audio and no message came while the agent was
-    silent, or the client did not read the audio that was sent. ``silence``: ``silence.hang_up_after_ms`` is
-    over. ``disconnected``: the connection to the client was lost. ``shutdown``: the server stops. ``failed``:
-    the session could not be opened or continued."""
+    reason: Literal[
+        "ended",
+        "hangup",
+        "agent_ended",
+        "transferred",
+        "disconnected",
+        "idle",
+        "silence",
+        "shutdown",
+        "failed",
+    ]
+    """``ended``, ``hangup``: by the client. ``agent_ended``, ``transferred``: by the language model, with
+    ``end_call`` or ``transfer`` (:class:`EndingOptions`). ``idle``: no audio and no message came while the
+    agent was silent, or the client did not read the audio that was sent. ``silence``:
+    ``silence.hang_up_after_ms`` is over. ``disconnected``: the connection to the client was lost.
+    ``shutdown``: the server stops. ``failed``: the session could not be opened or continued."""
+    agent_reason: str = ""
+    """With ``agent_ended``: why, as the language model gives it; at most 1,000 characters."""
+    transfer: Transfer | None = None
+    """With ``transferred``."""
 
 
 ServerEvent: TypeAlias = (

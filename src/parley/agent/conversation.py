@@ -17,6 +17,7 @@ from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
 from parley.agent.dtmf import DtmfBuffer
+from parley.agent.ending import EndingTools
 from parley.agent.endpointer import Endpointer, UserTurn
 from parley.agent.generation import warm_up
 from parley.agent.interruptions import InterruptionDetector
@@ -40,7 +41,7 @@ from parley.agent.validation import (
 )
 from parley.asr.itn import inverse_normalizer
 from parley.audio.buffer import AudioPiece
-from parley.chat import ChatMessage
+from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState, UserTurnState
 from parley.engines.base import Synthesizer
 from parley.errors import OverloadedError, ParleyError
@@ -72,10 +73,11 @@ class Conversation:
     Implements :class:`parley.agent.speech_events.SpeechHandler` and
     :class:`parley.agent.turns.AgentTurnHandler`.
 
-    ``name`` is unique for each session. ``hang_up`` ends the session after a long silence of the user;
-    ``begin_turn`` is called when later utterances belong to another turn of the user; ``changed`` when
-    :meth:`state` may have changed. What is done in a ``whole`` block is in :meth:`state` as a whole when that
-    is taken, or not at all. ``resume``: the conversation goes on with that of another session.
+    ``name`` is unique for each session. ``hang_up`` ends the session, after a long silence of the user or by
+    the language model; ``begin_turn`` is called when later utterances belong to another turn of the user;
+    ``changed`` when :meth:`state` may have changed. What is done in a ``whole`` block is in :meth:`state` as
+    a whole when that is taken, or not at all. ``resume``: the conversation goes on with that of another
+    session.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Conversation:
         config: AgentConfig,
         *,
         emit: EmitEvent,
-        hang_up: Callable[[], None],
+        hang_up: Callable[[protocol.Closed], None],
         begin_turn: Callable[[], None],
         metrics: SessionMetrics,
         changed: Callable[[], None],
@@ -107,7 +109,8 @@ class Conversation:
         self._emit = emit
         self._begin_turn = begin_turn
         self._start = start
-        self._tools = ToolExecutor(start.tools, emit, config, engines.server_tools)
+        self._ending = EndingTools(start.ending)
+        self._tools = ToolExecutor(start.tools, emit, config, engines.server_tools, self._ending)
         prompt, tools = self._prompt_prefix(start)
         self._history = History(prompt, config.prompt_tokens, tools)
         self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
@@ -152,8 +155,11 @@ class Conversation:
         )
         self._dtmf = DtmfBuffer(_KEY_PAUSE_S, self._on_typed)
         self._user_idle = UserIdleTimer(
-            choose_idle_settings(start.silence, config.silence), self._say_idle_prompt, hang_up
+            choose_idle_settings(start.silence, config.silence),
+            self._say_idle_prompt,
+            lambda: hang_up(protocol.Closed(reason="silence")),
         )
+        self._hang_up = hang_up
         self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
         if resume is not None:
@@ -513,6 +519,18 @@ class Conversation:
         self._count_idle()
         if self._config.history == "summarise":
             self._summariser.on_history_changed()
+
+    @property
+    def user_pending(self) -> bool:
+        """Whether speech or keys of the user are there that may become a turn."""
+        return bool(self._endpointer.pending or self._interruptions.undecided or self._dtmf.keys)
+
+    def on_ending(self, call: ToolCall) -> bool:
+        """The language model ends the conversation; returns whether it can."""
+        closed = self._ending.closed(call)
+        if closed is not None:
+            self._hang_up(closed)
+        return closed is not None
 
     def on_task_failed(self, what: str) -> None:
         """Log an unexpected exception, and report to the client that it happened."""

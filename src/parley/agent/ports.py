@@ -47,7 +47,17 @@ class Engines:
     """Agents that sessions choose by name; None: there are none."""
 
 
-Reason: TypeAlias = Literal["ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed"]
+Reason: TypeAlias = Literal[
+    "ended",
+    "hangup",
+    "agent_ended",
+    "transferred",
+    "disconnected",
+    "idle",
+    "silence",
+    "shutdown",
+    "failed",
+]
 """Why a session ended; see :class:`parley.protocol.Closed`."""
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
+from parley.agent.ending import find_ending, refuse_ending
 from parley.agent.generation import generate
 from parley.agent.memory import NO_RESULT, UNREMEMBERED, ToolRound, remember, shorten_results
 from parley.agent.tools import ToolExecutor, make_call_id
@@ -273,7 +274,7 @@ class LlmResponse:
     async def _answer(self, context: TurnContext) -> None:
         filler = self._make_filler(context)
         await self._go_on(context, filler)
-        if self._begun.over:
+        if self._begun.over or await self._ends(context):
             return
         unreadable = 0
         note = ""
@@ -284,6 +285,8 @@ class LlmResponse:
             answer = await self._request_round(tools, context, note)
             if answer.calls:
                 await self._complete(answer, context, filler)
+                if await self._ends(context):
+                    return
             elif answer.unreadable is None or not tools:
                 break
             note = ""
@@ -294,6 +297,24 @@ class LlmResponse:
             answer = await self._request_round((), context, _NO_TOOLS)
         if not self._is_answer(answer):
             raise answer.unreadable or NoAnswerError("the language model returned no text")
+
+    async def _ends(self, context: TurnContext) -> bool:
+        """Whether the conversation ends with this turn; the language model is asked for words if it has none.
+
+        Without them it ends all the same.
+        """
+        ending = find_ending(self.log.rounds)
+        if ending is not None and (self._open_round is not None or not ending.answer.said):
+            try:
+                await self._request_round((), context, ending.note)
+            except InferenceError as error:
+                _log.warning(
+                    "%s: the call ends without a goodbye: %s",
+                    context.name,
+                    error.to_log(),
+                    extra=error.log_extra(),
+                )
+        return ending is not None
 
     async def _go_on(self, context: TurnContext, filler: Filler) -> None:
         """Speak what another session has left of the rounds that are over, and get the missing results."""
@@ -308,6 +329,7 @@ class LlmResponse:
     async def _complete(self, answer: ToolRound, context: TurnContext, filler: Filler) -> None:
         """Get the results of a round's calls."""
         await context.certain.wait()
+        refuse_ending(answer)
         silent = not any(answer.said for answer in self.log.rounds)
         async with filler.while_waiting() if silent else nullcontext():
             await self._run_tools(context, answer)

@@ -96,7 +96,7 @@ class AgentSession:
             engines,
             config,
             emit=self._emit,
-            hang_up=lambda: self.end("silence"),
+            hang_up=self._hang_up,
             begin_turn=self._begin_turn,
             metrics=self._metrics,
             changed=self._on_change,
@@ -121,7 +121,7 @@ class AgentSession:
         self._held: list[tuple[protocol.ServerEvent, NDArray[np.int16] | None]] | None = None
         self._time_left_ms: int | None = None
         self._updates = SessionUpdates(start, engines, config, on_checked=self._on_update_checked)
-        self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
+        self._end: asyncio.Future[protocol.Closed] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
         self._warmings: set[asyncio.Task[None]] = set()
         self._warming = asyncio.Lock()
@@ -188,8 +188,18 @@ class AgentSession:
 
     def end(self, reason: Reason) -> None:
         """End the session; the first reason counts."""
+        self._end_with(protocol.Closed(reason=reason))
+
+    def _end_with(self, closed: protocol.Closed) -> None:
         if not self._end.done():
-            self._end.set_result(reason)
+            self._end.set_result(closed)
+
+    def _hang_up(self, closed: protocol.Closed) -> None:
+        """End the session by the agent itself."""
+        if self._checkpoints is not None:
+            # A later one lacks the turn that ends the call: where `closed` is lost, the call would go on.
+            self._checkpoints.close()
+        self._end_with(closed)
 
     def report_error(self, error: ParleyError) -> None:
         """Send an error event; the session goes on."""
@@ -365,14 +375,14 @@ class AgentSession:
         ]
         if not self._is_canary:  # no answer follows, and a model elsewhere is paid for each request
             self._warm_up()
-        reason: Reason = "shutdown"
+        closed = protocol.Closed(reason="shutdown")
         try:
-            reason = await self._end
-            if reason in ("ended", "hangup"):
+            closed = await self._end
+            if closed.reason in ("ended", "hangup"):
                 # A client that sends START and END together still gets `connected`.
                 await self._opened.wait()
         finally:
-            await self._close(reason, tasks)
+            await self._close(closed, tasks)
 
     async def _recognise(self) -> None:
         try:
@@ -452,17 +462,17 @@ class AgentSession:
         except Exception:  # noqa: BLE001 - logged and reported to the client
             self._conversation.on_task_failed("warm-up")
 
-    async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
+    async def _close(self, closed: protocol.Closed, tasks: list[asyncio.Task[None]]) -> None:
         if self._checkpoints is not None:
             self._checkpoints.close()
         ending = {*self._conversation.close(), *self._updates.close()}
         tasks = [*tasks, *self._warmings]
         try:
-            self._send_closed(reason)
+            self._send_closed(closed)
         except Exception:  # noqa: BLE001 - logged; the clean-up below matters more
             _log.exception("%s: closed could not be sent", self.session_id)
-        self._trace.set({"parley.reason": reason})
-        self._trace.end(failure="failed" if reason == "failed" else "")
+        self._trace.set({"parley.reason": closed.reason})
+        self._trace.end(failure="failed" if closed.reason == "failed" else "")
         for task in tasks:
             task.cancel()
         _, late = await asyncio.wait({*tasks, *ending}, timeout=self._config.deadlines.close_s)
@@ -470,12 +480,12 @@ class AgentSession:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())
         await self._recognition.close()
 
-    def _send_closed(self, reason: Reason) -> None:
+    def _send_closed(self, closed: protocol.Closed) -> None:
         self._closed = True
-        _log.log(self._level, "%s: closed: %s", self.session_id, reason)
-        self._metrics.on_closed(reason)
+        _log.log(self._level, "%s: closed: %s", self.session_id, closed.reason)
+        self._metrics.on_closed(closed.reason)
         try:
-            self._outlet.finish(protocol.Closed(reason=reason))
+            self._outlet.finish(closed)
         except Exception:
             self._outlet.finish()
             raise

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
+from parley.agent.ending import cancel_ending, find_ending
 from parley.agent.endpointer import UserTurn
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember
 from parley.agent.playout import HeardSpeech, Playout
 from parley.agent.response import FixedText, ResponseSource, TurnContext
 from parley.agent.speech import SpeechOutput, SpeechSettings
-from parley.chat import ChatMessage
+from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import AgentTurnState
 from parley.engines.base import Synthesizer
 from parley.errors import ParleyError, TtsFallbackError
@@ -242,6 +243,16 @@ class AgentTurn:
     def asks(self) -> bool:
         """Whether the text so far ends with a question."""
         return bool(self.rounds) and self.rounds[-1].text.rstrip().endswith("?")
+
+    @property
+    def ending(self) -> ToolCall | None:
+        """The call with which the language model ends the conversation behind this turn."""
+        ending = None if self.failed else find_ending(self.rounds)
+        return None if ending is None else ending.call
+
+    def cancel_ending(self) -> None:
+        """The conversation goes on behind this turn."""
+        cancel_ending(self.rounds)
 
     def memory(self, heard: HeardSpeech | None = None) -> list[ChatMessage]:
         """Messages for the history. ``heard``: what was played; None: all of it."""

@@ -19,7 +19,7 @@ from parley.agent.preemption import PreemptionBudget, PreemptiveGeneration, Prep
 from parley.agent.response import FixedText, ResponseSource, SystemPrompt
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
-from parley.chat import ChatMessage
+from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import AgentTurnState, HistoryState, QueuedText, ResponseProgress, SessionState
 from parley.errors import InvalidMessageError, OverloadedError
 from parley.llm.history import History
@@ -47,6 +47,9 @@ _INTERRUPTED_PER_S = 1.0
 that begins costs the language model, which all sessions share, a request and an abort."""
 _MAX_JOINED = 8_000
 """Characters of user text that waits for an answer; the oldest are dropped."""
+_LISTEN_S = 0.1
+_LISTEN_CHECKS = 150
+"""A user who speaks when the call is about to end is heard for at most 15 s; then the call goes on."""
 _log = logging.getLogger(__name__)
 
 
@@ -75,6 +78,15 @@ class AgentTurnHandler(Protocol):
 
     def on_agent_silent(self) -> None:
         """No turn is under way or queued."""
+        ...
+
+    @property
+    def user_pending(self) -> bool:
+        """Whether speech or keys of the user are there that may become a turn."""
+        ...
+
+    def on_ending(self, call: ToolCall) -> bool:
+        """A turn in which the language model ends the conversation is over; returns whether it ends."""
         ...
 
     def on_task_failed(self, what: str) -> None:
@@ -368,6 +380,7 @@ class AgentTurns:
         self._interrupted.spend(1.0, loop_time())
         heard = turn.stop()
         self._task.cancel()
+        turn.cancel_ending()
         self._remember(turn, heard)
         self._unanswered = self._history.unanswered or (turn.acted and not heard.text)
         self._history_writer.write_messages()
@@ -493,6 +506,8 @@ class AgentTurns:
             if wait_s := self._interrupted.wait_s(loop_time()):
                 await asyncio.sleep(wait_s)
             await turn.run()
+            if turn.ending is not None:
+                await self._listen()
             complete = True
         except Exception:  # noqa: BLE001 - logged and reported to the client
             turn.failed = True
@@ -502,14 +517,30 @@ class AgentTurns:
                 _log.exception("%s: a prepared answer failed", turn.response_id)
         if self._current is turn:
             self.resume("no_words", "")  # it failed while paused
+            call = turn.ending if complete else None
+            # A user who has spoken, though without interrupting, gets an answer.
+            heard_out = self._unhandled is None and not self._handler.user_pending
+            ends = call is not None and heard_out and self._handler.on_ending(call)
+            if not ends:
+                turn.cancel_ending()
             self._current = None
             self._remember(turn, None if complete else turn.stop())
             self._history_writer.write_messages()
             self._output.changed()
             self._output.emit(turn.metrics(interrupted=False), None)
             turn.record("complete" if complete else "failed")
+            if ends:
+                self._open = False
+                return
             self._handler.on_turn_ended()
             self.start_next()
+
+    async def _listen(self) -> None:
+        """Let a user speak to the end who does so over the last words of the call."""
+        for _ in range(_LISTEN_CHECKS):
+            if self._unhandled is not None or not self._handler.user_pending:
+                return
+            await asyncio.sleep(_LISTEN_S)
 
     def _remember(self, turn: AgentTurn, heard: HeardSpeech | None) -> None:
         messages = turn.memory(heard)

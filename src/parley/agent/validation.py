@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from parley.agent.config import AgentConfig
+from parley.agent.ending import EndingTools
 from parley.agent.ports import Engines
 from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import Synthesizer
@@ -18,6 +19,7 @@ from parley.protocol import (
     MAX_ALTERNATIVES,
     OUTPUT_SAMPLE_RATES,
     AgentDescription,
+    EndingOptions,
     SilenceOptions,
     Start,
     Tool,
@@ -83,6 +85,7 @@ def check_start(
     # counted here either: the toolbox limits them.
     in_prompt = msgspec.structs.replace(start, phrases=[], resume=None)
     _check_size("the system prompt and the tools take", encode(in_prompt).decode(), config)
+    ending = _check_ending(start.ending, server_tools)
     names = [tool.name for tool in start.tools]
     for tool in start.tools:
         _check_tool(tool)
@@ -90,6 +93,21 @@ def check_start(
             raise InvalidMessageError(f"tool {tool.name!r} is defined twice")
         if server_tools and tool.name in server_tools.names:
             raise InvalidMessageError(f"tool {tool.name!r}: the server has a tool of this name")
+        if tool.name in ending:
+            raise InvalidMessageError(f"tool {tool.name!r}: the option ending has a tool of this name")
+
+
+def _check_ending(options: EndingOptions, server_tools: ServerTools | None) -> Collection[str]:
+    """The names of the tools that the options ask for."""
+    targets = [target.name for target in options.transfers]
+    for name in targets:
+        if targets.count(name) > 1:
+            raise InvalidMessageError(f"ending.transfers has two targets {name!r}")
+    names = EndingTools(options).names
+    for name in names:
+        if server_tools and name in server_tools.names:
+            raise InvalidMessageError(f"ending: the server has a tool {name!r} of its own")
+    return names
 
 
 def _check_voice(start: Start) -> None:
