@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +164,39 @@ class Peers:
         """Where the gateway of this name is; None: nowhere, or the request was passed on before."""
         if not self._sources or HEADER in connection.headers or instance == self._guard.instance:
             return None
-        if instance in self._addresses and loop_time() - self._asked_at < _FRESH_S:
-            return self._addresses[instance]  # without waiting for gateways that do not answer
+        if instance not in self._addresses or loop_time() - self._asked_at >= _FRESH_S:
+            # Otherwise without waiting for gateways that do not answer.
+            await self._look_for(instance)
+        return self._addresses.get(instance)
+
+    async def _look_for(self, instance: str) -> None:
         async with self._asking:
             age_s = loop_time() - self._asked_at
             if age_s >= _FRESH_S or (instance not in self._addresses and age_s >= _AGAIN_S):
                 self._addresses = await self._ask_all()
                 self._asked_at = loop_time()
-        return self._addresses.get(instance)
+
+    async def ask_others(self, request: Request) -> Response | None:
+        """The answer of the other gateway that has one (status 200); None: none has.
+
+        For what is in the memory of a gateway that no id names.
+        """
+        if not self._sources or HEADER in request.headers:
+            return None
+        await request.body()  # read once, for all of them
+        await self._look_for("")
+        others = [instance for instance in self._addresses if instance != self._guard.instance]
+        asking = [asyncio.create_task(self.pass_on(request, instance)) for instance in others]
+        try:
+            for done in asyncio.as_completed(asking):
+                answer = await done
+                if answer is not None and answer.status_code == HTTPStatus.OK:
+                    return answer
+            return None
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
 
     async def pass_on(self, request: Request, instance: str) -> Response | None:
         """The answer of another gateway to a request; None: it cannot be reached."""

@@ -33,7 +33,7 @@ _ResultT = TypeVar("_ResultT")
 _CLOSE_S = 2.0
 # Wait at shutdown for a call to end by itself (seconds).
 _DRAIN_S = 1.0
-REGULAR_REASONS = ("ended", "hangup", "idle", "silence")
+REGULAR_REASONS = ("ended", "hangup", "agent_ended", "transferred", "idle", "silence")
 """Of the agent's event ``closed``: the conversation is over."""
 _CODES = {413: 1009, 429: 1013, 503: 1013, 504: 1013}
 

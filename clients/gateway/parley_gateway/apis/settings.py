@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from parley.protocol import EndingOptions
 from parley_gateway.settings_sections import Count, Seconds
 
 
@@ -74,6 +75,9 @@ class TwilioSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The voice. None: the synthesizer's default."""
     language: str = "en"
     """The language of the call."""
+    ending: EndingOptions = EndingOptions()
+    """How the language model can end or transfer calls: `end_call`, `transfers`
+    ([the end of a call](tools.md#the-end-of-a-call))."""
     own_twiml: bool = False
     """Whether TwiML of your own may open streams, without a nonce. A leaked signature of a stream then
     stays valid."""

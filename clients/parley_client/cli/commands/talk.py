@@ -35,7 +35,7 @@ EXAMPLES = """\
 HELP = "talk to the agent with the microphone, or type (in the checkout: make talk)"
 _POLL_S = 0.02
 _CLOSE_S = 2.0
-_WANTED_ENDS = ("ended", "hangup", "silence")
+_WANTED_ENDS = ("ended", "hangup", "agent_ended", "transferred", "silence")
 
 
 def send_typed_line(line: str, call: Call, view: CallView, at_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
@@ -11,8 +12,10 @@ from starlette.websockets import WebSocket
 from parley.errors import InvalidMessageError, ShuttingDownError
 from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.apis.twilio.stream import BUSY, connect_to, serve_stream
-from parley_gateway.errors import TooManyCallsError
+from parley_gateway.apis.twilio.transfers import ENDED, HANGUP, WHISPER, Transfers, whisper
+from parley_gateway.errors import NotFoundError, TooManyCallsError
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.principal import Principal
 
 VOICE = "/v1/twilio/voice"
 STREAM = "/v1/twilio/stream"
@@ -20,35 +23,65 @@ _MAX_FIELDS = 200
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """``/v1/twilio/voice`` and ``/v1/twilio/stream``; none if no auth token is configured."""
+    """``/v1/twilio/*``; none if no auth token is configured."""
     router = APIRouter(tags=["telephone"])
     settings = gateway.settings.twilio
     if not settings.auth_token_file:
         return router
     signatures = TwilioSignatures(settings.auth_token_file, gateway.settings.listen.public_url)
+    transfers = Transfers()
+    xml: dict[str, Any] = {
+        "response_class": Response,
+        "responses": {200: {"content": {"application/xml": {}}}},
+    }
 
-    @router.post(VOICE, response_class=Response, responses={200: {"content": {"application/xml": {}}}})
-    async def voice(request: Request) -> Response:
-        """Answer Twilio's webhook for an incoming call with TwiML."""
+    async def admit(request: Request) -> tuple[Principal, dict[str, list[str]]]:
         # The signature covers the form, which is therefore read first.
         await gateway.guard.count(request)
         form = _read_form(await request.body())
         principal = await gateway.guard.admit(
             request, "agent", signature=lambda: signatures.check_request(request, form), is_counted=True
         )
+        return principal, form
+
+    @router.post(VOICE, **xml)
+    async def voice(request: Request) -> Response:
+        """Answer Twilio's webhook for an incoming call with TwiML."""
+        principal, _ = await admit(request)
         try:
             gateway.calls.check_room(principal)
         except (TooManyCallsError, ShuttingDownError):
-            return Response(BUSY, media_type="application/xml")
-        return Response(
-            connect_to(signatures.stream_url + STREAM, signatures.nonce()), media_type="application/xml"
+            return _twiml(BUSY)
+        return _twiml(
+            connect_to(signatures.stream_url + STREAM, signatures.nonce(), signatures.base_url + ENDED)
         )
+
+    @router.post(ENDED, **xml)
+    async def ended(request: Request) -> Response:
+        """Answer Twilio's webhook for the end of a stream: the call is transferred, or ends."""
+        _, form = await admit(request)
+        call_sid = form.get("CallSid", [""])[0]
+        if (twiml := transfers.take(call_sid)) is not None:
+            return _twiml(twiml)
+        if gateway.guard.addresses.is_passed_on(request):
+            raise NotFoundError("no transfer of this call waits here")
+        return await gateway.peers.ask_others(request) or _twiml(HANGUP)
+
+    @router.post(WHISPER, **xml)
+    async def whispered(request: Request) -> Response:
+        """Answer Twilio's webhook for a person to whom a call is transferred: the summary is spoken."""
+        await admit(request)
+        return _twiml(whisper(request.query_params.get("text", ""), signatures))
 
     @router.websocket(STREAM)
     async def stream(websocket: WebSocket) -> None:
-        await serve_stream(websocket, gateway, settings, signatures)
+        await serve_stream(websocket, gateway, settings, signatures, transfers)
 
     return router
+
+
+def _twiml(content: str) -> Response:
+    return Response(content, media_type="application/xml")
 
 
 def _read_form(body: bytes) -> dict[str, list[str]]:

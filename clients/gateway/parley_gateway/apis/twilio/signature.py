@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from starlette.requests import HTTPConnection
 
 from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
@@ -24,6 +26,7 @@ from parley_gateway.security.watched import WatchedFile
 HEADER = "x-twilio-signature"
 # From the webhook of a call until its stream begins (seconds).
 _NONCE_S = 60
+_NONCE_BYTES = 12
 TWILIO = Principal(id="twilio", scopes=frozenset({"agent"}), kind="signature", root="signature")
 """The principal of requests signed with the account's auth token."""
 
@@ -36,6 +39,11 @@ class TwilioSignatures:
             raise GatewaySettingsError("listen.public_url must be the https URL that Twilio requests")
         self._base = public_url.rstrip("/")
         self._token = WatchedFile(Path(auth_token_file), _read_token)
+
+    @property
+    def base_url(self) -> str:
+        """The gateway's address at Twilio, without a path."""
+        return self._base
 
     @property
     def stream_url(self) -> str:
@@ -79,6 +87,22 @@ class TwilioSignatures:
         if int(expires_at) < time.time():
             raise UnauthorizedError("the stream's nonce has expired")
         return name, int(expires_at)
+
+    def seal(self, text: str) -> str:
+        """Encrypt a text that comes back in an URL. Every gateway with the auth token reads it."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return base64.urlsafe_b64encode(nonce + self._cipher().encrypt(nonce, text.encode(), None)).decode()
+
+    def unseal(self, sealed: str) -> str:
+        """The text of :meth:`seal`; raises UnauthorizedError."""
+        try:
+            raw = base64.urlsafe_b64decode(sealed)
+            return self._cipher().decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], None).decode()
+        except (ValueError, InvalidTag) as error:
+            raise UnauthorizedError("the text was not sealed by this gateway") from error
+
+    def _cipher(self) -> AESGCM:
+        return AESGCM(hmac.digest(self._token.get(), b"parley sealed text", "sha256"))
 
     def _sign_nonce(self, text: str) -> str:
         return hmac.new(self._token.get(), f"parley nonce {text}".encode(), hashlib.sha256).hexdigest()

@@ -7,7 +7,7 @@ import base64
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -27,15 +27,15 @@ from parley_client.events import AgentAudio, CallEvent
 from parley_gateway.apis.settings import TwilioSettings
 from parley_gateway.apis.twilio import messages
 from parley_gateway.apis.twilio.signature import TwilioSignatures
+from parley_gateway.apis.twilio.transfers import XML, Transfers, dial, wait_until_taken
 from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
 from parley_gateway.errors import ForbiddenError, SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.audit import audit
 from parley_gateway.websocket import HANGUP, WebSocketSession, close_of, close_of_call, refuse
 
-_XML = '<?xml version="1.0" encoding="UTF-8"?>'
 _log = logging.getLogger("parley.gateway")
-BUSY = f'{_XML}<Response><Reject reason="busy"/></Response>'
+BUSY = f'{XML}<Response><Reject reason="busy"/></Response>'
 """TwiML that rejects a call."""
 NONCE = "nonce"
 """The ``<Parameter>`` that admits one stream."""
@@ -46,11 +46,11 @@ MAX_PIECES = 600
 _ULAW = AudioFormat("ulaw", messages.SAMPLE_RATE)
 
 
-def connect_to(stream_url: str, nonce: str) -> str:
-    """TwiML that connects a call with a bidirectional stream, whose end ends the call."""
+def connect_to(stream_url: str, nonce: str, ended_url: str) -> str:
+    """TwiML that connects a call with a bidirectional stream; ``ended_url`` says how it goes on after it."""
     parameter = f"<Parameter name={quoteattr(NONCE)} value={quoteattr(nonce)}/>"
     stream = f"<Stream url={quoteattr(stream_url)}>{parameter}</Stream>"
-    return f"{_XML}<Response><Connect>{stream}</Connect></Response>"
+    return f"{XML}<Response><Connect action={quoteattr(ended_url)}>{stream}</Connect></Response>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,13 @@ class TwilioPlayback:
 
 
 async def serve_stream(
-    websocket: WebSocket, gateway: Gateway, settings: TwilioSettings, signatures: TwilioSignatures
+    websocket: WebSocket,
+    gateway: Gateway,
+    settings: TwilioSettings,
+    signatures: TwilioSignatures,
+    transfers: Transfers,
 ) -> None:
-    """Serve one call, from Twilio's request to its close."""
+    """Serve one call, from Twilio's request to its close, or until Twilio has asked whom to dial."""
     try:
         principal = await gateway.guard.admit(
             websocket, "agent", signature=lambda: signatures.check_socket(websocket)
@@ -173,24 +177,27 @@ async def serve_stream(
         await refuse(websocket, error, gateway)
         return
     await websocket.accept()
-    session = _CallStream(websocket, gateway, settings)
-    try:
-        start = await session.read_start()
-        if start is None:
-            return
-        if not settings.own_twiml:
-            nonce = start.start.custom_parameters.get(NONCE, "")
-            await gateway.guard.use_once(*signatures.check_nonce(nonce))
-        options = _options(settings, start)
-        async with gateway.calls.open(options, principal=principal, api="twilio") as call:
-            audit("telephone_call", principal, call=call.id, call_sid=start.start.call_sid)
-            session.connect(call, start)
-            await session.run()
-    except ParleyError as error:
-        gateway.metrics.refused.labels(error.code).inc()
-        # Through the writer, because the connection may be lost.
-        session.writer.close(*close_of(error))
-        await session.writer.run()
+    session = _CallStream(websocket, gateway, settings, signatures, transfers)
+    # The process does not end before Twilio has asked whom to dial.
+    with gateway.calls.attend(), session.handing_over:
+        try:
+            start = await session.read_start()
+            if start is None:
+                return
+            if not settings.own_twiml:
+                nonce = start.start.custom_parameters.get(NONCE, "")
+                await gateway.guard.use_once(*signatures.check_nonce(nonce))
+            options = _options(settings, start)
+            async with gateway.calls.open(options, principal=principal, api="twilio") as call:
+                audit("telephone_call", principal, call=call.id, call_sid=start.start.call_sid)
+                session.connect(call, start, options.language)
+                await session.run()
+            await session.hand_over()
+        except ParleyError as error:
+            gateway.metrics.refused.labels(error.code).inc()
+            # Through the writer, because the connection may be lost.
+            session.writer.close(*close_of(error))
+            await session.writer.run()
 
 
 def _checked(message: messages.StartMessage, settings: TwilioSettings) -> messages.StartMessage:
@@ -209,15 +216,28 @@ def _options(settings: TwilioSettings, start: messages.StartMessage) -> protocol
         voice=given.get("voice", settings.voice),
         language=given.get("language", settings.language),
         output_sample_rate=messages.SAMPLE_RATE,
+        ending=settings.ending,
     )
 
 
 class _CallStream(WebSocketSession):
     """Forwards audio and keys in both directions."""
 
-    def __init__(self, websocket: WebSocket, gateway: Gateway, settings: TwilioSettings) -> None:
+    def __init__(
+        self,
+        websocket: WebSocket,
+        gateway: Gateway,
+        settings: TwilioSettings,
+        signatures: TwilioSignatures,
+        transfers: Transfers,
+    ) -> None:
         super().__init__(websocket, gateway, drains=True)
         self._settings = settings
+        self._signatures = signatures
+        self._transfers = transfers
+        self._taken: asyncio.Event | None = None
+        self.handing_over = ExitStack()
+        """Holds a transfer until Twilio has asked for it; owned by the caller."""
         self._call: Call | None = None
         self._decoder = AudioStreamDecoder(AudioFormat("ulaw", messages.SAMPLE_RATE))
 
@@ -235,9 +255,10 @@ class _CallStream(WebSocketSession):
             raise SessionExpiredError(f"no start within {self._settings.start_s:g} s") from error
         return None
 
-    def connect(self, call: Call, start: messages.StartMessage) -> None:
+    def connect(self, call: Call, start: messages.StartMessage, language: str) -> None:
         """Connect the stream with the agent; before :meth:`run`."""
         self._call = call
+        self._call_sid, self._language = start.start.call_sid, language
         self._playback = TwilioPlayback(start.stream_sid, self.writer.send_json, self._report)
 
     async def on_message(self, message: str | bytes) -> None:
@@ -285,7 +306,22 @@ class _CallStream(WebSocketSession):
                 await self._playback.silent.wait()
         except TimeoutError:
             pass  # marks are missing
+        if closed.transfer is not None:
+            self._offer(closed.transfer)
         self.writer.close(*close_of_call(closed.reason))
+
+    def _offer(self, transfer: protocol.Transfer) -> None:
+        """Let Twilio dial when the stream is closed."""
+        if not transfer.to:
+            _log.warning("call %s ends: the target %s has no number", self._agent.id, transfer.name)
+            return
+        twiml = dial(transfer, self._language, self._signatures)
+        self._taken = self.handing_over.enter_context(self._transfers.offer(self._call_sid, twiml))
+
+    async def hand_over(self) -> None:
+        """Wait until Twilio has asked whom to dial, if the call is transferred."""
+        if self._taken is not None and not await wait_until_taken(self._taken):
+            _log.warning("call %s: Twilio has not asked for its transfer", self._agent.id)
 
     def _on_event(self, event: CallEvent) -> None:
         match event:
