@@ -10,6 +10,7 @@ from parley.engines.base import Continuation
 from parley.protocol import (
     AgentSummary,
     BargeInOptions,
+    EndingOptions,
     Language,
     SamplingOptions,
     SilenceOptions,
@@ -105,6 +106,8 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     """Tools that the server runs for this agent: the fields of [tools.md](tools.md#tools-of-the-server)."""
     server_tools: bool = False
     """Whether it has the server's own tools too."""
+    ending: EndingOptions = EndingOptions()
+    """How the language model can end or transfer the call."""
     page: PageSettings = PageSettings()
     """How a page shows the agent."""
     telephone: TelephoneSettings = TelephoneSettings()

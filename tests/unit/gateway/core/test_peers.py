@@ -14,10 +14,13 @@ from gateways import Line
 from listening_gateway import until
 from starlette.requests import HTTPConnection
 from test_real_channels import EchoServer
+from twilio_line import sign
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from parley_gateway import peers as peers_module
+from parley_gateway.apis.twilio import routes as twilio_routes
+from parley_gateway.apis.twilio.transfers import ENDED, Transfers
 from parley_gateway.connections import ConnectionLimiter
 from parley_gateway.errors import TooManyConnectionsError
 from parley_gateway.metrics import Metrics
@@ -42,6 +45,8 @@ class Fleet:
         secret.write_text(secrets.token_hex(32))
         self.key = new_key("ann", ["agent", "transcribe"])
         (folder / "keys.toml").write_text(f"{self.key.line}\n")
+        (folder / "twilio").write_text("12345")
+        self._twilio = {"auth_token_file": str(folder / "twilio")}
         self._security = {
             "keys_file": str(folder / "keys.toml"),
             "token_secret_file": str(secret),
@@ -57,7 +62,14 @@ class Fleet:
     async def start(self, echo, instance, **listen):
         settings = load_settings(
             flags={
-                "listen": {"port": 0, "instance": instance, "peers": [PEERS], **listen},
+                "listen": {
+                    "port": 0,
+                    "instance": instance,
+                    "peers": [PEERS],
+                    "public_url": "https://voice.example",
+                    **listen,
+                },
+                "twilio": self._twilio,
                 "servers": {
                     "addresses": [f"127.0.0.1:{echo.port}"],
                     "metrics_url": "",
@@ -192,6 +204,27 @@ async def test_a_refusal_of_the_other_gateway_is_passed_on(two):
                 pass
         assert refused.value.response.status_code == 409
         assert b"session_in_use" in refused.value.response.body
+
+
+async def test_a_telephone_call_goes_on_as_the_gateway_says_that_had_its_stream(fleet, echo, monkeypatch):
+    made = []
+
+    class OfGateway(Transfers):
+        def __init__(self):
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(twilio_routes, "Transfers", OfGateway)
+    _, other = [await fleet.start(echo, name) for name in ("one", "two")]
+    form = {"CallSid": "CA1"}
+    address = f"https://voice.example{ENDED}"
+    signed = {"X-Twilio-Signature": sign(address, form)}
+    with made[0].offer("CA1", "<Response/>") as taken:
+        assert (await other.http.post(ENDED, data={"CallSid": "CA2"}, headers=signed)).status_code == 401
+        answer = await other.http.post(ENDED, data=form, headers=signed)
+        assert (answer.text, answer.headers["content-type"]) == ("<Response/>", "application/xml")
+        assert taken.is_set()
+        assert "<Hangup/>" in (await other.http.post(ENDED, data=form, headers=signed)).text
 
 
 async def test_a_gateway_that_is_gone_is_an_error_and_no_loop(two, fleet, echo):

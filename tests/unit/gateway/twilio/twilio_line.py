@@ -21,11 +21,11 @@ def sign(address, form=(), token=AUTH_TOKEN):
     return base64.b64encode(hmac.new(token.encode(), text.encode(), hashlib.sha1).digest()).decode()
 
 
-def voice_request(form, token=AUTH_TOKEN):
-    """Headers and body of the request that a call is announced with."""
+def voice_request(form, token=AUTH_TOKEN, path="/v1/twilio/voice"):
+    """Headers and body of the request that a call is announced with, or of another webhook."""
     return {
         "headers": {
-            "X-Twilio-Signature": sign(f"{PUBLIC_URL}/v1/twilio/voice", form, token),
+            "X-Twilio-Signature": sign(PUBLIC_URL + path, form, token),
             "Content-Type": "application/x-www-form-urlencoded",
         },
         "content": urlencode(form),
