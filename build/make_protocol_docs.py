@@ -158,7 +158,7 @@ def _fields(node: ast.ClassDef) -> Iterator[FieldDoc]:
         default = ast.unparse(statement.value) if statement.value is not None else ""
         constant: Any = getattr(protocol, default, default)
         kind = ast.unparse(statement.annotation).replace(" | msgspec.UnsetType", "")
-        kind = re.sub(r"^Annotated\[(\w+), .*\]$", r"\1", kind)
+        kind = re.sub(r"^Annotated\[([\w\[\]]+), .*\]$", r"\1", kind)
         if get_origin(values := getattr(protocol, kind, None)) is Literal:
             kind = str(values).removeprefix("typing.")
         yield FieldDoc(statement.target.id, _json(kind), _json(str(constant)), text)

@@ -52,6 +52,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         turn: When a pause ends the user's turn; None: the server's choice.
         barge_in: When speech over the agent's is an interruption; None: the defaults.
         silence: What happens while neither side speaks; None: the server's choice.
+        ending: How the language model can end or transfer the call; None: it cannot.
         sampling: Of the language model; None: the server's choice.
         greeting: What the agent says first, word for word. Empty: nothing. None: the server's
             greeting, if it has one.
@@ -89,6 +90,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         turn: protocol.TurnOptions | None = None,
         barge_in: protocol.BargeInOptions | None = None,
         silence: protocol.SilenceOptions | None = None,
+        ending: protocol.EndingOptions | None = None,
         sampling: protocol.SamplingOptions | None = None,
         greeting: str | None = None,
         retry: Backoff | None = None,
@@ -116,6 +118,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             turn=turn or protocol.TurnOptions(),
             barge_in=barge_in or protocol.BargeInOptions(),
             silence=silence or protocol.SilenceOptions(),
+            ending=ending or protocol.EndingOptions(),
             sampling=sampling or protocol.SamplingOptions(),
             greeting=greeting,
         )

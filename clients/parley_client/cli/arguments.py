@@ -17,6 +17,7 @@ from typing import Any
 from parley.protocol import (
     OUTPUT_SAMPLE_RATES,
     BargeInOptions,
+    EndingOptions,
     SamplingOptions,
     SilenceOptions,
     TurnOptions,
@@ -383,6 +384,7 @@ def _add_turns(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="silence after which the server ends the call; 0: never (default: the server's)",
     )
+    group.add_argument("--end-call", action="store_true", help="let the language model end the call")
 
 
 def tool_table(args: argparse.Namespace, on_answer: Callable[..., None] | None = None) -> ToolTable:
@@ -410,6 +412,7 @@ def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> con
         "turn": TurnOptions(eagerness=args.eagerness),
         "barge_in": BargeInOptions() if args.min_words is None else BargeInOptions(min_words=args.min_words),
         "silence": _silence(args),
+        "ending": EndingOptions(end_call=args.end_call),
         "sampling": SamplingOptions(temperature=args.temperature),
         "greeting": args.greeting,
         "output_sample_rate": args.output_rate,

@@ -141,7 +141,15 @@ def format_remark(event: Remarkable) -> str:
             again = ", may pass" if event.retryable else ""
             return f"{escape(event.message)} [dim]({event.code}{again})[/]"
         case protocol.Closed():
-            return f"[dim]call closed: {event.reason}[/]"
+            return _format_end(event)
+
+
+def _format_end(event: protocol.Closed) -> str:
+    if event.transfer is None:
+        why = f": {escape(event.agent_reason)}" if event.agent_reason else ""
+        return f"[dim]call closed: {event.reason}{why}[/]"
+    number = f" ({escape(event.transfer.to)})" if event.transfer.to else ""
+    return f"the call goes to {escape(event.transfer.name)}{number}: {escape(event.transfer.summary)}"
 
 
 def format_move(event: Reconnecting | Reconnected) -> str:

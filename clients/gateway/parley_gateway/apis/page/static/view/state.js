@@ -14,6 +14,8 @@ const AGENT = /** @type {Record<string, string>} */ ({
   muted: 'Muted',
 });
 const ENDED = /** @type {Record<string, string>} */ ({
+  agent_ended: 'The agent ended the call.',
+  transferred: 'The agent ended its part of the call: it goes on with a person.',
   idle: 'The call ended: the page sent nothing for too long.',
   silence: 'The call ended: nothing was said for too long.',
 });
