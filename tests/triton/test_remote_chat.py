@@ -15,6 +15,8 @@ from leftovers import ANY_PORTS
 
 from parley.launcher.options import ServerOptions
 from parley.launcher.server import EmbeddedServer
+from parley.protocol import Closed, EndingOptions, ResponseDone
+from parley_client import AgentAudio, connect
 from parley_gateway.app import create_app
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
@@ -27,6 +29,14 @@ data: [DONE]
 """
 
 
+END_CALL = {"name": "end_call", "arguments": '{"reason": "all is said"}'}
+GOODBYE = {
+    "delta": {"content": "Goodbye.", "tool_calls": [{"index": 0, "id": "c", "function": END_CALL}]},
+    "finish_reason": "tool_calls",
+}
+FAREWELL = f"data: {json.dumps({'choices': [GOODBYE]})}\n\ndata: [DONE]\n\n".encode()
+
+
 @contextmanager
 def remote_chat():
     """Its address, and the bodies of all its requests."""
@@ -34,11 +44,12 @@ def remote_chat():
 
     class ChatServer(BaseHTTPRequestHandler):
         def do_POST(self):
-            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            asked.append(body)
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
             self.end_headers()
-            self.wfile.write(ANSWER)
+            self.wfile.write(FAREWELL if body["messages"][-1]["content"] == "bye" else ANSWER)
 
         def log_message(self, *_):
             pass
@@ -97,3 +108,17 @@ async def test_idle_server_with_gateway_asks_the_remote_model_nothing(served):
             await caller.send("text", text="hello")
             await caller.until("metrics")
     assert "hello" in [body["messages"][-1]["content"] for body in asked]
+
+
+async def test_the_language_model_ends_the_call_when_its_goodbye_was_played(served):
+    server, _ = served
+    async with connect(server.endpoints.grpc, ending=EndingOptions(end_call=True)) as call:
+        call.send_text("bye")
+        async with asyncio.timeout(60):
+            events = [event async for event in call]
+    assert call.closed == Closed(reason="agent_ended", agent_reason="all is said")
+    assert events[-1] == call.closed
+    spoken = [event.text for event in events if isinstance(event, AgentAudio) and event.text]
+    assert spoken == ["Goodbye."]
+    (done,) = [event for event in events if isinstance(event, ResponseDone)]
+    assert done.audio_ms > 0

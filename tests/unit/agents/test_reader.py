@@ -110,6 +110,11 @@ def test_fields_have_the_types_and_defaults_of_start():
             "silence.prompts[1]: Expected `str`",
         ),
         ('instructions = "x"\n[telephone]\nnumbers = ["030123"]', 3, "telephone.numbers[0]: Expected `str`"),
+        (
+            'instructions = "x"\n[[ending.transfers]]\nname = "desk"\nto = "0800 123"',
+            4,
+            "ending.transfers[0].to: ",
+        ),
         ('instructions = "x"\n[page]\n\ncolour = "green"', 4, "page.colour: "),
         ('instructions = "x"\nvoice = \n', 2, "Invalid value"),
         ('instructions = "x"\nvoice = "y"\nvoice = "z"\n', 3, "Cannot overwrite a value"),
