@@ -845,6 +845,11 @@ def test_events_of_an_answer_are_one_line_each(capsys):
             protocol.ToolCancelled(turn=1, call_id="c2", reason="interrupted"),
             protocol.ToolCancelled(turn=1, call_id="c3", reason="timeout"),
             protocol.Closed(reason="silence"),
+            protocol.Closed(reason="agent_ended", agent_reason="said [bye]"),
+            protocol.Closed(
+                reason="transferred",
+                transfer=protocol.Transfer(name="desk", to="+4930", summary="[two] coffees"),
+            ),
         ):
             view.show(event, 1.0)
         view.begin_turn(ScriptTurn("typed", clip(0), write="[two] coffees"), 2.0)
@@ -863,6 +868,8 @@ def test_events_of_an_answer_are_one_line_each(capsys):
         "ring cancelled (interrupted)",
         "tool cancelled (timeout)",
         "call closed: silence",
+        "call closed: agent_ended: said [bye]",
+        "the call goes to desk (+4930): [two] coffees",
         "keyboard: “[two] coffees”",
         "keys: 12# (speaks over the agent)",
     ]

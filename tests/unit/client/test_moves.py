@@ -166,14 +166,15 @@ async def test_a_call_that_is_cut_again_and_again_loses_nothing():
         check_moved(line, servers, expected, 3)
 
 
-async def test_a_server_that_ends_the_call_for_the_users_sake_ends_it():
+@pytest.mark.parametrize("reason", ["silence", "agent_ended", "transferred"])
+async def test_a_server_that_ends_the_call_for_the_users_sake_ends_it(reason):
     stream = CutStream(replies=3)
-    stream.end = closes("silence")
+    stream.end = closes(reason)
     servers = Servers(stream)
     line = Conversation(servers)
     async with line:
         await line.until(lambda: line.call.is_over)
-    assert line.call.closed == protocol.Closed(reason="silence")
+    assert line.call.closed == protocol.Closed(reason=reason)
     assert len(servers.streams) == 1
     await servers.stop()
 

@@ -154,7 +154,8 @@ async def test_a_lost_call_ends_the_talk(headset, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("reason", "status"), [("ended", 0), ("hangup", 0), ("silence", 0), ("failed", 1), ("shutdown", 1)]
+    ("reason", "status"),
+    [("ended", 0), ("hangup", 0), ("silence", 0), ("agent_ended", 0), ("failed", 1), ("shutdown", 1)],
 )
 async def test_the_exit_status_tells_whether_the_call_ended_as_wanted(headset, monkeypatch, reason, status):
     async def closes(stream):
