@@ -35,6 +35,7 @@ BODY_BYTES = 1_048_576
 SIZES = (BODY_BYTES, protocol.MAX_MESSAGE_BYTES, 32_768, 4_096)
 """The largest that each of the bounds lets through: of bodies and frames, of messages to the agent, of the
 values of an event, of texts to be spoken."""
+TWILIO_WEBHOOKS = ("/v1/twilio/voice", "/v1/twilio/ended", "/v1/twilio/whisper")
 UPLOADS = 4
 """Recordings are larger by this factor; that the work of one turn does not grow with them is to be seen."""
 HEAD_BYTES = 14_000
@@ -175,15 +176,18 @@ def _recording(size):
         yield Sent(f"url, {where}", msgspec.json.encode({"url": value}))
 
 
-def _call(size):
-    size = min(size, MAX_SMALL_BODY) - 512
-    for where, value in large_texts(size // 6):
-        signed = voice_request({"CallSid": "CA1", "From": value})
-        headers = signed["headers"]
-        yield Sent(f"form, {where}", signed["content"].encode(), headers.pop("Content-Type"), headers)
-    for where, pump in (("many fields", "a=b&"), ("escapes", "a=%00&"), ("separators", "&;=")):
-        body = (pump * (size // len(pump))).encode()
-        yield Sent(where, body, "application/x-www-form-urlencoded", {"X-Twilio-Signature": sign("x")})
+def _webhook(path):
+    def make(size):
+        size = min(size, MAX_SMALL_BODY) - 512
+        for where, value in large_texts(size // 6):
+            signed = voice_request({"CallSid": value}, path=path)
+            headers = signed["headers"]
+            yield Sent(f"form, {where}", signed["content"].encode(), headers.pop("Content-Type"), headers)
+        for where, pump in (("many fields", "a=b&"), ("escapes", "a=%00&"), ("separators", "&;=")):
+            body = (pump * (size // len(pump))).encode()
+            yield Sent(where, body, "application/x-www-form-urlencoded", {"X-Twilio-Signature": sign("x")})
+
+    return make
 
 
 def unread_bodies(size):
@@ -205,7 +209,7 @@ HTTP: dict[tuple[str, str], Callable[[int], object]] = {
     ("POST", "/v1/listen"): _recording,
     ("POST", "/v1/speak"): _json(SpeakBody),
     ("POST", "/v1/tokens"): _json(TokenRequest, MAX_SMALL_BODY),
-    ("POST", "/v1/twilio/voice"): _call,
+    **{("POST", path): _webhook(path) for path in TWILIO_WEBHOOKS},
 }
 """Makes the requests of a route, each of about a size (bytes). Other routes read no body."""
 
