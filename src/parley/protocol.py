@@ -846,6 +846,8 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """Its number or SIP address."""
     summary: str = ""
     """Of the conversation, by the language model, for the person; at most 1,000 characters."""
+    language: str = ""
+    """Of the summary: what the agent speaks."""
     warm: bool = False
     """Whether the person is to hear the summary before being connected."""
 

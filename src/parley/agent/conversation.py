@@ -109,7 +109,7 @@ class Conversation:
         self._emit = emit
         self._begin_turn = begin_turn
         self._start = start
-        self._ending = EndingTools(start.ending)
+        self._ending = EndingTools(start.ending, speech_language(start, engines.synthesizer))
         self._tools = ToolExecutor(start.tools, emit, config, engines.server_tools, self._ending)
         prompt, tools = self._prompt_prefix(start)
         self._history = History(prompt, config.prompt_tokens, tools)

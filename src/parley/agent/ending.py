@@ -45,9 +45,13 @@ TRANSFER_NOTE = "The user is connected after your answer. Say so to the user in 
 
 
 class EndingTools:
-    """The tools of a session's options; see :class:`parley.tools.base.ServerTools`."""
+    """The tools of a session's options; see :class:`parley.tools.base.ServerTools`.
 
-    def __init__(self, options: EndingOptions) -> None:
+    ``language``: what the agent speaks.
+    """
+
+    def __init__(self, options: EndingOptions, language: str = "") -> None:
+        self._language = language
         self._targets = {target.name: target for target in options.transfers}
         tools = [_end_tool()] if options.end_call else []
         if self._targets:
@@ -83,9 +87,16 @@ class EndingTools:
         target = self._targets.get(_text_of(call, "to"))
         if target is None:
             return None
-        summary = _text_of(call, "summary")
-        transfer = Transfer(name=target.name, to=target.to, summary=summary, warm=target.warm)
-        return Closed(reason="transferred", transfer=transfer)
+        return Closed(
+            reason="transferred",
+            transfer=Transfer(
+                name=target.name,
+                to=target.to,
+                summary=_text_of(call, "summary"),
+                language=self._language,
+                warm=target.warm,
+            ),
+        )
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,9 @@ async def test_a_transfer_names_the_target_and_carries_the_summary():
     call = await typed(saying("I connect you.", TO_DESK))
     assert await closing(call) == Closed(
         reason="transferred",
-        transfer=Transfer(name="front_desk", to="+493012345678", summary="Wants a table for two.", warm=True),
+        transfer=Transfer(
+            name="front_desk", to="+493012345678", summary="Wants a table for two.", language="en", warm=True
+        ),
     )
 
 

@@ -14,7 +14,9 @@ from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.apis.twilio.transfers import Transfers, dial, wait_until_taken, whisper
 from parley_gateway.errors import UnauthorizedError
 
-DESK = Transfer(name="desk", to="+493012345678", summary="Wants a table & a cake for <two>.", warm=True)
+DESK = Transfer(
+    name="desk", to="+493012345678", summary="Wants a table & a cake for <two>.", language="de", warm=True
+)
 ENDED = "/v1/twilio/ended"
 
 
@@ -74,7 +76,7 @@ async def test_twilio_dials_the_target_once_and_the_person_hears_the_summary(gat
         said = read(await ask(phone, number.get("url").removeprefix(PUBLIC_URL), {"CallSid": "CA2"})).find(
             "Say"
         )
-        assert (said.text, said.get("language")) == (DESK.summary, "en-US")
+        assert (said.text, said.get("language")) == (DESK.summary, "de-DE")
         again = read(await ask(phone))
         assert [verb.tag for verb in again] == ["Hangup"]
 
@@ -139,12 +141,12 @@ def test_a_cold_transfer_and_one_to_a_sip_address_have_no_summary(signatures):
         Transfer(name="desk", to=address, summary="Wants a table."),
         Transfer(name="desk", to=address, warm=True),
     ):
-        sip = ET.fromstring(dial(target, "en", signatures)).find("Dial/Sip")  # noqa: S314
+        sip = ET.fromstring(dial(target, signatures)).find("Dial/Sip")  # noqa: S314
         assert (sip.text, sip.attrib) == (address, {})
 
 
 def test_a_long_summary_is_cut_within_a_character(signatures):
-    twiml = dial(Transfer(name="a", to="+493012345678", summary="ü" * 1_000, warm=True), "de", signatures)
+    twiml = dial(Transfer(name="a", to="+493012345678", summary="ü" * 1_000, warm=True), signatures)
     url = ET.fromstring(twiml).find("Dial/Number").get("url")  # noqa: S314
     assert len(url) < 2_200
     said = ET.fromstring(whisper(httpx2.URL(url).params["text"], signatures)).find("Say")  # noqa: S314

@@ -190,7 +190,7 @@ async def serve_stream(
             options = _options(settings, start)
             async with gateway.calls.open(options, principal=principal, api="twilio") as call:
                 audit("telephone_call", principal, call=call.id, call_sid=start.start.call_sid)
-                session.connect(call, start, options.language)
+                session.connect(call, start)
                 await session.run()
             await session.hand_over()
         except ParleyError as error:
@@ -255,10 +255,10 @@ class _CallStream(WebSocketSession):
             raise SessionExpiredError(f"no start within {self._settings.start_s:g} s") from error
         return None
 
-    def connect(self, call: Call, start: messages.StartMessage, language: str) -> None:
+    def connect(self, call: Call, start: messages.StartMessage) -> None:
         """Connect the stream with the agent; before :meth:`run`."""
         self._call = call
-        self._call_sid, self._language = start.start.call_sid, language
+        self._call_sid = start.start.call_sid
         self._playback = TwilioPlayback(start.stream_sid, self.writer.send_json, self._report)
 
     async def on_message(self, message: str | bytes) -> None:
@@ -315,7 +315,7 @@ class _CallStream(WebSocketSession):
         if not transfer.to:
             _log.warning("call %s ends: the target %s has no number", self._agent.id, transfer.name)
             return
-        twiml = dial(transfer, self._language, self._signatures)
+        twiml = dial(transfer, self._signatures)
         self._taken = self.handing_over.enter_context(self._transfers.offer(self._call_sid, twiml))
 
     async def hand_over(self) -> None:

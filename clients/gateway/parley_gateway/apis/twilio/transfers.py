@@ -76,13 +76,13 @@ async def wait_until_taken(taken: asyncio.Event) -> bool:
     return True
 
 
-def dial(transfer: Transfer, language: str, signatures: TwilioSignatures) -> str:
+def dial(transfer: Transfer, signatures: TwilioSignatures) -> str:
     """TwiML that connects a call with the target, which has a number or an address."""
     noun = "Number" if transfer.to.startswith("+") else "Sip"
     url = ""
     if transfer.warm and transfer.summary:
         summary = transfer.summary.encode()[:_MAX_SUMMARY_BYTES].decode(errors="ignore")
-        sealed = signatures.seal(f"{language}\n{summary}")
+        sealed = signatures.seal(f"{transfer.language}\n{summary}")
         url = f" url={quoteattr(f'{signatures.base_url}{WHISPER}?text={quote(sealed)}')}"
     return f"{XML}<Response><Dial><{noun}{url}>{escape(transfer.to)}</{noun}></Dial></Response>"
 
