@@ -27,7 +27,13 @@ VOICES = "/v1/voices"
 _UPLOADS = ("/v1/audio/", "/v1/listen", VOICES)
 _VOICE_BYTES = (16 << 20) + (128 << 10)
 """Of a form with a recording of which a voice is made: what the model reads, and the fields."""
-_SMALL = ("/v1/tokens", "/v1/twilio/voice", "/v1/twilio/ended", "/v1/twilio/whisper")
+_SMALL = (
+    "/v1/tokens",
+    "/v1/twilio/voice",
+    "/v1/twilio/ended",
+    "/v1/twilio/whisper",
+    "/v1/twilio/dialled",
+)
 MAX_SMALL_BODY = 4_096
 """Bytes of a request whose sender may be known only when it is read."""
 

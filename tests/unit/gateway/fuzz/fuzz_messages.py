@@ -188,6 +188,7 @@ BODIES = {
     "/v1/tokens": [{"scopes": ["agent"], "ttl_s": 5, "session_id": "s1", "single_use": True}],
     "/v1/twilio/voice": [{"CallSid": "CA1"}],
     "/v1/twilio/ended": [{"CallSid": "CA1"}],
+    "/v1/twilio/dialled": [{"CallSid": "CA1", "DialCallStatus": "busy"}],
     "/v1/twilio/whisper?text=QUFB": [{"CallSid": "CA1"}],
 }
 """What clients post, by path."""

@@ -11,7 +11,7 @@ from twilio_line import PUBLIC_URL, closing, voice_request
 from parley.protocol import Closed, EndingOptions, Transfer, TransferTarget
 from parley_gateway.apis.twilio import transfers
 from parley_gateway.apis.twilio.signature import TwilioSignatures
-from parley_gateway.apis.twilio.transfers import Transfers, dial, wait_until_taken, whisper
+from parley_gateway.apis.twilio.transfers import DIALLED, Transfers, dial, wait_until_taken, whisper
 from parley_gateway.errors import UnauthorizedError
 
 DESK = Transfer(
@@ -71,7 +71,9 @@ async def test_the_agent_gets_the_settings(gateway, agent):
 async def test_twilio_dials_the_target_once_and_the_person_hears_the_summary(gateway, agent):
     async with gateway(agent) as phone, phone.stream() as line:
         assert await transferred(line, agent, DESK) == (1000, "transferred")
-        number = read(await ask(phone)).find("Dial/Number")
+        dialling = read(await ask(phone)).find("Dial")
+        assert dialling.get("action") == f"{PUBLIC_URL}{DIALLED}"
+        number = dialling.find("Number")
         assert number.text == "+493012345678"
         said = read(await ask(phone, number.get("url").removeprefix(PUBLIC_URL), {"CallSid": "CA2"})).find(
             "Say"
@@ -109,7 +111,22 @@ async def test_a_transfer_is_kept_until_twilio_asks_for_it(gateway, agent, monke
         assert [verb.tag for verb in read(await ask(phone))] == ["Hangup"]
 
 
-@pytest.mark.parametrize("path", [ENDED, "/v1/twilio/whisper?text=x"])
+@pytest.mark.parametrize(
+    ("status", "verb", "text"),
+    [
+        ("completed", "Hangup", None),
+        ("no-answer", "Redirect", f"{PUBLIC_URL}/v1/twilio/voice"),
+        ("busy", "Redirect", f"{PUBLIC_URL}/v1/twilio/voice"),
+        ("", "Redirect", f"{PUBLIC_URL}/v1/twilio/voice"),
+    ],
+)
+async def test_a_caller_whom_no_person_answers_gets_the_agent_again(gateway, status, verb, text):
+    async with gateway() as phone:
+        (found,) = read(await ask(phone, DIALLED, {"CallSid": "CA1", "DialCallStatus": status}))
+    assert (found.tag, found.text) == (verb, text)
+
+
+@pytest.mark.parametrize("path", [ENDED, DIALLED, "/v1/twilio/whisper?text=x"])
 async def test_requests_without_twilios_signature_are_refused(gateway, agent, path):
     async with gateway(agent) as phone, phone.stream() as line:
         await transferred(line, agent, DESK)

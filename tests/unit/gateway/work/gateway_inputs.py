@@ -35,7 +35,7 @@ BODY_BYTES = 1_048_576
 SIZES = (BODY_BYTES, protocol.MAX_MESSAGE_BYTES, 32_768, 4_096)
 """The largest that each of the bounds lets through: of bodies and frames, of messages to the agent, of the
 values of an event, of texts to be spoken."""
-TWILIO_WEBHOOKS = ("/v1/twilio/voice", "/v1/twilio/ended", "/v1/twilio/whisper")
+TWILIO_WEBHOOKS = ("/v1/twilio/voice", "/v1/twilio/ended", "/v1/twilio/whisper", "/v1/twilio/dialled")
 UPLOADS = 4
 """Recordings are larger by this factor; that the work of one turn does not grow with them is to be seen."""
 HEAD_BYTES = 14_000

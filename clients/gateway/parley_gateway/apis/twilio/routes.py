@@ -12,7 +12,15 @@ from starlette.websockets import WebSocket
 from parley.errors import InvalidMessageError, ShuttingDownError
 from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.apis.twilio.stream import BUSY, connect_to, serve_stream
-from parley_gateway.apis.twilio.transfers import ENDED, HANGUP, WHISPER, Transfers, whisper
+from parley_gateway.apis.twilio.transfers import (
+    DIALLED,
+    ENDED,
+    HANGUP,
+    WHISPER,
+    Transfers,
+    after_dial,
+    whisper,
+)
 from parley_gateway.errors import NotFoundError, TooManyCallsError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
@@ -20,6 +28,10 @@ from parley_gateway.security.principal import Principal
 VOICE = "/v1/twilio/voice"
 STREAM = "/v1/twilio/stream"
 _MAX_FIELDS = 200
+_XML: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {200: {"content": {"application/xml": {}}}},
+}
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -30,24 +42,11 @@ def routes(gateway: Gateway) -> APIRouter:
         return router
     signatures = TwilioSignatures(settings.auth_token_file, gateway.settings.listen.public_url)
     transfers = Transfers()
-    xml: dict[str, Any] = {
-        "response_class": Response,
-        "responses": {200: {"content": {"application/xml": {}}}},
-    }
 
-    async def admit(request: Request) -> tuple[Principal, dict[str, list[str]]]:
-        # The signature covers the form, which is therefore read first.
-        await gateway.guard.count(request)
-        form = _read_form(await request.body())
-        principal = await gateway.guard.admit(
-            request, "agent", signature=lambda: signatures.check_request(request, form), is_counted=True
-        )
-        return principal, form
-
-    @router.post(VOICE, **xml)
+    @router.post(VOICE, **_XML)
     async def voice(request: Request) -> Response:
         """Answer Twilio's webhook for an incoming call with TwiML."""
-        principal, _ = await admit(request)
+        principal, _ = await _admit(gateway, signatures, request)
         try:
             gateway.calls.check_room(principal)
         except (TooManyCallsError, ShuttingDownError):
@@ -56,10 +55,22 @@ def routes(gateway: Gateway) -> APIRouter:
             connect_to(signatures.stream_url + STREAM, signatures.nonce(), signatures.base_url + ENDED)
         )
 
-    @router.post(ENDED, **xml)
+    _route_transfers(router, gateway, signatures, transfers)
+
+    @router.websocket(STREAM)
+    async def stream(websocket: WebSocket) -> None:
+        await serve_stream(websocket, gateway, settings, signatures, transfers)
+
+    return router
+
+
+def _route_transfers(
+    router: APIRouter, gateway: Gateway, signatures: TwilioSignatures, transfers: Transfers
+) -> None:
+    @router.post(ENDED, **_XML)
     async def ended(request: Request) -> Response:
         """Answer Twilio's webhook for the end of a stream: the call is transferred, or ends."""
-        _, form = await admit(request)
+        _, form = await _admit(gateway, signatures, request)
         call_sid = form.get("CallSid", [""])[0]
         if (twiml := transfers.take(call_sid)) is not None:
             return _twiml(twiml)
@@ -67,17 +78,29 @@ def routes(gateway: Gateway) -> APIRouter:
             raise NotFoundError("no transfer of this call waits here")
         return await gateway.peers.ask_others(request) or _twiml(HANGUP)
 
-    @router.post(WHISPER, **xml)
+    @router.post(WHISPER, **_XML)
     async def whispered(request: Request) -> Response:
         """Answer Twilio's webhook for a person to whom a call is transferred: the summary is spoken."""
-        await admit(request)
+        await _admit(gateway, signatures, request)
         return _twiml(whisper(request.query_params.get("text", ""), signatures))
 
-    @router.websocket(STREAM)
-    async def stream(websocket: WebSocket) -> None:
-        await serve_stream(websocket, gateway, settings, signatures, transfers)
+    @router.post(DIALLED, **_XML)
+    async def dialled(request: Request) -> Response:
+        """Answer Twilio's webhook for the end of a transfer: the call ends, or goes back to the agent."""
+        _, form = await _admit(gateway, signatures, request)
+        return _twiml(after_dial(form.get("DialCallStatus", [""])[0], signatures.base_url + VOICE))
 
-    return router
+
+async def _admit(
+    gateway: Gateway, signatures: TwilioSignatures, request: Request
+) -> tuple[Principal, dict[str, list[str]]]:
+    # The signature covers the form, which is therefore read first.
+    await gateway.guard.count(request)
+    form = _read_form(await request.body())
+    principal = await gateway.guard.admit(
+        request, "agent", signature=lambda: signatures.check_request(request, form), is_counted=True
+    )
+    return principal, form
 
 
 def _twiml(content: str) -> Response:

@@ -19,8 +19,10 @@ from parley_gateway.apis.twilio.signature import TwilioSignatures
 XML = '<?xml version="1.0" encoding="UTF-8"?>'
 ENDED = "/v1/twilio/ended"
 WHISPER = "/v1/twilio/whisper"
+DIALLED = "/v1/twilio/dialled"
 HANGUP = f"{XML}<Response><Hangup/></Response>"
 """TwiML that ends a call."""
+_CONNECTED = ("completed", "answered")
 _ASKED_WITHIN_S = 10.0
 _MAX_SUMMARY_BYTES = 1_500
 """Of a summary that is in an URL, which Twilio limits to some thousand characters."""
@@ -84,7 +86,17 @@ def dial(transfer: Transfer, signatures: TwilioSignatures) -> str:
         summary = transfer.summary.encode()[:_MAX_SUMMARY_BYTES].decode(errors="ignore")
         sealed = signatures.seal(f"{transfer.language}\n{summary}")
         url = f" url={quoteattr(f'{signatures.base_url}{WHISPER}?text={quote(sealed)}')}"
-    return f"{XML}<Response><Dial><{noun}{url}>{escape(transfer.to)}</{noun}></Dial></Response>"
+    action = quoteattr(signatures.base_url + DIALLED)
+    return (
+        f"{XML}<Response><Dial action={action}><{noun}{url}>{escape(transfer.to)}</{noun}></Dial></Response>"
+    )
+
+
+def after_dial(status: str, voice_url: str) -> str:
+    """TwiML after a transfer with this ``DialCallStatus``: a caller whom no person answers gets the agent."""
+    if status in _CONNECTED:
+        return HANGUP
+    return f"{XML}<Response><Redirect>{escape(voice_url)}</Redirect></Response>"
 
 
 def whisper(sealed: str, signatures: TwilioSignatures) -> str:
