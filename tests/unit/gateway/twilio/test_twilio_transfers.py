@@ -162,12 +162,15 @@ def test_a_cold_transfer_and_one_to_a_sip_address_have_no_summary(signatures):
         assert (sip.text, sip.attrib) == (address, {})
 
 
-def test_a_long_summary_is_cut_within_a_character(signatures):
-    twiml = dial(Transfer(name="a", to="+493012345678", summary="ü" * 1_000, warm=True), signatures)
+@pytest.mark.parametrize(
+    ("summary", "said"), [("ü" * 1_000, "ü" * 750), ("a\x00 table\n\x0b\ud800for two", "a table for two")]
+)
+def test_a_summary_is_short_and_has_no_control_characters(signatures, summary, said):
+    twiml = dial(Transfer(name="a", to="+493012345678", summary=summary, warm=True), signatures)
     url = ET.fromstring(twiml).find("Dial/Number").get("url")  # noqa: S314
     assert len(url) < 2_200
-    said = ET.fromstring(whisper(httpx2.URL(url).params["text"], signatures)).find("Say")  # noqa: S314
-    assert said.text == "ü" * 750
+    spoken = ET.fromstring(whisper(httpx2.URL(url).params["text"], signatures)).find("Say")  # noqa: S314
+    assert spoken.text == said
 
 
 async def test_only_the_newest_transfer_of_a_call_counts():

@@ -83,7 +83,9 @@ def dial(transfer: Transfer, signatures: TwilioSignatures) -> str:
     noun = "Number" if transfer.to.startswith("+") else "Sip"
     url = ""
     if transfer.warm and transfer.summary:
-        summary = transfer.summary.encode()[:_MAX_SUMMARY_BYTES].decode(errors="ignore")
+        # XML has no place for control characters, which a language model may write.
+        printable = "".join(char for char in " ".join(transfer.summary.split()) if char.isprintable())
+        summary = printable.encode()[:_MAX_SUMMARY_BYTES].decode(errors="ignore")
         sealed = signatures.seal(f"{transfer.language}\n{summary}")
         url = f" url={quoteattr(f'{signatures.base_url}{WHISPER}?text={quote(sealed)}')}"
     action = quoteattr(signatures.base_url + DIALLED)
