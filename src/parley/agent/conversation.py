@@ -162,6 +162,7 @@ class Conversation:
         self._hang_up = hang_up
         self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
+        self._untranscribed = False  # whether the user's speech has no final transcript yet
         if resume is not None:
             self._agent_turns.restore(resume.history)
             self._tools.restore(resume.state)
@@ -377,6 +378,7 @@ class Conversation:
         with self._whole():
             self._interruptions.drop()
             self._endpointer.drop(utterance)
+            self._untranscribed = False
             finish()
         self._count_idle()
 
@@ -395,6 +397,7 @@ class Conversation:
     def on_speech_started(self, event: protocol.SpeechStarted) -> None:
         """The user has started to speak."""
         self._emit(event)
+        self._untranscribed = True
         self._user_idle.user_active(speaking=True)
         self._interruptions.on_speech_started(event)
 
@@ -414,6 +417,7 @@ class Conversation:
         self._emit(event)
         self._interruptions.on_transcript(event)
         if event.is_final:
+            self._untranscribed = False
             self._changed()
             if not self._endpointer.pending and not self._interruptions.undecided:
                 self._begin_turn()  # the utterance was no turn of the user
@@ -523,7 +527,8 @@ class Conversation:
     @property
     def user_pending(self) -> bool:
         """Whether speech or keys of the user are there that may become a turn."""
-        return bool(self._endpointer.pending or self._interruptions.undecided or self._dtmf.keys)
+        pending = self._endpointer.pending or self._interruptions.undecided
+        return bool(self._untranscribed or pending or self._dtmf.keys)
 
     def on_ending(self, call: ToolCall) -> bool:
         """The language model ends the conversation; returns whether it can."""

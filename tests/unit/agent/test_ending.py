@@ -12,6 +12,7 @@ from agent_fakes import FakeCall, calls, open_call, says
 from moving_client import Kept, KnowingChat
 from test_tools import FakeServerTools, results
 
+from parley.agent import turns
 from parley.agent.ending import END_NOTE
 from parley.errors import InferenceError
 from parley.protocol import (
@@ -159,6 +160,29 @@ async def test_words_that_may_not_interrupt_are_answered_before_the_call_ends():
     assert (await closing(call)).reason == "agent_ended"
     assert len(call.chat.requests) == 2
     assert "the call goes on" in results(call)[0]["error"]
+
+
+@pytest.mark.parametrize("options", [BargeInOptions(enabled=False), BargeInOptions(pause_playback=False)])
+async def test_a_user_who_speaks_when_the_call_is_about_to_end_is_heard_out(options):
+    call = FakeCall()
+    call.hears((200, 1_000, "bye"), (2_000, 6_000, "wait one more thing"))
+    call.chat.answers += [saying("Goodbye, and thank you very much for calling.", END), saying("Of course.", END)]
+    await call.start(Start(ending=ON, barge_in=options))
+    assert (await closing(call)).reason == "agent_ended"
+    assert len(call.chat.requests) == 2
+    assert "the call goes on" in results(call)[0]["error"]
+
+
+async def test_a_user_who_speaks_on_and_on_keeps_the_call(monkeypatch):
+    monkeypatch.setattr(turns, "_LISTEN_CHECKS", 10)
+    call = FakeCall()
+    call.hears((200, 1_000, "bye"), (2_000, 30_000, "wait one more thing"))
+    call.chat.answers += [saying("Goodbye, and thank you very much for calling.", END)]
+    await call.start(Start(ending=ON, barge_in=BargeInOptions(enabled=False)))
+    await call.wait_for(TurnMetrics)
+    await call.until(20_000)
+    assert call.outlet.reason is None
+    await call.end()
 
 
 async def test_text_ends_the_call_at_once():
