@@ -166,7 +166,8 @@ async def test_words_that_may_not_interrupt_are_answered_before_the_call_ends():
 async def test_a_user_who_speaks_when_the_call_is_about_to_end_is_heard_out(options):
     call = FakeCall()
     call.hears((200, 1_000, "bye"), (2_000, 6_000, "wait one more thing"))
-    call.chat.answers += [saying("Goodbye, and thank you very much for calling.", END), saying("Of course.", END)]
+    goodbye = "Goodbye, and thank you very much for calling."
+    call.chat.answers += [saying(goodbye, END), saying("Of course.", END)]
     await call.start(Start(ending=ON, barge_in=options))
     assert (await closing(call)).reason == "agent_ended"
     assert len(call.chat.requests) == 2
