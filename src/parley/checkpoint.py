@@ -116,6 +116,19 @@ class QueuedText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     use_tools: bool = True
 
 
+class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call of a tool that goes on beside the conversation; its result is not in the history yet."""
+
+    turn: int
+    """The turn that made it."""
+    call: ToolCall
+    announce: bool = True
+    """Whether the agent speaks by itself when the result has come."""
+    cancel_on_interruption: bool = False
+    result: str | None = None
+    """What the language model reads, behind the agent's turn under way. None: the call still runs."""
+
+
 class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything of a session but its settings and its history: small, and sent with every checkpoint."""
 
@@ -137,6 +150,9 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     queued: list[QueuedText] = []
     messages: list[ChatMessage] = []
     """For the history, behind the agent's turn under way (:class:`parley.protocol.Remember`)."""
+    background: list[BackgroundCall] = []
+    announce: bool = False
+    """Whether the agent is to speak of results in the history that no answer has read."""
     muted: bool = False
     """Whether audio behind ``audio_ms`` is ignored."""
     handled: int | None = None

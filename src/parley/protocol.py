@@ -29,6 +29,10 @@ INPUT_SAMPLE_RATE = 16_000
 OUTPUT_SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 48_000)
 MAX_CHUNK_MS = 1_000
 MAX_ALTERNATIVES = 16
+MAX_TOOL_PROGRESS = 100
+"""Reports of progress of one tool call."""
+MAX_PROGRESS_CHARACTERS = 4_000
+"""Of one report, as JSON."""
 MAX_MESSAGE_BYTES = 256 * 1024
 MAX_RESUME_BYTES = 1024 * 1024
 """Of a :class:`Start` with ``resume``."""
@@ -97,13 +101,22 @@ class _AnyStart(msgspec.Struct, frozen=True):
 # --- client to server -------------------------------------------------------------------
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A function that the client runs when the agent requests it."""
 
     name: str
     description: str = ""
     parameters: dict[str, Any] = {}
     """JSON schema of the arguments object."""
+    mode: Literal["blocking", "background"] = "blocking"
+    """``blocking``: the answer waits for the result. ``background``: the conversation goes on, and the
+    language model reads the result when it has come and neither side has a turn."""
+    announce: bool = True
+    """Whether the agent speaks by itself when a result has come in the background. False: the language
+    model reads it with the next prompt."""
+    cancel_on_interruption: bool | None = None
+    """Whether an interruption of the agent cancels the call; otherwise it goes on in the background. None:
+    it does if the tool is ``blocking``."""
 
 
 class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -302,8 +315,13 @@ class ToolResponse(_Message, frozen=True, tag="tool_response", kw_only=True):
 
     call_id: str
     output: Any = None
-    """Any JSON value; the language model reads it as JSON."""
+    """Any JSON value; the language model reads it as JSON. A text that is a JSON object or array is read as
+    that."""
     is_error: bool = False
+    final: bool = True
+    """False: a report of progress; the result is still to come. The client gets it as
+    :class:`ToolProgress`, at most 100 times for one call and with an ``output`` of at most 4,000 characters
+    of JSON; the language model does not read it."""
 
 
 class Control(_Message, frozen=True, tag="control", kw_only=True):
@@ -651,7 +669,10 @@ class ResponseText(_Event, frozen=True, tag="response", kw_only=True):
 
 
 class ToolRequest(_Event, frozen=True, tag="tool_request", kw_only=True):
-    """Asks the client to run a tool and to answer with :class:`ToolResponse`."""
+    """Asks the client to run a tool and to answer with :class:`ToolResponse`.
+
+    The call of a ``background`` tool goes on after its turn.
+    """
 
     turn: int
     call_id: str
@@ -668,6 +689,16 @@ class ToolCancelled(_Event, frozen=True, tag="tool_cancelled", kw_only=True):
     turn: int
     call_id: str
     reason: Literal["interrupted", "timeout", "closed"]
+
+
+class ToolProgress(_Event, frozen=True, tag="tool_progress", kw_only=True):
+    """A running tool reports its progress. For information only."""
+
+    turn: int
+    call_id: str
+    name: str
+    output: Any
+    """Any JSON value. Of tools of MCP servers an object with ``progress``, ``total`` and ``message``."""
 
 
 class ToolRun(_Event, frozen=True, tag="tool_run", kw_only=True):
@@ -890,6 +921,7 @@ ServerEvent: TypeAlias = (
     | ResponseText
     | ToolRequest
     | ToolCancelled
+    | ToolProgress
     | ToolRun
     | Audio
     | Paused

@@ -156,6 +156,7 @@ def _without_audio(snapshot: Snapshot) -> tuple[object, ...]:
         (state.turns, state.utterances, state.unanswered, state.muted),
         (state.handled, state.unfinished),
         (state.user, state.agent, state.queued, state.messages),
+        (state.background, state.announce),
         snapshot.settings,
         snapshot.history,
     )

@@ -84,6 +84,7 @@ class AgentDeadlines(
         "llm_s": "llm_deadline_s",
         "tts_s": "tts_deadline_s",
         "tool_s": "tool_deadline_s",
+        "background_tool_s": "background_tool_deadline_s",
         "turn_s": "turn_deadline_s",
         "idle_s": "idle_limit_s",
         "unread_s": "unread_audio_limit_s",
@@ -110,6 +111,8 @@ class AgentDeadlines(
     """For the synthesizer to say, before the session begins, whether there is the voice it asks for."""
     tool_s: Annotated[float, msgspec.Meta(ge=0.1)] = 10.0
     """For the client's answer to a tool request."""
+    background_tool_s: Annotated[float, msgspec.Meta(ge=0.1)] = 300.0
+    """For the client's answer to a request of a tool that does not block."""
     turn_s: Annotated[float, msgspec.Meta(ge=0.01)] = 0.3
     """For the end-of-turn model to score a pause; without its score the silence counts."""
     abort_s: Annotated[float, COMPUTED] = 1.0
@@ -206,6 +209,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Times that one turn may ask for tools."""
     max_tools: Natural = 32
     """Tools that one session may bring."""
+    max_background_tools: Natural = 4
+    """Tools that one session may run beside the conversation."""
     max_tool_output: Annotated[int, msgspec.Meta(ge=100)] = 4_000
     """Characters of a tool's answer that the language model gets to see."""
     filler_after_s: NonNegative = 1.5

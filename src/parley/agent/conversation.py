@@ -42,7 +42,14 @@ from parley.agent.validation import (
 from parley.asr.itn import inverse_normalizer
 from parley.audio.buffer import AudioPiece
 from parley.chat import ChatMessage, ToolCall
-from parley.checkpoint import CHECKPOINT_VERSION, HistoryState, Resume, SessionState, UserTurnState
+from parley.checkpoint import (
+    CHECKPOINT_VERSION,
+    BackgroundCall,
+    HistoryState,
+    Resume,
+    SessionState,
+    UserTurnState,
+)
 from parley.engines.base import Synthesizer
 from parley.errors import OverloadedError, ParleyError
 from parley.languages import find_language, primary_language
@@ -110,7 +117,14 @@ class Conversation:
         self._begin_turn = begin_turn
         self._start = start
         self._ending = EndingTools(start.ending, speech_language(start, engines.synthesizer))
-        self._tools = ToolExecutor(start.tools, emit, config, engines.server_tools, self._ending)
+        self._tools = ToolExecutor(
+            start.tools,
+            emit,
+            config,
+            engines.server_tools,
+            self._ending,
+            on_result=self._on_tool_result,
+        )
         prompt, tools = self._prompt_prefix(start)
         self._history = History(prompt, config.prompt_tokens, tools)
         self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
@@ -163,9 +177,10 @@ class Conversation:
         self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
         self._untranscribed = False  # whether the user's speech has no final transcript yet
+        self._late_results: list[BackgroundCall] = []
         if resume is not None:
             self._agent_turns.restore(resume.history)
-            self._tools.restore(resume.state)
+            self._late_results = self._tools.restore(resume.state)
 
     # --- life -----------------------------------------------------------------------------
 
@@ -195,7 +210,7 @@ class Conversation:
         elif user.text and not self._start.turn.answer:
             said = ChatMessage(role="user", content=user.text)
             state = msgspec.structs.replace(state, unanswered=False, messages=[*state.messages, said])
-        self._agent_turns.go_on(state, resume.progress)
+        self._agent_turns.go_on(state, resume.progress, self._late_results)
         if user.digits:
             self._dtmf.press(user.digits)
         self._count_idle()
@@ -229,16 +244,21 @@ class Conversation:
             unanswered=bool(turns.unhandled),
             queued=turns.queued,
             messages=turns.messages,
+            background=[*turns.results, *self._tools.background],
+            announce=turns.unread,
             muted=muted,
         )
 
     @property
     def settled(self) -> bool:
-        """Whether no turn of either side is under way or waits, as far as speech was passed on."""
+        """Whether no turn of either side is under way or waits, as far as speech was passed on.
+
+        The call of a server's tool does not go on elsewhere: it is waited for too.
+        """
         turns = self._agent_turns
         waiting = turns.current or turns.queued or turns.unhandled or turns.messages
         speaking = self._endpointer.pending or self._interruptions.undecided or self._dtmf.keys
-        return not (waiting or speaking)
+        return not (waiting or speaking or self._tools.serving)
 
     async def warm_up(self) -> None:
         """Prefill the language model's cache with the prefix of this session's prompts."""
@@ -393,6 +413,7 @@ class Conversation:
         """The onset was shorter than ``vad.min_speech_ms``."""
         self._interruptions.on_onset_cancelled()
         self._endpointer.on_onset_cancelled()
+        self._announce()
 
     def on_speech_started(self, event: protocol.SpeechStarted) -> None:
         """The user has started to speak."""
@@ -425,8 +446,25 @@ class Conversation:
 
     def _count_idle(self) -> None:
         """Start to count the user's silence, unless a turn of either side is under way."""
+        self._announce()
+        if self._tools.awaited:
+            return  # the user waits for its result
         if self._agent_turns.current is None and not self._endpointer.pending and not self._dtmf.keys:
             self._user_idle.quiet()
+
+    def _on_tool_result(self, done: BackgroundCall) -> None:
+        """A tool that does not block has returned, or failed."""
+        self._agent_turns.add_result(done)
+        if done.announce:
+            self._count_idle()
+
+    def _announce(self) -> None:
+        """Answer the results of tools that no answer has read, unless a turn of either side is under way."""
+        turns, speaking = self._agent_turns, self._user_idle.speaking or self._interruptions.undecided
+        if not turns.unread or turns.current is not None or not self._start.turn.answer:
+            return
+        if not (speaking or self._endpointer.pending or self._dtmf.keys):
+            turns.say(protocol.Respond())
 
     def _prepare(self, text: str, stopped_at: float | None) -> None:
         if self._start.turn.answer:

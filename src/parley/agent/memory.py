@@ -11,7 +11,7 @@ import msgspec
 
 from parley.agent.playout import HeardSpeech, PlayedWord, Playout, SentSpeech
 from parley.chat import ChatMessage, ToolCall
-from parley.checkpoint import HistoryState, SegmentState, SpokenResponse, SpokenRound
+from parley.checkpoint import BackgroundCall, HistoryState, SegmentState, SpokenResponse, SpokenRound
 from parley.errors import InvalidMessageError, InvalidModelOutputError, OverloadedError
 from parley.llm.history import History, estimate_tokens
 from parley.llm.messages import CUT, cut_short
@@ -118,8 +118,13 @@ def _heard_text(text: str, heard: str) -> str:
     return cut_short(heard)
 
 
-def _chat_message(message: Remember) -> ChatMessage:
-    return ChatMessage(role=message.role, content=message.text.strip())
+def _result_messages(done: BackgroundCall) -> list[ChatMessage]:
+    """A late result as that of a call made just now: chat templates take a result only behind its call."""
+    call = msgspec.structs.replace(done.call, id=f"{done.call.id}-result")
+    return [
+        ChatMessage(role="assistant", tool_calls=[call]),
+        ChatMessage(role="tool", content=done.result or NO_RESULT, tool_call_id=call.id),
+    ]
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,7 @@ class HistoryWriter:
     def __init__(self, history: History) -> None:
         self._history = history
         self._agent_turns: OrderedDict[str, _Answer] = OrderedDict()
-        self._messages: list[Remember] = []
+        self._messages: list[ChatMessage | BackgroundCall] = []
 
     def add(
         self,
@@ -233,18 +238,29 @@ class HistoryWriter:
         """
         if len(self._messages) >= MAX_MESSAGES:
             raise OverloadedError(f"{MAX_MESSAGES} messages wait for the end of the turn")
-        self._messages.append(message)
+        self._messages.append(ChatMessage(role=message.role, content=message.text.strip()))
+
+    def add_result(self, done: BackgroundCall) -> None:
+        """Queue the result of a call that went on beside the conversation, for :meth:`write_messages`."""
+        self._messages.append(done)
 
     @property
     def waiting(self) -> list[ChatMessage]:
-        """The queued messages."""
-        return [_chat_message(message) for message in self._messages]
+        """The queued messages, without results."""
+        return [message for message in self._messages if isinstance(message, ChatMessage)]
+
+    @property
+    def waiting_results(self) -> list[BackgroundCall]:
+        """The queued results."""
+        return [message for message in self._messages if isinstance(message, BackgroundCall)]
 
     def write_messages(self) -> None:
         """Write the queued messages; called between two turns, whose own messages stay together."""
         messages, self._messages = self._messages, []
-        for message in map(_chat_message, messages):
-            if message.role == "user":
+        for message in messages:
+            if isinstance(message, BackgroundCall):
+                self._history.extend(_result_messages(message))
+            elif message.role == "user":
                 self._history.add_user(message.content)
             else:
                 self._history.extend([message])

@@ -78,6 +78,7 @@ def check_resume(resume: Resume, config: AgentConfig) -> None:
         if message.role == "tool" or message.tool_calls or message.tool_call_id:
             raise InvalidMessageError("a message of resume.state.messages belongs to a tool")
         _check_text("a text of resume.state.messages", message.content, _MAX_TEXT)
+    _check_background(state, config)
     if state.agent is not None:
         _check_agent(state.agent, state, config)
     if resume.progress is not None:
@@ -187,6 +188,14 @@ def _check_agent(agent: AgentTurnState, state: SessionState, config: AgentConfig
         if seen & ids:
             raise InvalidMessageError("resume.state.agent.rounds has two calls of one id")
         seen |= ids
+
+
+def _check_background(state: SessionState, config: AgentConfig) -> None:
+    name = "resume.state.background"
+    _checked_ids(name, [one.call for one in state.background])
+    for one in state.background:
+        _check_number(f"a turn of {name}", one.turn, state.turns, least=1)
+        _check_length(f"a result of {name}", one.result or "", config.max_tool_output + _RESULT_MARK)
 
 
 def _check_round(answer: RoundState, config: AgentConfig, *, is_last: bool) -> set[str]:

@@ -9,22 +9,42 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from parley.agent.config import AgentConfig
 from parley.agent.memory import NO_RESULT, cut_after
 from parley.chat import ToolCall
-from parley.checkpoint import SessionState
-from parley.errors import InvalidToolCallError, ParleyError, ToolTimeoutError, UnknownToolCallError
-from parley.protocol import ErrorEvent, ServerEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
+from parley.checkpoint import BackgroundCall, SessionState
+from parley.errors import (
+    InvalidMessageError,
+    InvalidToolCallError,
+    ParleyError,
+    ToolTimeoutError,
+    UnknownToolCallError,
+)
+from parley.protocol import (
+    MAX_PROGRESS_CHARACTERS,
+    MAX_TOOL_PROGRESS,
+    ErrorEvent,
+    ServerEvent,
+    Tool,
+    ToolCancelled,
+    ToolProgress,
+    ToolRequest,
+    ToolResponse,
+    ToolRun,
+)
 from parley.timeouts import loop_time
-from parley.tools.base import ServerTools, ToolOutcome
+from parley.tools.base import ServerTools, ToolOutcome, is_deep, read_value
 from parley.tools.schema import argument_schema
 
 DropReason: TypeAlias = Literal["interrupted", "timeout", "closed"]
 
+STARTED = '{"status":"started; its result will come later"}'
+"""For the language model: the result, for now, of a call that goes on beside the conversation."""
 # Calls that are over, for a response that comes later.
 _MAX_ENDED = 256
 _CALL_ID = re.compile(r"call-([0-9]{1,9})-[0-9]{1,9}(?:-[0-9a-f]{16})?")
@@ -37,6 +57,7 @@ _TIMED_OUT = "took too long"
 _ENDED_ELSEWHERE = "ended at another server"
 # The client may have sent a response before ToolCancelled reached it.
 _MAY_CROSS = frozenset((_CANCELLED, _TIMED_OUT, _ENDED_ELSEWHERE))
+_INTERRUPTED = "cancelled because the user interrupted; it may have been done"
 _log = logging.getLogger(__name__)
 
 
@@ -56,8 +77,24 @@ class _Running:
     limit_s: float
     on_server: bool
     started: float
+    announce: bool
+    stays: bool
+    """Whether it goes on when the user interrupts the agent."""
     dropped: bool = False
     """Whether its result is no longer awaited."""
+    reports: int = 0
+    """Of its progress."""
+    watch: asyncio.Task[None] | None = None
+    """Waits for a call that goes on beside the conversation; None: the turn waits for it."""
+
+
+def _state_of(running: _Running) -> BackgroundCall:
+    return BackgroundCall(
+        turn=running.turn,
+        call=running.call,
+        announce=running.announce,
+        cancel_on_interruption=not running.stays,
+    )
 
 
 class ToolExecutor:
@@ -68,6 +105,10 @@ class ToolExecutor:
     that was never made, is refused. A failure is a result too, so that the language model can apologise or
     try something else.
 
+    A call in the background has :data:`STARTED` as its result at once; its own one goes to ``on_result``,
+    exactly once unless the session ends before. A blocking call that an interruption does not cancel becomes
+    one.
+
     Args:
         tools: the client's, with schemas that :func:`parley.tools.schema.argument_schema` accepts.
         emit: sends an event to the client.
@@ -75,6 +116,7 @@ class ToolExecutor:
         server_tools: the server's own; the session has those that are available when it begins.
         built_in: those that the session's options ask for. They act only on the session itself: after a move
             a call without a result is run again.
+        on_result: called with the result of a call in the background.
     """
 
     def __init__(
@@ -84,7 +126,11 @@ class ToolExecutor:
         config: AgentConfig,
         server_tools: ServerTools | None = None,
         built_in: ServerTools | None = None,
+        *,
+        on_result: Callable[[BackgroundCall], None] = lambda _: None,
     ) -> None:
+        self._on_result = on_result
+        self._watches: set[asyncio.Task[None]] = set()
         self._built_in = built_in.names if built_in else ()
         own = [(tool, one) for one in (built_in, server_tools) if one is not None for tool in one.tools]
         self.own_tools = tuple(tool for tool, _ in own)
@@ -104,16 +150,33 @@ class ToolExecutor:
 
     def change(self, tools: Sequence[Tool]) -> None:
         """Use other tools of the client from now on; running calls go on."""
+        self._tools = {tool.name: tool for tool in (*tools, *self.own_tools)}
         self._schemas = {tool.name: argument_schema(tool.parameters) for tool in tools} | self._own_schemas
 
+    @property
+    def background(self) -> list[BackgroundCall]:
+        """The calls that go on beside the conversation."""
+        return [_state_of(running) for running in self._running.values() if running.watch is not None]
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the agent will speak of the result of a call in the background."""
+        return any(one.watch is not None and one.announce for one in self._running.values())
+
+    @property
+    def serving(self) -> bool:
+        """Whether a tool of the server runs in the background."""
+        return any(one.watch is not None and one.on_server for one in self._running.values())
+
     def resolve(self, response: ToolResponse) -> None:
-        """Set the client's response as the result of its call.
+        """Set the client's response as the result of its call, or report its progress.
 
         A response to a call that was cancelled is dropped: it may have been sent before the client had
         ToolCancelled.
 
         Raises:
             UnknownToolCallError: the call awaits no response; the message has the reason.
+            InvalidMessageError: there were too many reports of progress, or it is too long.
         """
         call_id = response.call_id
         running = self._running.get(call_id)
@@ -125,10 +188,17 @@ class ToolExecutor:
                 )
             _log.debug("a response to tool call %s is dropped: the call %s", call_id, why)
             return
-        outcome = ToolOutcome(response.output, response.is_error)
+        if not response.final:
+            self._report_progress(running, response.output)
+            return
+        output = read_value(response.output) if isinstance(response.output, str) else response.output
+        outcome = ToolOutcome(output, response.is_error)
         running.work.set_result(outcome)
         self._forget(running, _ANSWERED)
-        self._results[call_id] = self._write(outcome)
+        if running.watch is None:
+            self._results[call_id] = self._write(outcome)
+        else:
+            self._deliver(running, outcome)
 
     def _why_ended(self, call_id: str) -> str:
         why = self._ended.get(call_id)
@@ -142,44 +212,77 @@ class ToolExecutor:
         """The result of a call that its turn has not taken yet; None: there is none."""
         return self._results.get(call_id)
 
-    def restore(self, state: SessionState) -> None:
+    def restore(self, state: SessionState) -> list[BackgroundCall]:
         """Go on with the calls of a session of another server.
 
-        The client still runs those of its tools that have no result: they get no other request. What happened
-        to a call of a server's tool without a result is unknown: it counts as run, and is not run again. The
-        state does not contain which of the calls that are over were cancelled.
+        The client still runs those of its tools that have no result: they get no other request, and their
+        time begins anew. What happened to a call of a server's tool without a result is unknown: it counts as
+        run, and is not run again. The state does not contain which of the calls that are over were cancelled.
+
+        Returns:
+            The calls in the background that have a result.
         """
         agent = state.agent
         self._restored_turns = state.turns if agent is None else agent.turn - 1
-        if agent is None:
-            return
-        for answer in agent.rounds:
+        done = []
+        for one in state.background:
+            if one.result is None and one.call.name not in self._own:
+                self._await(one)
+                continue
+            self._end_call(one.call.id, _RUN_BY_SERVER if one.result is None else _ENDED_ELSEWHERE)
+            self._results[one.call.id] = STARTED
+            done.append(msgspec.structs.replace(one, result=one.result or NO_RESULT))
+        for answer in agent.rounds if agent is not None else ():
             for call in answer.calls:
-                if call.name in self._built_in:
+                if self.has_run(call.id) or call.name in self._built_in:
                     continue
                 if call.name in self._own:
                     self._end_call(call.id, _RUN_BY_SERVER)
                 elif call.id in answer.results:
                     self._end_call(call.id, _ENDED_ELSEWHERE)
                 elif call.name in self._schemas:
-                    self._await(agent.turn, call)
+                    self._await(BackgroundCall(turn=state.turns, call=call), self._tools[call.name])
+        return done
 
-    def _await(self, turn: int, call: ToolCall) -> None:
+    def _await(self, state: BackgroundCall, tool: Tool | None = None) -> None:
+        """Wait for the client's response to a call of another server; ``tool``: that the turn has called."""
         work: asyncio.Future[ToolOutcome] = asyncio.get_running_loop().create_future()
-        limit_s, now = self._config.deadlines.tool_s, loop_time()
-        self._running[call.id] = _Running(turn, call, work, limit_s, on_server=False, started=now)
+        running = self._add(state.turn, state.call, work, tool)
+        if tool is None:
+            running.limit_s = self._config.deadlines.background_tool_s
+            running.announce, running.stays = state.announce, not state.cancel_on_interruption
+            self._watch(running)
+        if running.watch is not None:
+            self._results[state.call.id] = STARTED
 
-    def drop(self, turn: int, reason: DropReason = "interrupted") -> None:
-        """Cancel the calls of a turn that is over, and refuse further ones; forget results not taken."""
+    def drop(self, turn: int) -> None:
+        """Cancel the calls of a turn that is over, and refuse further ones."""
         self._over = turn
+        for running in tuple(self._running.values()):
+            self._leave(running)
+
+    def forget_results(self) -> None:
+        """Forget the results that the turn has not taken."""
+        self._results.clear()
+
+    def on_interrupted(self) -> None:
+        """The user has interrupted the agent: cancel the calls in the background that are to be."""
+        for running in tuple(self._running.values()):
+            if running.watch is not None and not running.stays and self._cancel(running, "interrupted"):
+                running.announce = False  # the user has just begun with something else
+                self._deliver(running, ToolOutcome.failed(_INTERRUPTED))
+
+    def close(self) -> set[asyncio.Task[None]]:
+        """Cancel all calls and refuse new ones: the session is over.
+
+        Returns:
+            The tasks that are still ending.
+        """
+        self._closed = True
         self._results.clear()
         for running in tuple(self._running.values()):
-            self._cancel(running, reason)
-
-    def close(self) -> None:
-        """Cancel all calls and refuse new ones: the session is over."""
-        self._closed = True
-        self.drop(self._over, "closed")
+            self._cancel(running, "closed")
+        return set(self._watches)
 
     def has_run(self, call_id: str) -> bool:
         """Whether a call was handed to its tool, with any outcome; not so for refused calls."""
@@ -200,20 +303,20 @@ class ToolExecutor:
             if refusal is not None:
                 return self._write(ToolOutcome.failed(refusal))
             running = self._begin(turn, call, traceparent)
+        if running.watch is not None:
+            return STARTED
         try:
             # Not awaited directly: a task that is cancelled twice cannot clean up.
             done, _ = await asyncio.wait({running.work}, timeout=running.limit_s)
             late = not done and not running.dropped
             if late:
-                self._cancel(running, "timeout")
-                error = ToolTimeoutError(f"tool {call.name} did not answer within {running.limit_s:g} s")
-                _log.warning("%s", error)
-                self._report(error)
+                self._time_out(running)
             await self._end(running)
         except asyncio.CancelledError:
-            self._cancel(running, "interrupted")
-            self._finish_unseen(running)
-            await self._end(running)
+            self._leave(running)
+            if running.watch is None:
+                self._finish_unseen(running)
+                await self._end(running)
             raise
         if running.dropped:
             return self._write(ToolOutcome.failed("timeout" if late else "cancelled"))
@@ -229,6 +332,9 @@ class ToolExecutor:
             what = f"there is no tool {call.name}"
         elif problems := schema.problems(call.arguments):
             what = f"invalid arguments for {call.name}: {'; '.join(problems)}"
+        elif self._tools[call.name].mode == "background" and not self._has_room:
+            limit = self._config.max_background_tools
+            return f"{limit} tools are running already. Call it when one of them has returned."
         else:
             return None
         if self._refused_in != turn:
@@ -238,33 +344,99 @@ class ToolExecutor:
         return f"{what}. Do not call it again."
 
     def _begin(self, turn: int, call: ToolCall, traceparent: str) -> _Running:
-        loop = asyncio.get_running_loop()
-        limit_s = self._config.deadlines.tool_s
         own = self._own.get(call.name)
         work: asyncio.Future[ToolOutcome]
         if own is not None:
-            limit_s = own.timeout_s(call.name) or limit_s
             work = asyncio.create_task(self._serve(own, call, traceparent), name=f"{call.id} {call.name}")
         else:
-            work = loop.create_future()
-        running = _Running(turn, call, work, limit_s, own is not None, loop.time())
-        self._running[call.id] = running
+            work = asyncio.get_running_loop().create_future()
+        running = self._add(turn, call, work, self._tools[call.name])
         if own is None:
             self._emit(ToolRequest(turn=turn, call_id=call.id, name=call.name, arguments=call.arguments))
         return running
 
+    def _add(
+        self,
+        turn: int,
+        call: ToolCall,
+        work: asyncio.Future[ToolOutcome],
+        tool: Tool | None,
+    ) -> _Running:
+        tool = tool or Tool(name=call.name)
+        deadlines, background = self._config.deadlines, tool.mode == "background"
+        limit_s = deadlines.background_tool_s if background else deadlines.tool_s
+        own = self._own.get(call.name)
+        if own is not None:
+            limit_s = own.timeout_s(call.name) or limit_s
+        stays = background if tool.cancel_on_interruption is None else not tool.cancel_on_interruption
+        running = _Running(turn, call, work, limit_s, own is not None, loop_time(), tool.announce, stays)
+        self._running[call.id] = running
+        if background:
+            self._watch(running)
+        return running
+
     async def _serve(self, tools: ServerTools, call: ToolCall, traceparent: str) -> ToolOutcome:
+        on_progress = partial(self._on_progress, call.id)
         try:
-            return await tools.call(call.name, call.arguments, traceparent=traceparent)
+            return await tools.call(
+                call.name, call.arguments, traceparent=traceparent, on_progress=on_progress
+            )
         except Exception as error:  # noqa: BLE001 - the turn goes on
             # Neither message nor trace: they may hold what the user said.
             _log.error("tool %s failed unexpectedly: %s", call.name, type(error).__name__)
             return ToolOutcome.failed("the tool failed")
 
+    # --- beside the conversation ----------------------------------------------------------
+
+    @property
+    def _has_room(self) -> bool:
+        running = sum(one.watch is not None for one in self._running.values())
+        return running < self._config.max_background_tools
+
+    def _leave(self, running: _Running) -> None:
+        """The turn no longer waits for a call: it is cancelled, or goes on beside the conversation."""
+        if running.watch is not None or running.call.id not in self._running:
+            return
+        if running.stays and self._has_room:
+            self._watch(running)
+            self._results[running.call.id] = STARTED
+        else:
+            self._cancel(running, "interrupted")
+
+    def _watch(self, running: _Running) -> None:
+        task = asyncio.create_task(self._settle(running), name=f"{running.call.id} in the background")
+        running.watch = task
+        self._watches.add(task)
+        task.add_done_callback(self._watches.discard)
+
+    async def _settle(self, running: _Running) -> None:
+        """Wait for a call in the background, and deliver its result."""
+        left_s = running.started + running.limit_s - loop_time()
+        await asyncio.wait({running.work}, timeout=max(0.0, left_s))
+        if running.call.id in self._running:  # it was neither answered nor cancelled
+            if running.work.done():
+                outcome = self._finish(running)
+            else:
+                self._time_out(running)
+                outcome = ToolOutcome.failed("timeout")
+            self._deliver(running, outcome)
+        await self._end(running)
+
+    def _deliver(self, running: _Running, outcome: ToolOutcome) -> None:
+        """Pass on the result of a call that was forgotten before."""
+        self._on_result(msgspec.structs.replace(_state_of(running), result=self._write(outcome)))
+
     # --- ending ---------------------------------------------------------------------------
 
+    def _time_out(self, running: _Running) -> None:
+        self._cancel(running, "timeout")
+        error = ToolTimeoutError(f"tool {running.call.name} did not answer within {running.limit_s:g} s")
+        _log.warning("%s", error)
+        self._report(error)
+
     def _finish(self, running: _Running) -> ToolOutcome:
-        outcome = running.work.result()
+        cancelled = running.work.cancelled()  # by itself
+        outcome = ToolOutcome.failed("the tool failed") if cancelled else running.work.result()
         if running.on_server:
             self._forget(running, _RUN_BY_SERVER)
             self._report_run(running, is_error=outcome.is_error)
@@ -276,10 +448,14 @@ class ToolExecutor:
         if ended and running.call.id in self._running:
             self._finish(running)
 
-    def _cancel(self, running: _Running, reason: DropReason) -> None:
-        """Stop a call, unless it has ended by itself; the client gets an event in both cases."""
+    def _cancel(self, running: _Running, reason: DropReason) -> bool:
+        """Stop a call, unless it has ended by itself; the client gets an event in both cases.
+
+        Returns:
+            Whether it was stopped now.
+        """
         if running.dropped or not running.work.cancel():
-            return
+            return False
         running.dropped = True
         if running.on_server:
             self._forget(running, _RUN_BY_SERVER)
@@ -287,6 +463,7 @@ class ToolExecutor:
         else:
             self._forget(running, _TIMED_OUT if reason == "timeout" else _CANCELLED)
             self._emit(ToolCancelled(turn=running.turn, call_id=running.call.id, reason=reason))
+        return True
 
     async def _end(self, running: _Running) -> None:
         """Let a cancelled call clean up; one that has ended has done so.
@@ -318,6 +495,26 @@ class ToolExecutor:
 
     # --- events ---------------------------------------------------------------------------
 
+    def _on_progress(self, call_id: str, output: Any) -> None:
+        """A tool of the server has said something about its progress."""
+        running = self._running.get(call_id)
+        if running is not None:
+            try:
+                self._report_progress(running, output)
+            except InvalidMessageError as error:
+                _log.debug("the progress of tool %s is dropped: %s", running.call.name, error)
+
+    def _report_progress(self, running: _Running, output: Any) -> None:
+        if running.reports >= MAX_TOOL_PROGRESS:
+            raise InvalidMessageError(f"a tool call may report its progress {MAX_TOOL_PROGRESS} times")
+        if is_deep(output) or len(msgspec.json.encode(output).decode()) > MAX_PROGRESS_CHARACTERS:
+            raise InvalidMessageError(
+                f"a report of a tool's progress may have {MAX_PROGRESS_CHARACTERS} characters of JSON"
+            )
+        running.reports += 1
+        call = running.call
+        self._emit(ToolProgress(turn=running.turn, call_id=call.id, name=call.name, output=output))
+
     def _report_run(self, running: _Running, *, is_error: bool) -> None:
         passed_ms = (loop_time() - running.started) * 1000
         self._emit(
@@ -335,7 +532,7 @@ class ToolExecutor:
         self._emit(ErrorEvent.of(error))
 
     def _write(self, outcome: ToolOutcome) -> str:
-        output = outcome.output
+        output = {"error": "the result is nested too deep"} if is_deep(outcome.output) else outcome.output
         if outcome.is_error and not (isinstance(output, dict) and "error" in output):
             output = {"error": output}
         text = msgspec.json.encode(output).decode()

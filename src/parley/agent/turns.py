@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol, TypeAlias
 
@@ -20,7 +20,14 @@ from parley.agent.response import FixedText, ResponseSource, SystemPrompt
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
 from parley.chat import ChatMessage, ToolCall
-from parley.checkpoint import AgentTurnState, HistoryState, QueuedText, ResponseProgress, SessionState
+from parley.checkpoint import (
+    AgentTurnState,
+    BackgroundCall,
+    HistoryState,
+    QueuedText,
+    ResponseProgress,
+    SessionState,
+)
 from parley.errors import InvalidMessageError, OverloadedError
 from parley.llm.history import History
 from parley.protocol import (
@@ -147,6 +154,7 @@ class AgentTurns:
         self._queue: deque[QueuedText] = deque()
         self._unhandled: UserTurn | None = None
         self._unanswered = False
+        self._unread = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
 
@@ -169,14 +177,20 @@ class AgentTurns:
         kept = self._history.state()
         return msgspec.structs.replace(kept, responses=self._history_writer.answers_of(kept.messages))
 
-    def go_on(self, state: SessionState, progress: ResponseProgress | None) -> None:
+    def go_on(
+        self, state: SessionState, progress: ResponseProgress | None, results: Sequence[BackgroundCall] = ()
+    ) -> None:
         """Start where another session has ended; its history was restored.
 
         Args:
             state: of that session.
             progress: what the client has of its turn under way.
+            results: that come behind that turn.
         """
         self._open = True
+        self._unread = self._unread or state.announce
+        for done in results:
+            self._add_result(done)
         self._turns = state.turns
         self._queue.extendleft(reversed(state.queued))
         for message in state.messages:
@@ -235,6 +249,16 @@ class AgentTurns:
         return self._history_writer.waiting
 
     @property
+    def results(self) -> list[BackgroundCall]:
+        """Results that wait for the end of the turn under way."""
+        return self._history_writer.waiting_results
+
+    @property
+    def unread(self) -> bool:
+        """Whether there are results of which the agent is to speak, and no answer has read them."""
+        return self._open and self._unread
+
+    @property
     def current(self) -> AgentTurn | None:
         """The turn under way."""
         return self._current
@@ -280,7 +304,7 @@ class AgentTurns:
             return
         if self._unhandled is not None:
             user, self._unhandled = _joined(self._unhandled, user), None
-        self._unanswered = False
+        self._unanswered = self._unread = False
         prepared = self._preemptive.take(user.text)
         if user.text:
             self._history.add_user(user.text)
@@ -317,6 +341,18 @@ class AgentTurns:
         self.discard()
         if self._current is None:
             self._history_writer.write_messages()
+
+    def add_result(self, done: BackgroundCall) -> None:
+        """Add the result of a call that went on beside the conversation, behind the turn under way."""
+        self._add_result(done)
+        self._output.changed()
+        self.discard()
+        if self._current is None and self._open:
+            self._history_writer.write_messages()
+
+    def _add_result(self, done: BackgroundCall) -> None:
+        self._history_writer.add_result(done)
+        self._unread = self._unread or done.announce
 
     # --- interruptions -----------------------------------------------------
 
@@ -383,6 +419,7 @@ class AgentTurns:
         turn.cancel_ending()
         self._remember(turn, heard)
         self._unanswered = self._history.unanswered or (turn.acted and not heard.text)
+        self._tools.on_interrupted()
         self._history_writer.write_messages()
         self._output.changed()
         self._output.emit(
@@ -457,8 +494,7 @@ class AgentTurns:
             turn.stop()
             self._task.cancel()
             turn.record("closed")
-        self._tools.close()
-        return set(self._tasks)
+        return {*self._tasks, *self._tools.close()}
 
     # --- turns ----------------------------------------------------------------------------
 
@@ -543,8 +579,9 @@ class AgentTurns:
             await asyncio.sleep(_LISTEN_S)
 
     def _remember(self, turn: AgentTurn, heard: HeardSpeech | None) -> None:
-        messages = turn.memory(heard)
         self._tools.drop(turn.number)
+        messages = turn.memory(heard)
+        self._tools.forget_results()
         self._history_writer.add(turn.response_id, turn.rounds, turn.playout, messages)
 
     def start_next(self) -> None:
@@ -565,7 +602,7 @@ class AgentTurns:
     def _make_next(self, what: QueuedText) -> AgentTurn:
         if what.kind == "say":
             return self._make(FixedText(what.text, remember=what.remember), interruptible=what.interruptible)
-        self._unanswered = False
+        self._unanswered = self._unread = False
         self._handler.on_turn_started()
         prompt = SystemPrompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
         return self._make(self._make_response(prompt))

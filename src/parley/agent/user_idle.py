@@ -54,6 +54,11 @@ class UserIdleTimer:
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def speaking(self) -> bool:
+        """Whether the user speaks."""
+        return self._speaking
+
     def change(self, settings: UserIdleSettings) -> None:
         """Use other settings from now on."""
         self._settings = settings

@@ -21,8 +21,8 @@ import httpx2
 
 _LOOKUPS = 4
 _MAX_ADDRESSES = 3
-_MAX_CONNECTIONS = 32
-"""To one host."""
+_MAX_CONNECTIONS = 128
+"""To one host; a call in the background holds one for minutes, and others must not wait for it."""
 _FIRST_CONNECT_S = 1.0
 """For an address after which there is another one to try."""
 _GLOBAL = IPv6Network("2000::/3")

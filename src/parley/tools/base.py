@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from parley.protocol import Tool
+
+ReportProgress: TypeAlias = Callable[[Any], None]
+"""Takes any JSON value that a running tool says about its progress."""
+_MAX_DEPTH = 64
+"""Of lists and objects in a result: the encoder has a limit that depends on the caller's stack."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,33 @@ class ToolOutcome:
 
 
 def read_value(text: str) -> Any:
-    """The JSON value in a tool's text, else the text: as a string, JSON would be encoded once more."""
+    """The JSON value in a tool's text, else the text: as a string, JSON would be encoded once more.
+
+    A number stays as it is written where its value would be written in another way, such as the price 1.10.
+    """
     try:
-        return msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return text
+    if isinstance(value, dict | list):
+        return text if is_deep(value) else value
+    is_same = isinstance(value, str) or msgspec.json.encode(value).decode() == text.strip()
+    return value if is_same else text
+
+
+def is_deep(value: Any) -> bool:
+    """Whether lists and objects of JSON are nested more than 64 levels deep."""
+    level = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
 
 
 class ServerTools(Protocol):
@@ -50,13 +77,21 @@ class ServerTools(Protocol):
         """Seconds after which the caller gives a call of this tool up; None: as long as a client's."""
         ...
 
-    async def call(self, name: str, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        traceparent: str = "",
+        on_progress: ReportProgress | None = None,
+    ) -> ToolOutcome:
         """Run a tool with arguments that suit its schema.
 
         What goes wrong is an outcome too, never an exception. Cancellation ends the call. It has no
         deadline of its own: see :meth:`timeout_s`.
 
         ``traceparent``: span of the call (W3C Trace Context), passed on to the tool; empty: there is none.
+        ``on_progress``: called with what the tool reports while it runs; it never raises.
         """
         ...
 

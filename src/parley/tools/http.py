@@ -140,8 +140,15 @@ class HttpTool:
         # Undescribed arguments would become part of the request.
         closed = {name: value for name, value in _CLOSED.items() if name not in settings.parameters}
         parameters = {**settings.parameters, **closed}
-        self.tool = Tool(name=settings.name, description=settings.description, parameters=parameters)
-        self.timeout_s = settings.timeout_ms / 1000
+        self.tool = Tool(
+            name=settings.name,
+            description=settings.description,
+            parameters=parameters,
+            mode=settings.mode,
+            announce=settings.announce,
+            cancel_on_interruption=settings.cancel_on_interruption,
+        )
+        self.timeout_s = settings.limit_ms / 1000
         self._settings = settings
         self._template = UrlTemplate(settings.url, parameters)
         self._headers = dict(headers)
@@ -207,11 +214,11 @@ class HttpTool:
         if response.is_redirect:
             return self._failed(f"HTTP {status}: redirects are not followed")
         self._log_failure(f"HTTP {status}")
-        value = read_value(text)
-        answer = self._hide_secrets(value)
-        if answer != value:
-            text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
-        return ToolOutcome({"error": f"HTTP {status}", "answer": text[:_MAX_REASON]}, is_error=True)
+        answer = self._hide_secrets(read_value(text))
+        text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
+        if len(text) > _MAX_REASON:
+            answer = text[:_MAX_REASON]
+        return ToolOutcome({"error": f"HTTP {status}", "answer": answer}, is_error=True)
 
     def _hide_secrets(self, value: Any) -> Any:
         """In a decoded value, because JSON can write the same text in many ways."""

@@ -25,7 +25,7 @@ from mcp_types import Tool as McpTool
 
 from parley.protocol import Tool
 from parley.tools.addresses import GuardedTransport, make_client
-from parley.tools.base import ToolOutcome, read_value
+from parley.tools.base import ReportProgress, ToolOutcome, read_value
 from parley.tools.schema import SchemaError, argument_schema
 from parley.tools.settings import McpServerSettings, ToolSettings, expand_headers
 
@@ -81,7 +81,7 @@ class McpServer:
         """Whether the library ends the connection: a cancellation would keep it from ending the program."""
         self.names = tuple(f"{settings.prefix}{name}" for name in settings.tools)
         """Names of all its tools, as they are offered."""
-        self.timeout_s = settings.timeout_ms / 1000
+        self._background = frozenset(f"{settings.prefix}{name}" for name in settings.background)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -108,11 +108,28 @@ class McpServer:
         if late:
             _log.error("MCP server %s: the connection did not end within %g s", self._settings.name, _CLOSE_S)
 
-    async def call(self, name: str, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
+    def timeout_s(self, name: str) -> float:
+        """The time of one call of this tool."""
+        in_background = name in self._background
+        return (self._settings.background_timeout_ms if in_background else self._settings.timeout_ms) / 1000
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        traceparent: str = "",
+        on_progress: ReportProgress | None = None,
+    ) -> ToolOutcome:
         """Run one of its tools; failures are outcomes.
 
         ``traceparent`` is sent in the call's ``_meta``, unless it is empty.
         """
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            if on_progress is not None:
+                on_progress({"progress": progress, "total": total, "message": message})
+
         client = self._client
         if client is None or all(tool.name != name for tool in self._tools):
             return ToolOutcome.failed("the tool is out of order at the moment")
@@ -123,6 +140,7 @@ class McpServer:
                 dict(arguments),
                 # It may hold anything, which mypy does not know of.
                 meta=cast("RequestParamsMeta", {"traceparent": traceparent}) if traceparent else None,
+                progress_callback=None if on_progress is None else report,
             )
         except Exception as error:  # noqa: BLE001 - the library raises whatever its parts do
             # Neither message nor trace: they may hold what the user said.
@@ -248,7 +266,14 @@ class McpServer:
     def _offer(self, tool: McpTool) -> dict[str, Tool]:
         description = (tool.description or tool.title or "")[:_MAX_DESCRIPTION]
         name = f"{self._settings.prefix}{tool.name}"
-        offered = Tool(name=name, description=description, parameters=tool.input_schema)
+        offered = Tool(
+            name=name,
+            description=description,
+            parameters=tool.input_schema,
+            mode="background" if name in self._background else "blocking",
+            announce=self._settings.announce,
+            cancel_on_interruption=self._settings.cancel_on_interruption,
+        )
         if problem := _problem(offered):
             _log.warning("MCP server %s: tool %s is left out: %s", self._settings.name, tool.name, problem)
             return {}
@@ -272,11 +297,14 @@ def _outcome(result: CallToolResult) -> ToolOutcome:
         wraps_text = structured.keys() == {"result"} and isinstance(structured["result"], str)
         output = {"result": read_value(structured["result"])} if wraps_text else structured
         return ToolOutcome(output, result.is_error)
-    texts = [
-        block.text if isinstance(block, TextContent) else f"[{block.type} left out]"
+    values = [
+        read_value(block.text) if isinstance(block, TextContent) else f"[{block.type} left out]"
         for block in result.content
     ]
-    return ToolOutcome(read_value("\n".join(texts)), result.is_error)
+    if len(values) == 1:
+        return ToolOutcome(values[0], result.is_error)
+    texts = [value for value in values if isinstance(value, str)]
+    return ToolOutcome("\n".join(texts) if len(texts) == len(values) else values, result.is_error)
 
 
 def _kind(error: BaseException) -> str:

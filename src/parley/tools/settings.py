@@ -20,6 +20,9 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET_HEADER = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
 _MAX_TIMEOUT_MS = 120_000
+_MAX_BACKGROUND_MS = 3_600_000
+_HTTP_MS = 5_000
+_BACKGROUND_MS = 300_000
 _MAX_BYTES = 1024 * 1024
 
 
@@ -39,9 +42,20 @@ class HttpToolSettings(_Part, frozen=True, kw_only=True):
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
     headers: dict[str, str] = {}
     """``${NAME}`` stands for an environment variable."""
-    timeout_ms: int = 5_000
+    timeout_ms: int | None = None
+    """For one call, at most 120,000, in the background 3,600,000. None: 5,000, in the background 300,000."""
     max_bytes: int = 65_536
     """Largest answer; a longer one is an error."""
+    mode: Literal["blocking", "background"] = "blocking"
+    """As in :class:`parley.protocol.Tool`, and so are the next two."""
+    announce: bool = True
+    cancel_on_interruption: bool | None = None
+
+    @property
+    def limit_ms(self) -> int:
+        """The time of one call."""
+        default_ms = _BACKGROUND_MS if self.mode == "background" else _HTTP_MS
+        return default_ms if self.timeout_ms is None else self.timeout_ms
 
 
 class McpServerSettings(_Part, frozen=True, kw_only=True):
@@ -63,6 +77,13 @@ class McpServerSettings(_Part, frozen=True, kw_only=True):
     """Stands before the names of its tools."""
     timeout_ms: int = 10_000
     """For one call."""
+    background: list[str] = []
+    """Those of ``tools`` that do not block."""
+    background_timeout_ms: int = _BACKGROUND_MS
+    """For one call of these."""
+    announce: bool = True
+    """Of these, as in :class:`parley.protocol.Tool`; the next one is of all its tools."""
+    cancel_on_interruption: bool | None = None
 
 
 class ToolSettings(_Part, frozen=True, kw_only=True):
@@ -142,7 +163,8 @@ def check_settings(settings: ToolSettings) -> None:
 def _check_tool(tool: HttpToolSettings, settings: ToolSettings, where: str) -> None:
     _check_url(tool.url, settings, where)
     _check_headers(tool.headers, where)
-    _check_timeout(tool.timeout_ms, where)
+    most_ms = _MAX_BACKGROUND_MS if tool.mode == "background" else _MAX_TIMEOUT_MS
+    _check_timeout(tool.limit_ms, where, most_ms)
     if not 1 <= tool.max_bytes <= _MAX_BYTES:
         raise ValueError(f"{where}: max_bytes must be 1 to {_MAX_BYTES}")
     try:
@@ -162,6 +184,9 @@ def _check_server(server: McpServerSettings, settings: ToolSettings, where: str)
         raise ValueError(f"{where}: headers are for servers with a url")
     _check_headers(server.headers, where)
     _check_timeout(server.timeout_ms, where)
+    _check_timeout(server.background_timeout_ms, where, _MAX_BACKGROUND_MS, "background_timeout_ms")
+    if unknown := sorted(set(server.background) - set(server.tools)):
+        raise ValueError(f"{where}: background names {unknown[0]!r}, which is not one of its tools")
 
 
 def _tool_names(settings: ToolSettings) -> Iterator[str]:
@@ -197,6 +222,8 @@ def _check_headers(headers: Mapping[str, str], where: str) -> None:
             raise ValueError(f"{where}: the value of header {name!r} must come from an environment variable")
 
 
-def _check_timeout(timeout_ms: int, where: str) -> None:
-    if not 1 <= timeout_ms <= _MAX_TIMEOUT_MS:
-        raise ValueError(f"{where}: timeout_ms must be 1 to {_MAX_TIMEOUT_MS}")
+def _check_timeout(
+    timeout_ms: int, where: str, most_ms: int = _MAX_TIMEOUT_MS, name: str = "timeout_ms"
+) -> None:
+    if not 1 <= timeout_ms <= most_ms:
+        raise ValueError(f"{where}: {name} must be 1 to {most_ms}")

@@ -15,7 +15,7 @@ from parley.errors import ModelLoadingError
 from parley.llm.history import estimate_tokens
 from parley.protocol import Tool
 from parley.tools.addresses import GuardedTransport, make_client
-from parley.tools.base import ToolOutcome
+from parley.tools.base import ReportProgress, ToolOutcome
 from parley.tools.http import HttpTool
 from parley.tools.settings import McpServerSettings, ToolSettings, expand_headers, read_settings
 
@@ -98,15 +98,24 @@ class Toolbox:
 
     def timeout_s(self, name: str) -> float | None:
         """Seconds after which the caller gives a call of this tool up."""
-        runner = self._http.get(name) or self._by_name.get(name)
-        return runner.timeout_s if runner else None
+        if tool := self._http.get(name):
+            return tool.timeout_s
+        server = self._by_name.get(name)
+        return server.timeout_s(name) if server else None
 
-    async def call(self, name: str, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        traceparent: str = "",
+        on_progress: ReportProgress | None = None,
+    ) -> ToolOutcome:
         """Run a tool."""
         if tool := self._http.get(name):
             return await tool.call(arguments, traceparent=traceparent)
         if server := self._by_name.get(name):
-            return await server.call(name, arguments, traceparent=traceparent)
+            return await server.call(name, arguments, traceparent=traceparent, on_progress=on_progress)
         return ToolOutcome.failed(f"there is no tool {name}")
 
     async def close(self) -> None:

@@ -37,7 +37,7 @@ class FakeServerTools:
     def timeout_s(self, name):
         return 2.0 if name == "slow" else None
 
-    async def call(self, name, arguments, *, traceparent=""):
+    async def call(self, name, arguments, *, traceparent="", on_progress=None):
         self.running += 1
         self.ran.append(arguments)
         try:

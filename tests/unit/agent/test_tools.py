@@ -53,7 +53,7 @@ class FakeServerTools:
     def timeout_s(self, name):
         return 30.0
 
-    async def call(self, name, arguments, *, traceparent=""):
+    async def call(self, name, arguments, *, traceparent="", on_progress=None):
         self.running += 1
         try:
             await asyncio.sleep(self.takes_s)

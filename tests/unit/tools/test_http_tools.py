@@ -251,7 +251,7 @@ async def test_secrets_are_hidden_where_json_escapes_them(http, status):
         ToolSettings(private_hosts=["127.0.0.1"], http=[repeating(http)]), {"KEY": AWKWARD, "PIN": "123456"}
     )
     outcome = await box.call("t", {})
-    answer = outcome.output if status.startswith("200") else json.loads(outcome.output["answer"])
+    answer = outcome.output if status.startswith("200") else outcome.output["answer"]
     assert answer == {"[hidden]": [{"key": "[hidden]"}]}
     http.answers += [response('{"pin": 123456, "size": 5}'), response("[" * 800 + "]" * 800)]
     assert (await box.call("t", {})).output == {"pin": "[hidden]", "size": 5}

@@ -331,7 +331,15 @@ class SessionConfig(InputConfig):
                 )
             )
         self._functions = functions
-        self.body["tools"] = [{"type": "function", **msgspec.to_builtins(tool)} for tool in functions]
+        self.body["tools"] = [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+            }
+            for tool in functions
+        ]
 
     def _apply_output(self, audio: AudioOut) -> None:
         body = self.body["audio"]["output"]
