@@ -17,7 +17,13 @@ SENTENCES = (
     "It is sunny and warm in Paris today.",
     "Once there was a robot, and it lived by the sea. It waved at the boats. The boats waved back.",
 )
-TOOLS = [Tool(name="get_weather"), Tool(name="get_time")]
+TOOLS = [
+    Tool(name="get_weather"),
+    Tool(name="get_time"),
+    Tool(name="get_report", mode="background"),
+    Tool(name="get_news", mode="background", announce=False, cancel_on_interruption=True),
+    Tool(name="order", cancel_on_interruption=False),
+]
 
 
 def speech(rng: random.Random, length_ms: int, text_of: Callable[[int], str]) -> list:
@@ -37,7 +43,7 @@ def speech(rng: random.Random, length_ms: int, text_of: Callable[[int], str]) ->
 
 def tool_names(rng: random.Random) -> list[tuple[str, dict]]:
     """What the language model calls, each with its arguments."""
-    names = rng.sample(("get_weather", "get_time", "unknown"), rng.randint(1, 3))
+    names = rng.sample(("unknown", *(tool.name for tool in TOOLS)), rng.randint(1, 3))
     return [(name, {"city": "Rome"}) for name in names]
 
 

@@ -15,6 +15,7 @@ from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import (
     CHECKPOINT_VERSION,
     AgentTurnState,
+    BackgroundCall,
     HistoryState,
     QueuedText,
     ResponseProgress,
@@ -67,6 +68,30 @@ TURNS = st.builds(
     use_tools=st.booleans(),
     rounds=st.lists(ROUNDS, max_size=3),
 )
+BACKGROUND = st.lists(
+    st.builds(
+        BackgroundCall,
+        turn=st.integers(0, 3),
+        call=CALLS,
+        announce=st.booleans(),
+        cancel_on_interruption=st.booleans(),
+        result=st.one_of(st.none(), st.sampled_from(("", '"ready"')), TEXTS),
+    ),
+    max_size=3,
+)
+VALID_BACKGROUND = st.lists(
+    st.builds(
+        BackgroundCall,
+        turn=st.just(1),
+        call=st.builds(
+            ToolCall, id=st.sampled_from("abcd"), name=st.sampled_from(("look", "")), arguments=st.just({})
+        ),
+        announce=st.booleans(),
+        result=st.sampled_from((None, "", '"ready"', "x" * 4_000)),
+    ),
+    max_size=3,
+    unique_by=lambda one: one.call.id,
+)
 STATES = st.builds(
     SessionState,
     version=st.just(CHECKPOINT_VERSION),
@@ -87,6 +112,8 @@ STATES = st.builds(
     )
     | st.just([QueuedText(text="a")] * (MAX_QUEUED + 1)),
     messages=MESSAGES,
+    background=BACKGROUND,
+    announce=st.booleans(),
     muted=st.booleans(),
     handled=st.one_of(st.none(), NUMBERS),
     unfinished=st.lists(NUMBERS, max_size=3) | st.just([1] * 1_000),
@@ -168,6 +195,8 @@ def test_a_state_that_is_nearly_right(resume, data):
         user=UserTurnState(text=data.draw(TEXTS)[: 4 * MAX_CHARACTERS]),
         unanswered=resume.state.unanswered,
         muted=resume.state.muted,
+        background=data.draw(VALID_BACKGROUND),
+        announce=resume.state.announce,
         agent=data.draw(st.one_of(st.none(), st.just(AgentTurnState(turn=1, response_id="a")))),
     )
     text = data.draw(TEXTS)

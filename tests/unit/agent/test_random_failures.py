@@ -53,7 +53,9 @@ from parley.protocol import (
 RUNS = 240
 ACTIVE_S = 10.0
 QUIET_S = 60.0
-DEADLINES = AgentDeadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=1_000.0, asr_outage_s=30.0)
+DEADLINES = AgentDeadlines(
+    llm_s=2.0, tts_s=2.0, tool_s=1.5, background_tool_s=1.5, asr_s=1.0, idle_s=1_000.0, asr_outage_s=30.0
+)
 SENTENCES = (*random_calls.SENTENCES, "Are you sure?")
 
 
@@ -180,6 +182,7 @@ def check_quiet(observer: Observer) -> None:
     assert not conversation._interruptions.undecided
     assert not conversation._endpointer.pending
     assert not conversation._tools._running
+    assert not answers.unread, "a result waits to be told"
     assert observer.call.outlet.states[-1] == "listening"
 
 

@@ -18,6 +18,7 @@ from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import (
     CHECKPOINT_VERSION,
     AgentTurnState,
+    BackgroundCall,
     HistoryState,
     QueuedText,
     ResponseProgress,
@@ -501,6 +502,9 @@ CALLS = ChatMessage(role="assistant", tool_calls=[ToolCall(id="a", name="f", arg
                 turns=3, agent=turn(rounds=[RoundState(calls=[CALL], results={CALL.id: "x" * 5_000})])
             )
         ),
+        Resume(state=state(turns=1, background=[BackgroundCall(turn=2, call=CALL)])),
+        Resume(state=state(turns=1, background=[BackgroundCall(turn=1, call=CALL)] * 2)),
+        Resume(state=state(turns=1, background=[BackgroundCall(turn=1, call=CALL, result="x" * 5_000)])),
         with_answers(*[[SegmentState(text="a")] * 2_100] * 2),
         with_answers(*[[SegmentState(text="a", words=[(0, 1, 0)] * 4_100)]] * 2),
         Resume(state=state(), progress=progress(text=BIG)),

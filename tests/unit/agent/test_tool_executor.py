@@ -17,7 +17,13 @@ from parley.protocol import ErrorEvent, Tool, ToolCancelled, ToolRequest, ToolRe
 from parley.tools.base import ToolOutcome
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-CLIENT_TOOLS = [Tool(name="get_weather", parameters=CITY), Tool(name="open_door")]
+CLIENT_TOOLS = [
+    Tool(name="get_weather", parameters=CITY),
+    Tool(name="open_door"),
+    Tool(name="report", mode="background"),
+    Tool(name="frail", mode="background", cancel_on_interruption=True),
+    Tool(name="steady", cancel_on_interruption=False),
+]
 
 SUFFIX = "0123456789abcdef"
 """Of a call's id: random in the agent; parameters of tests are the same in every process."""
@@ -26,8 +32,8 @@ SUFFIX = "0123456789abcdef"
 class FakeServerTools:
     """Tools with given behaviour."""
 
-    names = ("slow", "broken", "stubborn", "quick")
-    tools = tuple(Tool(name=name) for name in names)
+    names = ("slow", "broken", "stubborn", "quick", "patient")
+    tools = tuple(Tool(name=name, mode="background" if name == "patient" else "blocking") for name in names)
 
     def __init__(self):
         self.running = 0
@@ -35,7 +41,7 @@ class FakeServerTools:
         """Arguments of all calls."""
 
     def timeout_s(self, name):
-        return 2.0 if name == "slow" else None
+        return {"slow": 2.0, "patient": 4.0}.get(name)
 
     async def call(self, name, arguments, *, traceparent="", on_progress=None):
         self.running += 1
@@ -43,7 +49,7 @@ class FakeServerTools:
         try:
             if name == "broken":
                 raise ValueError("what the user said")
-            if name == "stubborn":
+            if name in ("stubborn", "patient"):
                 await self._clean_up_slowly()
             if name == "slow":
                 await asyncio.sleep(1_000)
@@ -66,7 +72,15 @@ class Rig:
         self.events = []
         self.more = asyncio.Event()
         self.server = FakeServerTools()
-        self.executor = ToolExecutor(CLIENT_TOOLS, self._emit, AgentConfig(**config), self.server, built_in)
+        self.delivered = []
+        self.executor = ToolExecutor(
+            CLIENT_TOOLS,
+            self._emit,
+            AgentConfig(**config),
+            self.server,
+            built_in,
+            on_result=self.delivered.append,
+        )
 
     def _emit(self, event):
         self.events.append(event)

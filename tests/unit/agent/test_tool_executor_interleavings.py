@@ -9,16 +9,20 @@ from hypothesis import strategies as st
 from test_tool_executor import Rig
 from virtual_loop import VirtualLoop
 
+from parley.agent.tools import STARTED
 from parley.errors import UnknownToolCallError
 from parley.protocol import ToolCancelled, ToolRequest, ToolResponse, ToolRun
 
-NAMES = ("open_door", "get_weather", "slow", "broken", "stubborn", "quick", "unknown")
+NAMES = (
+    *("open_door", "get_weather", "slow", "broken", "stubborn", "quick", "unknown"),
+    *("report", "frail", "steady", "patient"),
+)
 STEPS = st.one_of(
     st.tuples(st.just("call"), st.sampled_from(NAMES)),
     st.tuples(st.just("answer"), st.integers(0, 12)),
     st.tuples(st.just("cancel"), st.integers(0, 12)),
     st.tuples(st.just("pass"), st.sampled_from((0.0, 0.0, 0.3, 2.0, 10.0))),
-    st.tuples(st.sampled_from(("drop", "drop", "close")), st.none()),
+    st.tuples(st.sampled_from(("drop", "interrupt", "close")), st.none()),
 )
 
 
@@ -49,14 +53,18 @@ async def play(steps):
                 tasks[value].cancel()
         elif kind == "pass":
             await asyncio.sleep(value)
-        elif kind == "drop":
+        elif kind in ("drop", "interrupt"):
             rig.executor.drop(1 + (len(tasks) - 1) // 3)
+            rig.executor.forget_results()
+            if kind == "interrupt":
+                rig.executor.on_interrupted()
         else:
             rig.executor.close()
-    rig.executor.close()
-    at_close = len(rig.events)
-    if tasks:
-        _, late = await asyncio.wait(tasks, timeout=3)
+    in_background = {one.call.id for one in rig.executor.background}
+    ending = rig.executor.close()
+    at_close, delivered = len(rig.events), [one.call.id for one in rig.delivered]
+    if tasks or ending:
+        _, late = await asyncio.wait({*tasks, *ending}, timeout=3)
         assert not late
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert rig.server.running == 0
@@ -71,6 +79,13 @@ async def play(steps):
     runs = [event.call_id for event in rig.of(ToolRun)]
     assert len(runs) == len(set(runs))
     assert not set(runs) & set(asked)
+    assert [one.call.id for one in rig.delivered] == delivered, "nothing comes after the end"
+    assert len(delivered) == len(set(delivered))
+    assert all(one.result for one in rig.delivered)
+    done = {f"call-{n}": task.result() for n, task in enumerate(tasks) if not task.cancelled()}
+    started = {call_id for call_id, result in done.items() if result == STARTED}
+    closed = any(kind == "close" for kind, _ in steps)
+    assert closed or started <= {*delivered, *in_background}
     assert {arguments["id"] for arguments in rig.server.ran} <= set(runs), "every run is reported"
 
 
