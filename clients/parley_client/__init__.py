@@ -32,6 +32,7 @@ from parley.protocol import (
     SpeechStopped,
     Tool,
     ToolCancelled,
+    ToolProgress,
     ToolRequest,
     ToolResponse,
     ToolRun,
@@ -61,7 +62,7 @@ from parley_client.errors import (
 )
 from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
 from parley_client.options import NO_RETRY, Backoff, Bounds, Deadlines, Keepalive
-from parley_client.tools import ToolOptions, ToolTable, tool
+from parley_client.tools import ToolOptions, ToolTable, report_progress, tool
 
 __version__ = "0.2.0"
 
@@ -107,6 +108,7 @@ __all__ = [
     "ToolCancelled",
     "ToolDefinitionError",
     "ToolOptions",
+    "ToolProgress",
     "ToolRequest",
     "ToolResponse",
     "ToolRun",
@@ -123,6 +125,7 @@ __all__ = [
     "VadOptions",
     "connect",
     "read_speech",
+    "report_progress",
     "tool",
     "write_speech",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -79,7 +80,8 @@ class CallTools:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, request: ToolRequest) -> None:
-        response = await self._table.answer(request)
+        send = functools.partial(self._send, request)
+        response = await self._table.answer(request, send)
         if self._asked.pop(request.call_id, None) is not None:
             self._send(request, response)
 

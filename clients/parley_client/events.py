@@ -85,6 +85,7 @@ ServerEvent: TypeAlias = (
     | protocol.ResponseText
     | protocol.ToolRequest
     | protocol.ToolCancelled
+    | protocol.ToolProgress
     | protocol.ToolRun
     | AgentAudio
     | protocol.Paused

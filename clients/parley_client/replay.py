@@ -117,7 +117,10 @@ class SentMessages:
     def answers(self, call_id: str) -> bool:
         """Whether a result of this tool call is among them."""
         messages = (one.message for one in self._messages)
-        return any(isinstance(one, protocol.ToolResponse) and one.call_id == call_id for one in messages)
+        return any(
+            isinstance(one, protocol.ToolResponse) and one.final and one.call_id == call_id
+            for one in messages
+        )
 
     def begin_stream(self, state: SessionState, shift: int = 0) -> list[tuple[int, bytes]]:
         """A new server goes on from this state: what it gets before all else.

@@ -14,7 +14,7 @@ import msgspec
 
 from parley import protocol
 from parley.chat import ToolCall
-from parley.checkpoint import AgentTurnState, HistoryState, Resume, SessionState
+from parley.checkpoint import HistoryState, Resume, SessionState
 from parley_client.errors import NotResumableError
 from parley_client.event_filter import MovedEvents
 from parley_client.events import ServerEvent
@@ -79,9 +79,9 @@ class Resumption:
         """Begin with the state of a session that another client had."""
         self._state, self._history = resume.state, resume.history
         agent = resume.state.agent
+        self._requests = {call.id: turn for turn, call in waiting_calls(resume.state)}
         if agent is None:
             return
-        self._requests = dict.fromkeys(_waiting_calls(agent), agent.turn)
         if resume.progress is not None:
             self._responses.restore(agent.turn, resume.progress)
 
@@ -103,7 +103,7 @@ class Resumption:
         if isinstance(message, protocol.Playback):
             self.on_playback(message.response_id, message.played_ms)
             return
-        if isinstance(message, protocol.ToolResponse):
+        if isinstance(message, protocol.ToolResponse) and message.final:
             self._requests.pop(message.call_id, None)
         self._messages.add(raw, message, self._audio.end)
 
@@ -147,7 +147,10 @@ class Resumption:
         self._messages.on_checkpoint(state)
         self._answers = list(event.answers)
         over = state.turns if state.agent is None else state.agent.turn - 1
-        self._requests = {call_id: turn for call_id, turn in self._requests.items() if turn > over}
+        running = {one.call.id for one in state.background}
+        self._requests = {
+            call_id: turn for call_id, turn in self._requests.items() if turn > over or call_id in running
+        }
 
     # --- going on -----------------------------------------------------------------------------------
 
@@ -219,20 +222,21 @@ class Resumption:
         shift = self._audio.begin_anew() if self._state is None else 0
         answers, self._answers = self._answers, []
         events = [one for answer in answers for one in self._pass_on(answer)]
-        ends = [*self._move_tools(state.agent), *self._moved.begin(state.agent, unanswered=state.unanswered)]
+        ends = [*self._move_tools(state), *self._moved.begin(state.agent, unanswered=state.unanswered)]
         for event in ends:
             self._responses.on_event(event)
         messages = self._messages.begin_stream(state, shift)
         max_chunk_bytes = connected.max_chunk_ms * BYTES_PER_MS
         return [*events, *ends], interleave(self._audio, self._begin_ms, messages, max_chunk_bytes)
 
-    def _move_tools(self, agent: AgentTurnState | None) -> list[ServerEvent]:
+    def _move_tools(self, state: SessionState) -> list[ServerEvent]:
         """Keep what is known of the calls that the state waits for, and end the others.
 
         The server does not ask again for a call that the state contains. If the call is unknown here, its
         request was lost and is among the events.
         """
-        waiting = _waiting_calls(agent)
+        calls = waiting_calls(state)
+        waiting = {call.id for _, call in calls}
         events: list[ServerEvent] = [
             protocol.ToolCancelled(turn=turn, call_id=call_id, reason="closed")
             for call_id, turn in self._requests.items()
@@ -240,13 +244,13 @@ class Resumption:
         ]
         own = {tool.name for tool in (self._settings or self._start).tools}
         lost = [
-            call
-            for call in waiting.values()
+            (turn, call)
+            for turn, call in calls
             if call.name in own and call.id not in self._requests and not self._messages.answers(call.id)
         ]
         self._requests = {call_id: turn for call_id, turn in self._requests.items() if call_id in waiting}
-        for call in lost:
-            turn = self._requests[call.id] = agent.turn if agent is not None else 0
+        for turn, call in lost:
+            self._requests[call.id] = turn
             events.append(
                 protocol.ToolRequest(turn=turn, call_id=call.id, name=call.name, arguments=call.arguments)
             )
@@ -266,7 +270,15 @@ def _belongs_to_a_turn(event: ServerEvent) -> bool:
     return not isinstance(event, protocol.Connected | protocol.ErrorEvent)
 
 
-def _waiting_calls(agent: AgentTurnState | None) -> dict[str, ToolCall]:
-    """Calls of tools without a result, by their ids."""
-    rounds = agent.rounds if agent is not None else []
-    return {call.id: call for one in rounds for call in one.calls if call.id not in one.results}
+def waiting_calls(state: SessionState) -> list[tuple[int, ToolCall]]:
+    """Calls of tools without a result, with their turns."""
+    running = [(one.turn, one.call) for one in state.background if one.result is None]
+    known = {call.id for _, call in running}
+    if (agent := state.agent) is not None:
+        running += [
+            (agent.turn, call)
+            for one in agent.rounds
+            for call in one.calls
+            if call.id not in one.results and call.id not in known
+        ]
+    return running

@@ -10,12 +10,21 @@
     table = ToolTable([get_price])
 
 The name, the docstring's first line and the type hints are what the language model sees.
+
+A function that takes long runs beside the conversation, and may say how far it is::
+
+    @tool(background=True)
+    async def make_report(year: int) -> str:
+        \"\"\"Make the report of a year.\"\"\"
+        report_progress({"share": 0.5})
+        return "ready"
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import importlib.util
 import inspect
@@ -29,17 +38,68 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from parley.protocol import Tool, ToolRequest, ToolResponse, encode
+from parley.errors import InvalidMessageError
+from parley.protocol import (
+    MAX_PROGRESS_CHARACTERS,
+    MAX_TOOL_PROGRESS,
+    Tool,
+    ToolRequest,
+    ToolResponse,
+    encode,
+)
 from parley_client.errors import ToolDefinitionError
 from parley_client.options import check_size
 
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array"}
 
 DEFAULT_TIMEOUT_S = 10.0
+BACKGROUND_TIMEOUT_S = 300.0
 CANCEL_GRACE_S = 1.0
 """Time that a cancelled tool has for tidying up; after that it is not awaited."""
 _LONGEST_FAILURE = 1000
 _MARK = "__parley_tool__"
+
+
+class _Reporter:
+    """Sends what a running function reports, from any thread."""
+
+    def __init__(self, call_id: str, send: Callable[[ToolResponse], None]) -> None:
+        self._call_id = call_id
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._left = MAX_TOOL_PROGRESS
+
+    def report(self, output: Any) -> None:
+        if len(msgspec.json.encode(output).decode()) > MAX_PROGRESS_CHARACTERS:
+            raise InvalidMessageError(f"progress may have {MAX_PROGRESS_CHARACTERS} characters of JSON")
+        response = ToolResponse(call_id=self._call_id, output=output, final=False)
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._pass_on, response)
+
+    def end(self) -> None:
+        """The call is over: what its function still reports is dropped."""
+        self._left = 0
+
+    def _pass_on(self, response: ToolResponse) -> None:
+        if self._left > 0:
+            self._left -= 1
+            self._send(response)
+
+
+_reporter: contextvars.ContextVar[_Reporter | None] = contextvars.ContextVar("reporter", default=None)
+
+
+def report_progress(output: Any) -> None:
+    """Report how far the running tool is: any JSON value, which the call's client gets as ``tool_progress``.
+
+    Outside of a call, and after 100 reports of one, it does nothing.
+
+    Raises:
+        InvalidMessageError: more than 4,000 characters of JSON.
+    """
+    reporter = _reporter.get()
+    if reporter is not None:
+        reporter.report(output)
 
 
 def parameter_hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -116,8 +176,14 @@ class ToolOptions:
     description: str | None = None
     parameters: dict[str, Any] | None = None
     """JSON schema of the arguments; None: from the type hints."""
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    """Time limit (seconds)."""
+    timeout_s: float | None = None
+    """Time limit (seconds). None: 10, in the background 300; the server has a limit of its own."""
+    background: bool = False
+    """Whether the conversation goes on while it runs."""
+    announce: bool = True
+    """In the background: whether the agent speaks by itself when it has returned."""
+    cancel_on_interruption: bool | None = None
+    """Whether an interruption of the agent cancels it. None: unless it is in the background."""
 
 
 @overload
@@ -130,7 +196,10 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parameters: dict[str, Any] | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
+    timeout_s: float | None = None,
+    background: bool = False,
+    announce: bool = True,
+    cancel_on_interruption: bool | None = None,
 ) -> Callable[[FunctionT], FunctionT]: ...
 
 
@@ -155,12 +224,14 @@ class _Entry:
     definition: Tool
     hints: dict[str, Any] | None
     timeout_s: float
+    slots: asyncio.Semaphore
 
 
 class ToolTable:
     """Tools by name. One table may serve many calls at once.
 
-    Requests run in parallel, at most ``parallel`` at a time; each is answered when it is done.
+    Requests run in parallel, at most ``parallel`` at a time, and those in the background beside them, at most
+    ``background`` at a time; each is answered when it is done.
     A function that is not ``async`` runs in a thread of its own. When its time is over, or its request
     was cancelled, a coroutine is cancelled. A thread cannot be stopped, and a coroutine may ignore it:
     they hold their place until they return, and their result is discarded.
@@ -168,6 +239,7 @@ class ToolTable:
     Args:
         functions: Functions, marked with :func:`tool` or not.
         parallel: How many run at once.
+        background: How many of those that do not block.
         on_answer: Called with every answer.
     """
 
@@ -176,10 +248,12 @@ class ToolTable:
         functions: Iterable[Callable[..., Any]] = (),
         *,
         parallel: int = 4,
+        background: int = 32,
         on_answer: Callable[[ToolRequest, ToolResponse], None] | None = None,
     ) -> None:
         self._entries: dict[str, _Entry] = {}
         self._slots = asyncio.Semaphore(parallel)
+        self._background_slots = asyncio.Semaphore(background)
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_answer = on_answer
         for function in functions:
@@ -196,12 +270,22 @@ class ToolTable:
         description = options.description or (inspect.getdoc(function) or "").partition("\n")[0]
         if not description:
             raise ToolDefinitionError(f"tool {name!r} needs a docstring that describes it to the model")
-        explicit = options.parameters
+        explicit, timeout_s = options.parameters, options.timeout_s
+        if timeout_s is None:
+            timeout_s = BACKGROUND_TIMEOUT_S if options.background else DEFAULT_TIMEOUT_S
         self._entries[name] = _Entry(
             function=function,
-            definition=Tool(name=name, description=description, parameters=explicit or schema_of(function)),
+            definition=Tool(
+                name=name,
+                description=description,
+                parameters=explicit or schema_of(function),
+                mode="background" if options.background else "blocking",
+                announce=options.announce,
+                cancel_on_interruption=options.cancel_on_interruption,
+            ),
             hints=None if explicit else parameter_hints(function),
-            timeout_s=options.timeout_s,
+            timeout_s=timeout_s,
+            slots=self._background_slots if options.background else self._slots,
         )
 
     @property
@@ -209,9 +293,21 @@ class ToolTable:
         """For the language model."""
         return [entry.definition for entry in self._entries.values()]
 
-    async def answer(self, request: ToolRequest) -> ToolResponse:
-        """Run the tool; every failure becomes a response with ``is_error``."""
-        response = await self._answer(request)
+    async def answer(
+        self, request: ToolRequest, on_progress: Callable[[ToolResponse], None] | None = None
+    ) -> ToolResponse:
+        """Run the tool; every failure becomes a response with ``is_error``.
+
+        ``on_progress`` is called with each response that is not final: see :func:`report_progress`.
+        """
+        reporter = None if on_progress is None else _Reporter(request.call_id, on_progress)
+        token = _reporter.set(reporter)
+        try:
+            response = await self._answer(request)
+        finally:
+            _reporter.reset(token)
+            if reporter is not None:
+                reporter.end()
         if self.on_answer is not None:
             try:
                 self.on_answer(request, response)
@@ -236,16 +332,16 @@ class ToolTable:
 
     async def _run(self, entry: _Entry, given: dict[str, Any]) -> Any:
         arguments = given if entry.hints is None else _convert(given, entry.hints)
-        await self._slots.acquire()
+        await entry.slots.acquire()
         if inspect.iscoroutinefunction(entry.function):
             return await self._in_task(entry, arguments)
-        return await self._in_thread(entry.function, arguments)
+        return await self._in_thread(entry, arguments)
 
     async def _in_task(self, entry: _Entry, arguments: dict[str, Any]) -> Any:
         """Run in a task of its own: one that ignores its cancellation must not hold up the call."""
         task = asyncio.get_running_loop().create_task(entry.function(**arguments))
         self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
+        task.add_done_callback(functools.partial(self._on_task_done, entry.slots))
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -259,17 +355,17 @@ class ToolTable:
             raise RuntimeError("it has cancelled itself")
         return task.result()
 
-    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, slots: asyncio.Semaphore, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        self._slots.release()
+        slots.release()
 
-    async def _in_thread(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    async def _in_thread(self, entry: _Entry, arguments: dict[str, Any]) -> Any:
         """Run in a daemon thread: a tool that hangs must not keep the program from ending."""
-        loop = asyncio.get_running_loop()
+        loop, function = asyncio.get_running_loop(), entry.function
         result: asyncio.Future[Any] = loop.create_future()
 
         def set_result(value: Any, error: Exception | None) -> None:
-            self._slots.release()
+            entry.slots.release()
             if result.done():
                 return
             if error is None:
@@ -290,7 +386,9 @@ class ToolTable:
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(set_result, value, problem)
 
-        threading.Thread(target=run, name=f"tool-{function.__name__}", daemon=True).start()
+        context = contextvars.copy_context()
+        name = f"tool-{function.__name__}"
+        threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
         return await result
 
 

@@ -262,6 +262,9 @@ class CallView:
                 self._answer.add(event, at_s)
             case protocol.ToolRequest() | protocol.ToolRun() | protocol.ToolCancelled():
                 self._show_tool(event)
+            case protocol.ToolProgress():
+                said = escape(json.dumps(event.output, ensure_ascii=False))
+                self._line("magenta", "", f"[dim]{escape(event.name)}: {said}[/]")
             case protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
                 self._show_playing(event)
             case protocol.ResponseDone() | protocol.TurnMetrics():

@@ -7,6 +7,7 @@ from parley import protocol
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import (
     AgentTurnState,
+    BackgroundCall,
     HistoryState,
     RoundState,
     SessionState,
@@ -253,6 +254,34 @@ def test_a_call_of_the_servers_own_tool_is_not_the_applications():
     line = Line()
     line.checkpoint(settings=protocol.Start(), turns=1, agent=OPEN)
     assert line.kept.go_on(CONNECTED)[0] == []
+
+
+RUNNING = BackgroundCall(turn=1, call=CALL)
+
+
+def test_a_call_beside_the_conversation_goes_on_after_its_turn():
+    line = Line()
+    line.checkpoint(settings=SETTINGS, turns=3, background=[RUNNING])
+    line.event(ASKED)
+    line.checkpoint(turns=3, background=[RUNNING])
+    assert line.kept.go_on(CONNECTED)[0] == []
+    progress = protocol.ToolResponse(call_id="c1", output=1, final=False)
+    line.send(progress)
+    assert line.kept.go_on(CONNECTED)[0] == [], "its result is still owed"
+
+
+def test_a_request_beside_the_conversation_that_was_lost_is_made_up_for():
+    line = Line()
+    line.checkpoint(settings=SETTINGS, turns=3, background=[RUNNING])
+    assert line.kept.go_on(CONNECTED)[0] == [ASKED]
+    assert line.kept.go_on(CONNECTED)[0] == []
+
+
+def test_progress_is_no_answer_to_a_request_that_was_lost():
+    line = Line()
+    line.checkpoint(settings=SETTINGS, turns=3, background=[RUNNING])
+    line.send(protocol.ToolResponse(call_id="c1", output=1, final=False))
+    assert line.kept.go_on(CONNECTED)[0] == [ASKED]
 
 
 # --- responses ----------------------------------------------------------------------------------------

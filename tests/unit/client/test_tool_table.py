@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import pytest
 
 from parley.protocol import ToolRequest
-from parley_client import ToolDefinitionError, ToolOptions, ToolTable, tool
+from parley_client import ToolDefinitionError, ToolOptions, ToolTable, report_progress, tool
 from parley_client.cli.demo_tools import DEMO_TOOLS, get_weather
 from parley_client.tools import load_tools, schema_of
 
@@ -269,3 +269,88 @@ async def test_a_tool_that_ends_its_thread_gives_its_place_back(error):
     answer = await table.answer(ask("leave"))
     assert (answer.is_error, answer.output) == (True, {"error": f"{error.__name__}: no more"})
     assert not (await table.answer(ask("get_weather", city="Paris"))).is_error
+
+
+def test_a_tool_in_the_background_says_so_to_the_server():
+    @tool(background=True, announce=False, cancel_on_interruption=True)
+    def make_report():
+        """Make a report."""
+
+    (definition,) = ToolTable([make_report]).definitions
+    assert (definition.mode, definition.announce, definition.cancel_on_interruption) == (
+        "background",
+        False,
+        True,
+    )
+
+
+async def test_tools_in_the_background_leave_room_for_others():
+    done = asyncio.Event()
+
+    @tool(background=True)
+    async def make_report():
+        """Make a report."""
+        await done.wait()
+
+    @tool
+    async def get_time():
+        """Get the time."""
+        return "noon"
+
+    table = ToolTable([make_report, get_time], parallel=1, background=1)
+    reports = [asyncio.create_task(table.answer(ask("make_report"))) for _ in range(2)]
+    assert (await table.answer(ask("get_time"))).output == "noon"
+    done.set()
+    assert [one.is_error for one in await asyncio.gather(*reports)] == [False, False]
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_progress_comes_before_the_answer_and_is_bounded(in_thread):
+    def work():
+        """Work."""
+        for number in range(150):
+            report_progress(number)
+        return "done"
+
+    async def work_in_task():
+        """Work."""
+        return work()
+
+    table = ToolTable()
+    table.add(work if in_thread else work_in_task, ToolOptions(name="work", background=True))
+    reports = []
+    response = await table.answer(ask("work"), reports.append)
+    assert (response.output, response.final) == ("done", True)
+    assert [one.output for one in reports] == list(range(100))
+    assert {(one.call_id, one.final) for one in reports} == {("c", False)}
+    assert (await table.answer(ask("work"))).output == "done", "nothing is asked for"
+
+
+async def test_progress_behind_the_end_of_a_call_is_dropped():
+    release = threading.Event()
+
+    @tool(timeout_s=0.05)
+    def work():
+        """Work."""
+        release.wait(5)
+        report_progress("late")
+
+    reports = []
+    response = await ToolTable([work]).answer(ask("work"), reports.append)
+    assert response.is_error
+    release.set()
+    while any(thread.name == "tool-work" for thread in threading.enumerate()):  # noqa: ASYNC110 - no event
+        await asyncio.sleep(0.01)
+    assert reports == []
+
+
+async def test_progress_that_is_too_long_fails_in_the_function():
+    @tool
+    async def work():
+        """Work."""
+        report_progress("x" * 5_000)
+
+    response = await ToolTable([work]).answer(ask("work"), lambda _: None)
+    assert response.is_error
+    assert "4000 characters" in response.output["error"]
+    report_progress("x")  # outside of a call

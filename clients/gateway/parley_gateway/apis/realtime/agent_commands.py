@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,8 +155,8 @@ class AgentCommands:
         """Add a message to the history."""
         self._queue.put(lambda call: call.remember(role, text), len(text))
 
-    def answer_tool(self, call_id: str, output: Any) -> None:
-        """Send the output of a tool."""
+    def answer_tool(self, call_id: str, output: str) -> None:
+        """Send the output of a tool; the agent reads a text that is JSON as that."""
         response = protocol.ToolResponse(call_id=call_id, output=output)
         self._queue.put(lambda call: call.respond(response), len(protocol.encode(response)))
 

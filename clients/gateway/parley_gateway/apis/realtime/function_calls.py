@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
 
 from parley import protocol
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
-from parley_gateway.apis.realtime.client_events import is_too_deep
 
 _MAX_LATE_CALLS = 256
 _REQUEST_S = 5.0
@@ -92,7 +88,7 @@ class FunctionCalls:
         self._request_by_s = None
         self._sent, self._waiting = self._waiting, OrderedDict()
         for call_id, call in self._sent.items():
-            self._commands.answer_tool(call_id, value_of(call.output or ""))
+            self._commands.answer_tool(call_id, call.output or "")
 
     def defer_outputs(self) -> None:
         """Wait for the client's ``response.create``."""
@@ -126,12 +122,3 @@ class FunctionCalls:
 def tool_result_note(name: str, output: str) -> str:
     """The agent's note of an output for which its turn no longer waits."""
     return f"The function {name} has returned: {output if output.strip() else 'nothing'}"
-
-
-def value_of(output: str) -> Any:
-    """The output as the JSON value that it contains, else as text."""
-    try:
-        value = msgspec.json.decode(output)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return output
-    return output if is_too_deep(value) else value

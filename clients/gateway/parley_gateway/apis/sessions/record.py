@@ -11,7 +11,15 @@ from dataclasses import dataclass
 import msgspec
 
 from parley import protocol
-from parley.checkpoint import AgentTurnState, HistoryState, Resume, RoundState, SessionState
+from parley.checkpoint import (
+    AgentTurnState,
+    BackgroundCall,
+    HistoryState,
+    Resume,
+    RoundState,
+    SessionState,
+)
+from parley_client.resumption import waiting_calls
 from parley_gateway.apis.sessions.messages import SessionResume
 from parley_gateway.audio.codecs import Encoding
 from parley_gateway.takeover.errors import NotResumableError
@@ -83,14 +91,10 @@ class SessionClaim:
 
     def waiting_tools(self) -> list[protocol.ToolRequest]:
         """The tools whose answers the client owes."""
-        agent = shown(self.record, settled=False).state.agent
-        if agent is None:
-            return []
+        calls = waiting_calls(shown(self.record, settled=False).state)
         return [
-            protocol.ToolRequest(turn=agent.turn, call_id=call.id, name=call.name, arguments=call.arguments)
-            for one in agent.rounds
-            for call in one.calls
-            if call.id not in one.results
+            protocol.ToolRequest(turn=turn, call_id=call.id, name=call.name, arguments=call.arguments)
+            for turn, call in calls
         ]
 
     def checkpoint(self) -> protocol.Checkpoint:
@@ -101,8 +105,8 @@ class SessionClaim:
 def shown(record: SessionRecord, *, settled: bool) -> protocol.Checkpoint:
     """Of a checkpoint, what a client needs in order to repeat what it does not contain."""
     state, agent = record.state, record.state.agent
+    own = {tool.name for tool in record.settings.tools}
     if agent is not None:
-        own = {tool.name for tool in record.settings.tools}
         rounds = [
             RoundState(
                 calls=[call for call in one.calls if call.name in own],
@@ -119,6 +123,11 @@ def shown(record: SessionRecord, *, settled: bool) -> protocol.Checkpoint:
             audio_ms=state.audio_ms,
             agent=agent,
             unanswered=state.unanswered,
+            background=[
+                BackgroundCall(turn=one.turn, call=one.call)
+                for one in state.background
+                if one.result is None and one.call.name in own
+            ],
             muted=state.muted,
             handled=state.handled,
             unfinished=state.unfinished,

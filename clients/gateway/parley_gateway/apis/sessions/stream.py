@@ -161,7 +161,7 @@ class _SessionStream(WebSocketSession):
             forward(self._call, content)
             if self._kept is not None and self._call.messages > before:
                 self._kept.on_message()
-            if isinstance(content, protocol.ToolResponse):
+            if isinstance(content, protocol.ToolResponse) and content.final:
                 self._session.on_tool_answered(content.call_id)
         except _REPORTED as error:
             is_counted = isinstance(message, str) and not isinstance(content, protocol.Playback)
