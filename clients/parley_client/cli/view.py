@@ -260,11 +260,13 @@ class CallView:
                 self._state = event.state
             case protocol.ResponseText() | AgentAudio():
                 self._answer.add(event, at_s)
-            case protocol.ToolRequest() | protocol.ToolRun() | protocol.ToolCancelled():
+            case (
+                protocol.ToolRequest()
+                | protocol.ToolRun()
+                | protocol.ToolCancelled()
+                | protocol.ToolProgress()
+            ):
                 self._show_tool(event)
-            case protocol.ToolProgress():
-                said = escape(json.dumps(event.output, ensure_ascii=False))
-                self._line("magenta", "", f"[dim]{escape(event.name)}: {said}[/]")
             case protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
                 self._show_playing(event)
             case protocol.ResponseDone() | protocol.TurnMetrics():
@@ -318,10 +320,17 @@ class CallView:
         if event.text:  # a cough has none
             self._line("bold cyan", "you", f"{escape(event.text)} [dim]({event.confidence:.0%} sure)[/]")
 
-    def _show_tool(self, event: protocol.ToolRequest | protocol.ToolRun | protocol.ToolCancelled) -> None:
+    def _show_tool(
+        self,
+        event: protocol.ToolRequest | protocol.ToolRun | protocol.ToolCancelled | protocol.ToolProgress,
+    ) -> None:
         if isinstance(event, protocol.ToolCancelled):
             name = self._tools.pop(event.call_id, "tool")
             self._line("magenta", "", f"[dim]{escape(name)} cancelled ({event.reason})[/]")
+            return
+        if isinstance(event, protocol.ToolProgress):
+            said = escape(json.dumps(event.output, ensure_ascii=False))
+            self._line("magenta", "", f"[dim]{escape(event.name)}: {said}[/]")
             return
         self._flush_answer()
         if isinstance(event, protocol.ToolRequest):

@@ -49,6 +49,20 @@ def text(value: str) -> CallToolResult:
 
 
 @server.tool()
+def texts(values: list[str]) -> CallToolResult:
+    """Return texts and no structured content."""
+    return CallToolResult(content=[TextContent(text=value) for value in values])
+
+
+@server.tool()
+async def count(context: Context) -> str:
+    """Count, and report it."""
+    for step in (1, 2):
+        await context.report_progress(step, 2, f"step {step}")
+    return "two"
+
+
+@server.tool()
 async def wait() -> str:
     """Wait for ever."""
     note("waiting")

@@ -15,7 +15,7 @@ from local_http import local_http
 from recorded_spans import PARENT
 
 from parley.agent.config import AgentConfig
-from parley.agent.tools import ToolExecutor
+from parley.agent.tools import STARTED, ToolExecutor
 from parley.chat import ToolCall
 from parley.protocol import ToolRun
 from parley.tools.mcp import McpServer
@@ -129,6 +129,51 @@ async def test_text_result_that_is_json_is_not_encoded_twice(tmp_path, text, res
         assert await executor.call(1, call) == result
         call = ToolCall(id="b", name="variable", arguments={"name": "TEXT"})
         assert await executor.call(1, call) == f'{{"result":{result}}}'
+
+
+@pytest.mark.parametrize(
+    ("texts", "result"),
+    [
+        (['{"a": 1}', '{"a": 2}'], '[{"a":1},{"a":2}]'),
+        (["Sunny.", '{"degrees": 1.10}'], '["Sunny.",{"degrees":1.1}]'),
+        (["Sunny.", "Warm."], '"Sunny.\\nWarm."'),
+        (["1.10"], '"1.10"'),
+        (["1E5"], '"1E5"'),
+        (["42"], "42"),
+        (['"said"'], '"said"'),
+        ([], '""'),
+    ],
+)
+async def test_texts_reach_the_model_as_what_they_are(tmp_path, texts, result):
+    async with opened(Program("stdio", tmp_path).settings(tools=["texts"])) as box:
+        executor = ToolExecutor([], lambda _: None, AgentConfig(), box)
+        call = ToolCall(id="a", name="texts", arguments={"values": texts})
+        assert await executor.call(1, call) == result
+
+
+async def test_a_tool_in_the_background_reports_its_progress(program):
+    settings = program.settings(
+        tools=["add", "count", "wait"],
+        background=["count", "wait"],
+        background_timeout_ms=100,
+        announce=False,
+        cancel_on_interruption=True,
+    )
+    async with opened(settings) as box:
+        modes = {tool.name: (tool.mode, box.timeout_s(tool.name)) for tool in box.tools}
+        assert modes == {"add": ("blocking", 10), "count": ("background", 0.1), "wait": ("background", 0.1)}
+        assert {(tool.announce, tool.cancel_on_interruption) for tool in box.tools} == {(False, True)}
+        said: list = []
+        assert (await box.call("count", {}, on_progress=said.append)).output == {"result": "two"}
+        # An answer in JSON has no room for notifications.
+        steps = () if program.kind == "json" else (1, 2)
+        assert said == [{"progress": step, "total": 2, "message": f"step {step}"} for step in steps]
+        done: asyncio.Future = asyncio.get_running_loop().create_future()
+        executor = ToolExecutor([], lambda _: None, AgentConfig(), box, on_result=done.set_result)
+        assert await executor.call(1, ToolCall(id="c", name="wait", arguments={})) == STARTED
+        assert (await done).result == '{"error":"timeout"}'
+        await eventually(program.given_up)
+        executor.close()
 
 
 async def test_allowed_tools_are_offered_and_run(program):

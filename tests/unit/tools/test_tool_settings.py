@@ -9,7 +9,7 @@ import pytest
 from parley.errors import ModelLoadingError
 from parley.tools.http import UrlTemplate
 from parley.tools.settings import expand_headers, read_settings
-from parley.tools.toolbox import open_toolbox
+from parley.tools.toolbox import Toolbox, open_toolbox
 
 TOML = """
 allowed_hosts = ["api.example.com"]
@@ -61,6 +61,11 @@ def test_a_file_is_read(tmp_path):
         ({"http": [{**HTTP, "url": "https://{host}/"}]}, "path and the query"),
         ({"http": [{**HTTP, "url": "file:///etc/passwd"}]}, "no url"),
         ({"http": [{**HTTP, "timeout_ms": 0}]}, "timeout_ms"),
+        ({"http": [{**HTTP, "timeout_ms": 300_000}]}, "timeout_ms must be 1 to 120000"),
+        ({"http": [{**HTTP, "mode": "background", "timeout_ms": 10**7}]}, "timeout_ms must be 1 to 3600000"),
+        ({"http": [{**HTTP, "mode": "async"}]}, "Invalid enum value 'async'"),
+        ({"mcp": [{**MCP, "background": ["u"]}]}, "background names 'u', which is not one of its tools"),
+        ({"mcp": [{**MCP, "background_timeout_ms": 0}]}, "background_timeout_ms must be"),
         ({"http": [{**HTTP, "max_bytes": 10**9}]}, "max_bytes"),
         ({"http": [{**HTTP, "parameters": {"type": "array"}}]}, "type object"),
         ({"http": [{**HTTP, "headers": {"Authorization": "Bearer abc"}}]}, "environment variable"),
@@ -80,6 +85,15 @@ def test_invalid_settings_are_reported_at_the_start(tmp_path, changes, said):
     file.write_text(json.dumps({"allowed_hosts": ["api.example.com"], **changes}))
     with pytest.raises(ModelLoadingError, match=said):
         read_settings(file)
+
+
+def test_an_http_tool_in_the_background_has_more_time(tmp_path):
+    file = tmp_path / "tools.json"
+    entries = [HTTP, {**HTTP, "name": "u", "mode": "background", "announce": False}]
+    file.write_text(json.dumps({"allowed_hosts": ["api.example.com"], "http": entries}))
+    box = Toolbox(read_settings(file), {})
+    assert [(tool.mode, tool.announce) for tool in box.tools] == [("blocking", True), ("background", False)]
+    assert [box.timeout_s(name) for name in ("t", "u")] == [5, 300]
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"a =", b"[[http]]\nname = 5"])
