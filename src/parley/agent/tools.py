@@ -8,6 +8,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -227,7 +228,13 @@ class ToolExecutor:
         done = []
         for one in state.background:
             if one.result is None and one.call.name not in self._own:
-                self._await(one)
+                tool = Tool(
+                    name=one.call.name,
+                    mode="background",
+                    announce=one.announce,
+                    cancel_on_interruption=one.cancel_on_interruption,
+                )
+                self._await(one.turn, one.call, tool)
                 continue
             self._end_call(one.call.id, _RUN_BY_SERVER if one.result is None else _ENDED_ELSEWHERE)
             self._results[one.call.id] = STARTED
@@ -241,19 +248,14 @@ class ToolExecutor:
                 elif call.id in answer.results:
                     self._end_call(call.id, _ENDED_ELSEWHERE)
                 elif call.name in self._schemas:
-                    self._await(BackgroundCall(turn=state.turns, call=call), self._tools[call.name])
+                    self._await(state.turns, call, self._tools[call.name])
         return done
 
-    def _await(self, state: BackgroundCall, tool: Tool | None = None) -> None:
-        """Wait for the client's response to a call of another server; ``tool``: that the turn has called."""
-        work: asyncio.Future[ToolOutcome] = asyncio.get_running_loop().create_future()
-        running = self._add(state.turn, state.call, work, tool)
-        if tool is None:
-            running.limit_s = self._config.deadlines.background_tool_s
-            running.announce, running.stays = state.announce, not state.cancel_on_interruption
-            self._watch(running)
+    def _await(self, turn: int, call: ToolCall, tool: Tool) -> None:
+        """Wait for the client's response to a call of another server."""
+        running = self._add(turn, call, asyncio.get_running_loop().create_future(), tool)
         if running.watch is not None:
-            self._results[state.call.id] = STARTED
+            self._results[call.id] = STARTED
 
     def drop(self, turn: int) -> None:
         """Cancel the calls of a turn that is over, and refuse further ones."""
@@ -303,11 +305,14 @@ class ToolExecutor:
             if refusal is not None:
                 return self._write(ToolOutcome.failed(refusal))
             running = self._begin(turn, call, traceparent)
-        if running.watch is not None:
-            return STARTED
+        return STARTED if running.watch is not None else await self._wait(running)
+
+    async def _wait(self, running: _Running) -> str:
         try:
             # Not awaited directly: a task that is cancelled twice cannot clean up.
             done, _ = await asyncio.wait({running.work}, timeout=running.limit_s)
+            if running.watch is not None:  # it was left meanwhile
+                return STARTED
             late = not done and not running.dropped
             if late:
                 self._time_out(running)
@@ -320,7 +325,7 @@ class ToolExecutor:
             raise
         if running.dropped:
             return self._write(ToolOutcome.failed("timeout" if late else "cancelled"))
-        self._results.pop(call.id, None)
+        self._results.pop(running.call.id, None)
         return self._write(self._finish(running))
 
     # --- beginning ------------------------------------------------------------------------
@@ -332,11 +337,8 @@ class ToolExecutor:
             what = f"there is no tool {call.name}"
         elif problems := schema.problems(call.arguments):
             what = f"invalid arguments for {call.name}: {'; '.join(problems)}"
-        elif self._tools[call.name].mode == "background" and not self._has_room:
-            limit = self._config.max_background_tools
-            return f"{limit} tools are running already. Call it when one of them has returned."
         else:
-            return None
+            return self._refuse_beside(call) if self._tools[call.name].mode == "background" else None
         if self._refused_in != turn:
             self._refused_in = turn
             return f"{what}. Correct the call, or do without it."
@@ -360,9 +362,8 @@ class ToolExecutor:
         turn: int,
         call: ToolCall,
         work: asyncio.Future[ToolOutcome],
-        tool: Tool | None,
+        tool: Tool,
     ) -> _Running:
-        tool = tool or Tool(name=call.name)
         deadlines, background = self._config.deadlines, tool.mode == "background"
         limit_s = deadlines.background_tool_s if background else deadlines.tool_s
         own = self._own.get(call.name)
@@ -388,16 +389,20 @@ class ToolExecutor:
 
     # --- beside the conversation ----------------------------------------------------------
 
-    @property
-    def _has_room(self) -> bool:
-        running = sum(one.watch is not None for one in self._running.values())
-        return running < self._config.max_background_tools
+    def _refuse_beside(self, call: ToolCall) -> str | None:
+        """Why a call cannot be run in the background now; None: it can."""
+        running, limit = [one.call for one in self.background], self._config.max_background_tools
+        if any((one.name, one.arguments) == (call.name, call.arguments) for one in running):
+            return "this call is running already; its result will come later"
+        if len(running) >= limit:
+            return f"{limit} tools are running already. Call it when one of them has returned."
+        return None
 
     def _leave(self, running: _Running) -> None:
         """The turn no longer waits for a call: it is cancelled, or goes on beside the conversation."""
         if running.watch is not None or running.call.id not in self._running:
             return
-        if running.stays and self._has_room:
+        if running.stays and self._refuse_beside(running.call) is None:
             self._watch(running)
             self._results[running.call.id] = STARTED
         else:
@@ -497,12 +502,8 @@ class ToolExecutor:
 
     def _on_progress(self, call_id: str, output: Any) -> None:
         """A tool of the server has said something about its progress."""
-        running = self._running.get(call_id)
-        if running is not None:
-            try:
-                self._report_progress(running, output)
-            except InvalidMessageError as error:
-                _log.debug("the progress of tool %s is dropped: %s", running.call.name, error)
+        with suppress(KeyError, InvalidMessageError):  # it has ended, or reports too much
+            self._report_progress(self._running[call_id], output)
 
     def _report_progress(self, running: _Running, output: Any) -> None:
         if running.reports >= MAX_TOOL_PROGRESS:

@@ -224,6 +224,15 @@ async def test_more_calls_than_allowed_are_refused_to_the_model():
     assert results[2]["error"].startswith("2 tools are running already")
 
 
+async def test_a_call_that_runs_already_is_not_made_again():
+    call = await begun(ASKS, says("It is on its way."), calls(("get_report", {"year": 2025})), says(BUSY))
+    await call.request(Text(text="my report"), TurnMetrics, 2)
+    assert "running already" in json.loads(tool_messages(call)[-1])["error"]
+    await call.request(Text(text="that of last year too"), TurnMetrics, 3)
+    await call.end()
+    assert [event.arguments["year"] for event in call.outlet.of(ToolRequest)] == [2026, 2025]
+
+
 async def test_a_tool_that_never_ends_times_out():
     config = AgentConfig(deadlines=AgentDeadlines(background_tool_s=30.0, idle_s=600.0))
     call = await begun(says("Sorry, no report."), config=config)
