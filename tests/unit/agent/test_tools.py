@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 
+import pytest
 from agent_fakes import FakeCall, calls, open_call, says
 
 from parley.agent.config import AgentConfig
@@ -107,6 +108,31 @@ async def test_failed_tool_is_reported_to_the_model():
     call.send(ToolResponse(call_id=request.call_id, output="no such city", is_error=True))
     await call.end(TurnMetrics)
     assert results(call) == [{"error": "no such city"}]
+
+
+@pytest.mark.parametrize(
+    ("output", "prompt"),
+    [
+        ('{"sky": "sunny"}', '{"sky":"sunny"}'),
+        ({"sky": "sunny"}, '{"sky":"sunny"}'),
+        ('[{"sky": "sunny"}]', '[{"sky":"sunny"}]'),
+        ("It is sunny.", '"It is sunny."'),
+        ("{It is sunny.}", '"{It is sunny.}"'),
+        ("1.10", '"1.10"'),
+        ("007", '"007"'),
+        (8, "8"),
+        (None, "null"),
+        (json.loads("[" * 900 + "]" * 900), '{"error":"the result is nested too deep"}'),
+        ("[" * 900 + "]" * 900, f'"{"[" * 900}{"]" * 900}"'),
+    ],
+)
+async def test_a_result_reaches_the_model_as_what_it_is(output, prompt):
+    call = await asked(calls(("get_weather", {})), says("Sunny."))
+    request = await call.wait_for(ToolRequest)
+    call.send(ToolResponse(call_id=request.call_id, output=output))
+    await call.end(TurnMetrics)
+    assert call.chat.requests[-1].messages[-1].content == prompt
+    assert call.outlet.codes == []
 
 
 async def test_call_ids_are_unique_though_the_model_repeats_its_own():

@@ -108,6 +108,8 @@ async def test_refusal_is_reported_with_its_text(http, toolbox):
     assert outcome.output["error"] == "HTTP 404"
     assert outcome.output["answer"].startswith("no such city")
     assert len(outcome.output["answer"]) == 500
+    http.answers.append(response('{"detail": "no such city"}', status="404 Not Found"))
+    assert (await toolbox().call("t", {})).output["answer"] == {"detail": "no such city"}
 
 
 async def test_a_failure_is_one_line_in_the_log_without_what_was_said(http, toolbox, caplog):
