@@ -10,14 +10,6 @@
     table = ToolTable([get_price])
 
 The name, the docstring's first line and the type hints are what the language model sees.
-
-A function that takes long runs beside the conversation, and may say how far it is::
-
-    @tool(background=True)
-    async def make_report(year: int) -> str:
-        \"\"\"Make the report of a year.\"\"\"
-        report_progress({"share": 0.5})
-        return "ready"
 """
 
 from __future__ import annotations

@@ -447,7 +447,7 @@ class Conversation:
     def _count_idle(self) -> None:
         """Start to count the user's silence, unless a turn of either side is under way."""
         self._announce()
-        if self._tools.awaited:
+        if any(one.announce for one in self._tools.background):
             return  # the user waits for its result
         if self._agent_turns.current is None and not self._endpointer.pending and not self._dtmf.keys:
             self._user_idle.quiet()

@@ -160,11 +160,6 @@ class ToolExecutor:
         return [_state_of(running) for running in self._running.values() if running.watch is not None]
 
     @property
-    def awaited(self) -> bool:
-        """Whether the agent will speak of the result of a call in the background."""
-        return any(one.watch is not None and one.announce for one in self._running.values())
-
-    @property
     def serving(self) -> bool:
         """Whether a tool of the server runs in the background."""
         return any(one.watch is not None and one.on_server for one in self._running.values())

@@ -88,7 +88,7 @@ async def test_options_of_a_call_move_with_it():
     await second.end()
 
 
-async def test_a_tool_of_the_server_that_is_lost_is_told_to_the_model():
+async def test_a_tool_of_the_server_that_is_lost_becomes_an_error_for_the_model():
     first = await first_call(server_tools=ReportService(100.0))
     assert not first.outlet.of(Checkpoint)[-1].settled, "a planned move waits for its result"
     again = ReportService()
@@ -111,7 +111,7 @@ async def test_a_result_that_waits_behind_an_answer_moves():
     assert tool_messages(second) == [STARTED, '"ready"']
 
 
-async def test_a_result_that_was_not_told_yet_is_told_elsewhere():
+async def test_a_result_that_was_not_announced_is_announced_elsewhere():
     call = ToolCall(id="call-1-1", name="get_report", arguments={})
     done = BackgroundCall(turn=1, call=call, result='"ready"')
     for resume in (
@@ -124,7 +124,7 @@ async def test_a_result_that_was_not_told_yet_is_told_elsewhere():
         assert not Kept.of(second.outlet.sent).state.announce
 
 
-async def test_a_result_is_not_told_while_the_user_goes_on():
+async def test_a_result_is_not_announced_while_the_user_goes_on():
     resume = Resume(state=state(turns=1, announce=True, user=UserTurnState(text="what time")), history=ASKED)
     start = Start(tools=[REPORT], turn=TurnOptions(detection="manual"))
     second = await resumed(resume, start=start)

@@ -1,4 +1,4 @@
-"""Tools that do not block: the conversation goes on, and the result is told when neither side has a turn."""
+"""Tools that do not block: the conversation goes on, and the result is announced in silence."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_a_blocking_tool_that_may_go_on_waits_as_before():
     assert tool_messages(call) == ['"ready"']
 
 
-async def test_ten_results_at_once_are_told_in_two_answers():
+async def test_ten_results_at_once_are_announced_in_two_answers():
     tools = [replace(REPORT, name=f"report_{n}") for n in range(10)]
     asks = calls(*((tool.name, {}) for tool in tools))
     config = AgentConfig(max_background_tools=10)
@@ -245,7 +245,7 @@ async def test_a_tool_that_never_ends_times_out():
     assert spoken(call)[-1] == "Sorry, no report."
 
 
-async def test_a_failure_is_told_too():
+async def test_a_failure_is_announced_too():
     call = await begun(says("Sorry."))
     answer(call, "no such year", is_error=True)
     await call.end(TurnMetrics, 2)

@@ -182,7 +182,7 @@ def check_quiet(observer: Observer) -> None:
     assert not conversation._interruptions.undecided
     assert not conversation._endpointer.pending
     assert not conversation._tools._running
-    assert not answers.unread, "a result waits to be told"
+    assert not answers.unread, "a result waits to be announced"
     assert observer.call.outlet.states[-1] == "listening"
 
 
