@@ -92,6 +92,7 @@ FULL = [
     protocol.ResponseText(turn=1, response_id="r1", text="It's\n"),
     protocol.ToolRequest(turn=1, call_id="c1", name="add", arguments={"a": 1.5}),
     protocol.ToolCancelled(turn=1, call_id="c1", reason="interrupted"),
+    protocol.ToolProgress(turn=1, call_id="c1", name="add", output={"share": 0.5}),
     protocol.ToolRun(turn=1, call_id="c2", name="add", arguments={"a": 1}, is_error=False, duration_ms=3.5),
     protocol.Audio(turn=1, response_id="r1", offset_ms=0, sample_rate=22_050, samples=3, text="It's"),
     protocol.Paused(turn=1, response_id="r1", at_ms=1_200),
