@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from parley.protocol import Tool
-from parley.tools.base import ServerTools, ToolOutcome
+from parley.tools.base import ReportProgress, ServerTools, ToolOutcome
 
 
 class CombinedTools:
@@ -31,11 +31,18 @@ class CombinedTools:
         part = self._by_name.get(name)
         return None if part is None else part.timeout_s(name)
 
-    async def call(self, name: str, arguments: Mapping[str, Any], *, traceparent: str = "") -> ToolOutcome:
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        traceparent: str = "",
+        on_progress: ReportProgress | None = None,
+    ) -> ToolOutcome:
         """Run a tool."""
         if (part := self._by_name.get(name)) is None:
             return ToolOutcome.failed(f"there is no tool {name}")
-        return await part.call(name, arguments, traceparent=traceparent)
+        return await part.call(name, arguments, traceparent=traceparent, on_progress=on_progress)
 
     async def close(self) -> None:
         """Does nothing: each part has an owner."""

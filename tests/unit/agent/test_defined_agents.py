@@ -38,7 +38,7 @@ class Tables:
     def timeout_s(self, name):
         return None
 
-    async def call(self, name, arguments, *, traceparent=""):
+    async def call(self, name, arguments, *, traceparent="", on_progress=None):
         return ToolOutcome({"at": "20:00"})
 
     async def close(self):

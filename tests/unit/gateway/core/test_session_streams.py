@@ -157,6 +157,20 @@ async def test_an_answer_of_a_tool_that_was_refused_may_be_sent_again(gateway):
         assert (await one.status(socket.session_id))["pending_tools"] == []
 
 
+async def test_progress_of_a_tool_leaves_its_answer_pending(gateway):
+    one = await gateway(asking)
+    async with one.stream() as socket:
+        await socket.send(json.dumps({"type": "text", "text": "hi"}))
+        await receive(socket, "tool_request")
+        for fields in ({"output": "half", "final": False}, {"output": "all"}):
+            pending = (await one.status(socket.session_id))["pending_tools"]
+            assert [tool["call_id"] for tool in pending] == ["c"]
+            await socket.send(json.dumps({"type": "tool_response", "call_id": "c", **fields}))
+            text = fields["output"].encode()
+            await frame_of(one.agents[0], lambda frame, text=text: text in frame.message)
+        assert (await one.status(socket.session_id))["pending_tools"] == []
+
+
 async def test_the_agent_decides_about_an_answer_that_no_tool_request_waits_for(gateway):
     """It drops one that crosses the cancellation, and refuses the others."""
 
