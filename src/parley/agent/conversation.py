@@ -460,10 +460,8 @@ class Conversation:
 
     def _announce(self) -> None:
         """Answer the results of tools that no answer has read, unless a turn of either side is under way."""
-        turns, speaking = self._agent_turns, self._user_idle.speaking or self._interruptions.undecided
-        if not turns.unread or turns.current is not None or not self._start.turn.answer:
-            return
-        if not (speaking or self._endpointer.pending or self._dtmf.keys):
+        turns, user_active = self._agent_turns, self._user_idle.speaking or self.user_pending
+        if turns.unread and turns.current is None and self._start.turn.answer and not user_active:
             turns.say(protocol.Respond())
 
     def _prepare(self, text: str, stopped_at: float | None) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from parley.agent.memory import ToolRound
 from parley.chat import ToolCall
 from parley.protocol import Closed, EndingOptions, Tool, Transfer, TransferTarget
-from parley.tools.base import ToolOutcome
+from parley.tools.base import ReportProgress, ToolOutcome
 
 END_CALL = "end_call"
 TRANSFER = "transfer"
@@ -71,6 +71,7 @@ class EndingTools:
         arguments: Mapping[str, Any],  # noqa: ARG002
         *,
         traceparent: str = "",  # noqa: ARG002
+        on_progress: ReportProgress | None = None,  # noqa: ARG002
     ) -> ToolOutcome:
         """Accept a call; :meth:`closed` is what comes of it."""
         return ToolOutcome(_OUTCOME)
