@@ -54,6 +54,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         silence: What happens while neither side speaks; None: the server's choice.
         ending: How the language model can end or transfer the call; None: it cannot.
         sampling: Of the language model; None: the server's choice.
+        facts: ``strict``: the agent says no figure, name or code that is in none of its sources.
         greeting: What the agent says first, word for word. Empty: nothing. None: the server's
             greeting, if it has one.
         retry: How opening is repeated after a failure that may pass.
@@ -92,6 +93,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         silence: protocol.SilenceOptions | None = None,
         ending: protocol.EndingOptions | None = None,
         sampling: protocol.SamplingOptions | None = None,
+        facts: Literal["off", "strict"] = "off",
         greeting: str | None = None,
         retry: Backoff | None = None,
         deadlines: Deadlines | None = None,
@@ -120,6 +122,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             silence=silence or protocol.SilenceOptions(),
             ending=ending or protocol.EndingOptions(),
             sampling=sampling or protocol.SamplingOptions(),
+            facts=facts,
             greeting=greeting,
         )
         check_start(self._start)

@@ -68,6 +68,11 @@ TurnCue: TypeAlias = Literal[
 ]
 
 
+HeldBack: TypeAlias = Literal["number", "time", "date", "price", "name", "code", "address", "call"]
+"""Why text of the language model is not passed on: a figure or a name that no source has, or a tool call that
+was written as text."""
+
+
 class _Message(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True):
     """Base of all client messages. Unknown fields are errors.
 
@@ -294,6 +299,10 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     silence: SilenceOptions = SilenceOptions()
     sampling: SamplingOptions = SamplingOptions()
     ending: EndingOptions = EndingOptions()
+    facts: Literal["off", "strict"] = "off"
+    """``strict``: the language model says no number, time, date, price, name or code that is not in the
+    system prompt, a tool's result, the user's words or a text of the client. It is held back, and the model
+    asked once more; then a fixed sentence is said."""
     greeting: str | None = None
     """Spoken verbatim at the start. Empty: no greeting. None: the server's greeting, if it has one."""
     cache_salt: Annotated[str, msgspec.Meta(max_length=128)] = ""
@@ -395,6 +404,7 @@ class Update(_Message, frozen=True, tag="update", kw_only=True):
     barge_in: BargeInOptions | msgspec.UnsetType = msgspec.UNSET
     silence: SilenceOptions | msgspec.UnsetType = msgspec.UNSET
     sampling: SamplingOptions | msgspec.UnsetType = msgspec.UNSET
+    facts: Literal["off", "strict"] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Commit(_Message, frozen=True, tag="commit", kw_only=True):
@@ -832,6 +842,11 @@ class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
     """Preemptive generations: answers begun before the end of the user's turn was certain."""
     speculated: bool = False
     """Whether this answer is a preemptive generation."""
+    held_back: list[HeldBack] = []
+    """What was kept from the user, in order: with ``facts``, figures and names that no source has; in all
+    sessions that are spoken, a ``call`` that was written as text."""
+    hedged: bool = False
+    """Whether a fixed sentence was said in the place of what no source has."""
 
 
 class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):

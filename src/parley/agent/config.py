@@ -175,6 +175,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     )
     """Said in its place when a tool has been run in that turn, so that the user does not ask for the same
     again; empty: nothing."""
+    hedge: _Phrase = "I am not sure about that; let me not guess."
+    """Said in sessions with ``facts`` in the place of what the language model has twice made up; empty:
+    nothing."""
     deaf_apology: _Phrase = "Sorry, I cannot hear you at the moment."
     """Said when the recogniser has failed and does not come back at once; empty: nothing."""
     log_transcripts: bool = False

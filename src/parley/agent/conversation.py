@@ -19,6 +19,7 @@ from parley.agent.continued import BegunResponse
 from parley.agent.dtmf import DtmfBuffer
 from parley.agent.ending import EndingTools
 from parley.agent.endpointer import Endpointer, UserTurn
+from parley.agent.facts.checking import SessionFacts
 from parley.agent.generation import warm_up
 from parley.agent.interruptions import InterruptionDetector
 from parley.agent.languages import localize
@@ -130,8 +131,10 @@ class Conversation:
         self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
         self._warm_ups = 0
         self._fillers = config.fillers.get(language, ())
+        self._facts = SessionFacts(language)
         self._sampling = choose_sampling(start.sampling, config.sampling)
         greeting = config.greeting if start.greeting is None else start.greeting
+        self._facts.add(greeting)
         self._greeting = greeting if resume is None else ""
         self._agent_turns = AgentTurns(
             name,
@@ -262,6 +265,8 @@ class Conversation:
 
     async def warm_up(self) -> None:
         """Prefill the language model's cache with the prefix of this session's prompts."""
+        if self._start.facts == "strict":
+            self._facts.check(self._history.system_prompt, self._history.conversation)
         self._warm_ups += 1
         name = f"{self._name}-{self._warm_ups}"
         messages, limits = self._history.messages(), self._config.deadlines
@@ -350,12 +355,14 @@ class Conversation:
             case protocol.Say():
                 check_spoken(message.text, "say.text")
                 self._agent_turns.say(message)
+                self._facts.add(message.text)
             case protocol.Respond():
                 check_prompt(message.system_prompt, self._config)
                 self._agent_turns.say(message)
             case protocol.Remember():
                 check_remembered(message.text, self._config)
                 self._agent_turns.add_message(message)
+                self._facts.add(message.text)
             case protocol.Interrupt():
                 self._stop(message.response_id)
             case protocol.Truncate():
@@ -534,6 +541,7 @@ class Conversation:
             sampling=self._sampling,
             config=self._config,
             begun=begun,
+            facts=self._facts if self._start.facts == "strict" else None,
         )
 
     def _say_idle_prompt(self, text: str, first: bool) -> None:

@@ -21,17 +21,23 @@ NAMES: Mapping[str, str] = {
     "sv": "Swedish",
 }
 """By primary language, as language models know them."""
-_APOLOGIES: Mapping[str, Mapping[str, str]] = {
+_PHRASES: Mapping[str, Mapping[str, str]] = {
+    "de": {"hedge": "Da bin ich mir nicht sicher, und ich möchte nicht raten."},
     "es": {
+        "hedge": "No estoy seguro de eso y prefiero no adivinar.",
         "apology": "Lo siento, tengo un problema. Repítalo, por favor.",
         "acted_apology": "Lo siento, tuve un problema antes de responder. Quizás lo que pidió ya esté hecho.",
         "deaf_apology": "Lo siento, ahora mismo no le oigo.",
     },
     "fr": {
+        "hedge": "Je n'en suis pas sûr et je préfère ne pas deviner.",
         "apology": "Désolé, j'ai un problème. Répétez, s'il vous plaît.",
         "acted_apology": "Désolé, j'ai eu un problème avant de répondre. C'est peut-être déjà fait.",
         "deaf_apology": "Désolé, je ne vous entends pas pour le moment.",
     },
+    "it": {"hedge": "Non ne sono sicuro e preferisco non indovinare."},
+    "nl": {"hedge": "Dat weet ik niet zeker, en ik wil niet raden."},
+    "pt": {"hedge": "Não tenho a certeza e prefiro não adivinhar."},
 }
 _DEFAULTS = AgentConfig()
 
@@ -39,8 +45,8 @@ _DEFAULTS = AgentConfig()
 def localize(config: AgentConfig, language: str) -> AgentConfig:
     """The settings of a session in a language.
 
-    Apologies that the operator has not set are those of the language, if there are any; the server's prompt
-    asks for answers in it. A session's own prompt has to say that itself.
+    Apologies and the like that the operator has not set are those of the language, if there are any; the
+    server's prompt asks for answers in it. A session's own prompt has to say that itself.
 
     Args:
         config: of the server.
@@ -48,7 +54,7 @@ def localize(config: AgentConfig, language: str) -> AgentConfig:
     """
     translated: dict[str, Any] = {
         name: text
-        for name, text in _APOLOGIES.get(language, {}).items()
+        for name, text in _PHRASES.get(language, {}).items()
         if getattr(config, name) == getattr(_DEFAULTS, name)
     }
     if language in NAMES:

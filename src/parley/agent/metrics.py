@@ -12,7 +12,7 @@ from parley.agent.ports import Reason
 from parley.agent.turn import TurnOutcome, TurnRecord
 from parley.errors import Stage
 from parley.metrics import LATENCY_BUCKETS_S, Family, MetricsRecorder
-from parley.protocol import Audio, Connected, ErrorEvent, ServerEvent
+from parley.protocol import Audio, Connected, ErrorEvent, HeldBack, ServerEvent
 from parley.tts.messages import TtsFallback
 
 SessionOutcome: TypeAlias = Literal["opened", "failed", "left", "full", "invalid", "stopping"]
@@ -90,6 +90,14 @@ SLOW = _counter(
     "voice_agent_slow_answers",
     "Answers that began later after the end of the user's speech than the setting `answer_goal_ms`",
 )
+HELD_BACK = _counter(
+    "voice_agent_held_back",
+    "Texts of the language model that were kept from the user, by reason: the kind of a figure or name that "
+    "no source has, or a call that was written as text",
+    ("reason",),
+    tuple((reason,) for reason in get_args(HeldBack)),
+)
+HEDGED = _counter("voice_agent_hedged", "Answers in which a fixed sentence replaced what no source has")
 ACTIVE = _gauge("active_sessions", "Open sessions")
 LIMIT = _gauge("sessions_limit", "Sessions that may be open at once")
 DRAINING = _gauge("draining", "1 while no new sessions are accepted, because the server is drained or stops")
@@ -117,6 +125,7 @@ SPECULATIONS = _counter(
 FAMILIES = (
     *(ASR_LATENCY, LLM_TTFT, LLM_TOTAL, TTS_TTFB, E2E_LATENCY, TOOL_TIME, BARGE_IN, CHUNK_OVERHEAD),
     *(SESSIONS, ENDED, TURNS, FALSE_INTERRUPTIONS, RECEIVED, SENT, TOKENS, ERRORS, SLOW),
+    *(HELD_BACK, HEDGED),
     *(
         ACTIVE,
         LIMIT,
@@ -216,6 +225,10 @@ class AgentMetrics:
         self._metrics.count(TURNS, kind=turn.kind, outcome=turn.outcome)
         if figures.completion_tokens:
             self._metrics.count(TOKENS, figures.completion_tokens, model=language_model)
+        for reason in figures.held_back:
+            self._metrics.count(HELD_BACK, reason=reason)
+        if figures.hedged:
+            self._metrics.count(HEDGED)
         if turn.outcome in ("discarded", "failed"):
             return  # an apology is no answer
         if turn.spoken:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 import msgspec
 
+from parley.agent.answer_text import AnswerText, HeldBackError
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
 from parley.agent.ending import find_ending, refuse_ending
+from parley.agent.facts.checking import KnownFacts, SessionFacts
+from parley.agent.filler import Filler
 from parley.agent.generation import generate
 from parley.agent.memory import NO_RESULT, UNREMEMBERED, ToolRound, remember, shorten_results
 from parley.agent.tools import ToolExecutor, make_call_id
@@ -29,8 +32,8 @@ from parley.errors import (
     NoAnswerError,
 )
 from parley.llm.history import History
-from parley.llm.messages import CUT, Completed, GenerateRequest, Priority, Sampling, TextDelta
-from parley.protocol import Tool
+from parley.llm.messages import Completed, GenerateRequest, Priority, Sampling, TextDelta
+from parley.protocol import HeldBack, Tool
 from parley.timeouts import loop_time
 from parley.tracing import NO_TRACE, Trace
 from parley.tts.markdown import MarkdownSegmenter
@@ -43,6 +46,12 @@ _CORRECT_CALL = (
     "or answer without it."
 )
 _NO_TOOLS = "No tool can be called now, and the user waits. Answer in words, with what you know."
+_CORRECT_FACT = (
+    "Your answer was stopped before {!r}: that is not in your instructions, in a result or in what the user "
+    "has said. Go on with the answer without it; if it is needed, say that you do not know it."
+)
+_MOST_CORRECTIONS = 1
+"""Times that one answer may be corrected."""
 _SHORTER = 4
 """Divisor of the budget of tool results after a failure."""
 _LEAST_RESULTS = 64
@@ -89,6 +98,10 @@ class GenerationLog:
     completion_tokens: int = 0
     cut: bool = False
     """Whether ``max_tokens`` ended the answer."""
+    held_back: list[HeldBack] = field(default_factory=list)
+    """Why text of the model was not passed on."""
+    hedged: bool = False
+    """Whether a fixed sentence has taken its place."""
 
     @property
     def acted(self) -> bool:
@@ -193,7 +206,8 @@ class LlmResponse:
     """The language model's answer, after its tool calls.
 
     ``tools`` runs the calls once the end of the user's turn is certain. One of ``fillers`` is spoken while
-    tools take long. ``begun``: what another session has done of it.
+    tools take long. ``begun``: what another session has done of it. ``facts``: the sources of what may be
+    said; None: anything may be.
     """
 
     def __init__(
@@ -206,8 +220,11 @@ class LlmResponse:
         sampling: Sampling,
         config: AgentConfig,
         begun: BegunResponse | None = None,
+        facts: SessionFacts | None = None,
     ) -> None:
         self._begun = begun or BegunResponse()
+        self._facts = facts
+        self._corrections = 0
         self._chat = chat
         self._prompt = prompt
         self._tools = tools
@@ -340,21 +357,49 @@ class LlmResponse:
         return last.said or (said and not last.unfit)
 
     async def _request_round(self, tools: Sequence[Tool], context: TurnContext, note: str = "") -> ToolRound:
-        """One more round. ``note``: a system message behind the conversation."""
+        """One more round. ``note``: a system message behind the conversation.
+
+        What no source has is asked for once more; then a fixed sentence takes its place.
+        """
+        answer, held = await self._request(tools, context, note)
+        if held is not None and not answer.calls and self._corrections < _MOST_CORRECTIONS:
+            self._corrections += 1
+            self._separate(context)
+            answer, held = await self._request(tools, context, _CORRECT_FACT.format(held.fact.text))
+        hedge = self._config.hedge
+        if held is not None and hedge and not answer.calls:
+            self._separate(context)
+            self.log.hedged = True
+            answer.text = f"{answer.text.rstrip()} {hedge}".lstrip()
+            context.write(hedge)
+            await self._say(answer, [hedge], context)
+        return answer
+
+    def _separate(self, context: TurnContext) -> None:
+        """Write a space between what was written and what follows."""
+        text = next((one.text for one in reversed(self.log.rounds) if one.text), "")
+        if text and not text[-1].isspace():
+            context.write(" ")
+        self._spaced = True
+
+    async def _request(
+        self, tools: Sequence[Tool], context: TurnContext, note: str
+    ) -> tuple[ToolRound, HeldBackError | None]:
         for before in self.log.rounds:
             if not before.said:
                 before.text = ""  # incomplete, or nothing to be spoken
-        answer, segmenter = self._open_round or ToolRound(), MarkdownSegmenter()
+        answer = self._open_round or ToolRound()
         if self._open_round is None:
             self.log.rounds.append(answer)
-        else:
-            left, self._open_round = self._begun.left_of(len(self._begun.rounds)), None
-            await self._say(answer, segmenter.push(left), context)
+        text = self._answer_text(answer, context)
+        if self._open_round is not None:
+            self._open_round = None
+            await text.go_on(self._begun.left_of(len(self._begun.rounds)))
         shorten_results(self.log.rounds, self._results_budget)
         prefix = answer.text
         while True:
             try:
-                await self._generate(answer, tools, context, note, segmenter)
+                held = await self._generate(answer, tools, context, note, text)
             except ContextTooLongError:
                 # The estimate was too low: drop exchanges until the prompt fits.
                 shorter = answer.text == prefix and (self._prompt.forget_oldest() or self._shorten_results())
@@ -363,7 +408,19 @@ class LlmResponse:
             else:
                 answer.ended = not answer.unfit
                 context.changed()
-                return answer
+                return answer, held
+
+    def _answer_text(self, answer: ToolRound, context: TurnContext) -> AnswerText:
+        def write(piece: str) -> None:
+            context.write(piece.lstrip() if self._spaced else piece)
+            self._spaced = False
+
+        facts = None
+        if self._facts is not None:
+            before = [other for other in self.log.rounds if other is not answer]
+            facts = self._prompt.known_facts(self._facts, remember(before, None))
+        say = partial(self._say, answer, context=context)
+        return AnswerText(answer, write=write, say=say, facts=facts, aloud=context.aloud)
 
     def _shorten_results(self) -> bool:
         """Shorten this turn's tool results; False: they cannot be shorter."""
@@ -379,8 +436,8 @@ class LlmResponse:
         tools: Sequence[Tool],
         context: TurnContext,
         note: str,
-        segmenter: MarkdownSegmenter,
-    ) -> None:
+        text: AnswerText,
+    ) -> HeldBackError | None:
         log = self.log
         before = [other for other in log.rounds if other is not answer]
         # New for each attempt: an aborted id stays aborted.
@@ -405,55 +462,63 @@ class LlmResponse:
             request = msgspec.structs.replace(request, traceparent=span.traceparent)
             if span.has_content:
                 span.set_content("prompt", msgspec.json.encode(request.messages).decode())
+            held = None
             try:
-                await self._receive(answer, request, segmenter, context, span)
-            except InvalidModelOutputError as error:
-                answer.unreadable, answer.unfit = error, True
-                span.set_content("completion", answer.text)
-                span.end(failure=error.code)
+                await self._receive(answer, request, text, context, span)
+                await text.finish(cut=log.cut)
+            except HeldBackError as error:
+                held, answer.unfit = error, not answer.calls
+                log.held_back.append(error.fact.kind)
+                span.set_content("held_back", error.fact.text)
             finally:
                 log.llm_ms = (log.llm_ms or 0.0) + (loop_time() - started) * 1000
-        segments, unspoken = segmenter.finish_cut() if log.cut else (segmenter.finish(), 0)
-        end = len(answer.text) - unspoken
-        if answer.text[end:].strip():
-            answer.text = f"{answer.text[:end].rstrip()}{CUT}"
-        await self._say(answer, segments, context)
+        if text.has_stray_call:
+            log.held_back.append("call")
+            if tools and not (answer.calls or answer.unreadable or held):
+                answer.unreadable, answer.unfit = InvalidModelOutputError("it was written as text"), True
+        return held
 
     async def _receive(
         self,
         answer: ToolRound,
         request: GenerateRequest,
-        segmenter: MarkdownSegmenter,
+        text: AnswerText,
         context: TurnContext,
         span: Trace,
     ) -> None:
+        """Pass the model's text on, and collect its calls; one that cannot be read ends them."""
         log, began, first = self.log, loop_time(), True
-        async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:
-            async for event in events:
-                if first:
-                    first, now = False, loop_time()
-                    log.first_token_at = log.first_token_at or now
-                    span.set({"parley.first_token_ms": round((now - began) * 1000, 1)})
-                if isinstance(event, TextDelta):
-                    answer.text += event.text
-                    context.write(event.text.lstrip() if self._spaced else event.text)
-                    self._spaced = False
-                    await self._say(answer, segmenter.push(event.text), context)
-                elif isinstance(event, Completed):
-                    log.count(event)
-                    span.set(
-                        {
-                            "gen_ai.usage.input_tokens": event.prompt_tokens,
-                            "gen_ai.usage.output_tokens": event.completion_tokens,
-                            "gen_ai.response.finish_reason": event.finish_reason,
-                        }
-                    )
-                    span.set_content("completion", answer.text)
-                    self._prompt.calibrate(request, event.prompt_tokens - event.example_tokens)
-                elif request.tools:
-                    answer.calls.append(self._named(context.number, event.call))
-                else:
-                    answer.unfit = True
+        try:
+            async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:
+                async for event in events:
+                    if first:
+                        first, now = False, loop_time()
+                        log.first_token_at = log.first_token_at or now
+                        span.set({"parley.first_token_ms": round((now - began) * 1000, 1)})
+                    if isinstance(event, TextDelta):
+                        await text.push(event.text)
+                    elif isinstance(event, Completed):
+                        self._on_completed(event, request, span)
+                        span.set_content("completion", answer.text)
+                    elif request.tools:
+                        answer.calls.append(self._named(context.number, event.call))
+                    else:
+                        answer.unfit = True
+        except InvalidModelOutputError as error:
+            answer.unreadable, answer.unfit = error, True
+            span.set_content("completion", answer.text)
+            span.end(failure=error.code)
+
+    def _on_completed(self, event: Completed, request: GenerateRequest, span: Trace) -> None:
+        self.log.count(event)
+        span.set(
+            {
+                "gen_ai.usage.input_tokens": event.prompt_tokens,
+                "gen_ai.usage.output_tokens": event.completion_tokens,
+                "gen_ai.response.finish_reason": event.finish_reason,
+            }
+        )
+        self._prompt.calibrate(request, event.prompt_tokens - event.example_tokens)
 
     async def _say(self, answer: ToolRound, segments: Sequence[str], context: TurnContext) -> None:
         # What is only shown needs no words; what is spoken does, and each segment has some.
@@ -500,35 +565,6 @@ class LlmResponse:
             self.log.tool_ms = (self.log.tool_ms or 0.0) + (loop_time() - started) * 1000
 
 
-class Filler:
-    """Speaks ``phrase`` at most once in a turn, when tools take longer than ``after_s``; 0: never."""
-
-    def __init__(self, phrase: str, after_s: float, speak: Callable[[str], Awaitable[None]]) -> None:
-        self._phrase = phrase if after_s > 0 else ""
-        self._after_s = after_s
-        self._speak = speak
-
-    @asynccontextmanager
-    async def while_waiting(self) -> AsyncIterator[None]:
-        """Speak the phrase if the block runs longer than the limit; never after the block."""
-        if not self._phrase:
-            yield
-            return
-        task = asyncio.create_task(self._wait(), name="filler")
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and (error := task.exception()) is not None:
-                _log.error("the filler was not spoken", exc_info=error)
-
-    async def _wait(self) -> None:
-        await asyncio.sleep(self._after_s)
-        phrase, self._phrase = self._phrase, ""
-        await self._speak(phrase)
-
-
 class SystemPrompt:
     """Messages and tools of one answer.
 
@@ -560,6 +596,12 @@ class SystemPrompt:
         if self._draft is not None:
             return self._history.preview(self._draft)
         return self._history.messages(self.system_prompt)
+
+    def known_facts(self, facts: SessionFacts, results: Sequence[ChatMessage]) -> KnownFacts:
+        """What an answer to the prompt may speak of; ``results``: messages of its own turn."""
+        history, prompt = self._history, self.system_prompt
+        instructions = history.system_prompt if prompt is None else prompt
+        return facts.check(instructions, [*history.conversation, *results], draft=self._draft or "")
 
     def calibrate(self, request: GenerateRequest, tokens: int) -> None:
         """Correct the history's estimate by the token count of a request's prompt."""

@@ -280,6 +280,8 @@ class AgentTurn:
             interrupted=interrupted,
             speculations=self._timing.speculations,
             speculated=self._timing.speculated,
+            held_back=list(log.held_back),
+            hedged=log.hedged,
         )
 
     def record(self, outcome: TurnOutcome) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -108,6 +108,8 @@ class AgentDefinition(_Part, frozen=True, kw_only=True):
     """Whether it has the server's own tools too."""
     ending: EndingOptions = EndingOptions()
     """How the language model can end or transfer the call."""
+    facts: Literal["off", "strict"] = "off"
+    """``strict``: no figure, name or code is spoken that is in none of the agent's sources."""
     page: PageSettings = PageSettings()
     """How a page shows the agent."""
     telephone: TelephoneSettings = TelephoneSettings()

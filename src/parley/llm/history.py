@@ -156,6 +156,16 @@ class History:
         self._set_fixed(system_prompt, tools)
         self._trim()
 
+    @property
+    def system_prompt(self) -> str:
+        """The first message without the summary; empty: there is none."""
+        return self._prompt
+
+    @property
+    def conversation(self) -> Sequence[ChatMessage]:
+        """What is remembered word for word, oldest first."""
+        return self._messages
+
     def messages(self, system_prompt: str | None = None) -> list[ChatMessage]:
         """The system prompt, the summary, and what is remembered, oldest first.
 

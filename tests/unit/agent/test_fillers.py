@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from parley.agent.config import DEFAULT_FILLERS, parse_fillers
-from parley.agent.response import Filler
+from parley.agent.filler import Filler
 from parley.tts.espeak import LANGUAGES
 
 

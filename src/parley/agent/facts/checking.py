@@ -1,0 +1,121 @@
+"""What of a text that is to be spoken is in no source of a session."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from parley.agent.facts.extraction import facts_of, keys_of
+from parley.agent.facts.fact import SOFT, Fact
+from parley.chat import ChatMessage
+
+_MOST_KEYS = 40_000
+"""Of what was said and returned in a session: the oldest texts are forgotten."""
+_MOST_WAITING = 256
+_MOST_COUNTED = 10
+
+
+class SessionFacts:
+    """The sources of one session.
+
+    What the user has said, what tools have returned, and texts of the client stay known when the history
+    forgets them. Instructions and knowledge count for the answers that have them. What the language model has
+    written itself, also a summary, is no source.
+
+    Args:
+        language: primary language ("en"); in others only digits and addresses are checked.
+    """
+
+    def __init__(self, language: str) -> None:
+        self._language = language
+        self._texts: OrderedDict[str, frozenset[str]] = OrderedDict()
+        self._known: Counter[str] = Counter()
+        self._count = 0
+        self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
+        self._fixed: dict[str, frozenset[str]] = {}
+
+    def add(self, text: str) -> None:
+        """A text of the client, which is read when an answer is checked."""
+        self._waiting.append(text)
+
+    def _keep(self, text: str) -> None:
+        if text in self._texts:
+            self._texts.move_to_end(text)
+            return
+        keys = self._read(text)
+        self._texts[text] = keys
+        self._known.update(keys)
+        self._count += len(keys)
+        while self._count > _MOST_KEYS and len(self._texts) > 1:
+            _, old = self._texts.popitem(last=False)
+            self._count -= len(old)
+            for key in old:
+                self._known[key] -= 1
+                if not self._known[key]:
+                    del self._known[key]
+
+    def check(
+        self, instructions: str, messages: Iterable[ChatMessage], sources: Sequence[str] = (), draft: str = ""
+    ) -> KnownFacts:
+        """What one request of the language model may speak of.
+
+        Args:
+            instructions: the system prompt, without a summary.
+            messages: of the conversation; those of the model are not read.
+            sources: further texts, such as what was found in documents.
+            draft: what the user may have said; it is not kept.
+        """
+        while self._waiting:
+            self._keep(self._waiting.popleft())
+        for message in messages:
+            if message.role != "assistant" and message.content != draft:
+                self._keep(message.content)
+        fixed = {text: self._fixed.get(text) or self._read(text) for text in (instructions, *sources, draft)}
+        self._fixed = fixed
+        return KnownFacts(self._language, self._known, tuple(fixed.values()))
+
+    def _read(self, text: str) -> frozenset[str]:
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return keys_of(text, self._language)
+        if not isinstance(value, dict | list):
+            return keys_of(str(value), self._language)
+        counts: set[str] = set()
+        lines = "\n".join(_leaves(value, counts))
+        return keys_of(lines, self._language) | counts
+
+
+class KnownFacts:
+    """What one answer may speak of."""
+
+    def __init__(self, language: str, known: Counter[str], fixed: Sequence[frozenset[str]]) -> None:
+        self._language = language
+        self._known: Mapping[str, int] = known
+        self._fixed = fixed
+
+    def find_unknown(self, text: str, *, begins: bool) -> Fact | None:
+        """The first figure or name that no source has; ``begins``: whether the text begins a sentence."""
+        facts = facts_of(text, self._language, begins=begins)
+        return next((one for one in facts if not self._knows(one)), None)
+
+    def _knows(self, one: Fact) -> bool:
+        return any(key in self._known or any(key in keys for keys in self._fixed) for key in one.needs)
+
+
+def _leaves(value: Any, counts: set[str]) -> Iterator[str]:
+    """The texts and numbers of a JSON value, each a line; ``counts`` gets how long its short lists are."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield str(name).replace("_", " ")
+            yield from _leaves(one, counts)
+    elif isinstance(value, list):
+        if 1 < len(value) <= _MOST_COUNTED:
+            counts.add(f"{len(value)}/{SOFT}")
+        for one in value:
+            yield from _leaves(one, counts)
+    elif value is not None:
+        yield str(value)

@@ -1,0 +1,123 @@
+"""The facts of a text."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from parley.agent.facts.fact import Fact, fact
+from parley.agent.facts.spoken import read_spoken
+from parley.agent.facts.words import COMMON_CAPITALS, COMMON_FIRST, FUNCTION_WORDS, NAME_VERBS
+from parley.agent.facts.written import numbers_in, take_written
+from parley.asr.itn import inverse_normalizer
+from parley.asr.itn.tokens import Token, tokens_of
+
+_SIGNS = {"€": "euro", "$": "dollar", "£": "pound", "¥": "yen", "₹": "rupee"}
+_SIGN = f"[{''.join(map(re.escape, _SIGNS))}]"
+_SPACES = re.compile(r"[\u00a0\u2009\u202f]")
+_HOURS = r"\d{1,2}(?:[:.]\d\d)?(?: ?[ap]m)?"
+_REWRITES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE), r"\1m"),
+    (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"(?<=\d),(?=\d{1,2}(?!\d))"), "."),
+    (re.compile(r"(?<=\d) ?%|\bper cent\b"), " percent"),
+    (re.compile(r"(?<=\d) ?°(?: ?[CF]\b)?"), " degrees"),
+    # Ranges: not the parts of a telephone number or a date.
+    (
+        re.compile(rf"(?<![\w:./-])({_HOURS}) ?[\u2013\u2014-] ?(?={_HOURS}(?![\w/-]))", re.IGNORECASE),
+        r"\1 to ",
+    ),
+)
+_AMOUNT = re.compile(rf"({_SIGN}) ?(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?) ?({_SIGN})")
+_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])|(?<=\d)-(?=[a-z]{3,})")
+_SENTENCE = re.compile(r"[.!?:\u2026\n*\u2022\"\u201c(]")
+_WORD = re.compile(r"[^\W_]+")
+_ENDINGS = re.compile(r".*(?:ly|ing|tion|ness|ment|able|ible|ful|less|ies|ers|ed|ions?|ity)")
+_MOST_AT_ONCE = 1_000
+"""Characters of a source that are read at once: some rules look at what is around a word."""
+
+
+def facts_of(text: str, language: str, *, begins: bool = True) -> list[Fact]:
+    """The facts of a text that is to be spoken; spoken digits and addresses are written first.
+
+    Args:
+        text: about a sentence.
+        language: primary language; in others than English only addresses and what is in digits is found.
+        begins: whether the text begins a sentence.
+    """
+    text = _rewritten(inverse_normalizer(language)(text))
+    facts, text = take_written(text)
+    if language != "en":
+        return [*facts, *numbers_in(text)]
+    text = _HYPHEN.sub(" ", text)
+    tokens = tokens_of(text)
+    at = 0
+    while at < len(tokens):
+        starts = bool(_SENTENCE.search(tokens[at].gap)) if at else begins and ";" not in tokens[at].gap
+        found = read_spoken(text, tokens, at, starts=starts) or _other(tokens, at, starts=starts)
+        facts += found[0]
+        at = found[1]
+    return facts
+
+
+def keys_of(text: str, language: str) -> frozenset[str]:
+    """What a source of any length gives: of its facts, and of each of its words."""
+    keys: set[str] = set()
+    for piece in _pieces(text):
+        for one in facts_of(piece, language):
+            keys |= one.gives
+        keys.update(f"w:{fold(word)}" for word in _WORD.findall(piece))
+    return frozenset(keys)
+
+
+def fold(word: str) -> str:
+    """A word without case and accents."""
+    plain = (char for char in unicodedata.normalize("NFKD", word) if not unicodedata.combining(char))
+    return "".join(plain).casefold()
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Lines, and parts of those that are long."""
+    for line in text.splitlines():
+        begin = 0
+        while len(line) - begin > _MOST_AT_ONCE:
+            space = line.rfind(" ", begin, begin + _MOST_AT_ONCE)
+            end = space if space > begin else begin + _MOST_AT_ONCE
+            yield line[begin:end]
+            begin = end
+        yield line[begin:]
+
+
+def _rewritten(text: str) -> str:
+    """Numbers and their units in one form."""
+    text = _SPACES.sub(" ", text).replace("\u2019", "'")
+    for found, wanted in _REWRITES:
+        text = found.sub(wanted, text)
+    return _AMOUNT.sub(lambda match: f"{match[2] or match[3]} {_SIGNS[match[1] or match[4]]}", text)
+
+
+def _other(tokens: Sequence[Token], at: int, *, starts: bool) -> tuple[Sequence[Fact], int]:
+    """Figures in no form that is known, and names: capitals that neither place nor meaning explain."""
+    raw = tokens[at].raw
+    if any(char.isnumeric() for char in raw):
+        return [fact("code", raw, {f"c:{''.join(filter(str.isalnum, raw)).casefold()}"})], at + 1
+    word = raw.removesuffix("'s").removesuffix("'")
+    stem = word.partition("'")[0].lower()
+    if not word[0].isupper() or len(word) == 1 or stem in COMMON_CAPITALS or word.lower() in COMMON_CAPITALS:
+        return (), at + 1
+    if starts and not _is_name_first(tokens, at, stem):
+        return (), at + 1
+    parts = [f"w:{fold(part)}" for part in _WORD.findall(word)]
+    # Each of "M" and "S" of "M&S" may be a word of the source, the last one also a plural.
+    key = max(parts, key=len)
+    return [fact("name", word, {key, key.removesuffix("s"), f"{key}s"})], at + 1
+
+
+def _is_name_first(tokens: Sequence[Token], at: int, word: str) -> bool:
+    """Whether the first word of a sentence is a name, although every first word has a capital."""
+    following = tokens[at + 1] if at + 1 < len(tokens) and tokens[at + 1].close else None
+    if following is None or word in COMMON_FIRST or word in FUNCTION_WORDS or _ENDINGS.fullmatch(word):
+        return False
+    is_proper = following.raw[0].isupper() and following.word not in COMMON_CAPITALS
+    return is_proper or following.word in NAME_VERBS

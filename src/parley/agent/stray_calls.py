@@ -1,0 +1,137 @@
+"""Tool calls, JSON and tags of chat templates that a language model writes into its text."""
+
+from __future__ import annotations
+
+import re
+
+_CONTAINERS = frozenset(
+    "tool_call tool_calls tool_response tool_code function functions function_call function_calls "
+    "function_results invoke parameter parameters think thinking".split()
+)
+_TAG = re.compile(
+    r"<(?P<close>/?)(?P<name>[\w:]+)(?P<rest>[\s=][^<>\n]*)?>|<[|\uff5c][^<>\n|\uff5c]*[|\uff5c]?>"
+)
+_TAG_BEGUN = re.compile(r"<(?:/?(?P<name>[\w:]*)(?P<rest>[\s=][^<>\n]*)?|[|\uff5c][^<>\n]*)\Z")
+_MARKER = re.compile(r"\[/?(?:TOOL_CALLS?|TOOL_RESULTS?|AVAILABLE_TOOLS|INST)\]")
+_CALL = re.compile(
+    r"[A-Za-z_][\w.]{0,64}\((?=\s{0,8}(?:[A-Za-z_]\w{0,64}\s{0,8}=|[\"'{\[]|\*\*))|[A-Za-z]\w{0,64}_[\w.]{0,64}\("
+    r"|[A-Za-z_]\w{0,64}\.\w{1,64}\("
+)
+_JSON = re.compile(r"\{\s*(?:[\"'}]|\w+\s*:)|\[\s*(?:\{\s*[\"']|\"[^\"\n]{0,80}\"\s*[,\]])")
+_LINE = re.compile(
+    r"(?:(?:Action|Tool) Input|(?:Function|Tool) Call)\s*:[^\n]*|Action\s*:\s*\w+_\w+[^\n]*", re.IGNORECASE
+)
+_BEGUN = re.compile(
+    r"(?:[A-Za-z_][\w.]{0,130}(?:\((?:\s*\*?(?:[A-Za-z_]\w*\s*)?)?)?|\{\s*\w*\s*"
+    r"|\[\s*(?:\{\s*|\"[^\"\n]{0,80}\"?\s*)?|\[/?[A-Z_]*|(?:Action|Tool|Function)\b[^\n]*)\Z"
+)
+_START = re.compile(r"[<\[{]|(?<![\w.])[A-Za-z_]")
+_WORD = re.compile(r"\w+")
+_CLOSING = {"(": ")", "{": "}", "[": "]"}
+_HELD = 160
+"""Characters that may decide what the text before them is."""
+_DEEPEST = 64
+"""Brackets in brackets that are counted."""
+
+
+class StrayCallFilter:
+    """Leaves out of a text what only a program can read, while it is being written.
+
+    What may become such text is held back until that is decided, for a bounded number of characters. A call
+    and JSON end with their last bracket, the content of a tag with its closing tag, or all with the text.
+    """
+
+    def __init__(self) -> None:
+        self.found = False
+        """Whether there was a call or JSON; not for tags without content."""
+        self._text = "\n"  # one character that is read, and what is not decided
+        self._open: list[str] = []  # what ends the text that is left out, the innermost last
+        self._quoted = False
+        self._final = False
+
+    def push(self, text: str) -> str:
+        """What is to be said of the text so far, as far as it is decided; linear in its length."""
+        self._text += text
+        kept: list[str] = []
+        at = 1
+        while at < len(self._text):
+            begin, at = at, self._skip(at) if self._open else self._keep(at, kept)
+            if at == begin:
+                break
+        self._text = self._text[at - 1 :]
+        return "".join(kept)
+
+    def finish(self) -> str:
+        """The rest; no more text follows."""
+        self._final = True
+        return self.push("")
+
+    def _keep(self, begin: int, kept: list[str]) -> int:
+        """Keep text up to what is left out, or what is not decided; returns where to go on."""
+        text, at = self._text, begin
+        while mark := _START.search(text, at):
+            at = mark.start()
+            end = self._end_of_mark(at)
+            if end != at:
+                kept.append(text[begin:at])
+                return at if end is None else end
+            word = _WORD.match(text, at)
+            at = word.end() if word else at + 1
+        kept.append(text[begin:])
+        return len(text)
+
+    def _end_of_mark(self, at: int) -> int | None:
+        """Behind the mark with which such text begins; ``at``: there is none; None: that is not decided."""
+        text = self._text
+        if (tag := _TAG.match(text, at)) and (tag["name"] is None or tag["name"].lower() in _CONTAINERS):
+            if tag["name"] and not tag["close"]:
+                self._open = [f"</{tag['name'].lower()}>"]
+                self.found = self.found or not tag["name"].lower().startswith("think")
+            return tag.end()
+        if marker := _MARKER.match(text, at):
+            return marker.end()
+        starts_line = text[at - 1] == "\n"
+        line = _LINE.match(text, at) if starts_line else None
+        if line and (self._final or line.end() < len(text)):
+            self.found = True
+            return line.end()
+        if begun := _JSON.match(text, at):
+            self._open, self.found = [_CLOSING[text[at]]], True
+            return at + 1
+        if begun := _CALL.match(text, at):
+            self._open, self.found = [")"], True
+            return begun.end()
+        return None if self._may_go_on(at, starts_line=starts_line) else at
+
+    def _may_go_on(self, at: int, *, starts_line: bool) -> bool:
+        text = self._text
+        if self._final or len(text) - at > _HELD:
+            return False
+        if tag := _TAG_BEGUN.match(text, at):
+            name = (tag["name"] or "").lower()
+            return name in _CONTAINERS if tag["rest"] else any(one.startswith(name) for one in _CONTAINERS)
+        begun = _BEGUN.match(text, at)
+        return bool(begun) and (starts_line or " " not in text[at:].rstrip() or not text[at].isalpha())
+
+    def _skip(self, begin: int) -> int:
+        """Leave out up to the end of what has begun; returns where to go on."""
+        text, closing = self._text, self._open[-1]
+        if closing.startswith("</"):
+            end = text.lower().find(closing, begin)
+            if end < 0:
+                return max(begin, len(text) - len(closing))
+            self._open = []
+            return end + len(closing)
+        for at in range(begin, len(text)):
+            char = text[at]
+            if char == '"' and text[at - 1] != "\\":
+                self._quoted = not self._quoted
+            elif self._quoted:
+                continue
+            elif char in _CLOSING and len(self._open) < _DEEPEST:
+                self._open.append(_CLOSING[char])
+            elif char == self._open[-1]:
+                self._open.pop()
+                if not self._open:
+                    return at + 1
+        return len(text)
