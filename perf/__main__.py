@@ -13,6 +13,7 @@ _PROGRAMS = {
     "eval-open-llm": "eval_open_llm",
     "eval-recordings": "eval_recordings",
     "eval-voices": "eval_voices",
+    "facts": "facts",
     "gpu-check": "gpu_check.cli",
     "load": "load",
     "memory-plans": "memory_plans",

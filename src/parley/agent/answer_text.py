@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from parley.agent.facts.checking import KnownFacts
+from parley.agent.facts.extraction import before_figure
 from parley.agent.facts.fact import Fact
 from parley.agent.memory import ToolRound
 from parley.agent.stray_calls import StrayCallFilter
@@ -55,6 +56,7 @@ class AnswerText:
         self._written = ""  # what the segmenter has got
         self._released = 0  # of it
         self._said = 0  # of what the segmenter says
+        self._broken = False  # whether a segment that breaks off there goes on
 
     @property
     def has_stray_call(self) -> bool:
@@ -88,7 +90,7 @@ class AnswerText:
         segments, unspoken = self._segmenter.finish_cut() if cut else (self._segmenter.finish(), 0)
         end = len(self._written) - unspoken
         if self._facts is not None:
-            await self._pass(segments)
+            await self._pass(segments, last=True)
             self._release(end)
         if self._written[end:].strip():
             text = self._answer.text
@@ -106,22 +108,33 @@ class AnswerText:
         else:
             await self._pass(self._segmenter.push(text))
 
-    async def _pass(self, segments: Sequence[str]) -> None:
-        assert self._facts is not None
+    async def _pass(self, segments: Sequence[str], *, last: bool = False) -> None:
+        """Check segments; a figure in which one breaks off is checked, and said, with the next."""
         said = self._segmenter.said
         for segment in segments:
-            begin = said.index(segment, self._said)
-            before = said[max(0, begin - 8) : begin]
-            end = self._segmenter.written_span(begin, begin + len(segment))[1]
-            if end > self._released:
-                last = before.rstrip(_CLOSING)[-1:]
-                begins = not before.strip() or "\n" in before or last in _BEGINNING
-                unknown = self._facts.find_unknown(segment, begins=begins)
-                if unknown is not None:
-                    raise HeldBackError(unknown)
-                self._release(end)
-            self._said = begin + len(segment)
-            await self._say([segment])
+            found = said.index(segment, self._said)
+            begin = self._said if self._broken else found
+            self._said, self._broken = found + len(segment), False
+            end = self._said if last else begin + before_figure(said[begin : self._said])
+            await self._check(begin, end)
+            if end < self._said:
+                self._said, self._broken = end, True
+        if last and self._broken:
+            await self._check(self._said, len(said.rstrip()))
+
+    async def _check(self, begin: int, end: int) -> None:
+        assert self._facts is not None
+        said = self._segmenter.said
+        segment = said[begin:end].strip()
+        before, written_end = said[max(0, begin - 8) : begin], self._segmenter.written_span(begin, end)[1]
+        if written_end > self._released:
+            mark = before.rstrip(_CLOSING)[-1:]
+            begins = not before.strip() or "\n" in before or mark in _BEGINNING
+            unknown = self._facts.find_unknown(segment, begins=begins)
+            if unknown is not None:
+                raise HeldBackError(unknown)
+            self._release(written_end)
+        await self._say([segment])
 
     def _release(self, end: int) -> None:
         piece, self._released = self._written[self._released : end], max(end, self._released)

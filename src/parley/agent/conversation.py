@@ -266,7 +266,7 @@ class Conversation:
     async def warm_up(self) -> None:
         """Prefill the language model's cache with the prefix of this session's prompts."""
         if self._start.facts == "strict":
-            self._facts.check(self._history.system_prompt, self._history.conversation)
+            await self._facts.check(self._history.system_prompt, self._history.conversation)
         self._warm_ups += 1
         name = f"{self._name}-{self._warm_ups}"
         messages, limits = self._history.messages(), self._config.deadlines

@@ -391,7 +391,7 @@ class LlmResponse:
         answer = self._open_round or ToolRound()
         if self._open_round is None:
             self.log.rounds.append(answer)
-        text = self._answer_text(answer, context)
+        text = await self._answer_text(answer, context)
         if self._open_round is not None:
             self._open_round = None
             await text.go_on(self._begun.left_of(len(self._begun.rounds)))
@@ -410,7 +410,7 @@ class LlmResponse:
                 context.changed()
                 return answer, held
 
-    def _answer_text(self, answer: ToolRound, context: TurnContext) -> AnswerText:
+    async def _answer_text(self, answer: ToolRound, context: TurnContext) -> AnswerText:
         def write(piece: str) -> None:
             context.write(piece.lstrip() if self._spaced else piece)
             self._spaced = False
@@ -418,7 +418,7 @@ class LlmResponse:
         facts = None
         if self._facts is not None:
             before = [other for other in self.log.rounds if other is not answer]
-            facts = self._prompt.known_facts(self._facts, remember(before, None))
+            facts = await self._prompt.known_facts(self._facts, remember(before, None))
         say = partial(self._say, answer, context=context)
         return AnswerText(answer, write=write, say=say, facts=facts, aloud=context.aloud)
 
@@ -597,11 +597,11 @@ class SystemPrompt:
             return self._history.preview(self._draft)
         return self._history.messages(self.system_prompt)
 
-    def known_facts(self, facts: SessionFacts, results: Sequence[ChatMessage]) -> KnownFacts:
+    async def known_facts(self, facts: SessionFacts, results: Sequence[ChatMessage]) -> KnownFacts:
         """What an answer to the prompt may speak of; ``results``: messages of its own turn."""
         history, prompt = self._history, self.system_prompt
         instructions = history.system_prompt if prompt is None else prompt
-        return facts.check(instructions, [*history.conversation, *results], draft=self._draft or "")
+        return await facts.check(instructions, [*history.conversation, *results], draft=self._draft or "")
 
     def calibrate(self, request: GenerateRequest, tokens: int) -> None:
         """Correct the history's estimate by the token count of a request's prompt."""

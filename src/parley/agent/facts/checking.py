@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from parley.agent.facts.extraction import facts_of, keys_of
+from parley.agent.facts.extraction import facts_of, keys_of, pieces_of
 from parley.agent.facts.fact import SOFT, Fact
+from parley.agent.facts.words import HARD_UNITS
 from parley.chat import ChatMessage
 
 _MOST_KEYS = 40_000
 """Of what was said and returned in a session: the oldest texts are forgotten."""
 _MOST_WAITING = 256
 _MOST_COUNTED = 10
+_LONGEST_SHORT = 3
+"""Letters of names of JSON that are units only behind another word: "min" may be a minimum."""
 
 
 class SessionFacts:
@@ -41,11 +45,13 @@ class SessionFacts:
         """A text of the client, which is read when an answer is checked."""
         self._waiting.append(text)
 
-    def _keep(self, text: str) -> None:
+    async def _keep(self, text: str) -> None:
         if text in self._texts:
             self._texts.move_to_end(text)
             return
-        keys = self._read(text)
+        keys = await self._read(text)
+        if text in self._texts:  # another answer has read it meanwhile
+            return
         self._texts[text] = keys
         self._known.update(keys)
         self._count += len(keys)
@@ -57,10 +63,10 @@ class SessionFacts:
                 if not self._known[key]:
                     del self._known[key]
 
-    def check(
+    async def check(
         self, instructions: str, messages: Iterable[ChatMessage], sources: Sequence[str] = (), draft: str = ""
     ) -> KnownFacts:
-        """What one request of the language model may speak of.
+        """Read what is new, for one request of the language model.
 
         Args:
             instructions: the system prompt, without a summary.
@@ -69,24 +75,27 @@ class SessionFacts:
             draft: what the user may have said; it is not kept.
         """
         while self._waiting:
-            self._keep(self._waiting.popleft())
+            await self._keep(self._waiting.popleft())
         for message in messages:
             if message.role != "assistant" and message.content != draft:
-                self._keep(message.content)
-        fixed = {text: self._fixed.get(text) or self._read(text) for text in (instructions, *sources, draft)}
+                await self._keep(message.content)
+        fixed: dict[str, frozenset[str]] = {}
+        for text in (instructions, *sources, draft):
+            fixed[text] = self._fixed.get(text) or await self._read(text)
         self._fixed = fixed
         return KnownFacts(self._language, self._known, tuple(fixed.values()))
 
-    def _read(self, text: str) -> frozenset[str]:
+    async def _read(self, text: str) -> frozenset[str]:
+        """The keys of a source; other tasks run between its pieces."""
+        keys: set[str] = set()
         try:
             value = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return keys_of(text, self._language)
-        if not isinstance(value, dict | list):
-            return keys_of(str(value), self._language)
-        counts: set[str] = set()
-        lines = "\n".join(_leaves(value, counts))
-        return keys_of(lines, self._language) | counts
+            value = text
+        for piece in pieces_of("\n".join(_leaves(value, keys))):
+            keys |= keys_of(piece, self._language)
+            await asyncio.sleep(0)
+        return frozenset(keys)
 
 
 class KnownFacts:
@@ -110,8 +119,14 @@ def _leaves(value: Any, counts: set[str]) -> Iterator[str]:
     """The texts and numbers of a JSON value, each a line; ``counts`` gets how long its short lists are."""
     if isinstance(value, dict):
         for name, one in value.items():
-            yield str(name).replace("_", " ")
-            yield from _leaves(one, counts)
+            words = str(name).replace("_", " ")
+            yield words
+            unit = words.rpartition(" ")[2].lower()
+            is_unit = unit in HARD_UNITS and (" " in words or len(unit) > _LONGEST_SHORT)
+            if is_unit and isinstance(one, int | float):
+                yield f"{one} {unit}"
+            else:
+                yield from _leaves(one, counts)
     elif isinstance(value, list):
         if 1 < len(value) <= _MOST_COUNTED:
             counts.add(f"{len(value)}/{SOFT}")

@@ -7,8 +7,9 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from parley.agent.facts.fact import Fact, fact
-from parley.agent.facts.spoken import read_spoken
-from parley.agent.facts.words import COMMON_CAPITALS, COMMON_FIRST, FUNCTION_WORDS, NAME_VERBS
+from parley.agent.facts.numbers import NUMBER_WORDS
+from parley.agent.facts.spoken import may_start, read_spoken
+from parley.agent.facts.words import COMMON_CAPITALS, COMMON_FIRST, FIGURE_WORDS, FUNCTION_WORDS, NAME_VERBS
 from parley.agent.facts.written import numbers_in, take_written
 from parley.asr.itn import inverse_normalizer
 from parley.asr.itn.tokens import Token, tokens_of
@@ -26,16 +27,20 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = (
     # Ranges: not the parts of a telephone number or a date.
     (
         re.compile(rf"(?<![\w:./-])({_HOURS}) ?[\u2013\u2014-] ?(?={_HOURS}(?![\w/-]))", re.IGNORECASE),
-        r"\1 to ",
+        r"\1 until ",
     ),
 )
 _AMOUNT = re.compile(rf"({_SIGN}) ?(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?) ?({_SIGN})")
+_FIGURE = r"(?:\d|[a-z]|oh|zero|one|two|three|four|five|six|seven|eight|nine|double|triple)"
+_SAID = re.compile(rf"\b{_FIGURE}[ ,.-]+{_FIGURE}\b|\b(?:dot|period|spel[lt]\w*)\b", re.IGNORECASE)
+"""Where there may be figures, letters or addresses that are said one after the other."""
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])|(?<=\d)-(?=[a-z]{3,})")
 _SENTENCE = re.compile(r"[.!?:\u2026\n*\u2022\"\u201c(]")
+_SPACED = re.compile(r"\S+")
 _WORD = re.compile(r"[^\W_]+")
 _ENDINGS = re.compile(r".*(?:ly|ing|tion|ness|ment|able|ible|ful|less|ies|ers|ed|ions?|ity)")
 _MOST_AT_ONCE = 1_000
-"""Characters of a source that are read at once: some rules look at what is around a word."""
+"""Characters of a source that are read at once."""
 
 
 def facts_of(text: str, language: str, *, begins: bool = True) -> list[Fact]:
@@ -46,7 +51,9 @@ def facts_of(text: str, language: str, *, begins: bool = True) -> list[Fact]:
         language: primary language; in others than English only addresses and what is in digits is found.
         begins: whether the text begins a sentence.
     """
-    text = _rewritten(inverse_normalizer(language)(text))
+    if language != "en" or _SAID.search(text):
+        text = inverse_normalizer(language)(text)
+    text = _rewritten(text)
     facts, text = take_written(text)
     if language != "en":
         return [*facts, *numbers_in(text)]
@@ -55,20 +62,32 @@ def facts_of(text: str, language: str, *, begins: bool = True) -> list[Fact]:
     at = 0
     while at < len(tokens):
         starts = bool(_SENTENCE.search(tokens[at].gap)) if at else begins and ";" not in tokens[at].gap
-        found = read_spoken(text, tokens, at, starts=starts) or _other(tokens, at, starts=starts)
+        found = read_spoken(text, tokens, at, starts=starts) if may_start(tokens[at]) else None
+        found = found or _other(tokens, at, starts=starts)
         facts += found[0]
         at = found[1]
     return facts
 
 
-def keys_of(text: str, language: str) -> frozenset[str]:
-    """What a source of any length gives: of its facts, and of each of its words."""
-    keys: set[str] = set()
-    for piece in _pieces(text):
-        for one in facts_of(piece, language):
-            keys |= one.gives
-        keys.update(f"w:{fold(word)}" for word in _WORD.findall(piece))
-    return frozenset(keys)
+def keys_of(piece: str, language: str) -> set[str]:
+    """What a piece of a source gives: of its facts, and of each of its words."""
+    keys = {f"w:{fold(word)}" for word in _WORD.findall(piece)}
+    return keys.union(*(one.gives for one in facts_of(piece, language)))
+
+
+def before_figure(segment: str) -> int:
+    """Where the figure begins with which a text breaks off; its length: there is none, or only that."""
+    begin = len(segment)
+    if not segment[-1:].isalnum():
+        return begin
+    has_number = False
+    for match in reversed(list(_SPACED.finditer(segment))):
+        word = match[0].lower()
+        is_number = any(map(str.isdecimal, word)) or word.partition("-")[0] in NUMBER_WORDS
+        if not (is_number or word in FIGURE_WORDS):
+            break
+        has_number, begin = has_number or is_number or word in ("half", "quarter"), match.start()
+    return begin if has_number and begin else len(segment)
 
 
 def fold(word: str) -> str:
@@ -77,8 +96,8 @@ def fold(word: str) -> str:
     return "".join(plain).casefold()
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Lines, and parts of those that are long."""
+def pieces_of(text: str) -> Iterator[str]:
+    """The lines of a source, and parts of those that are long: each is read in about two milliseconds."""
     for line in text.splitlines():
         begin = 0
         while len(line) - begin > _MOST_AT_ONCE:

@@ -6,6 +6,7 @@ A fact has keys. One that is to be spoken *needs* one of its keys, a source *giv
 | key | |
 |---|---|
 | ``4.5``, ``4.5/euro``, ``4.5/soft``, ``4.5/?`` | a number; with its unit; with another noun; with neither |
+| ``123/digits`` | a part of a code or of a telephone number |
 | ``t7:30``, ``t7:30p`` | a time of twelve hours; with its half of the day |
 | ``m120`` | minutes |
 | ``D3-5``, ``M3``, ``W0``, ``o5`` | month and day; a month; a day of the week, from Monday; an ordinal |
@@ -25,8 +26,10 @@ from typing import Literal, TypeAlias
 from parley.agent.facts.words import MONEY
 
 FactKind: TypeAlias = Literal["number", "time", "date", "price", "name", "code", "address"]
-BARE, SOFT = "?", "soft"
-"""Tags of numbers without a noun, and with one that is no unit."""
+BARE, SOFT, DIGITS = "?", "soft", "digits"
+"""Tags of numbers without a noun, with one that is no unit, and of parts of codes and telephone numbers."""
+_LEAST_PART = 100
+"""The least number that may be part of a code or of a telephone number said in pieces."""
 _MINUTES = {"minute": 1, "hour": 60, "day": 1_440, "week": 10_080}
 
 
@@ -49,8 +52,8 @@ def fact(kind: FactKind, text: str, needs: Iterable[str], gives: Iterable[str] =
 
 
 def written(value: Decimal) -> str:
-    """A number as a key has it."""
-    return f"{value.normalize():f}"
+    """A number as a key has it, with five decimals at most."""
+    return f"{round(value, 5).normalize():f}"
 
 
 def amount(text: str, values: Sequence[Decimal], unit: str, *, kind: FactKind = "number") -> Fact:
@@ -75,8 +78,15 @@ def plain_number(text: str, values: Sequence[Decimal], noun: str, *, measure: bo
     whole = values[0]
     if not noun and whole in range(1, 32):
         gives.add(f"o{int(whole)}")
-    needs = keys if measure and not noun else [f"{key}/{tag}" for key in keys for tag in (SOFT, BARE)]
+    tags = (SOFT, BARE, DIGITS) if not noun and whole >= _LEAST_PART else (SOFT, BARE)
+    needs = keys if measure and not noun else [f"{key}/{tag}" for key in keys for tag in tags]
     return Fact("number", text, frozenset(needs), frozenset(gives))
+
+
+def part_keys(figures: Iterable[str]) -> set[str]:
+    """What figures of a code or of a telephone number give."""
+    keys = {written(Decimal(one)) for one in figures}
+    return keys | {f"{key}/{DIGITS}" for key in keys}
 
 
 def time_of(text: str, hour: int, minute: int, half: str = "", *, digits: bool = False) -> Fact:

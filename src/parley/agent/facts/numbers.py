@@ -77,9 +77,8 @@ def ordinal_at(tokens: Sequence[Token], at: int) -> tuple[int, int] | None:
     return None
 
 
-def is_number_word(word: str) -> bool:
-    """Whether a word is part of numbers."""
-    return word in _SMALL or word in _TENS or word == "hundred" or word in _SCALES
+NUMBER_WORDS = frozenset(("hundred", *_SMALL, *_TENS, *_SCALES))
+ORDINAL_WORDS = frozenset(_ORDINALS)
 
 
 def _goes_on(tokens: Sequence[Token], at: int) -> bool:

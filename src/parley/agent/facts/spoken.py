@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from parley.agent.facts.fact import Fact, amount, day_of, fact, plain_number, time_of
-from parley.agent.facts.numbers import Number, is_number_word, number_at, ordinal_at
+from parley.agent.facts.numbers import NUMBER_WORDS, ORDINAL_WORDS, Number, number_at, ordinal_at
 from parley.agent.facts.words import (
     CLOCK_BEFORE,
     COUNTED,
@@ -37,6 +37,11 @@ _QUARTERS = ("quarters", "of", "an", "hour")
 _MOST_COUNTED = 10
 
 
+_STARTS = frozenset(
+    ("a", "an", "just", "per", "once", "twice", "half", "quarter", "noon", "midday", "midnight", *MONTHS)
+).union(NUMBER_WORDS, ORDINAL_WORDS, *([day, f"{day}s", f"{day}'s"] for day in WEEKDAYS))
+
+
 def read_spoken(text: str, tokens: _Tokens, at: int, *, starts: bool) -> _Found | None:
     """The figure that begins at a token. ``starts``: the token begins a sentence."""
     found = _idiom(tokens, at) or _clock(tokens, at) or _calendar(tokens, at, starts=starts)
@@ -55,6 +60,11 @@ def read_spoken(text: str, tokens: _Tokens, at: int, *, starts: bool) -> _Found 
     if is_item and re.match(r"[.)] ", tokens[value.end].gap):  # "1. First, ..."
         return (), value.end
     return _number(text, tokens, at, value)
+
+
+def may_start(token: Token) -> bool:
+    """Whether a figure may begin with a token."""
+    return token.word in _STARTS or token.raw[0].isdecimal()
 
 
 def said(tokens: _Tokens, at: int, end: int) -> str:
@@ -79,7 +89,7 @@ def _noun(tokens: _Tokens, at: int) -> str:
     """What a number before this token counts; empty: nothing."""
     word = _word(tokens, at)
     is_noun = word[:1].isalpha() and word not in FUNCTION_WORDS and word not in WEEKDAYS
-    return word if is_noun and not is_number_word(word) else ""
+    return word if is_noun and word not in NUMBER_WORDS else ""
 
 
 # --- what is no plain number -----------------------------------------------------------------
@@ -90,7 +100,7 @@ def _idiom(tokens: _Tokens, at: int) -> _Found | None:
     word, following = tokens[at].word, _word(tokens, at + 1)
     if word == "one":
         is_wait = following in ("moment", "second", "minute") and _word(tokens, at + 2) in ("", "please")
-        is_figure = following in HARD_UNITS or is_number_word(following) or following in ("point", "and")
+        is_figure = following in HARD_UNITS or following in NUMBER_WORDS or following in ("point", "and")
         return None if is_figure and not is_wait else ((), at + 1 + is_wait)
     is_wait = word in ("a", "just") and not _noun(tokens, at + 2)
     if following == "second" and (is_wait or word == "per"):
@@ -122,7 +132,7 @@ def _clock(tokens: _Tokens, at: int) -> _Found | None:
     link = _word(tokens, end)
     behind = end + (link in ("past", "to"))
     hour = number_at(tokens, behind) if _word(tokens, behind) else None
-    if hour is None or hour.values[0] not in range(1, 25) or len(hour.values) > 1:
+    if hour is None or hour.values[0] not in range(1, 13) or len(hour.values) > 1:
         return None
     # "Five to ten people" is a range.
     if (behind == end and word != "half") or (word not in ("half", "quarter") and _noun(tokens, hour.end)):
@@ -190,7 +200,7 @@ def _is_step(tokens: _Tokens, at: int, end: int) -> bool:
 def _number(text: str, tokens: _Tokens, at: int, number: Number) -> _Found:
     """A number with its unit, a price, a time without minutes, or a plain one."""
     end, noun = number.end, _noun(tokens, number.end)
-    unit = HARD_UNITS.get(noun or _unit_of_range(tokens, end), "")
+    unit = HARD_UNITS.get(noun or _unit_of_range(tokens, at, end), "")
     if (
         unit == "times"
         and _noun(tokens, end + 1) == ""
@@ -205,6 +215,8 @@ def _number(text: str, tokens: _Tokens, at: int, number: Number) -> _Found:
         values, after = number.values, end + bool(noun)
         if _words(tokens, after, 3) == ("and", "a", "half"):
             values, after = (values[0] + Decimal("0.5"),), after + 3
+        elif unit == "hour" and len(values) == 1:
+            values, after = _with_minutes(tokens, after, values[0])
         return [amount(said(tokens, at, after), values, unit)], after
     if _is_count(text, tokens, at, number):
         return (), end
@@ -236,6 +248,10 @@ def _plain(tokens: _Tokens, at: int, number: Number, noun: str) -> _Found:
     text, before, value = said(tokens, at, number.end), _before(tokens, at), number.values[0]
     is_measure = before in MEASURE_BEFORE or value != int(value)
     plain = plain_number(text, number.values, noun, measure=is_measure)
+    prefix = tokens[at - 1].raw if before else ""
+    if len(prefix) > 1 and prefix.isupper():  # "LB 7740"
+        code = f"c:{prefix.lower()}{''.join(filter(str.isdecimal, text))}"
+        return [Fact("code", text, plain.needs | {code}, plain.gives | {code})], number.end
     clock = number.clock or ((int(value), 0) if value in range(1, 25) and not noun else None)
     if clock is None:
         return [plain], number.end
@@ -258,11 +274,21 @@ def _price(tokens: _Tokens, at: int, number: Number, unit: str) -> _Found:
     return [amount(said(tokens, at, end), values, unit, kind="price")], end
 
 
-def _unit_of_range(tokens: _Tokens, at: int) -> str:
-    """The unit of "two to three hours", behind the "two"."""
-    if _word(tokens, at) not in ("to", "or") or not _word(tokens, at + 1):
+def _with_minutes(tokens: _Tokens, at: int, hours: Decimal) -> tuple[Sequence[Decimal], int]:
+    """The hours of "two hours and twenty minutes", behind the "hours"."""
+    begin = at + (_word(tokens, at) == "and")
+    minutes = number_at(tokens, begin) if _word(tokens, begin) else None
+    if minutes is None or HARD_UNITS.get(_word(tokens, minutes.end)) != "minute":
+        return (hours,), at
+    return (hours + minutes.values[0] / 60,), minutes.end + 1
+
+
+def _unit_of_range(tokens: _Tokens, at: int, end: int) -> str:
+    """The unit of "two to three hours" and of "between two and three hours", for the "two"."""
+    links = ("to", "until", "or", "and") if _before(tokens, at) == "between" else ("to", "until", "or")
+    if _word(tokens, end) not in links or not _word(tokens, end + 1):
         return ""
-    upper = number_at(tokens, at + 1)
+    upper = number_at(tokens, end + 1)
     return _noun(tokens, upper.end) if upper else ""
 
 

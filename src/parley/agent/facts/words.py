@@ -27,7 +27,7 @@ MONEY: Mapping[str, str] = {
         "yen": "yen",
         "rupee": "rupee rupees",
         "franc": "francs chf",
-        "cent": "cent cents pence",
+        "cent": "cent cents pence p",
     }.items()
     for name in names.split()
 }
@@ -65,6 +65,8 @@ ORDINAL_USES = frozenset("one ones option thing step question choice point part 
 CLOCK_BEFORE = frozenset("at by around until till before after from since".split())
 MEASURE_BEFORE = frozenset("is are costs cost for pay only just the your".split())
 """Before a number whose unit may be left out."""
+FIGURE_WORDS = frozenset("at by from of the a an and to past half quarter quarters point".split())
+"""Within figures."""
 FUNCTION_WORDS = frozenset(
     "a an the this that these those my your his her its our their at in on of and or to for from until till "
     "please is are was were be been has have had does do did can could will would shall should may might "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 
-from parley.agent.facts.fact import BARE, Fact, amount, day_of, fact, plain_number, time_of, written
+from parley.agent.facts.fact import Fact, amount, day_of, fact, part_keys, plain_number, time_of
 from parley.agent.facts.words import HARD_UNITS
 from parley.asr.itn.english.addresses import DOMAINS
 
@@ -107,9 +107,11 @@ def _phone(match: re.Match[str]) -> Sequence[Fact] | None:
     groups = re.findall(r"\d+", match[0])
     if len(groups) > 2 and len(digits) < 9 and all(len(group) == 2 for group in groups):
         return None  # a list of numbers
-    # A country code has one to three figures; a zero may take its place.
+    # A country code has one to three figures, a zero may take its place; parts may be said alone.
     forms = {digits.lstrip("0"), *(digits[count:].lstrip("0") for count in (1, 2, 3))}
-    gives = {f"p:{form}" for form in forms if len(form) > 5} | {written(Decimal(group)) for group in groups}
+    for first in range(len(groups)):
+        forms.update("".join(groups[first:end]).lstrip("0") for end in range(first + 1, len(groups) + 1))
+    gives = {f"p:{form}" for form in forms if len(form) > 5} | part_keys(groups)
     return [fact("code", match[0], {f"p:{digits.lstrip('0')}"}, gives)]
 
 
@@ -126,10 +128,12 @@ def _code(match: re.Match[str]) -> Sequence[Fact] | None:
         return [amount(raw, (Decimal(measure[1]),), unit)]
     said = re.sub(r"[\W_]", "", raw).casefold()
     # What it is made of may be said alone.
-    figures = [written(Decimal(one)) for one in re.findall(r"\d+", said)]
-    parts = {*figures, *(f"{one}/{BARE}" for one in figures if len(one) > 2)}
-    parts |= {f"w:{one}" for one in re.findall(r"[a-z]+", said)}
-    return [fact("code", raw, {f"c:{said}"}, set() if "." in raw else parts)]
+    needs, gives = {f"c:{said}"}, {f"w:{one}" for one in re.findall(r"[a-z]+", said)}
+    if raw.isdecimal():  # with a zero before it, perhaps the first part of a telephone number
+        needs |= part_keys([raw])
+    elif "." not in raw:
+        gives |= part_keys(re.findall(r"\d+", said))
+    return [fact("code", raw, needs, gives)]
 
 
 _FORMS: Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Sequence[Fact] | None]]] = (
