@@ -3,8 +3,8 @@
 The sentences of ``facts.toml`` go through the check that serves, word by word as a language model writes
 them, without a server and without a model. A trap is spoken if all of it reaches the voice; a true sentence
 is held back if any of it does not. The figures of swapped sentences are in the sources, of something else:
-the check cannot find them. Agents that are held out were written when the rules were finished, and decide
-nothing. Ends with status 1 if a trap is spoken, or if more than 2 % of the true sentences are held back.
+the check cannot find them. Ends with status 1 if a trap is spoken, or if more than 2 % of the true sentences
+are held back.
 """
 
 from __future__ import annotations
@@ -110,12 +110,11 @@ def main() -> int:
         report = Report()
         asyncio.run(judge(agent, report, show=args.show))
         print(report.line(agent["name"]))
-        if not agent.get("held_out"):
-            for name in ("traps", "spoken", "true", "held", "swapped", "swapped_spoken"):
-                setattr(total, name, getattr(total, name) + getattr(report, name))
-            total.segment_ms += report.segment_ms
-            total.source_ms += report.source_ms
-    print(total.line("not held out"))
+        for name in ("traps", "spoken", "true", "held", "swapped", "swapped_spoken"):
+            setattr(total, name, getattr(total, name) + getattr(report, name))
+        total.segment_ms += report.segment_ms
+        total.source_ms += report.source_ms
+    print(total.line("all"))
     return int(total.spoken > 0 or total.held > _MOST_ALARMS * total.true)
 
 

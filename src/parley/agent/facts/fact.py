@@ -30,6 +30,7 @@ BARE, SOFT, DIGITS = "?", "soft", "digits"
 """Tags of numbers without a noun, with one that is no unit, and of parts of codes and telephone numbers."""
 _LEAST_PART = 100
 """The least number that may be part of a code or of a telephone number said in pieces."""
+_MOST_FIGURES = 15
 _MINUTES = {"minute": 1, "hour": 60, "day": 1_440, "week": 10_080}
 
 
@@ -53,7 +54,8 @@ def fact(kind: FactKind, text: str, needs: Iterable[str], gives: Iterable[str] =
 
 def written(value: Decimal) -> str:
     """A number as a key has it, with five decimals at most."""
-    return f"{round(value, 5).normalize():f}"
+    # Decimals are rounded to 28 figures.
+    return f"{value:f}" if value.adjusted() > _MOST_FIGURES else f"{round(value, 5).normalize():f}"
 
 
 def amount(text: str, values: Sequence[Decimal], unit: str, *, kind: FactKind = "number") -> Fact:

@@ -27,7 +27,7 @@ _HALF = re.compile(
     r"|tonight|at night)",
     re.IGNORECASE,
 )
-_PHONE = re.compile(r"(?<![\w.:])\+?\(?\d(?:[ ()/-]{0,2}\d){6,}(?![\w:]|[.,]\d)")
+_PHONE = re.compile(r"(?<![\w.:])\+?\(?\d(?:[ ()/-]{0,2}\d){6,19}(?![\w:]|[.,]\d)")
 _SPELLED = re.compile(r"(?<![\w'])(?!I \d|A \d)[A-Z](?:(?:, |[ .-])(?:[A-Z]|\d+))*(?:, |[ .-])\d+(?![\w'])")
 _CODE = re.compile(
     r"(?<![\w.,])\d+(?:\.\d+){2,}(?!\w)|"

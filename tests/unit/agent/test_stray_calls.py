@@ -1,0 +1,104 @@
+"""Text of a language model that only a program can read."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from parley.agent.stray_calls import StrayCallFilter
+
+
+def kept(text: str, seed: int | None = None) -> tuple[str, bool]:
+    """What is left of a text that comes in pieces of random lengths, and whether a call was found."""
+    reader, pieces, at = StrayCallFilter(), random.Random(seed), 0
+    said: list[str] = []
+    while at < len(text):
+        length = len(text) if seed is None else pieces.randint(1, 6)
+        said.append(reader.push(text[at : at + length]))
+        at += length
+    return "".join([*said, reader.finish()]), reader.found
+
+
+CALLS = [
+    ('Hello. {"name": "get_weather", "arguments": {"city": "}"}} Bye.', "Hello.  Bye."),
+    ("Well <tool_call>{}</tool_call> then.", "Well  then."),
+    ("<tool_call>get_weather", ""),
+    ("<function=get_weather>{}</function>It is sunny.", "It is sunny."),
+    ('get_weather(city="Paris (France)") done', " done"),
+    ("Use end_call() now", "Use  now"),
+    ("x = tools.find(1)", "x = "),
+    ('say("Hello.")', ""),
+    ('[TOOL_CALLS] [{"name": "x"}]', " "),
+    ("Action: get_weather\nAction Input: {}\nIt is sunny.", "\n\nIt is sunny."),
+    ('```json\n{"a": [1]}\n```\nDone.', "```json\n\n```\nDone."),
+    ("The result: {temperature: 5}", "The result: "),
+]
+
+
+@pytest.mark.parametrize(("text", "left"), CALLS)
+def test_calls_and_json_are_left_out_however_they_come(text, left):
+    assert {kept(text, seed) for seed in (None, *range(50))} == {(left, True)}
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [("Hi.<|im_end|><|assistant|>", "Hi."), ("<think>well</think>Hi.", "Hi."), ("[INST] Hi.", " Hi.")],
+)
+def test_tags_of_templates_are_left_out_and_are_no_calls(text, left):
+    assert {kept(text, seed) for seed in (None, *range(50))} == {(left, False)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Press [Enter] now [or not].",
+        "The person(s) of f(x), and 3 < 5, a<b>.",
+        "It is open (really), see example.com (home).",
+        "Say {name} please.",
+        "A <b>bold</b> word, <your name> here.",
+        "Action is needed. Tool Input needed.",
+        "snake_case is a word",
+        "[1, 2] of 3",
+        'She said "yes" and left',
+        "Function of the tool",
+    ],
+)
+def test_other_text_stays(text):
+    assert {kept(text, seed) for seed in (None, *range(50))} == {(text, False)}
+
+
+def test_words_are_passed_on_as_they_are_complete():
+    reader = StrayCallFilter()
+    assert [reader.push(piece) for piece in ("It ", "is ", "sun", "ny. ", "Yes")] == [
+        "It ",
+        "is ",
+        "",
+        "sunny. ",
+        "",
+    ]
+    assert reader.finish() == "Yes"
+
+
+@pytest.mark.parametrize(
+    "piece", ["word ", "<", "{", "[", "a_", "a(b", '{"a":"', "<|", "Action ", '["', "<think ", "a."]
+)
+def test_work_grows_with_the_text_only(piece):
+    def lines_of(text: str) -> int:
+        count = 0
+
+        def trace(*_):
+            nonlocal count
+            count += 1
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            kept(text, 1)
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert lines_of((piece * 4_000)[:4_000]) < 5 * lines_of((piece * 1_000)[:1_000]) + 500
