@@ -226,9 +226,10 @@ def test_work_grows_with_the_text_only(piece):
 
 def test_texts_of_any_kind_are_read():
     letters = random.Random(7)
-    parts = "1 12 7:30 half past to one hundred and a . , €4 $ % AB-1 A B pm March 3rd ½ \u0663 31/02/26 x@y.de - \u2013".split(
-        " "
-    )
+    parts = (
+        "1 12 7:30 half past to one hundred and a . , €4 $ % AB-1 A B pm March 3rd "
+        "½ \u0663 31/02/26 x@y.de - \u2013"
+    ).split(" ")
     for _ in range(500):
         text = "".join(letters.choice(parts) + letters.choice(["", " "]) for _ in range(20))
         assert all(fact.needs for language in ("en", "de") for fact in facts_of(text, language))
