@@ -110,7 +110,7 @@ def _idiom(tokens: _Tokens, at: int) -> _Found | None:
         if word == phrase.partition(" ")[0] and said(tokens, at, at + length).lower() == phrase:
             return [amount(phrase, (value,), unit)], at + length
     if (word, following) == ("an", "hour"):
-        is_rate = _before(tokens, at) in HARD_UNITS or not at
+        is_rate = _before(tokens, at) in HARD_UNITS
         return ((), at + 2) if is_rate else ([amount("an hour", (Decimal(1),), "hour")], at + 2)
     if word in ("once", "twice") and following in ("a", "daily", "weekly", "per", "every", "each"):
         return [amount(word, (Decimal(2 if word == "twice" else 1),), "times")], at + 1
