@@ -212,7 +212,8 @@ def _number(text: str, tokens: _Tokens, at: int, number: Number) -> _Found:
     if unit and noun in MONEY:
         return _price(tokens, at, number, unit)
     if unit:
-        values, after = number.values, end + bool(noun)
+        values: Sequence[Decimal] = number.values
+        after = end + bool(noun)
         if _words(tokens, after, 3) == ("and", "a", "half"):
             values, after = (values[0] + Decimal("0.5"),), after + 3
         elif unit == "hour" and len(values) == 1:
