@@ -25,7 +25,8 @@ from parley.agent.interruptions import InterruptionDetector
 from parley.agent.languages import localize
 from parley.agent.metrics import SessionMetrics
 from parley.agent.ports import Engines
-from parley.agent.response import LlmResponse, SystemPrompt
+from parley.agent.prompt import SystemPrompt
+from parley.agent.response import LlmResponse
 from parley.agent.speech import SpeechSettings
 from parley.agent.speech_events import Contained
 from parley.agent.summarization import Summarizer
@@ -134,7 +135,7 @@ class Conversation:
         self._facts = SessionFacts(language)
         self._sampling = choose_sampling(start.sampling, config.sampling)
         greeting = config.greeting if start.greeting is None else start.greeting
-        self._facts.add(greeting)
+        self._add_sources(start, greeting)
         self._greeting = greeting if resume is None else ""
         self._agent_turns = AgentTurns(
             name,
@@ -279,6 +280,7 @@ class Conversation:
             Whether the prefix of prompts has changed.
         """
         before, self._start = self._start, start
+        self._add_sources(start)
         prefix_changed = (start.system_prompt, start.tools) != (before.system_prompt, before.tools)
         if prefix_changed:
             self._history.change(*self._prompt_prefix(start))
@@ -296,6 +298,11 @@ class Conversation:
         """System prompt and tools, with those that are run here."""
         prompt = self._config.system_prompt if start.system_prompt is None else start.system_prompt
         return prompt, [*start.tools, *self._tools.own_tools]
+
+    def _add_sources(self, start: protocol.Start, *texts: str) -> None:
+        """Let answers speak of texts of the client that the language model reads."""
+        for text in (*texts, *(f"{target.name}: {target.description}" for target in start.ending.transfers)):
+            self._facts.add(text)
 
     def _output(self, start: protocol.Start) -> TurnOutput:
         return TurnOutput(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from parley.agent.response import SystemPrompt
+from parley.agent.prompt import SystemPrompt
 from parley.agent.turn import AgentTurn
 from parley.timeouts import loop_time
 from parley.token_bucket import TokenBucket

@@ -16,10 +16,11 @@ from parley.agent.answer_text import AnswerText, HeldBackError
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
 from parley.agent.ending import find_ending, refuse_ending
-from parley.agent.facts.checking import KnownFacts, SessionFacts
+from parley.agent.facts.checking import SessionFacts
 from parley.agent.filler import Filler
 from parley.agent.generation import generate
 from parley.agent.memory import NO_RESULT, UNREMEMBERED, ToolRound, remember, shorten_results
+from parley.agent.prompt import SystemPrompt
 from parley.agent.tools import ToolExecutor, make_call_id
 from parley.chat import ChatMessage, ToolCall
 from parley.checkpoint import AgentTurnState, RoundState
@@ -31,7 +32,6 @@ from parley.errors import (
     InvalidModelOutputError,
     NoAnswerError,
 )
-from parley.llm.history import History
 from parley.llm.messages import Completed, GenerateRequest, Priority, Sampling, TextDelta
 from parley.protocol import HeldBack, Tool
 from parley.timeouts import loop_time
@@ -563,50 +563,3 @@ class LlmResponse:
                         group.create_task(run(call), name=call.id)
         finally:
             self.log.tool_ms = (self.log.tool_ms or 0.0) + (loop_time() - started) * 1000
-
-
-class SystemPrompt:
-    """Messages and tools of one answer.
-
-    ``draft`` is the user's text of a prepared answer that is not in the history yet. ``system_prompt``
-    replaces the session's.
-    """
-
-    def __init__(
-        self,
-        history: History,
-        draft: str | None = None,
-        *,
-        system_prompt: str | None = None,
-        use_tools: bool = True,
-    ) -> None:
-        self._history = history
-        self._draft = draft
-        self.system_prompt = system_prompt
-        self.use_tools = use_tools
-        self.tools: Sequence[Tool] = history.tools if use_tools else ()
-        """Those at the beginning of the answer."""
-
-    def drop_draft(self) -> None:
-        """The draft is part of the history now."""
-        self._draft = None
-
-    def messages(self) -> list[ChatMessage]:
-        """The prompt."""
-        if self._draft is not None:
-            return self._history.preview(self._draft)
-        return self._history.messages(self.system_prompt)
-
-    async def known_facts(self, facts: SessionFacts, results: Sequence[ChatMessage]) -> KnownFacts:
-        """What an answer to the prompt may speak of; ``results``: messages of its own turn."""
-        history, prompt = self._history, self.system_prompt
-        instructions = history.system_prompt if prompt is None else prompt
-        return await facts.check(instructions, [*history.conversation, *results], draft=self._draft or "")
-
-    def calibrate(self, request: GenerateRequest, tokens: int) -> None:
-        """Correct the history's estimate by the token count of a request's prompt."""
-        self._history.calibrate(request.messages, request.tools, tokens)
-
-    def forget_oldest(self) -> bool:
-        """Drop the oldest exchange; False: the prompt cannot be shorter."""
-        return self._draft is None and self._history.forget_oldest()

@@ -16,7 +16,8 @@ from parley.agent.endpointer import UserTurn
 from parley.agent.memory import HistoryWriter
 from parley.agent.playout import HeardSpeech
 from parley.agent.preemption import PreemptionBudget, PreemptiveGeneration, PreparedResponse
-from parley.agent.response import FixedText, ResponseSource, SystemPrompt
+from parley.agent.prompt import SystemPrompt
+from parley.agent.response import FixedText, ResponseSource
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
 from parley.chat import ChatMessage, ToolCall

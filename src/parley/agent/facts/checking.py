@@ -16,7 +16,7 @@ from parley.chat import ChatMessage
 
 _MOST_KEYS = 40_000
 """Of what was said and returned in a session: the oldest texts are forgotten."""
-_MOST_WAITING = 256
+_MOST_WAITING = 64
 _MOST_COUNTED = 10
 _LONGEST_SHORT = 3
 """Letters of names of JSON that are units only behind another word: "min" may be a minimum."""
