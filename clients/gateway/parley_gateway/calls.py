@@ -202,12 +202,14 @@ class Calls:
             TooManyCallsError: there are too many calls already.
             NoServerReadyError: no server is ready.
             InvalidMessageError: a number of ``start`` is out of its range.
+            NotPermittedError: the client may not call the agent.
             UnsupportedVoiceError: the voice is another client's.
             ParleyError: what the last server that was tried answered.
         """
         settings = self._settings
         self.check_room(principal)
         check_start(start)
+        principal.check_agent(start.agent)
         check_voice(start.voice, principal)
         # A client that could name a salt could read in `cached_tokens` what others have said.
         start = msgspec.structs.replace(with_trace(start), cache_salt=principal.cache_salt)

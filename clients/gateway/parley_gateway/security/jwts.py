@@ -78,6 +78,7 @@ class JwtVerifier:
         return Principal(
             id=f"jwt:{_text(claims, 'sub')}",
             scopes=_scopes(claims.get(settings.scope_claim)),
+            agents=_agents(claims[settings.agent_claim]) if settings.agent_claim in claims else None,
             session_id=_text(claims, settings.session_claim) if is_bound else None,
             session_claimed=is_bound,
             kind="jwt",
@@ -132,5 +133,15 @@ def _text(claims: dict[str, Any], name: str) -> str:
 
 def _scopes(claim: object) -> frozenset[Scope]:
     """Claims that the gateway reads; issuers may add others."""
-    words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    words = _words(claim)
     return frozenset(scope for scope in SCOPES if scope in words)
+
+
+def _agents(claim: object) -> frozenset[str]:
+    """Names of agents; a claim of another form names none."""
+    return frozenset(word for word in _words(claim) if isinstance(word, str))
+
+
+def _words(claim: object) -> list[Any]:
+    """The items of a list, or the words of a text."""
+    return claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []

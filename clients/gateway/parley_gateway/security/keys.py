@@ -18,7 +18,7 @@ import secrets
 import tomllib
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -34,6 +34,8 @@ _ID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _ID_CHARS = 10
 _SECRET_BYTES = 32
 _FINGERPRINT_CHARS = 16
+AgentName: TypeAlias = Annotated[str, Meta(pattern="^([a-z0-9][a-z0-9_-]{0,62})?$")]
+"""Name of an agent that servers define; empty: their own agent."""
 _NO_HASH = hashlib.sha256(b"no key has this hash").hexdigest()
 
 
@@ -47,6 +49,8 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     expires: datetime | None = None
     """From then on it is refused; with an offset. None: never."""
     limits: KeyLimits = KeyLimits()
+    agents: frozenset[AgentName] | None = None
+    """Agents that it may call; `""`: the server's own. None: all."""
 
 
 class NewKey(NamedTuple):
@@ -58,8 +62,17 @@ class NewKey(NamedTuple):
     """Its line for the file."""
 
 
-def new_key(name: str, scopes: Iterable[Scope], expires: datetime | None = None) -> NewKey:
-    """Make a key."""
+def new_key(
+    name: str,
+    scopes: Iterable[Scope],
+    expires: datetime | None = None,
+    agents: Iterable[str] | None = None,
+) -> NewKey:
+    """Make a key; ``agents`` are those that it may call, None: all.
+
+    Raises:
+        GatewaySettingsError: one of ``agents`` is not a name of an agent.
+    """
     key_id = "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_CHARS))
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     fields = [
@@ -69,7 +82,11 @@ def new_key(name: str, scopes: Iterable[Scope], expires: datetime | None = None)
     ]
     if expires is not None:
         fields.append(f"expires = {expires.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
-    return NewKey(f"{PREFIX}{key_id}_{secret}", f"{key_id} = {{{', '.join(fields)}}}")
+    if agents is not None:
+        fields.append(f"agents = {msgspec.json.encode(sorted(agents)).decode()}")
+    line = f"{key_id} = {{{', '.join(fields)}}}"
+    read_keys(line.encode())
+    return NewKey(f"{PREFIX}{key_id}_{secret}", line)
 
 
 def hash_secret(key_id: str, secret: str) -> str:
@@ -155,6 +172,7 @@ class KeyRing:
             scopes=entry.scopes,
             kind="key",
             limits=entry.limits,
+            agents=entry.agents,
             fingerprint=entry.sha256[:_FINGERPRINT_CHARS],
             expires_at=entry.expires.timestamp() if entry.expires is not None else None,
         )

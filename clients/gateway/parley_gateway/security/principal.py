@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 from starlette.requests import HTTPConnection
 
+from parley.errors import NotPermittedError
 from parley_gateway.errors import UnauthorizedError
 
 Scope: TypeAlias = Literal["agent", "transcribe", "speak", "chat", "voices", "admin"]
@@ -41,6 +42,8 @@ class Principal:
     """The key's id, ``jwt:`` and the subject of a JWT, or ``anonymous``; never a secret."""
     scopes: frozenset[Scope]
     """What the client may do."""
+    agents: frozenset[str] | None = None
+    """Names of the agents that the client may call; empty text: the server's own. None: all."""
     session_id: str | None = None
     """The only session that the client may use; None: any of its own."""
     session_claimed: bool = False
@@ -74,6 +77,16 @@ class Principal:
     def cache_salt(self) -> str:
         """Of its requests to the language model; empty, for many clients: each session has its own."""
         return "" if self.is_many else hashlib.sha256(f"prefix cache of {self.id}".encode()).hexdigest()
+
+    def may_call(self, agent: str) -> bool:
+        """Whether the client may call an agent; empty: the server's own."""
+        return self.agents is None or agent in self.agents
+
+    def check_agent(self, agent: str) -> None:
+        """Raise NotPermittedError for an agent that the client may not call."""
+        if not self.may_call(agent):
+            what = f"the agent {agent[:80]!r}" if agent else "the server's own agent"
+            raise NotPermittedError(f"these credentials may not call {what}")
 
 
 ANONYMOUS = Principal(id=_ANYBODY, scopes=SCOPES - {"admin"}, kind="anonymous", root="anonymous")

@@ -60,6 +60,9 @@ class JwtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How long a connection may stay open after its JWT has expired."""
     scope_claim: str = "scope"
     """Claim with the scopes: a list, or words in one text."""
+    agent_claim: str = "agents"
+    """Claim with the agents that may be called: a list, or words in one text; an empty text in the list is
+    the server's own agent. Without the claim: all."""
     session_claim: str = "session_id"
     """Claim with the only session that the token is good for."""
 

@@ -125,6 +125,8 @@ class SessionTokens:
             "key": principal.fingerprint,
             "until": principal.expires_at,
         }
+        if principal.agents is not None:
+            claims["agents"] = sorted(principal.agents)
         if session_id is not None:
             claims["sid"] = session_id
             # A request may name any session; only an issuer's claim makes it theirs.
@@ -159,6 +161,7 @@ class SessionTokens:
         principal = Principal(
             id=claims["sub"],
             scopes=SCOPES & frozenset(claims["scope"]),
+            agents=frozenset(claims["agents"]) if "agents" in claims else None,
             session_id=claims.get("sid"),
             session_claimed=claims.get("claimed", False),
             kind="token",
@@ -170,10 +173,11 @@ class SessionTokens:
 
 
 def inherit(shown: Shown, owner: Principal) -> Principal:
-    """The principal of a token whose owner was looked up: no more scopes than the owner still has."""
+    """The principal of a token whose owner was looked up: no more scopes, and agents, than the owner has."""
     return replace(
         shown.principal,
         scopes=shown.principal.scopes & owner.scopes,
+        agents=owner.agents,
         limits=owner.limits,
         expires_at=owner.expires_at,
     )

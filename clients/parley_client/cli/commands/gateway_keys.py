@@ -43,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=_SCOPES,
         help=f"what it may do; can be given several times (default: {', '.join(_USUAL)})",
     )
+    new.add_argument(
+        "--agent",
+        dest="agents",
+        action="append",
+        metavar="NAME",
+        help="an agent that it may call, '' for the server's own; can be given several times (default: all)",
+    )
     new.add_argument("--days", type=_days, metavar="N", help="how long it is valid (default: for ever)")
     listing = actions.add_parser("list", help="the keys of a file, without what is secret")
     revoke = actions.add_parser(
@@ -91,7 +98,7 @@ def _make(args: argparse.Namespace) -> None:
 
     expires = None if args.days is None else datetime.now(UTC) + timedelta(days=args.days)
     scopes: Sequence[Scope] = args.scopes or _USUAL
-    made = new_key(args.name, scopes, expires)
+    made = new_key(args.name, scopes, expires, args.agents)
     print(f"The key, which is shown only now: {made.secret}", file=sys.stderr, flush=True)
     print(made.line, flush=True)
 
@@ -100,14 +107,15 @@ def _list(file: Path, console: Console) -> None:
     from parley_gateway.security.keys import read_keys  # noqa: PLC0415 - an optional extra
 
     table = Table(box=None, pad_edge=False)
-    for column in ("id", "name", "scopes", "expires"):
+    for column in ("id", "name", "scopes", "agents", "expires"):
         table.add_column(column)
     now = datetime.now(UTC)
     for key_id, entry in read_keys(_read(file)).items():
         expires = "never" if entry.expires is None else f"{entry.expires:%Y-%m-%d %H:%M}"
         if entry.expires is not None and entry.expires <= now:
             expires += " (has expired)"
-        table.add_row(key_id, escape(entry.name), ", ".join(sorted(entry.scopes)), expires)
+        agents = "all" if entry.agents is None else ", ".join(name or "own" for name in sorted(entry.agents))
+        table.add_row(key_id, escape(entry.name), ", ".join(sorted(entry.scopes)), agents, expires)
     console.print(table if table.row_count else f"{file} has no keys.")
 
 

@@ -38,6 +38,21 @@ def test_a_key_may_do_everything_but_administrate_by_default(capsys):
     assert entry.expires is None
 
 
+def test_new_key_may_be_limited_to_agents(tmp_path, capsys):
+    assert main(["gateway", "keys", "new", "--agent", "restaurant", "--agent", ""]) == 0
+    line = capsys.readouterr().out
+    (entry,) = read_keys(line.encode()).values()
+    assert entry.agents == {"restaurant", ""}
+    (tmp_path / "keys.toml").write_text(line)
+    assert main(["gateway", "keys", "list", "--file", str(tmp_path / "keys.toml")]) == 0
+    assert "own, restaurant" in capsys.readouterr().out
+
+
+def test_key_of_an_impossible_agent_is_refused(capsys):
+    assert main(["gateway", "keys", "new", "--agent", "Bella Vista"]) != 0
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("days", ["0", "-1", "x", "1e9"])
 def test_days_have_to_be_a_number(capsys, days):
     with pytest.raises(SystemExit):

@@ -77,6 +77,23 @@ def test_a_token_opens(tmp_path, algorithm, signer, key):
         verifier(tmp_path, key, algorithm).verify(token[:-8] + "AAAAAAAA")
 
 
+@pytest.mark.parametrize(
+    ("claim", "agents"),
+    [
+        (None, None),
+        (["restaurant", ""], {"restaurant", ""}),
+        ("restaurant clinic", {"restaurant", "clinic"}),
+        ([], set()),
+        ("", set()),
+        ({"restaurant": 1}, set()),
+        ([1, ["restaurant"]], set()),
+    ],
+)
+def test_claim_limits_the_agents(hs, claim, agents):
+    principal = hs.verify(jwt.encode(claims(agents=claim), SECRET, "HS256"))
+    assert principal.agents == agents
+
+
 def test_scopes_may_be_a_list_and_a_session_may_be_named(hs):
     token = jwt.encode(claims(scope=["chat", "x"], session_id="s-1"), SECRET, "HS256")
     principal = hs.verify(token)
