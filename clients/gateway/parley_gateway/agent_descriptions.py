@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 from parley import protocol
 from parley.errors import (
     ModelUnavailableError,
     ParleyError,
+    UnknownAgentError,
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
@@ -28,12 +30,18 @@ _log = logging.getLogger(__name__)
 # A description needs a session on a server; it is cached for this time (seconds).
 _CACHE_S = 15.0
 _FAILURE_CACHE_S = 1.0
+# An agent that a cached description lacks is looked for again in one that is not older: its file may be new.
+_RENEW_S = 1.0
 # For all servers together: shorter than the page's timeout.
 _TOTAL_TIMEOUT_S = 12.0
 # How long a request for a session waits for a description (seconds).
 _CHECK_S = 1.0
 # Errors without an answer of a server.
 _UNANSWERED = (*DOUBTFUL, CallLostError, StreamLostError)
+
+
+class _UndescribedError(ModelUnavailableError):
+    """The servers that answer are too old to describe their agent."""
 
 
 class AgentDescriptions:
@@ -51,8 +59,8 @@ class AgentDescriptions:
             self._asking.cancel()
             await asyncio.wait([self._asking])
 
-    async def check(self, *, language: str | None, voice: str | None) -> None:
-        """Refuse a language or a voice that the agent is known not to have.
+    async def check(self, *, language: str | None = None, voice: str | None = None, agent: str = "") -> None:
+        """Refuse an agent that no server is known to define, and a language or a voice that none has.
 
         No language is refused while a recogniser does not say what it understands, nor by a server too old to
         report that; no voice is refused where voices are enrolled at run time. Whether a synthesizer that the
@@ -61,55 +69,82 @@ class AgentDescriptions:
         Args:
             language: that the agent is to understand and speak; None: it is not checked.
             voice: its name; None: it is not checked.
+            agent: its name; empty: the servers' own agent.
 
         Raises:
+            UnknownAgentError: there is no such agent; the text names the nearest.
             UnsupportedLanguageError: the language cannot be had.
             UnsupportedVoiceError: there is no such voice; the text has those that there are.
         """
-        if language is None and voice is None:
+        if language is None and voice is None and not agent:
             return
         described = await self._get_soon()
+        if described is not None and agent and not _defines(described, agent):
+            described = await self._get_soon(_RENEW_S)
         if described is None:
             return
+        if agent:
+            check_agent(agent, described.agents)
         if language is not None:
             _check_language(language, described)
         if voice is not None:
             _check_voice(voice, described)
 
-    async def _get_soon(self) -> protocol.AgentDescription | None:
+    async def _get_soon(self, max_age_s: float | None = None) -> protocol.AgentDescription | None:
         """The agent's description; None: no server has described it at once, on which no session depends."""
-        asking = self._ask()
+        asking = self._ask(max_age_s)
         await asyncio.wait([asking], timeout=_CHECK_S)
         if not asking.done() or asking.cancelled() or asking.exception() is not None:
             return None
         return asking.result()[0]
 
-    async def get(self) -> protocol.AgentDescription:
-        """The agent's description, or the error of the last server that answered."""
-        return (await asyncio.shield(self._ask()))[0]
+    async def get(self, max_age_s: float | None = None) -> protocol.AgentDescription:
+        """The agent's description, or the error of the last server that answered.
 
-    def _ask(self) -> asyncio.Task[tuple[protocol.AgentDescription, TritonServer]]:
+        Args:
+            max_age_s: of a cached description (seconds); None: the default.
+        """
+        return (await asyncio.shield(self._ask(max_age_s)))[0]
+
+    async def agents(self, max_age_s: float | None = None) -> list[protocol.AgentSummary]:
+        """The agents that the servers define beside their own; raises as :meth:`get`."""
+        try:
+            return (await self.get(max_age_s)).agents
+        except _UndescribedError:
+            return []
+
+    async def find_agent(self, fits: Callable[[protocol.AgentSummary], bool]) -> protocol.AgentSummary | None:
+        """The first agent that fits; None: none does. Raises as :meth:`get`."""
+        agents = await self.agents()
+        if agents and not any(map(fits, agents)):
+            agents = await self.agents(_RENEW_S)
+        return next(filter(fits, agents), None)
+
+    def _ask(self, max_age_s: float | None) -> asyncio.Task[tuple[protocol.AgentDescription, TritonServer]]:
         """The request that is under way, or the last one while its answer counts; otherwise a new one."""
         asking = self._asking
-        if asking is None or (asking.done() and not self._counts(asking)):
+        max_age_s = _CACHE_S if max_age_s is None else max_age_s
+        if asking is None or (asking.done() and not self._counts(asking, max_age_s)):
             asking = self._asking = asyncio.create_task(self._ask_in_turn(), name="agent-description")
             asking.add_done_callback(self._on_answered)
         return asking
 
-    def _counts(self, asked: asyncio.Task[tuple[protocol.AgentDescription, TritonServer]]) -> bool:
+    def _counts(
+        self, asked: asyncio.Task[tuple[protocol.AgentDescription, TritonServer]], max_age_s: float
+    ) -> bool:
         age_s = loop_time() - self._answered_at
         if asked.cancelled() or asked.exception() is not None:
             # Requests that waited for a server without an answer must not each wait for it again.
             return age_s < _FAILURE_CACHE_S
-        return age_s < _CACHE_S and asked.result()[1].is_ready
+        return age_s < max_age_s and asked.result()[1].is_ready
 
     def _on_answered(self, asked: asyncio.Task[Any]) -> None:
         self._answered_at = loop_time()
         error = failure_of(asked)
         if isinstance(error, ParleyError):
-            _log.debug("languages and voices of sessions are not checked: %s", error.to_log())
+            _log.debug("agents, languages and voices of sessions are not checked: %s", error.to_log())
         elif error is not None:
-            _log.warning("languages and voices of sessions are not checked", exc_info=error)
+            _log.warning("agents, languages and voices of sessions are not checked", exc_info=error)
 
     async def _ask_in_turn(self) -> tuple[protocol.AgentDescription, TritonServer]:
         """The description of the first server that returns one, and that server."""
@@ -142,7 +177,7 @@ class AgentDescriptions:
                 else:
                     if agent is not None:
                         return agent, lease.server
-                    refusal = ModelUnavailableError("the agent of this server is too old to describe itself")
+                    refusal = _UndescribedError("the agent of this server is too old to describe itself")
         raise refusal or NoServerReadyError(f"no server describes its agent: {unanswered}") from unanswered
 
 
@@ -151,6 +186,20 @@ def common_languages(spoken: list[str], recognized: list[str] | None) -> list[st
     if recognized is None:
         return spoken
     return [name for name in spoken if find_language(name, recognized) is not None]
+
+
+def check_agent(name: str, agents: list[protocol.AgentSummary]) -> protocol.AgentSummary:
+    """The agent of a name; raises UnknownAgentError, which names the nearest."""
+    for agent in agents:
+        if agent.name == name:
+            return agent
+    known = [agent.name for agent in agents]
+    possible = f"; possible are {', '.join(known)}" if known else ""
+    raise UnknownAgentError(f"no agent {name[:80]!r} on this server{suggest_name(name, known)}{possible}")
+
+
+def _defines(described: protocol.AgentDescription, name: str) -> bool:
+    return any(agent.name == name for agent in described.agents)
 
 
 def _check_language(language: str, described: protocol.AgentDescription) -> None:

@@ -175,6 +175,7 @@ class GatewaySettingsError(GatewayError):
 # The first class that an error belongs to counts.
 _STATUS: tuple[tuple[type[ParleyError], int], ...] = (
     (errors.SessionNotFoundError, 404),
+    (errors.UnknownAgentError, 404),
     (errors.UnknownToolCallError, 404),
     (errors.NotInProfileError, 404),
     (errors.NotPermittedError, 403),

@@ -1,4 +1,4 @@
-"""``GET /v1/agent``: the options that sessions have here."""
+"""``GET /v1/agent`` and ``/v1/agents``: the options of sessions, and the agents that they may choose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from parley import protocol
-from parley_gateway.agent_descriptions import common_languages
+from parley_gateway.agent_descriptions import check_agent, common_languages
 from parley_gateway.bodies import json_answer
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers
@@ -34,9 +34,18 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Examples of what a user may say to this agent."""
     default_prompt: bool
     """Whether the agent has a prompt that Parley comes with, which a client's demo tools fit."""
+    agent: protocol.AgentSummary | None
+    """The agent that `name` chooses; null: the server's own."""
 
 
-def _agent(described: protocol.AgentDescription) -> Agent:
+class Agents(msgspec.Struct, frozen=True, kw_only=True):
+    """The agents that sessions may choose by name."""
+
+    agents: list[protocol.AgentSummary]
+    """By name. Empty: there is only the server's own agent."""
+
+
+def _agent(described: protocol.AgentDescription, chosen: protocol.AgentSummary | None) -> Agent:
     return Agent(
         recognizer=described.recognizer,
         recognizers=described.recognizers,
@@ -45,19 +54,35 @@ def _agent(described: protocol.AgentDescription) -> Agent:
         languages=common_languages(described.languages, described.recognized_languages),
         voices=described.voices,
         tools=described.tools,
-        examples=described.examples,
-        default_prompt=described.default_prompt,
+        # They are the own agent's, which has another prompt.
+        examples=[] if chosen else described.examples,
+        default_prompt=chosen is None and described.default_prompt,
+        agent=chosen,
     )
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """``/v1/agent``."""
+    """``/v1/agent`` and ``/v1/agents``."""
     router = APIRouter(tags=["sessions"])
 
-    @router.get("/v1/agent", responses=answers(200, Agent, 401, 403, 429, 503))
-    async def agent(request: Request) -> Response:
-        """The options of sessions: languages, voices, and the names of tools that are not available."""
-        await gateway.guard.admit(request, "agent")
-        return json_answer(_agent(await gateway.descriptions.get()))
+    @router.get("/v1/agent", responses=answers(200, Agent, 401, 403, 404, 429, 503))
+    async def agent(request: Request, name: str = "") -> Response:
+        """The options of sessions: languages, voices, and the names of tools that are not available.
+
+        `name` chooses one of the agents of `/v1/agents`.
+        """
+        principal = await gateway.guard.admit(request, "agent")
+        if name:
+            principal.check_agent(name)
+            await gateway.descriptions.check(agent=name)
+        described = await gateway.descriptions.get()
+        return json_answer(_agent(described, check_agent(name, described.agents) if name else None))
+
+    @router.get("/v1/agents", responses=answers(200, Agents, 401, 403, 429, 503))
+    async def agents(request: Request) -> Response:
+        """The agents that sessions may choose by name, beside the server's own."""
+        principal = await gateway.guard.admit(request, "agent")
+        known = await gateway.descriptions.agents()
+        return json_answer(Agents(agents=[one for one in known if principal.may_call(one.name)]))
 
     return router

@@ -84,6 +84,7 @@ async def test_languages_are_those_that_are_spoken_and_understood(gateway, under
         "tools": ["get_weather"],
         "examples": ["hello"],
         "default_prompt": False,
+        "agent": None,
     }
     (call_id,) = one.agents[0].call_ids
     assert call_id.startswith(protocol.CANARY_PREFIX), "it takes no caller's place"

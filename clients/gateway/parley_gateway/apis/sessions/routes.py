@@ -66,7 +66,9 @@ class _Rest:
         if not gateway.servers.is_ready:
             raise NoServerReadyError("no server is ready")
         language = None if start.language in ("", _DEFAULT_LANGUAGE) else start.language
-        await gateway.descriptions.check(language=language, voice=start.voice)
+        if options.resume is None:
+            principal.check_agent(start.agent)
+        await gateway.descriptions.check(language=language, voice=start.voice, agent=start.agent)
         if options.resume is None:
             session = self._registry.create(start, principal, options.encoding)
             audit("session_created", principal, session=session.id)
@@ -194,7 +196,7 @@ def routes(gateway: Gateway) -> APIRouter:
         "",
         status_code=201,
         openapi_extra=body(SessionOptions, required=False),
-        responses=answers(201, SessionCreated, 400, 401, 403, 410, 429, 503),
+        responses=answers(201, SessionCreated, 400, 401, 403, 404, 410, 429, 503),
     )(rest.create)
     router.delete("/{session_id}", status_code=204, responses=answers(204, None, 401, 403, 404, 429, 503))(
         rest.end
