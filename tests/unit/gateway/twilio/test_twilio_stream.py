@@ -116,6 +116,14 @@ async def test_settings_and_parameters_of_the_twiml_open_a_call(call, agent, par
     assert start.output_sample_rate == 8_000
 
 
+async def test_agent_of_the_twiml_is_not_changed_by_settings(call, agent):
+    settings = {"greeting": "Good day.", "system_prompt": "Be brief.", "language": "de"}
+    async with call({"agent": "restaurant", "greeting": "Hello Anna."}, twilio=settings):
+        start = await agent.start
+    assert (start.agent, start.greeting, start.system_prompt) == ("restaurant", "Hello Anna.", None)
+    assert (start.voice, start.language) == (None, "en")
+
+
 @pytest.mark.parametrize("signature", ["", "AAAA", sign("wss://evil.example/v1/twilio/stream"), "é"])
 async def test_streams_without_twilios_signature_are_refused(gateway, agent, signature):
     async with gateway(agent) as phone:

@@ -5,8 +5,10 @@ from xml.etree import ElementTree as ET
 
 import httpx2
 import pytest
+from describing_agent import CLINIC, RESTAURANT, defining
 from twilio_line import PUBLIC_URL, closing, sign, voice_request
 
+from parley_client.errors import ConnectError
 from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
 from parley_gateway.settings import Settings
@@ -35,6 +37,35 @@ async def test_a_call_is_connected_with_the_agent(gateway):
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("application/xml")
     assert twiml(answer, "Connect/Stream").get("url") == "wss://voice.example/v1/twilio/stream"
+
+
+@pytest.mark.parametrize(
+    ("to", "agent"),
+    [
+        ("+493012345678", "restaurant"),
+        ("+49 (30) 12345678", "restaurant"),
+        (" 493012345678", "restaurant"),
+        ("sip:+493012345678@trunk.example;transport=tls", "restaurant"),
+        ("+4930123456789", None),
+        ("sip:anna@trunk.example", None),
+        ("client:493012345678", None),
+        ("+٤٩٣٠١٢٣٤٥٦٧٨", None),
+        ("", None),
+    ],
+)
+async def test_called_number_chooses_the_agent(gateway, to, agent):
+    async with gateway(defining(CLINIC, RESTAURANT)) as phone:
+        answer = await ask(phone, **voice_request(FORM | {"To": to}))
+    parameters = twiml(answer, "Connect/Stream").findall("Parameter")
+    given = {parameter.get("name"): parameter.get("value") for parameter in parameters}
+    assert given.get("agent") == agent
+    assert given["nonce"]
+
+
+async def test_call_is_rejected_while_the_agents_of_numbers_are_unknown(gateway):
+    async with gateway(ConnectError("down")) as phone:
+        answer = await ask(phone, **voice_request(FORM))
+    assert '<Reject reason="busy"/>' in answer.text
 
 
 async def test_a_busy_gateway_rejects_the_call(gateway):

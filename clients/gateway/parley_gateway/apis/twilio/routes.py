@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from parley.errors import InvalidMessageError, ShuttingDownError
+from parley.errors import InvalidMessageError, ParleyError
 from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.apis.twilio.stream import BUSY, connect_to, serve_stream
 from parley_gateway.apis.twilio.transfers import (
@@ -21,7 +22,7 @@ from parley_gateway.apis.twilio.transfers import (
     after_dial,
     whisper,
 )
-from parley_gateway.errors import NotFoundError, TooManyCallsError
+from parley_gateway.errors import NotFoundError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
 
@@ -32,6 +33,7 @@ _XML: dict[str, Any] = {
     "response_class": Response,
     "responses": {200: {"content": {"application/xml": {}}}},
 }
+_SEPARATORS = re.compile(r"[-+ ().]")
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -46,14 +48,15 @@ def routes(gateway: Gateway) -> APIRouter:
     @router.post(VOICE, **_XML)
     async def voice(request: Request) -> Response:
         """Answer Twilio's webhook for an incoming call with TwiML."""
-        principal, _ = await _admit(gateway, signatures, request)
+        principal, form = await _admit(gateway, signatures, request)
         try:
             gateway.calls.check_room(principal)
-        except (TooManyCallsError, ShuttingDownError):
+            agent = await _find_agent(gateway, form.get("To", [""])[0])
+        except ParleyError:
+            # Another agent than that of the number must not answer where none is known.
             return _twiml(BUSY)
-        return _twiml(
-            connect_to(signatures.stream_url + STREAM, signatures.nonce(), signatures.base_url + ENDED)
-        )
+        stream_url, ended_url = signatures.stream_url + STREAM, signatures.base_url + ENDED
+        return _twiml(connect_to(stream_url, signatures.nonce(), ended_url, agent))
 
     _route_transfers(router, gateway, signatures, transfers)
 
@@ -105,6 +108,22 @@ async def _admit(
 
 def _twiml(content: str) -> Response:
     return Response(content, media_type="application/xml")
+
+
+def digits_of(number: str) -> str:
+    """The digits of a telephone number, or of one in a SIP address; empty: it is another address."""
+    user = number.partition("@")[0].lower().removeprefix("sips:").removeprefix("sip:")
+    digits = _SEPARATORS.sub("", user)
+    return digits if digits.isascii() and digits.isdecimal() else ""
+
+
+async def _find_agent(gateway: Gateway, number: str) -> str:
+    """The name of the agent that takes calls of a number; empty: the server's own."""
+    called = digits_of(number)
+    if not called:
+        return ""
+    agent = await gateway.descriptions.find_agent(lambda one: called in map(digits_of, one.numbers))
+    return "" if agent is None else agent.name
 
 
 def _read_form(body: bytes) -> dict[str, list[str]]:

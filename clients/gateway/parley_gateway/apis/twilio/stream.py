@@ -39,6 +39,8 @@ BUSY = f'{XML}<Response><Reject reason="busy"/></Response>'
 """TwiML that rejects a call."""
 NONCE = "nonce"
 """The ``<Parameter>`` that admits one stream."""
+AGENT = "agent"
+"""The ``<Parameter>`` that names the agent of a call."""
 PIECE_MS = 100
 """Audio between two marks; at most this much is repeated when the agent resumes after a pause."""
 MAX_PIECES = 600
@@ -46,10 +48,20 @@ MAX_PIECES = 600
 _ULAW = AudioFormat("ulaw", messages.SAMPLE_RATE)
 
 
-def connect_to(stream_url: str, nonce: str, ended_url: str) -> str:
-    """TwiML that connects a call with a bidirectional stream; ``ended_url`` says how it goes on after it."""
-    parameter = f"<Parameter name={quoteattr(NONCE)} value={quoteattr(nonce)}/>"
-    stream = f"<Stream url={quoteattr(stream_url)}>{parameter}</Stream>"
+def connect_to(stream_url: str, nonce: str, ended_url: str, agent: str) -> str:
+    """TwiML that connects a call with a bidirectional stream.
+
+    Args:
+        stream_url: address of the gateway's WebSocket.
+        nonce: admits the stream.
+        ended_url: says how the call goes on after the stream.
+        agent: name of the agent that takes the call; empty: the server's own.
+    """
+    given = {NONCE: nonce} | ({AGENT: agent} if agent else {})
+    parameters = "".join(
+        f"<Parameter name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in given.items()
+    )
+    stream = f"<Stream url={quoteattr(stream_url)}>{parameters}</Stream>"
     return f"{XML}<Response><Connect action={quoteattr(ended_url)}>{stream}</Connect></Response>"
 
 
@@ -210,7 +222,11 @@ def _checked(message: messages.StartMessage, settings: TwilioSettings) -> messag
 def _options(settings: TwilioSettings, start: messages.StartMessage) -> protocol.Start:
     """The agent's options: the settings, and the ``<Parameter>`` elements of the operator's TwiML."""
     given = start.start.custom_parameters
+    agent = given.get(AGENT, "")
+    if agent:
+        settings = TwilioSettings()  # the settings describe the server's own agent
     return protocol.Start(
+        agent=agent,
         system_prompt=given.get("system_prompt", settings.system_prompt),
         greeting=given.get("greeting", settings.greeting),
         voice=given.get("voice", settings.voice),
