@@ -7,7 +7,7 @@ import pytest
 from openai_session import TEXT_TOKENS
 
 from parley import protocol
-from parley.errors import TooManySessionsError, UnsupportedVoiceError
+from parley.errors import NotPermittedError, TooManySessionsError, UnknownAgentError, UnsupportedVoiceError
 
 SERVER_VAD = {
     "type": "server_vad",
@@ -53,6 +53,50 @@ def test_the_first_update_opens_the_agents_session(make_session):
         turn=protocol.TurnOptions(eagerness="normal", answer=True, **pauses),
         barge_in=protocol.BargeInOptions(enabled=True, pause_playback=False),
     )
+
+
+def test_prompt_of_first_update_chooses_agent_with_its_own_options(make_session):
+    session = make_session(session={"prompt": {"id": "restaurant"}, "instructions": ""})
+    assert session.commands.start == protocol.Start(
+        agent="restaurant",
+        greeting="",
+        output_sample_rate=24_000,
+        barge_in=protocol.BargeInOptions(pause_playback=False),
+    )
+    assert session.config.echo()["prompt"] == {"id": "restaurant"}
+
+
+def test_options_that_client_gives_replace_those_of_agent(make_session):
+    detection = {"type": "semantic_vad", "eagerness": "low", "interrupt_response": False}
+    given = {"instructions": "Be brief.", "audio": {"input": {"turn_detection": detection}}}
+    session = make_session(session={"prompt": {"id": "restaurant"}, **given})
+    assert session.commands.start == protocol.Start(
+        agent="restaurant",
+        system_prompt="Be brief.",
+        greeting="",
+        output_sample_rate=24_000,
+        turn=protocol.TurnOptions(eagerness="patient"),
+        barge_in=protocol.BargeInOptions(enabled=False, pause_playback=False),
+    )
+
+
+def test_prompt_without_value_returns_to_the_agent_of_the_model(make_session):
+    session = make_session(opened=False)
+    session.config._model_agent = "clinic"
+    session.config.change({"prompt": {"id": "restaurant"}})
+    assert session.config.agent == "restaurant"
+    session.config.change({"prompt": None})
+    assert (session.config.agent, session.config.echo()["prompt"]) == ("clinic", None)
+
+
+@pytest.mark.parametrize("error", [UnknownAgentError("no agent 'x'"), NotPermittedError("not yours")])
+def test_refused_prompt_is_taken_back_and_can_be_corrected(make_session, error):
+    session = make_session(opened=False)
+    session.send("session.update", event_id="e1", session={"type": "realtime", "prompt": {"id": "x"}})
+    assert session.conversation.on_settings_refused(error)
+    assert session.error() == (error.code, "e1")
+    session.send("session.update", session={"type": "realtime", "prompt": {"id": "restaurant"}})
+    assert (session.commands.opened, session.commands.start.agent) == (2, "restaurant")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +237,10 @@ def test_moderately_nested_settings_are_accepted(session):
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "unsupported", "session.tools[0].type"),
         ({"tools": [{"type": "function"}]}, "missing_required_parameter", "session.tools[0].name"),
         ({"tool_choice": "required"}, "unsupported", "session.tool_choice"),
-        ({"prompt": {"id": "p"}}, "unsupported", "session.prompt"),
+        ({"prompt": {"id": "p"}}, "prompt_not_changeable", "session.prompt"),
+        ({"prompt": {"id": "p", "version": "2"}}, "unsupported", "session.prompt.version"),
+        ({"prompt": {"id": "p", "variables": {"a": "b"}}}, "unsupported", "session.prompt.variables"),
+        ({"prompt": {"id": "p" * 64}}, "invalid_value", "session.prompt.id"),
         ({"max_output_tokens": 0}, "invalid_value", "session.max_output_tokens"),
         (
             {"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 2}}}},

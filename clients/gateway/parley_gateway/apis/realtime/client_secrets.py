@@ -115,7 +115,7 @@ async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessi
         if scope == "transcribe":
             session = TranscriptionConfig(given).echo()
         else:
-            session = first_config(gateway, given.get("model"), given).echo()
+            session = (await first_config(gateway, principal, None, given)).echo()
         ttl_s = (wanted.expires_after or _Expiry()).seconds
         grant = gateway.guard.grant(principal, ttl_s=ttl_s, scopes=(scope,))
         secrets.store(grant, principal, given)

@@ -109,6 +109,10 @@ class AgentSettings:
             raise ClientEventError("Too many updates at once.", code="too_many_updates")
         before = copy.copy(self._config)
         self._config.change(event.session)
+        if self._start is not None and self._config.agent != self._start.agent:
+            self._config.restore(before)
+            message = "The prompt of a session that has begun cannot be changed."
+            raise ClientEventError(message, code="prompt_not_changeable", param="session.prompt")
         echo = self._config.echo()
         started, update = self._start, None
         if started is None:

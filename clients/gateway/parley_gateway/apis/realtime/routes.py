@@ -15,7 +15,7 @@ from parley_gateway.apis.realtime.client_secrets import SecretSessions, create_s
 from parley_gateway.apis.realtime.output_audio import EventSpeaker
 from parley_gateway.apis.realtime.server_events import ClientEventError, emitter, server_event
 from parley_gateway.apis.realtime.session import RealtimeSession
-from parley_gateway.apis.realtime.session_config import first_config
+from parley_gateway.apis.realtime.session_config import SessionConfig, first_config
 from parley_gateway.apis.realtime.transcription import TranscribingSession
 from parley_gateway.apis.realtime.webrtc.calls import WebRtcCalls
 from parley_gateway.calls import hold_share
@@ -51,6 +51,8 @@ async def _serve(
             slot = stack.enter_context(limiter.place(principal)) if transcribes else None
             if slot is None:
                 gateway.calls.check_room(principal)
+                model = websocket.query_params.get("model")
+                config = await first_config(gateway, principal, model, given)
         except ParleyError as error:
             await refuse(websocket, error, gateway)
             return
@@ -63,17 +65,16 @@ async def _serve(
         elif slot is not None:
             await TranscribingSession(websocket, gateway, slot, given).run()
         else:
-            await _RealtimeSocket(websocket, gateway, principal, given).run()
+            await _RealtimeSocket(websocket, gateway, principal, config).run()
 
 
 class _RealtimeSocket(WebSocketSession):
     """Client events in, server events out."""
 
     def __init__(
-        self, websocket: WebSocket, gateway: Gateway, principal: Principal, given: dict[str, object]
+        self, websocket: WebSocket, gateway: Gateway, principal: Principal, config: SessionConfig
     ) -> None:
         super().__init__(websocket, gateway)
-        config = first_config(gateway, websocket.query_params.get("model"), given)
         emit = emitter(self.writer.send_json)
         speaker = EventSpeaker(emit, lambda: config.output_format)
         self._session = RealtimeSession(gateway, principal, config, emit, speaker)

@@ -50,11 +50,13 @@ SERVER = "server_error"
 HARMLESS = frozenset(("asr_fallback", "tts_fallback", "tool_timeout", "invalid_tool_call"))
 # Refusals of a request of the client.
 REFUSED = frozenset(
-    "invalid_input invalid_message unsupported_voice unsupported_language unknown_tool_call session_error "
-    "not_permitted".split()
+    "invalid_input invalid_message unsupported_voice unsupported_language unknown_agent unknown_tool_call "
+    "session_error not_permitted".split()
 )
 # The refusals that an update of the session can cause.
-REFUSED_CHANGES = frozenset(("invalid_input", "invalid_message", "unsupported_voice", "unsupported_language"))
+REFUSED_CHANGES = frozenset(
+    "invalid_input invalid_message unsupported_voice unsupported_language unknown_agent not_permitted".split()
+)
 # The refusals that the truncation of a response can cause.
 REFUSED_CORRECTIONS = frozenset(("invalid_input", "invalid_message", "session_error"))
 

@@ -15,8 +15,11 @@ from parley_gateway.apis.realtime.client_events import refusal_of_field
 from parley_gateway.apis.realtime.server_events import ClientEventError, new_id, unsupported
 from parley_gateway.gateway import Gateway
 from parley_gateway.openai_voices import OPENAI_VOICES
+from parley_gateway.security.principal import Principal
 
 DEFAULT_MODEL = "parley"
+_OWN_MODELS = (DEFAULT_MODEL, "gpt-")
+"""Beginnings of names of models that mean the server's own agent."""
 MAX_TOOLS = 128
 """OpenAI's limit; the agent's own, ``max_tools``, is lower."""
 _MIN_PAUSE_MS = 100
@@ -110,6 +113,14 @@ class FunctionTool(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] | None = None
 
 
+class StoredPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An agent that the server defines."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=protocol.MAX_AGENT_NAME)]
+    version: str | None = None
+    variables: dict[str, Any] | None = None
+
+
 class TranscriptionAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the audio of a transcription session."""
 
@@ -138,7 +149,7 @@ class SessionFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_choice: Any = UNSET
     max_output_tokens: Annotated[int, Meta(ge=1)] | Literal["inf"] | UnsetType | None = UNSET
     parallel_tool_calls: bool | UnsetType | None = UNSET
-    prompt: Any = UNSET
+    prompt: StoredPrompt | UnsetType | None = UNSET
     reasoning: Any = UNSET
     tracing: Any = UNSET
     truncation: Any = UNSET
@@ -225,7 +236,8 @@ class SessionConfig(InputConfig):
     """One session's settings.
 
     ``voices`` maps OpenAI's names to the synthesizer's. The session ends at the latest at ``expires_at``
-    (seconds since 1970). Over ``webrtc`` the settings have no audio formats.
+    (seconds since 1970). Over ``webrtc`` the settings have no audio formats. ``agent`` is the name of the
+    agent that ``model`` means; empty: the server's own.
     """
 
     FIELDS = SessionFields
@@ -242,6 +254,7 @@ class SessionConfig(InputConfig):
         voices: Mapping[str, str] | None = None,
         expires_at: int = 0,
         webrtc: bool = False,
+        agent: str = "",
     ) -> None:
         body: dict[str, Any] = {
             "type": "realtime",
@@ -264,9 +277,17 @@ class SessionConfig(InputConfig):
         self.body["audio"]["output"] = {**output_format, "voice": "alloy", "speed": 1.0}
         self._voices = dict(voices or {})
         self._webrtc = webrtc
+        self._model_agent = agent
         self._has_own_voice = False
+        self._has_own_detection = False
         self._instructions: str | None = None
         self._functions: list[protocol.Tool] = []
+
+    @property
+    def agent(self) -> str:
+        """Name of the session's agent; empty: the server's own."""
+        prompt = self.body["prompt"]
+        return self._model_agent if prompt is None else str(prompt["id"])
 
     @property
     def writes_only(self) -> bool:
@@ -306,12 +327,23 @@ class SessionConfig(InputConfig):
             body["tool_choice"] = fields.tool_choice
         if fields.max_output_tokens is not UNSET:
             body["max_output_tokens"] = fields.max_output_tokens or "inf"
-        if fields.prompt is not UNSET and fields.prompt is not None:
-            raise unsupported("Stored prompts are", "session.prompt")
+        if fields.prompt is not UNSET:
+            self._apply_prompt(fields.prompt)
         for name in ("tracing", "truncation", "include", "reasoning", "parallel_tool_calls"):
             value = getattr(fields, name)
             if value is not UNSET:
                 body[name] = value
+
+    def _apply_prompt(self, prompt: StoredPrompt | None) -> None:
+        for name in ("version", "variables"):
+            if prompt is not None and getattr(prompt, name):
+                raise unsupported(f"'{name}' of a prompt is", f"session.prompt.{name}")
+        self.body["prompt"] = None if prompt is None else {"id": prompt.id}
+
+    def _apply_input(self, audio: AudioIn) -> None:
+        super()._apply_input(audio)
+        if audio.turn_detection is not UNSET:
+            self._has_own_detection = True
 
     def _apply_tools(self, tools: list[dict[str, Any]]) -> None:
         functions = []
@@ -356,7 +388,11 @@ class SessionConfig(InputConfig):
         language = self.transcription.language if self.transcription else None
         rate = 48_000 if self._webrtc else 24_000 if self.output_format == "audio/pcm" else 8_000
         return protocol.Start(
-            **self._agent_fields(), language=language or "en", output_sample_rate=rate, greeting=""
+            **self._agent_fields(),
+            agent=self.agent,
+            language=language or "en",
+            output_sample_rate=rate,
+            greeting="",
         )
 
     def update_since(self, before: protocol.Start) -> tuple[protocol.Start, protocol.Update | None]:
@@ -370,19 +406,27 @@ class SessionConfig(InputConfig):
         limit = self.body["max_output_tokens"]
         keywords = self.transcription.keywords if self.transcription else None
         return {
-            "system_prompt": self._instructions,
+            # Frameworks send empty instructions where an application has none.
+            "system_prompt": (self._instructions or None) if self.agent else self._instructions,
             "tools": [] if self.body["tool_choice"] == "none" else self._functions,
             "voice": self._voice(),
             "phrases": keywords or [],
             "output": "text" if self.writes_only else "audio",
-            "vad": vad_of(self.detection, _FIRST_PAUSE_MS),
-            "turn": _turn_of(self.detection),
-            "barge_in": protocol.BargeInOptions(
-                enabled=self.detection is None or self.detection.interrupt_response is not False,
-                pause_playback=self._webrtc,
-            ),
-            "silence": protocol.SilenceOptions(prompt_after_ms=self.idle_timeout_ms or 0),
             "sampling": protocol.SamplingOptions(max_tokens=limit if isinstance(limit, int) else None),
+            **self._turn_fields(),
+        }
+
+    def _turn_fields(self) -> dict[str, Any]:
+        """Options of turns and interruptions; those of an agent where the client has chosen none."""
+        is_chosen = not self.agent or self._has_own_detection
+        interrupts = self.detection is None or self.detection.interrupt_response is not False
+        return {
+            "vad": vad_of(self.detection, _FIRST_PAUSE_MS) if is_chosen else protocol.VadOptions(),
+            "turn": _turn_of(self.detection) if is_chosen else protocol.TurnOptions(),
+            "barge_in": protocol.BargeInOptions(enabled=interrupts, pause_playback=self._webrtc),
+            "silence": protocol.SilenceOptions(
+                prompt_after_ms=self.idle_timeout_ms or (None if self.agent else 0)
+            ),
         }
 
     def _voice(self) -> str | None:
@@ -444,18 +488,46 @@ def echo_of(detection: TurnDetection | None) -> dict[str, Any] | None:
     return {"type": "server_vad" if isinstance(detection, ServerVad) else "semantic_vad", **values}
 
 
-def first_config(
-    gateway: Gateway, model: str | None, given: Mapping[str, Any], *, webrtc: bool = False
+async def first_config(
+    gateway: Gateway,
+    principal: Principal,
+    model: str | None,
+    given: Mapping[str, Any],
+    *,
+    webrtc: bool = False,
 ) -> SessionConfig:
-    """The initial settings of a session; raises ClientEventError if ``given`` is refused."""
+    """The initial settings of a session.
+
+    Args:
+        gateway: has the settings, and asks the servers for the agents that they define.
+        principal: whose session it is.
+        model: of the request; ``given`` may have another one, which counts.
+        given: settings that the client has given in advance.
+        webrtc: whether audio is sent over RTP.
+
+    Raises:
+        ClientEventError: ``given`` is refused.
+        NotPermittedError: the client may not call the agent.
+        UnknownAgentError: the prompt is no agent.
+        ParleyError: ``model`` may be an agent, and no server says which it defines.
+    """
     settings = gateway.settings.realtime
+    named = given.get("model")
+    model = (named if isinstance(named, str) else model) or DEFAULT_MODEL
+    agent = None
+    if not model.startswith(_OWN_MODELS):
+        agent = await gateway.descriptions.find_agent(lambda one: one.name == model)
     config = SessionConfig(
         new_id("sess"),
-        model or DEFAULT_MODEL,
+        model,
         voices=settings.voices,
         expires_at=round(time.time() + settings.session_s),
         webrtc=webrtc,
+        agent="" if agent is None else agent.name,
     )
     if given:
         config.change(given)
+    if config.agent:
+        principal.check_agent(config.agent)
+        await gateway.descriptions.check(agent=config.agent)
     return config

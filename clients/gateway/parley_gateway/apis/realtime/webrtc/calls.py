@@ -381,8 +381,8 @@ class WebRtcCalls:
                 text, session = await _read(request, settings.limits.body_bytes)
                 offer = Offer(text, self._network.peers)
                 given = {**self._secrets.find(request), **session}
-                model = given.get("model") or request.query_params.get("model")
-                config = first_config(self._gateway, model, given, webrtc=True)
+                model = request.query_params.get("model")
+                config = await first_config(self._gateway, principal, model, given, webrtc=True)
                 peer = Peer(
                     new_id(f"{_ID}{self._gateway.instance}"), self._gateway, principal, config, self._network
                 )

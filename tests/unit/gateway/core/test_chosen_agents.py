@@ -1,0 +1,207 @@
+"""Agents that servers define: how clients list them, choose one, and are kept to theirs."""
+
+import json
+
+import msgspec
+import pytest
+from describing_agent import CLINIC, RESTAURANT, defining
+from fake_agent import polite
+from listening_gateway import receive
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from parley_gateway import agent_descriptions
+from parley_gateway.security.keys import new_key
+
+
+@pytest.fixture
+def keyed(gateway, tmp_path):
+    """Starts a gateway with a key for some agents; returns it, the key's headers, and the sessions."""
+
+    async def start(agents):
+        key = new_key("kiosk", ["agent"], agents=agents)
+        (tmp_path / "keys.toml").write_text(key.line + "\n")
+        started = []
+        one = await gateway(
+            defining(RESTAURANT, CLINIC, started=started), security={"keys_file": str(tmp_path / "keys.toml")}
+        )
+        return one, {"Authorization": f"Bearer {key.secret}"}, started
+
+    return start
+
+
+def error_of(answer):
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["retryable"]
+
+
+async def names(one, headers=None):
+    answer = await one.http.get("/v1/agents", headers=headers)
+    assert answer.status_code == 200, answer.text
+    return [agent["name"] for agent in answer.json()["agents"]]
+
+
+async def test_agents_are_listed_as_the_server_describes_them(gateway):
+    one = await gateway(defining(CLINIC, RESTAURANT))
+    answer = await one.http.get("/v1/agents")
+    assert answer.json() == {"agents": msgspec.to_builtins([CLINIC, RESTAURANT])}
+
+
+@pytest.mark.parametrize("behaviour", [defining(), polite])
+async def test_servers_without_agents_list_none(gateway, behaviour):
+    assert await names(await gateway(behaviour)) == []
+
+
+async def test_named_agent_is_described_without_what_belongs_to_the_own(gateway):
+    one = await gateway(defining(RESTAURANT))
+    own = (await one.http.get("/v1/agent")).json()
+    assert (own["default_prompt"], own["agent"]) == (True, None)
+    named = (await one.http.get("/v1/agent?name=restaurant")).json()
+    assert (named["default_prompt"], named["agent"]) == (False, msgspec.to_builtins(RESTAURANT))
+    assert named["voices"] == own["voices"]
+
+
+@pytest.mark.parametrize("name", ["restorant", "x" * 10_000])
+async def test_unknown_agent_is_refused_before_a_session(gateway, name):
+    one = await gateway(defining(RESTAURANT))
+    answer = await one.http.get("/v1/agent", params={"name": name})
+    assert error_of(answer) == (404, "unknown_agent", False)
+    if len(name) < 64:
+        answer = await one.http.post("/v1/sessions", json={"agent": name})
+        assert error_of(answer) == (404, "unknown_agent", False)
+        assert "did you mean restaurant?" in answer.json()["error"]["message"]
+
+
+async def test_agent_of_a_new_file_is_found_behind_a_cached_description(gateway, monkeypatch):
+    defined = [CLINIC]
+    one = await gateway(defining(defined))
+    assert await names(one) == ["clinic"]
+    defined.append(RESTAURANT)
+    assert error_of(await one.http.post("/v1/sessions", json={"agent": "restaurant"}))[0] == 404
+    assert len(one.agents[0].call_ids) == 1, "a description of this second is not asked for again"
+    monkeypatch.setattr(agent_descriptions, "_RENEW_S", 0.0)
+    assert await one.create(agent="restaurant")
+    assert len(one.agents[0].call_ids) == 2
+
+
+async def test_session_reaches_the_server_with_its_agent(gateway):
+    started = []
+    one = await gateway(defining(RESTAURANT, started=started))
+    async with one.stream(await one.create(agent="restaurant")) as socket:
+        await receive(socket, "connected")
+    assert [(start["agent"], start.get("language")) for start in started] == [("restaurant", None)]
+
+
+async def test_session_depends_on_no_description(gateway):
+    one = await gateway(polite)
+    assert await one.create(agent="restaurant")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "agent", "expected"),
+    [
+        (["restaurant"], "restaurant", 201),
+        (["restaurant"], "clinic", 403),
+        (["restaurant"], "unknown", 403),
+        (["restaurant"], "", 403),
+        (["", "clinic"], "", 201),
+        ([], "", 403),
+    ],
+)
+async def test_key_creates_sessions_of_its_agents_only(keyed, allowed, agent, expected):
+    one, headers, _ = await keyed(allowed)
+    answer = await one.http.post("/v1/sessions", json={"agent": agent}, headers=headers)
+    assert answer.status_code == expected
+    if expected == 403:
+        assert error_of(answer) == (403, "not_permitted", False)
+        assert "clinic" not in answer.text or agent == "clinic", "other agents are not named"
+
+
+async def test_key_lists_and_describes_its_agents_only(keyed):
+    one, headers, _ = await keyed(["restaurant"])
+    assert await names(one, headers) == ["restaurant"]
+    answer = await one.http.get("/v1/agent?name=clinic", headers=headers)
+    assert error_of(answer) == (403, "not_permitted", False)
+
+
+async def test_token_has_the_agents_of_its_key(keyed):
+    one, headers, _ = await keyed(["restaurant"])
+    token = (await one.http.post("/v1/tokens", headers=headers)).json()["token"]
+    assert await names(one, {"Authorization": f"Bearer {token}"}) == ["restaurant"]
+
+
+# --- OpenAI Realtime --------------------------------------------------------------------------
+
+
+async def open_realtime(one, query, headers=None, **session):
+    """Send one ``session.update``; returns ``session.created`` and the answer to the update."""
+    url = f"{one.ws_url}/v1/realtime{query}"
+    async with connect(url, compression=None, additional_headers=headers) as socket:
+        created = await receive(socket, "session.created")
+        update = {"type": "session.update", "session": {"type": "realtime", **session}}
+        await socket.send(json.dumps(update))
+        return created, json.loads(await socket.recv())
+
+
+@pytest.mark.parametrize(
+    ("query", "session", "agent"),
+    [
+        ("?model=restaurant", {}, "restaurant"),
+        ("?model=restaurant", {"prompt": {"id": "clinic"}}, "clinic"),
+        ("?model=gpt-realtime", {"prompt": {"id": "clinic"}}, "clinic"),
+        ("?model=gpt-realtime", {}, ""),
+        ("?model=another-model", {}, ""),
+        ("", {}, ""),
+    ],
+)
+async def test_realtime_model_or_prompt_chooses_the_agent(gateway, query, session, agent):
+    started = []
+    one = await gateway(defining(RESTAURANT, CLINIC, started=started))
+    created, answer = await open_realtime(one, query, **session)
+    assert created["session"]["model"] == (query.partition("=")[2] or "parley")
+    assert answer["type"] == "session.updated"
+    assert [start.get("agent", "") for start in started] == [agent]
+
+
+async def test_openais_model_asks_for_no_description(gateway):
+    one = await gateway(defining(RESTAURANT))
+    await open_realtime(one, "?model=gpt-realtime")
+    assert not any(call_id.startswith("canary-") for call_id in one.agents[0].call_ids)
+
+
+async def test_client_secret_keeps_the_agent(gateway):
+    started = []
+    one = await gateway(defining(RESTAURANT, started=started))
+    for session in ({"model": "restaurant"}, {"prompt": {"id": "restaurant"}}):
+        wanted = {"session": {"type": "realtime", **session}}
+        secret = (await one.http.post("/v1/realtime/client_secrets", json=wanted)).json()
+        assert secret["session"]["prompt"] == session.get("prompt")
+        await open_realtime(one, "", {"Authorization": f"Bearer {secret['value']}"})
+    assert [start["agent"] for start in started] == ["restaurant", "restaurant"]
+
+
+async def test_client_secret_of_unknown_prompt_is_refused(gateway):
+    one = await gateway(defining(RESTAURANT))
+    wanted = {"session": {"type": "realtime", "prompt": {"id": "restorant"}}}
+    answer = await one.http.post("/v1/realtime/client_secrets", json=wanted)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_agent")
+
+
+async def test_key_cannot_choose_other_agents_by_model_or_prompt(keyed):
+    one, headers, started = await keyed(["restaurant"])
+    with pytest.raises(InvalidStatus) as refused:
+        await open_realtime(one, "?model=clinic", headers)
+    assert refused.value.response.status_code == 403
+    _, answer = await open_realtime(one, "?model=restaurant", headers, prompt={"id": "clinic"})
+    assert answer["error"]["code"] == "not_permitted"
+    _, answer = await open_realtime(one, "?model=gpt-realtime", headers)
+    assert answer["error"]["code"] == "not_permitted"
+    assert started == []
+
+
+async def test_model_is_refused_while_no_server_says_which_agents_it_has(gateway):
+    one = await gateway(defining(RESTAURANT))
+    one.gateway.servers.all[0]._is_reachable = False
+    with pytest.raises(InvalidStatus) as refused:
+        await open_realtime(one, "?model=restaurant")
+    assert refused.value.response.status_code == 503
