@@ -37,6 +37,8 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         key: API key for gateways; empty: none.
         resume: Whether a call that loses its server goes on, at the next one or at the same again. None:
             yes, unless there is a ``transport``.
+        agent: Name of an agent that the server defines: what is left out here comes from its definition.
+            Empty: the server's own.
         system_prompt: Who the agent is; None: the server's default.
         tools: Functions (or a :class:`ToolTable`) that answer tool requests by themselves, or
             :class:`parley.protocol.Tool` definitions whose requests the application answers.
@@ -67,7 +69,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         ValueError: from the constructor; there is no server, or their names and options do not fit.
         InvalidMessageError: from the constructor; a number is out of its range.
         ConnectError: no attempt succeeded; with the code of the last refusal if a server was reached.
-        ParleyError: the server refused the session for good, for example ``unsupported_voice``.
+        ParleyError: the server refused the session for good, for example ``unknown_agent``.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         *,
         key: str = "",
         resume: bool | None = None,
+        agent: str = "",
         system_prompt: str | None = None,
         tools: ToolTable | Iterable[Callable[..., Any] | protocol.Tool] = (),
         voice: str | None = None,
@@ -105,6 +108,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
     ) -> None:
         self._table, definitions = _split_tools(tools)
         self._start = protocol.Start(
+            agent=agent,
             system_prompt=system_prompt,
             tools=definitions,
             voice=voice,

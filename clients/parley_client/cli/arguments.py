@@ -291,6 +291,12 @@ def seconds(text: str) -> float:
 def add_session(parser: argparse.ArgumentParser) -> None:
     """Everything that opens a session."""
     group = parser.add_argument_group("session")
+    group.add_argument(
+        "--agent",
+        default="",
+        metavar="NAME",
+        help="an agent that the server defines; the built-in tools are left out (default: the server's own)",
+    )
     group.add_argument("--system-prompt", metavar="TEXT", help="who the agent is (default: the server's)")
     group.add_argument(
         "--greeting", metavar="TEXT", help="what the agent says first; empty: nothing (default: the server's)"
@@ -388,12 +394,12 @@ def _add_turns(parser: argparse.ArgumentParser) -> None:
 
 
 def tool_table(args: argparse.Namespace, on_answer: Callable[..., None] | None = None) -> ToolTable:
-    """The built-in tools, unless they are not wanted, and the user's.
+    """The built-in tools, unless they are not wanted or belong to another agent, and the user's.
 
     Raises:
         ToolDefinitionError: the user's file is not usable.
     """
-    table = ToolTable(() if args.no_demo_tools else DEMO_TOOLS, on_answer=on_answer)
+    table = ToolTable(() if args.no_demo_tools or args.agent else DEMO_TOOLS, on_answer=on_answer)
     for function in load_tools(args.tools) if args.tools else ():
         table.add(function)
     return table
@@ -402,6 +408,7 @@ def tool_table(args: argparse.Namespace, on_answer: Callable[..., None] | None =
 def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> connect:
     """The connection that the arguments describe."""
     settings: dict[str, Any] = {
+        "agent": args.agent,
         "system_prompt": args.system_prompt,
         "tools": tools,
         "voice": args.voice,

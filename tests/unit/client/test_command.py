@@ -9,6 +9,7 @@ import re
 import shlex
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 import httpx2
@@ -16,18 +17,20 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
-from fake_agent import FakeAgent, serve
+from fake_agent import FakeAgent, polite, refusing, serve
 from fake_unary import serving
 
 from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.validation import check_start
+from parley.canaries import CanaryResult
 from parley.engines.speech import KnownSpeaker
 from parley.errors import (
     InvalidMessageError,
     ModelUnavailableError,
     ShuttingDownError,
     TooManySessionsError,
+    UnknownAgentError,
     UnsupportedLanguageError,
 )
 from parley.tts import espeak
@@ -37,7 +40,7 @@ from parley_client.audio.files import read_speech
 from parley_client.cli import CHECKOUT, PARLEY
 from parley_client.cli.advice import advice, advice_on_waiting
 from parley_client.cli.arguments import check_output, open_call, tool_table
-from parley_client.cli.commands import demo, say, transcribe
+from parley_client.cli.commands import demo, probe, say, transcribe
 from parley_client.cli.commands.demo import serve_page
 from parley_client.cli.launcher_notes import noted_state
 from parley_client.cli.program import build_parser, main
@@ -210,6 +213,37 @@ def test_the_arguments_of_a_session_become_its_options():
         prompt_after_ms=7_500, prompts=["Hello?", "Still there?"], hang_up_after_ms=60_000
     )
     assert (start.exaggeration, start.guidance_weight) == (0.7, 0.3)
+
+
+def test_named_agent_gets_no_demo_tools(tmp_path):
+    mine = tmp_path / "mine.py"
+    code = 'def book(day: str) -> str:\n    """Book."""\n    return day\n'
+    mine.write_text(f"from parley_client import tool\n\n@tool\n{code}")
+    start = start_of("--agent", "restaurant", "--tools", str(mine))
+    assert (start.agent, [one.name for one in start.tools]) == ("restaurant", ["book"])
+    assert start_of().agent == ""
+
+
+@pytest.mark.parametrize(
+    ("agent", "ok", "detail"),
+    [
+        (polite, True, "a session was opened"),
+        (refusing(UnknownAgentError("no agent 'restaurant' on this server")), False, "no agent 'restaurant'"),
+    ],
+)
+def test_probe_opens_a_session_of_an_agent(agent, ok, detail, monkeypatch, capsys):
+    async def ask(*_):
+        return [CanaryResult("espeak", ok=True, duration_ms=1.0, detail="it answered")]
+
+    server = FakeAgent(agent)
+    monkeypatch.setattr(probe, "_ask", ask)
+    monkeypatch.setattr(probe, "connect", partial(connect, transport=server))
+    assert main(["probe", "--agent", "restaurant", "--json"]) == (0 if ok else 1)
+    answer = json.loads(capsys.readouterr().out)
+    assert [model["model"] for model in answer["models"]] == ["espeak", "voice_agent restaurant"]
+    assert (answer["ok"], answer["models"][1]["ok"]) == (ok, ok)
+    assert detail in answer["models"][1]["detail"]
+    assert protocol.decode_message(server.streams[0].seen[0].message).agent == "restaurant"
 
 
 def test_omitted_options_are_left_to_the_server():

@@ -33,9 +33,10 @@ class Clock:
 class Line:
     """A resumption, with its stream."""
 
-    def __init__(self, replay_ms=10_000):
+    def __init__(self, replay_ms=10_000, agent=""):
         self.clock = Clock()
-        self.kept = Resumption(protocol.Start(checkpoints=True), replay_ms, self.clock)
+        start = protocol.Start(agent=agent, checkpoints=True)
+        self.kept = Resumption(start, replay_ms, self.clock)
 
     def send(self, message=None, audio=b""):
         raw = b"" if message is None else protocol.encode(message)
@@ -385,6 +386,16 @@ def test_without_a_checkpoint_no_other_server_goes_on():
     assert not line.kept.can_move
     with pytest.raises(NotResumableError, match="no checkpoint"):
         line.kept.make_start()
+
+
+def test_agent_of_the_session_goes_on():
+    line = Line(agent="restaurant")
+    line.event(protocol.Connected(session_id="s", output_sample_rate=8_000))
+    assert line.kept.make_start() == protocol.Start(agent="restaurant", checkpoints=True)
+    completed = protocol.Start(agent="restaurant", system_prompt="You take bookings.", checkpoints=True)
+    line.checkpoint(settings=completed, audio_ms=0, handled=0)
+    start = line.kept.make_start()
+    assert (start.agent, start.system_prompt) == ("restaurant", "You take bookings.")
 
 
 def test_before_the_first_word_the_session_begins_again():

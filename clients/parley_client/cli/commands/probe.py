@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -16,11 +17,15 @@ from parley.canaries import CanaryResult, address_of, ask_models
 from parley.errors import ParleyError
 from parley.tls import TlsOptions
 from parley_client.cli.arguments import add_server, read_tls_options
+from parley_client.connection import connect
 from parley_client.errors import ClientError
+from parley_client.options import NO_RETRY, Deadlines
 from parley_stages.server import open_server
 
 EXAMPLES = """\
   parley probe                     every model of 127.0.0.1:8001
+  parley probe --agent restaurant
+                                   also opens a session of that agent
   parley probe --json --server 10.0.0.5:8001
                                    for a health check; the exit status says it, too"""
 HELP = "ask every model something real: a health check that runs each model"
@@ -28,6 +33,14 @@ HELP = "ask every model something real: a health check that runs each model"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
+    parser.add_argument(
+        "--agent",
+        dest="agents",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also open a session of an agent that the server defines; repeatable",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_server(parser, limits="connecting, and for each model")
 
@@ -42,7 +55,10 @@ async def run(args: argparse.Namespace, console: Console) -> int:
         ParleyError: the server did not answer.
     """
     try:
-        results = await _ask(args.server, read_tls_options(args), args.timeout)
+        tls = read_tls_options(args)
+        results = await _ask(args.server, tls, args.timeout)
+        for name in args.agents:
+            results.append(await _open_agent(name, args.server, tls, args.timeout))
     except ParleyError as error:
         if not args.json:
             raise
@@ -62,6 +78,26 @@ async def run(args: argparse.Namespace, console: Console) -> int:
             else f"[red]failed[/]: {failed} of the {len(results)} models of {args.server}"
         )
     return 0 if is_ok else 1
+
+
+async def _open_agent(name: str, server: str, tls: TlsOptions | None, timeout_s: float) -> CanaryResult:
+    """Open and close a session of an agent, which says nothing meanwhile."""
+    began = time.perf_counter()
+    detail, is_ok = "a session was opened", True
+    try:
+        async with connect(
+            server,
+            agent=name,
+            greeting="",
+            resume=False,
+            retry=NO_RETRY,
+            deadlines=Deadlines(connect_s=timeout_s),
+            tls=tls,
+        ):
+            pass
+    except ParleyError as error:
+        detail, is_ok = str(error), False
+    return CanaryResult(f"voice_agent {name}", is_ok, 1000 * (time.perf_counter() - began), detail)
 
 
 async def _ask(server: str, tls: TlsOptions | None, timeout_s: float) -> list[CanaryResult]:

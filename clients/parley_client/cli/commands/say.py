@@ -66,7 +66,8 @@ async def play(
     check_output(out)
     view = CallView(console)
     tools = tool_table(args, view.show_tool_answer)
-    prompt = args.system_prompt or script.system_prompt
+    # The prompt of a script is for the server's own agent.
+    prompt = args.system_prompt or (None if args.agent else script.system_prompt)
     async with AsyncExitStack() as stack:
         # Before the call: a file that cannot be written is noticed at once.
         recorder = stack.enter_context(EventRecorder(args.events)) if args.events else None
