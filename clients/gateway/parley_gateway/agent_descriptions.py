@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeAlias
 
 from parley import protocol
 from parley.errors import (
@@ -44,20 +45,64 @@ class _UndescribedError(ModelUnavailableError):
     """The servers that answer are too old to describe their agent."""
 
 
+_Answer: TypeAlias = tuple[protocol.AgentDescription, TritonServer]
+
+
+class _CachedDescription:
+    """The description of one agent; one request for it at a time."""
+
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, _Answer]]) -> None:
+        self._ask = ask
+        self.asking: asyncio.Task[_Answer] | None = None
+        self._answered_at = -math.inf
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a request is under way."""
+        return self.asking is not None and not self.asking.done()
+
+    def request(self, max_age_s: float | None) -> asyncio.Task[_Answer]:
+        """The request that is under way, or the last one while its answer counts; otherwise a new one."""
+        asking = self.asking
+        max_age_s = _CACHE_S if max_age_s is None else max_age_s
+        if asking is None or (asking.done() and not self._counts(asking, max_age_s)):
+            asking = self.asking = asyncio.create_task(self._ask(), name="agent-description")
+            asking.add_done_callback(self._on_answered)
+        return asking
+
+    def _counts(self, asked: asyncio.Task[_Answer], max_age_s: float) -> bool:
+        age_s = loop_time() - self._answered_at
+        if asked.cancelled() or asked.exception() is not None:
+            # Requests that waited for a server without an answer must not each wait for it again.
+            return age_s < _FAILURE_CACHE_S
+        return age_s < max_age_s and asked.result()[1].is_ready
+
+    def _on_answered(self, asked: asyncio.Task[Any]) -> None:
+        self._answered_at = loop_time()
+        error = failure_of(asked)
+        if isinstance(error, ParleyError):
+            _log.debug("agents, languages and voices of sessions are not checked: %s", error.to_log())
+        elif error is not None:
+            _log.warning("agents, languages and voices of sessions are not checked", exc_info=error)
+
+
 class AgentDescriptions:
-    """Requests the description of the agent from one server after another, and caches the first."""
+    """Requests descriptions of agents from one server after another, and caches the first of each agent."""
 
     def __init__(self, servers: Servers, calls: Calls) -> None:
         self._servers = servers
         self._calls = calls
-        self._asking: asyncio.Task[tuple[protocol.AgentDescription, TritonServer]] | None = None
-        self._answered_at = -math.inf
+        self._own = _CachedDescription(partial(self._ask_in_turn, ""))
+        self._named: dict[str, _CachedDescription] = {}
+        """By name, of agents that the last description of the servers' own agent lists."""
 
     async def aclose(self) -> None:
-        """End a request that goes on longer than the sessions which waited for it."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
+        """End requests that go on longer than the sessions which waited for them."""
+        asking = [one.asking for one in (self._own, *self._named.values()) if one.asking is not None]
+        for task in asking:
+            task.cancel()
+        if asking:
+            await asyncio.wait(asking)
 
     async def check(self, *, language: str | None = None, voice: str | None = None, agent: str = "") -> None:
         """Refuse an agent that no server is known to define, and a language or a voice that none has.
@@ -92,19 +137,30 @@ class AgentDescriptions:
 
     async def _get_soon(self, max_age_s: float | None = None) -> protocol.AgentDescription | None:
         """The agent's description; None: no server has described it at once, on which no session depends."""
-        asking = self._ask(max_age_s)
+        asking = self._own.request(max_age_s)
         await asyncio.wait([asking], timeout=_CHECK_S)
         if not asking.done() or asking.cancelled() or asking.exception() is not None:
             return None
         return asking.result()[0]
 
     async def get(self, max_age_s: float | None = None) -> protocol.AgentDescription:
-        """The agent's description, or the error of the last server that answered.
+        """The description of the servers' own agent, or the error of the last server that answered.
 
         Args:
             max_age_s: of a cached description (seconds); None: the default.
         """
-        return (await asyncio.shield(self._ask(max_age_s)))[0]
+        return (await asyncio.shield(self._own.request(max_age_s)))[0]
+
+    async def get_named(self, name: str) -> tuple[protocol.AgentSummary, protocol.AgentDescription]:
+        """An agent that the servers define, and its description; raises as :meth:`check` and :meth:`get`."""
+        await self.check(agent=name)
+        listed = await self.agents()
+        summary = check_agent(name, listed)
+        names = {agent.name for agent in listed}
+        self._named = {known: one for known, one in self._named.items() if known in names or one.is_asking}
+        if name not in self._named:
+            self._named[name] = _CachedDescription(partial(self._ask_in_turn, name))
+        return summary, (await asyncio.shield(self._named[name].request(None)))[0]
 
     async def agents(self, max_age_s: float | None = None) -> list[protocol.AgentSummary]:
         """The agents that the servers define beside their own; raises as :meth:`get`."""
@@ -120,34 +176,8 @@ class AgentDescriptions:
             agents = await self.agents(_RENEW_S)
         return next(filter(fits, agents), None)
 
-    def _ask(self, max_age_s: float | None) -> asyncio.Task[tuple[protocol.AgentDescription, TritonServer]]:
-        """The request that is under way, or the last one while its answer counts; otherwise a new one."""
-        asking = self._asking
-        max_age_s = _CACHE_S if max_age_s is None else max_age_s
-        if asking is None or (asking.done() and not self._counts(asking, max_age_s)):
-            asking = self._asking = asyncio.create_task(self._ask_in_turn(), name="agent-description")
-            asking.add_done_callback(self._on_answered)
-        return asking
-
-    def _counts(
-        self, asked: asyncio.Task[tuple[protocol.AgentDescription, TritonServer]], max_age_s: float
-    ) -> bool:
-        age_s = loop_time() - self._answered_at
-        if asked.cancelled() or asked.exception() is not None:
-            # Requests that waited for a server without an answer must not each wait for it again.
-            return age_s < _FAILURE_CACHE_S
-        return age_s < max_age_s and asked.result()[1].is_ready
-
-    def _on_answered(self, asked: asyncio.Task[Any]) -> None:
-        self._answered_at = loop_time()
-        error = failure_of(asked)
-        if isinstance(error, ParleyError):
-            _log.debug("agents, languages and voices of sessions are not checked: %s", error.to_log())
-        elif error is not None:
-            _log.warning("agents, languages and voices of sessions are not checked", exc_info=error)
-
-    async def _ask_in_turn(self) -> tuple[protocol.AgentDescription, TritonServer]:
-        """The description of the first server that returns one, and that server."""
+    async def _ask_in_turn(self, name: str) -> _Answer:
+        """The description of an agent by the first server that returns one, and that server."""
         servers = self._servers
         end = loop_time() + _TOTAL_TIMEOUT_S
         tried: list[TritonServer] = []
@@ -167,7 +197,7 @@ class AgentDescriptions:
                 limit_s = max(0.0, end - loop_time()) / left
                 tried.append(lease.server)
                 try:
-                    agent = await with_timeout(self._calls.describe(lease.server), limit_s, "the agent")
+                    agent = await with_timeout(self._calls.describe(lease.server, name), limit_s, "the agent")
                 except _UNANSWERED as error:
                     unanswered = error
                     if isinstance(error, DOUBTFUL):

@@ -276,8 +276,12 @@ class Calls:
         else:
             _log.warning("call %s cannot go on at %s: %s", call_id, server.address, failure.to_log())
 
-    async def describe(self, server: TritonServer) -> protocol.AgentDescription | None:
-        """What the agent of a server has; its session is a health check's and takes no caller's place.
+    async def describe(self, server: TritonServer, agent: str = "") -> protocol.AgentDescription | None:
+        """What an agent of a server has; its session is a health check's and takes no caller's place.
+
+        Args:
+            server: which is asked.
+            agent: one that it defines; empty: its own.
 
         Returns:
             None: the agent is too old to describe itself.
@@ -286,7 +290,14 @@ class Calls:
             ParleyError: what the server answered.
         """
         # Without a prompt there is nothing to read ahead, and without a greeting nothing is spoken.
-        start = protocol.Start(system_prompt="", greeting="", language="", describe=True)
+        start = protocol.Start(
+            agent=agent,
+            system_prompt="",
+            greeting="",
+            # A definition names its language; the own agent may lack any.
+            language=protocol.Start().language if agent else "",
+            describe=True,
+        )
         call_id = f"{protocol.CANARY_PREFIX}{uuid.uuid4().hex}"
         stream = await self._transport(server).open(call_id, self._settings.attempt_s)
         call = Call(stream, call_id, start, deadlines=self._settings.deadlines, bounds=_BOUNDS)

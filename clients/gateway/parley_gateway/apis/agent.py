@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from parley import protocol
-from parley_gateway.agent_descriptions import check_agent, common_languages
+from parley_gateway.agent_descriptions import common_languages
 from parley_gateway.bodies import json_answer
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers
@@ -54,9 +54,8 @@ def _agent(described: protocol.AgentDescription, chosen: protocol.AgentSummary |
         languages=common_languages(described.languages, described.recognized_languages),
         voices=described.voices,
         tools=described.tools,
-        # They are the own agent's, which has another prompt.
-        examples=[] if chosen else described.examples,
-        default_prompt=chosen is None and described.default_prompt,
+        examples=described.examples,
+        default_prompt=described.default_prompt,
         agent=chosen,
     )
 
@@ -72,11 +71,11 @@ def routes(gateway: Gateway) -> APIRouter:
         `name` chooses one of the agents of `/v1/agents`.
         """
         principal = await gateway.guard.admit(request, "agent")
-        if name:
-            principal.check_agent(name)
-            await gateway.descriptions.check(agent=name)
-        described = await gateway.descriptions.get()
-        return json_answer(_agent(described, check_agent(name, described.agents) if name else None))
+        if not name:
+            return json_answer(_agent(await gateway.descriptions.get(), None))
+        principal.check_agent(name)
+        chosen, described = await gateway.descriptions.get_named(name)
+        return json_answer(_agent(described, chosen))
 
     @router.get("/v1/agents", responses=answers(200, Agents, 401, 403, 429, 503))
     async def agents(request: Request) -> Response:

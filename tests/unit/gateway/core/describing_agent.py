@@ -29,12 +29,13 @@ def defining(*summaries, started=None):
         if start.describe:
             described = protocol.AgentDescription(
                 recognizer="whisper",
-                language_model="qwen3",
+                language_model=start.agent or "qwen3",
                 synthesizers=["espeak"],
                 languages=["en", "de"],
                 voices=["man-1"],
-                examples=["hello"],
-                default_prompt=True,
+                tools=["book"] if start.agent else [],
+                examples=["a table for two"] if start.agent else ["hello"],
+                default_prompt=not start.agent,
                 agents=list(agents),
             )
             stream.say(protocol.Connected(session_id="fake", output_sample_rate=22_050, agent=described))

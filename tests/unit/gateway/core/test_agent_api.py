@@ -295,18 +295,18 @@ async def test_a_failure_after_the_sessions_stopped_waiting_is_logged_once(
     unread = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
 
-    async def fail(server):
+    async def fail(server, agent):
         await answered.wait()
         raise failure
 
     monkeypatch.setattr(one.gateway.calls, "describe", fail)
     assert await post(one, language="ja") == (201, "")
-    asking = one.gateway.descriptions._asking
+    asking = one.gateway.descriptions._own.asking
     assert not asking.done()
     answered.set()
     await asyncio.wait([asking])
     assert await post(one, language="ja") == (201, "")
-    assert one.gateway.descriptions._asking is not asking
+    assert one.gateway.descriptions._own.asking is not asking
     del asking
     gc.collect()
     assert unread == []
@@ -319,7 +319,7 @@ async def test_a_request_to_the_agent_ends_with_the_gateway(gateway, monkeypatch
     one = await gateway(mute)
     assert await post(one, language="ja") == (201, "")
     await one.gateway.descriptions.aclose()
-    assert one.gateway.descriptions._asking.cancelled()
+    assert one.gateway.descriptions._own.asking.cancelled()
 
 
 async def test_sessions_and_the_page_share_a_description(gateway):

@@ -52,13 +52,32 @@ async def test_servers_without_agents_list_none(gateway, behaviour):
     assert await names(await gateway(behaviour)) == []
 
 
-async def test_named_agent_is_described_without_what_belongs_to_the_own(gateway):
-    one = await gateway(defining(RESTAURANT))
+async def test_named_agent_is_described_by_a_session_of_its_own(gateway):
+    one = await gateway(defining(RESTAURANT, CLINIC))
     own = (await one.http.get("/v1/agent")).json()
-    assert (own["default_prompt"], own["agent"]) == (True, None)
-    named = (await one.http.get("/v1/agent?name=restaurant")).json()
-    assert (named["default_prompt"], named["agent"]) == (False, msgspec.to_builtins(RESTAURANT))
-    assert named["voices"] == own["voices"]
+    assert (own["language_model"], own["tools"], own["default_prompt"]) == ("qwen3", [], True)
+    assert own["agent"] is None
+    for _ in range(3):
+        named = (await one.http.get("/v1/agent?name=restaurant")).json()
+        assert (named["language_model"], named["tools"], named["default_prompt"]) == (
+            "restaurant",
+            ["book"],
+            False,
+        )
+        assert named["agent"] == msgspec.to_builtins(RESTAURANT)
+    assert len(one.agents[0].call_ids) == 2, "each is asked for once"
+
+
+async def test_description_of_an_agent_that_is_gone_is_forgotten(gateway, monkeypatch):
+    defined = [CLINIC, RESTAURANT]
+    one = await gateway(defining(defined))
+    for name in ("clinic", "restaurant"):
+        assert (await one.http.get(f"/v1/agent?name={name}")).status_code == 200
+    defined.remove(CLINIC)
+    monkeypatch.setattr(agent_descriptions, "_CACHE_S", 0.0)
+    assert error_of(await one.http.get("/v1/agent?name=clinic"))[:2] == (404, "unknown_agent")
+    assert (await one.http.get("/v1/agent?name=restaurant")).status_code == 200
+    assert list(one.gateway.descriptions._named) == ["restaurant"]
 
 
 @pytest.mark.parametrize("name", ["restorant", "x" * 10_000])
