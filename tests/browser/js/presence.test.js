@@ -19,14 +19,15 @@ const DOWN = new Refusal('no server', { status: 503, code: 'no_server_ready', re
 function made(answers = {}) {
   const asked = [];
   const states = [];
-  const answering = (name, usual) => async (key) => {
+  const answering = (name, usual) => async (key, agent) => {
     asked.push(name);
     const answer = answers[name] ?? usual;
     if (answer instanceof Error) throw answer;
-    return typeof answer === 'function' ? answer(key) : answer;
+    return typeof answer === 'function' ? answer(key, agent) : answer;
   };
   const presence = new Presence((known) => states.push(known.state), {
     readiness: answering('readiness', {}),
+    agents: answering('agents', { agents: [], own: true }),
     agent: answering('agent', AGENT),
     voices: answering('voices', { data: [{ id: 'v' }] }),
   });
@@ -53,6 +54,40 @@ test('a call is possible without a list of voices', async () => {
   assert.equal(presence.offer.voices, null);
 });
 
+const AGENTS = [{ name: 'clinic' }, { name: 'restaurant' }];
+const named = (_, name = '') => ({ ...AGENT, agent: AGENTS.find((one) => one.name === name) ?? null });
+
+test('the chosen agent is described, or the first that may be chosen where it may not', async () => {
+  for (const [wanted, own, described] of [
+    ['restaurant', true, 'restaurant'],
+    ['', true, undefined],
+    ['gone', true, undefined],
+    ['gone', false, 'clinic'],
+    ['', false, 'clinic'],
+  ]) {
+    const { presence } = made({ agents: { agents: AGENTS, own }, agent: named });
+    presence.wanted = wanted;
+    assert.equal(await presence.check(), true);
+    assert.equal(presence.offer.agent?.name, described, wanted);
+  }
+});
+
+test('an agent that is chosen while another is asked for is the one that is described', async () => {
+  const { presence, asked } = made({ agents: { agents: AGENTS, own: true }, agent: named });
+  const first = presence.choose('clinic');
+  const second = presence.choose('restaurant');
+  assert.deepEqual(await Promise.all([first, second]), [true, true]);
+  assert.equal(presence.offer.agent.name, 'restaurant');
+  assert.equal(asked.filter((name) => name === 'readiness').length, 1);
+});
+
+test('a chosen agent that does not describe itself is not replaced by the own one', async () => {
+  const refusal = new Refusal('no agent', { status: 404, code: 'unknown_agent' });
+  const { presence } = made({ agents: { agents: AGENTS, own: true }, agent: refusal });
+  assert.equal(await presence.choose('clinic'), false);
+  presence.rest();
+});
+
 test('a server that is down is asked again until it is there', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const { presence, asked, states, answers } = made({ readiness: DOWN });
@@ -64,7 +99,7 @@ test('a server that is down is asked again until it is there', async (t) => {
   await new Promise((resolve) => setImmediate(resolve));
   assert.deepEqual(states, ['down', 'ready']);
   t.mock.timers.tick(60_000);
-  assert.deepEqual(asked, ['readiness', 'readiness', 'agent', 'voices']);
+  assert.deepEqual(asked, ['readiness', 'readiness', 'agents', 'agent', 'voices']);
 });
 
 test('a server that is ready and does not tell what it has can be called', async () => {

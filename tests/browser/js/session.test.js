@@ -2,13 +2,16 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import { Backoff } from '../../../clients/gateway/parley_gateway/apis/page/static/session/backoff.js';
+import { readable } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/colours.js';
 import {
   DEFAULTS,
+  languageOf,
   sessionOptions,
   toolsOf,
   updateOf,
   voicesFor,
 } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/settings.js';
+import { snippetsFor } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/snippets.js';
 import { runTool } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/tools.js';
 
 test('each wait is longer, up to a limit, and begins anew after success', () => {
@@ -40,7 +43,7 @@ const namesOf = (tools) => tools.map(({ name }) => name);
 
 test('what the user does not choose is left to the server', () => {
   assert.deepEqual(Object.keys(sessionOptions(DEFAULTS, null)).sort(), ['barge_in', 'language', 'tools']);
-  const { tools, ...update } = updateOf(DEFAULTS, null);
+  const { tools, ...update } = updateOf(DEFAULTS, null, DEFAULTS);
   assert.deepEqual(tools, []);
   assert.deepEqual(update, {
     type: 'update',
@@ -72,6 +75,53 @@ test('what the user chooses is said, as far as it is known that the server has i
   });
   const english = sessionOptions(CHOICES, { ...offer, languages: ['en'] });
   assert.deepEqual([english.language, english.voice], ['en', undefined]);
+});
+
+const RESTAURANT = {
+  ...{ languages: ['en', 'de'], tools: [], examples: [], voices: [{ id: 'anna', language: 'de' }] },
+  agent: { name: 'restaurant', title: 'Bella Vista', language: 'de', voice: '', colour: '' },
+};
+
+test('another agent than the own one keeps what its definition says', () => {
+  const { tools, ...rest } = sessionOptions(CHOICES, RESTAURANT);
+  assert.deepEqual(namesOf(tools), ['order', 'get_time']);
+  const turns = { turn: { eagerness: 'patient' }, barge_in: { enabled: false } };
+  assert.deepEqual(rest, { agent: 'restaurant', ...turns });
+  const own = { ...RESTAURANT, agent: null };
+  assert.equal(sessionOptions(CHOICES, own).agent, undefined);
+  assert.deepEqual(toolsOf(DEFAULTS, RESTAURANT), [], 'the demo tools belong to Parley’s own prompt');
+});
+
+test('a change during a call of another agent changes nothing else of it', () => {
+  assert.deepEqual(updateOf(DEFAULTS, RESTAURANT, DEFAULTS), { type: 'update', tools: [] });
+  const { tools, ...update } = updateOf({ ...CHOICES, functions: '' }, RESTAURANT, DEFAULTS);
+  const turns = { turn: { eagerness: 'patient' }, barge_in: { enabled: false } };
+  assert.deepEqual([tools, update], [[], { type: 'update', ...turns }]);
+});
+
+test('the language of another agent is its own', () => {
+  assert.equal(languageOf(DEFAULTS, RESTAURANT), 'de');
+  assert.equal(languageOf({ ...DEFAULTS, language: 'en' }, RESTAURANT), 'de');
+});
+
+test('a colour is kept where it can be read, and otherwise made darker or lighter', () => {
+  assert.equal(readable('#0A7D5A', ['#faf8f4', '#ffffff']), '#0a7d5a');
+  for (const papers of [['#faf8f4', '#ffffff'], ['#171614', '#201e1b']]) {
+    for (const colour of ['#ffff00', '#000080', '#ffffff', '#000000', '#808080']) {
+      assert.match(readable(colour, papers), /^#[0-9a-f]{6}$/);
+    }
+    for (const wrong of ['', 'red', '#fff', '#0a7d5a;', 'url(x)']) assert.equal(readable(wrong, papers), '');
+  }
+  assert.notEqual(readable('#ffff00', ['#ffffff']), '#ffff00');
+});
+
+test('snippets name the chosen agent', () => {
+  const texts = (agent) => snippetsFor(new URL('http://a.example/'), false, agent).map(({ text }) => text);
+  const [, python, script] = texts('restaurant');
+  assert.match(python, /connect\(model="restaurant"\)/);
+  assert.match(script, /\{ agent: "restaurant", output: "text" \}/);
+  assert.match(texts('')[1], /connect\(model="gpt-realtime"\)/);
+  assert.match(texts('')[2], /\{ output: "text" \}/);
 });
 
 test('the demo tools go with Parley’s own prompt only, and with no tools of the server', () => {

@@ -42,7 +42,9 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
     """The agents that sessions may choose by name."""
 
     agents: list[protocol.AgentSummary]
-    """By name. Empty: there is only the server's own agent."""
+    """By name, those that the credentials may call. Empty: the server defines none of them."""
+    own: bool
+    """Whether the credentials may call the server's own agent, which has no name."""
 
 
 def _agent(described: protocol.AgentDescription, chosen: protocol.AgentSummary | None) -> Agent:
@@ -82,6 +84,7 @@ def routes(gateway: Gateway) -> APIRouter:
         """The agents that sessions may choose by name, beside the server's own."""
         principal = await gateway.guard.admit(request, "agent")
         known = await gateway.descriptions.agents()
-        return json_answer(Agents(agents=[one for one in known if principal.may_call(one.name)]))
+        callable_ones = [one for one in known if principal.may_call(one.name)]
+        return json_answer(Agents(agents=callable_ones, own=principal.may_call("")))
 
     return router

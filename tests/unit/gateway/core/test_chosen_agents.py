@@ -44,7 +44,7 @@ async def names(one, headers=None):
 async def test_agents_are_listed_as_the_server_describes_them(gateway):
     one = await gateway(defining(CLINIC, RESTAURANT))
     answer = await one.http.get("/v1/agents")
-    assert answer.json() == {"agents": msgspec.to_builtins([CLINIC, RESTAURANT])}
+    assert answer.json() == {"agents": msgspec.to_builtins([CLINIC, RESTAURANT]), "own": True}
 
 
 @pytest.mark.parametrize("behaviour", [defining(), polite])
@@ -138,7 +138,8 @@ async def test_key_creates_sessions_of_its_agents_only(keyed, allowed, agent, ex
 
 async def test_key_lists_and_describes_its_agents_only(keyed):
     one, headers, _ = await keyed(["restaurant"])
-    assert await names(one, headers) == ["restaurant"]
+    answer = await one.http.get("/v1/agents", headers=headers)
+    assert answer.json() == {"agents": [msgspec.to_builtins(RESTAURANT)], "own": False}
     answer = await one.http.get("/v1/agent?name=clinic", headers=headers)
     assert error_of(answer) == (403, "not_permitted", False)
 

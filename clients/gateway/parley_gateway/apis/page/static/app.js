@@ -13,6 +13,7 @@ import { loadSettings, ownFunctions, saveSettings, sessionOptions, updateOf } fr
 import { Summary } from './talk/summary.js';
 import { MADE_UP, runTool } from './talk/tools.js';
 import { showAbout } from './view/about.js';
+import { showAgent } from './view/agents.js';
 import { SettingsDialog, askForKey } from './view/dialogs.js';
 import { byId } from './view/dom.js';
 import { EndedView } from './view/ended.js';
@@ -29,6 +30,8 @@ import { Transcript } from './view/transcript.js';
 class Page {
   constructor() {
     this._settings = loadSettings();
+    const linked = new URLSearchParams(location.search).get('agent');
+    if (linked !== null) this._settings.agent = linked;
     this._muted = false;
     this._starting = false;
     this._agent = 'listening';
@@ -63,6 +66,7 @@ class Page {
     });
     this._hints = new Hints((text) => this._say(text));
     this._presence = new Presence((known) => this._takeKnown(known));
+    this._presence.wanted = this._settings.agent;
     this._line = new Line({
       onState: (state) => this._takeState(state),
       onMessage: (message, samples) => this._take(message, samples),
@@ -94,7 +98,9 @@ class Page {
     byId('stop').onclick = () => this._send({ type: 'interrupt' });
     byId('settings-open').onclick = () => this._dialog.open(this._presence.offer);
     byId('sound-open').onclick = () => this._dialog.open(this._presence.offer, true);
-    byId('code-open').onclick = byId('code-too').onclick = () => showSnippets(this._presence.keyed);
+    byId('code-open').onclick = byId('code-too').onclick = () =>
+      showSnippets(this._presence.keyed, this._presence.offer?.agent?.name ?? '');
+    byId('agent').onchange = () => this._choose(byId('agent').value);
     byId('typing').onsubmit = (/** @type {SubmitEvent} */ event) => {
       event.preventDefault();
       this._type();
@@ -221,6 +227,14 @@ class Page {
     this._eventsView.show(isShown && panel === 'events');
   }
 
+  /** @param {string} agent its name; empty: the server's own */
+  _choose(agent) {
+    this._settings = { ...this._settings, agent };
+    saveSettings(this._settings);
+    this._dialog.take(this._settings);
+    void this._presence.choose(agent);
+  }
+
   /** @param {import('./talk/settings.js').Settings} settings */
   _change(settings) {
     const before = this._settings;
@@ -229,7 +243,8 @@ class Page {
     this._showAbout();
     void this._sound.choose(settings.microphone, settings.speaker);
     if (!this._isLive) return;
-    this._send(updateOf(settings, this._presence.offer));
+    this._send(updateOf(settings, this._presence.offer, before));
+    if (this._presence.offer?.agent) return;
     if (settings.language !== before.language || settings.greeting !== before.greeting)
       this._conversation.note('Language and greeting apply from the next call on.');
   }
@@ -250,7 +265,11 @@ class Page {
   /** @param {import('./session/presence.js').Known} known */
   _takeKnown(known) {
     this._state.setKnown(known);
-    if (known.state === 'ready') this._hints.offer(this._presence.offer?.examples ?? []);
+    if (known.state === 'ready') {
+      const { offer } = this._presence;
+      this._conversation.speaker = showAgent(this._presence);
+      this._hints.offer(offer?.examples ?? [], offer?.agent?.title ?? '');
+    }
     this._showAbout();
   }
 

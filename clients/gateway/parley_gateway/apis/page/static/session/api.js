@@ -86,14 +86,27 @@ export function askReadiness() {
 }
 
 /**
- * @typedef {{recognizers: string[], language_model: string, synthesizers: string[], languages: string[],
- *   voices: string[] | null, tools: string[], examples: string[],
- *   default_prompt?: boolean}} Agent
+ * @typedef {{name: string, title: string, language: string, voice: string, colour: string}} Summary
  */
 
-/** What the agent has. @param {string | null} key @returns {Promise<Agent>} */
-export function askAgent(key) {
-  return ask('v1/agent', { key });
+/**
+ * @typedef {{recognizers: string[], language_model: string, synthesizers: string[], languages: string[],
+ *   voices: string[] | null, tools: string[], examples: string[],
+ *   default_prompt?: boolean, agent?: Summary | null}} Agent
+ */
+
+/**
+ * What an agent has.
+ * @param {string | null} key @param {string} [name] empty: the server's own agent
+ * @returns {Promise<Agent>}
+ */
+export function askAgent(key, name = '') {
+  return ask(name ? `v1/agent?name=${encodeURIComponent(name)}` : 'v1/agent', { key });
+}
+
+/** @param {string | null} key @returns {Promise<{agents: Summary[], own: boolean}>} */
+export function listAgents(key) {
+  return ask('v1/agents', { key });
 }
 
 /**

@@ -3,7 +3,7 @@
  * Whether a call could be held here, and with what: asked before anything else is done, and again and again
  * while it could not.
  */
-import { Refusal, askAgent, askReadiness, listVoices } from './api.js';
+import { Refusal, askAgent, askReadiness, listAgents, listVoices } from './api.js';
 import { Backoff } from './backoff.js';
 
 /**
@@ -19,9 +19,10 @@ import { Backoff } from './backoff.js';
 export class Presence {
   /**
    * @param {(known: Known) => void} onChange
-   * @param {{readiness: typeof askReadiness, agent: typeof askAgent, voices: typeof listVoices}} [gateway]
+   * @param {{readiness: typeof askReadiness, agents: typeof listAgents, agent: typeof askAgent,
+   *   voices: typeof listVoices}} [gateway]
    */
-  constructor(onChange, gateway = { readiness: askReadiness, agent: askAgent, voices: listVoices }) {
+  constructor(onChange, gateway = { readiness: askReadiness, agents: listAgents, agent: askAgent, voices: listVoices }) {
     this._onChange = onChange;
     this._gateway = gateway;
     this._backoff = new Backoff();
@@ -29,6 +30,12 @@ export class Presence {
     this.known = { state: 'asking', detail: '', retryAt: 0 };
     /** @type {Offered | null} as it was when the server was asked last; null also of one that does not tell */
     this.offer = null;
+    /** @type {import('./api.js').Summary[]} that may be chosen */
+    this.agents = [];
+    /** Whether the server's own agent may be chosen. */
+    this.hasOwn = true;
+    /** Name of the agent that the user wants; empty: the server's own. */
+    this.wanted = '';
     /** @type {string | null} in memory only */
     this.key = null;
     /** Whether a key was ever asked for. */
@@ -47,6 +54,12 @@ export class Presence {
     return this._asking;
   }
 
+  /** @param {string} name of the agent that the offer is to be of; empty: the server's own */
+  choose(name) {
+    this.wanted = name;
+    return this.check();
+  }
+
   /** Do not wait any longer. */
   retryNow() {
     if (this.known.retryAt) void this.check();
@@ -62,14 +75,11 @@ export class Presence {
     clearTimeout(this._timer);
     try {
       await this._gateway.readiness();
-      const [agent, voices] = await Promise.all([
-        this._gateway.agent(this.key).catch(unlessNeeded),
-        this._gateway.voices(this.key).then(
-          (answer) => answer?.data ?? null,
-          () => null, // a key that may not speak, or a synthesizer that does not tell
-        ),
-      ]);
-      this.offer = agent && { ...agent, voices: voicesOf(agent.voices, voices) };
+      let name;
+      do {
+        name = this.wanted;
+        await this._ask();
+      } while (name !== this.wanted); // another agent was chosen meanwhile
       this._backoff.reset();
       this._tell('ready', '', 0);
       return true;
@@ -78,6 +88,28 @@ export class Presence {
       this._fail(error);
       return false;
     }
+  }
+
+  async _ask() {
+    const listed = await this._gateway.agents(this.key).catch(unlessNeeded);
+    this.agents = listed?.agents ?? [];
+    this.hasOwn = listed?.own ?? true;
+    const name = this._chosen();
+    const agent = this._gateway.agent(this.key, name);
+    const [offer, voices] = await Promise.all([
+      name ? agent : agent.catch(unlessNeeded),
+      this._gateway.voices(this.key).then(
+        (answer) => answer?.data ?? null,
+        () => null, // a key that may not speak, or a synthesizer that does not tell
+      ),
+    ]);
+    this.offer = offer && { ...offer, voices: voicesOf(offer.voices, voices) };
+  }
+
+  /** @returns {string} the agent that the user wants, or another one where it may not be chosen */
+  _chosen() {
+    const names = [...(this.hasOwn ? [''] : []), ...this.agents.map(({ name }) => name)];
+    return names.includes(this.wanted) ? this.wanted : (names[0] ?? '');
   }
 
   /** @param {Refusal} refusal */

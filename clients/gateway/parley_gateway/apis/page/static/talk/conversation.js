@@ -7,7 +7,7 @@ const LONGEST = 400;
 /**
  * @typedef {{kind: 'user', id: string, parts: Map<number, string>, text: string, partial: boolean,
  *   open: boolean, aside: boolean, typed: boolean, at: number}} UserEntry
- * @typedef {{kind: 'agent', id: string, words: SpokenWords, heardMs: number, audioMs: number | null,
+ * @typedef {{kind: 'agent', id: string, speaker: string, words: SpokenWords, heardMs: number, audioMs: number | null,
  *   held: boolean, done: boolean, cut: number | null, reason: string, at: number}} AgentEntry
  * @typedef {{kind: 'tool', id: string, name: string, given: object, output: unknown,
  *   state: 'running' | 'done' | 'failed' | 'cancelled', byServer: boolean, asks: boolean, remark: string,
@@ -31,6 +31,8 @@ export class Conversation {
     this._entries = new Map();
     /** @type {UserEntry | null} what the user is saying */
     this._open = null;
+    /** Name of the agent. */
+    this.speaker = 'Parley';
     this._call = 0;
     this._count = 0;
   }
@@ -193,6 +195,7 @@ export class Conversation {
     const entry = {
       kind: 'agent',
       id,
+      speaker: this.speaker,
       words: new SpokenWords(),
       heardMs: 0,
       audioMs: null,

@@ -6,18 +6,19 @@ import { DEMO_TOOLS } from './tools.js';
 const STORED = 'parley-settings';
 
 /**
- * @typedef {{voice: string, language: string, eagerness: string, bargeIn: boolean, prompt: string,
+ * @typedef {{agent: string, voice: string, language: string, eagerness: string, bargeIn: boolean, prompt: string,
  *   greeting: string, temperature: string, demoTools: boolean, functions: string, microphone: string,
  *   speaker: string}} Settings empty texts: the server's, or the system's, choice
  */
 /**
  * @typedef {{languages: string[], tools: string[], examples: string[], default_prompt?: boolean,
- *   voices: import('../session/api.js').Voice[] | null}} Offer
- *  What the server has. `voices` null: it does not tell.
+ *   agent?: import('../session/api.js').Summary | null, voices: import('../session/api.js').Voice[] | null}} Offer
+ *  What the chosen agent has; `agent` null: it is the server's own. `voices` null: the server does not tell.
  */
 
 /** @type {Settings} */
 export const DEFAULTS = {
+  agent: '',
   voice: '',
   language: '',
   eagerness: '',
@@ -55,6 +56,7 @@ export function saveSettings(settings) {
 
 /** @param {Settings} settings @param {Offer | null} offer @returns {string} that the server has, if it tells */
 export function languageOf({ language }, offer) {
+  if (offer?.agent) return offer.agent.language || 'en';
   const languages = offer?.languages ?? [];
   if (!languages.length) return language || 'en';
   if (languages.includes(language)) return language;
@@ -120,6 +122,9 @@ function samplingOf({ temperature }) {
 /** @param {Settings} settings @param {Offer | null} offer @returns {object} how a session is held */
 export function sessionOptions(settings, offer) {
   const { eagerness, bargeIn, prompt, greeting, temperature } = settings;
+  const turns = { ...(eagerness && { turn: { eagerness } }), barge_in: { enabled: bargeIn } };
+  // The rest is what the agent's definition says: these settings are for the server's own.
+  if (offer?.agent) return { agent: offer.agent.name, tools: toolsOf(settings, offer), ...turns };
   const voice = voiceOf(settings, offer);
   return {
     language: languageOf(settings, offer),
@@ -128,25 +133,34 @@ export function sessionOptions(settings, offer) {
     ...(prompt.trim() && { system_prompt: prompt }),
     ...(greeting.trim() && { greeting }),
     ...(temperature !== '' && { sampling: samplingOf(settings) }),
-    ...(eagerness && { turn: { eagerness } }),
-    barge_in: { enabled: bargeIn },
+    ...turns,
   };
 }
 
 /**
  * For a session that is open.
- * @param {Settings} settings @param {Offer | null} offer
+ * @param {Settings} settings @param {Offer | null} offer @param {Settings} before
  * @returns {import('../session/stream.js').Message}
  */
-export function updateOf(settings, offer) {
+export function updateOf(settings, offer, before) {
   const { eagerness, bargeIn, prompt } = settings;
+  const turn = eagerness ? { eagerness } : {};
+  if (offer?.agent) {
+    // What is not changed stays as the agent's definition says.
+    return {
+      type: 'update',
+      tools: toolsOf(settings, offer),
+      ...(eagerness !== before.eagerness && { turn }),
+      ...(bargeIn !== before.bargeIn && { barge_in: { enabled: bargeIn } }),
+    };
+  }
   return {
     type: 'update',
     system_prompt: prompt.trim() ? prompt : null,
     tools: toolsOf(settings, offer),
     voice: voiceOf(settings, offer) || null,
     sampling: samplingOf(settings),
-    turn: eagerness ? { eagerness } : {},
+    turn,
     barge_in: { enabled: bargeIn },
   };
 }

@@ -6,9 +6,10 @@
 /**
  * @param {URL} base the page's address
  * @param {boolean} keyed whether a key is needed
+ * @param {string} [agent] name of the chosen agent; empty: the server's own
  * @returns {Snippet[]}
  */
-export function snippetsFor(base, keyed) {
+export function snippetsFor(base, keyed, agent = '') {
   const root = base.href.replace(/\/$/, '');
   const header = keyed ? ' -H "Authorization: Bearer $PARLEY_KEY"' : '';
   const key = keyed ? 'os.environ["PARLEY_KEY"]' : '"none"';
@@ -38,7 +39,7 @@ export function snippetsFor(base, keyed) {
         '',
         '',
         'async def main():',
-        '    async with client.realtime.connect(model="gpt-realtime") as call:',
+        `    async with client.realtime.connect(model="${agent || 'gpt-realtime'}") as call:`,
         '        await call.session.update(session={"type": "realtime", "output_modalities": ["text"]})',
         '        content = [{"type": "input_text", "text": "hello"}]',
         '        await call.conversation.item.create(',
@@ -62,7 +63,7 @@ export function snippetsFor(base, keyed) {
         `const answer = await fetch("${root}/v1/sessions", {`,
         '  method: "POST",',
         ...(keyed ? ['  headers: { Authorization: `Bearer ${process.env.PARLEY_KEY}` },'] : []),
-        '  body: JSON.stringify({ output: "text" }),',
+        `  body: JSON.stringify({ ${agent && `agent: "${agent}", `}output: "text" }),`,
         '});',
         'const { session_id: id, token } = await answer.json();',
         `const url = \`${socket}/v1/sessions/\${id}/stream\`;`,

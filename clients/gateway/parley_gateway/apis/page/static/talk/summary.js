@@ -75,7 +75,7 @@ function lineOf(entry) {
     return `Tool ${entry.name} ${JSON.stringify(entry.given)}: ${result}${entry.remark && ` (${entry.remark})`}`;
   }
   const { heard, unheard } = heardOf(entry);
-  return `Parley: ${heard}${unheard && ` (not heard: ${unheard.trim()})`}`;
+  return `${entry.speaker}: ${heard}${unheard && ` (not heard: ${unheard.trim()})`}`;
 }
 
 /** @param {import('./conversation.js').AgentEntry} entry @returns {{heard: string, unheard: string}} */

@@ -43,8 +43,13 @@ export class SettingsDialog {
     navigator.mediaDevices?.addEventListener?.('devicechange', () => void this._offerDevices());
   }
 
+  /** @param {Settings} settings that were changed elsewhere */
+  take(settings) {
+    this._settings = settings;
+  }
+
   /**
-   * @param {Offer | null} offer of the server; null: it is not known
+   * @param {Offer | null} offer of the chosen agent; null: it is not known
    * @param {boolean} [atSound] whether the microphone is what the user looks for
    */
   open(offer, atSound = false) {
@@ -61,6 +66,9 @@ export class SettingsDialog {
   /** @param {Settings} settings */
   _show(settings) {
     const { elements } = this._form;
+    const agent = this._offer?.agent;
+    byId('own-agent').hidden = Boolean(agent);
+    setText(byId('agent-about'), agent ? aboutAgent(agent) : '');
     const languages = this._offer?.languages.length ? this._offer.languages : ['en'];
     elements.language.replaceChildren(...languages.map((tag) => new Option(languageName(tag), tag)));
     elements.language.value = languageOf(settings, this._offer ?? { ...NO_OFFER, languages });
@@ -166,12 +174,15 @@ export class SettingsDialog {
   _read() {
     const { elements } = this._form;
     const usual = languageOf(DEFAULTS, this._offer);
+    // Of another agent than the server's own these are not shown.
+    const isOwn = !this._offer?.agent;
     const language = elements.language.value === usual ? '' : elements.language.value;
     const text = (/** @type {string} */ name) => elements[name].value;
     return {
+      agent: this._settings.agent,
       // What the server does not tell now may be there again.
-      voice: this._offer?.voices ? text('voice') : this._settings.voice,
-      language: this._offer ? language : this._settings.language,
+      voice: this._offer?.voices && isOwn ? text('voice') : this._settings.voice,
+      language: this._offer && isOwn ? language : this._settings.language,
       eagerness: text('eagerness'),
       bargeIn: elements.bargeIn.checked,
       prompt: text('prompt'),
@@ -183,6 +194,12 @@ export class SettingsDialog {
       speaker: text('speaker'),
     };
   }
+}
+
+/** @param {import('../session/api.js').Summary} agent @returns {string} */
+function aboutAgent({ name, title, language, voice }) {
+  const spoken = language ? `${languageName(language)}${voice && `, voice ${voice}`}` : voice && `voice ${voice}`;
+  return `${title} is the agent “${name}” of this server${spoken && ` (${spoken})`}. Its prompt, greeting, language, voice and temperature are those of its definition.`;
 }
 
 /** @type {Offer} */

@@ -16,12 +16,19 @@ export class Hints {
     this._onHint = onHint;
     this._title = byId('welcome-title');
     this._list = byId('hints');
-    this.offer([]);
+    this._name = '';
+    this._isLive = false;
+    this.offer([], '');
   }
 
-  /** @param {readonly string[]} examples that the server names; none: anything may be said */
-  offer(examples) {
-    const texts = examples.length ? examples : ANYTHING;
+  /**
+   * @param {readonly string[]} examples that the server names; none: anything may be said
+   * @param {string} name of the agent; empty: it is the server's own
+   */
+  offer(examples, name) {
+    const texts = examples.length ? examples : name ? ANYTHING.slice(0, 1) : ANYTHING;
+    this._name = name;
+    this.draw(this._isLive);
     this._list.replaceChildren(
       ...texts.slice(0, 6).map((text) => {
         const button = /** @type {HTMLButtonElement} */ (make('button', 'hint', text));
@@ -34,6 +41,7 @@ export class Hints {
 
   /** @param {boolean} isLive */
   draw(isLive) {
-    setText(this._title, isLive ? 'Say something.' : 'Talk to the agent.');
+    this._isLive = isLive;
+    setText(this._title, isLive ? 'Say something.' : `Talk to ${this._name || 'the agent'}.`);
   }
 }

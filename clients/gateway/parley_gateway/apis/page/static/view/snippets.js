@@ -3,9 +3,9 @@
 import { snippetsFor } from '../talk/snippets.js';
 import { byId, copy, make } from './dom.js';
 
-/** @param {boolean} keyed whether a key is needed */
-export function showSnippets(keyed) {
-  const parts = snippetsFor(new URL('.', document.baseURI), keyed).map(({ name, about, text }) => {
+/** @param {boolean} keyed whether a key is needed @param {string} agent name of the chosen one, or empty */
+export function showSnippets(keyed, agent) {
+  const parts = snippetsFor(new URL('.', document.baseURI), keyed, agent).map(({ name, about, text }) => {
     const button = /** @type {HTMLButtonElement} */ (make('button', 'quiet small', 'Copy'));
     button.type = 'button';
     button.ariaLabel = `Copy ${name}`;

@@ -76,7 +76,7 @@ export class Transcript {
 /** @param {Entry} entry @returns {string} empty: it is not final yet, or is not to be read out */
 function finalText(entry) {
   if (entry.kind === 'user') return entry.open || entry.aside ? '' : `You: ${entry.text}`;
-  if (entry.kind === 'agent') return entry.done ? `Parley: ${entry.words.text}` : '';
+  if (entry.kind === 'agent') return entry.done ? `${entry.speaker}: ${entry.words.text}` : '';
   return entry.kind === 'note' ? entry.text : '';
 }
 
@@ -88,7 +88,7 @@ function contentOf(entry, onAnswer) {
     const label = entry.typed ? [make('small', '', 'typed')] : [];
     return [make('span', 'who', 'You'), make('p', 'said', [entry.text, ...label])];
   }
-  return [make('span', 'who', 'Parley'), make('p', 'said', wordsOf(entry))];
+  return [make('span', 'who', entry.speaker.length > 7 ? 'Agent' : entry.speaker), make('p', 'said', wordsOf(entry))];
 }
 
 /** @param {import('../talk/conversation.js').AgentEntry} entry @returns {Node[]} */
