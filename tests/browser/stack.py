@@ -87,13 +87,28 @@ def redis_server(program, log):
         process.wait()
 
 
+_RESTAURANT = """
+instructions = "You are the voice of the restaurant Bella Vista."
+greeting = "Good day."
+
+[page]
+title = "Bella Vista"
+colour = "#8a1550"
+examples = ["a table for two"]
+"""
+
+
 class Triton:
-    """The models of the tiny profile."""
+    """The models of the tiny profile, and one agent besides the server's own."""
 
     def __init__(self, folder):
         grpc, http, metrics = free_ports(3)
         ports = {"grpc_port": grpc, "http_port": http, "metrics_port": metrics}
-        self._options = ServerOptions(state_dir=folder, **ports)
+        agents = folder / "agents"
+        agents.mkdir()
+        (agents / "restaurant.toml").write_text(_RESTAURANT)
+        environment = {"PARLEY_VOICE_AGENT_AGENTS": str(agents)}
+        self._options = ServerOptions(state_dir=folder, environment=environment, **ports)
         self.address = f"127.0.0.1:{grpc}"
         self._server = None
 

@@ -173,6 +173,46 @@ def test_prompt_greeting_and_functions_are_set_on_the_page(gateway, open_page):
         expect(functions).to_have_value("")
 
 
+def test_agent_that_is_chosen_on_the_page_answers_under_its_own_name(gateway, open_page):
+    with open_page(gateway) as visit:
+        page = visit.page
+        choice = page.get_by_label("Agent", exact=True)
+        expect(choice.locator("option")).to_have_text([re.compile("own agent"), "Bella Vista"])
+        choice.select_option("Bella Vista")
+        expect(page.get_by_role("heading", name="Talk to Bella Vista.")).to_be_visible()
+        expect(page).to_have_title("Bella Vista")
+        expect(page.get_by_role("button", name="a table for two")).to_be_visible()
+        expect(page.locator("#agent-legend")).to_have_css("color", "rgb(138, 21, 80)")
+        expect(page.locator("#about-text")).to_contain_text("demo tools of this page are not used")
+
+        page.get_by_role("button", name="Settings").click()
+        dialog = page.get_by_role("dialog", name="Settings")
+        expect(dialog.locator("#agent-about")).to_contain_text("Bella Vista is the agent “restaurant”")
+        expect(dialog.get_by_label("Prompt")).to_be_hidden()
+        dialog.get_by_role("button", name="Apply").click()
+
+        page.reload()
+        expect(page).to_have_title("Bella Vista")
+        with page.expect_request("**/v1/sessions") as asked:
+            visit.begin()
+        assert asked.value.post_data_json == {
+            "agent": "restaurant",
+            "tools": [],
+            "barge_in": {"enabled": True},
+        }
+        expect(choice).to_be_hidden()
+        visit.wait_for_answer("Good day.")
+        expect(page.locator("#aloud p").last).to_have_text("Bella Vista: Good day.")
+
+
+def test_link_chooses_the_agent(gateway, open_page):
+    with open_page(gateway, path="/?agent=restaurant") as visit:
+        expect(visit.page).to_have_title("Bella Vista")
+    with open_page(gateway, path="/?agent=unknown") as visit:
+        expect(visit.page.locator("#about-facts")).to_be_visible()
+        expect(visit.page).to_have_title("Parley")
+
+
 def test_words_and_sound_of_a_call_can_be_taken_away(gateway, open_page, transcriber, tmp_path):
     with open_page(gateway, 1.0, "weather", 60.0) as visit:
         page = visit.page
