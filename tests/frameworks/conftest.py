@@ -16,11 +16,14 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
+from realtime_call import INSTRUCTIONS
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 START_S = 120.0
 STOP_S = 30.0
+AGENT = "restaurant"
+"""The agent that the server defines besides its own."""
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +33,10 @@ def triton(tmp_path_factory):
         yield given
         return
     log = tmp_path_factory.mktemp("triton") / "log"
+    agents = tmp_path_factory.mktemp("agents")
+    (agents / f"{AGENT}.toml").write_text(f'instructions = "{INSTRUCTIONS}"\n')
     command = ["-m", "parley.launcher", "--profile", "tiny", "--name", "frameworks", "--any-port"]
-    with running(command, log) as process:
+    with running(command, log, PARLEY_VOICE_AGENT_AGENTS=str(agents)) as process:
         yield wait_for(process, log, lambda: _found(r"^ready grpc=(\S+)", log))
 
 
@@ -66,6 +71,18 @@ def certificate(tmp_path_factory):
     (folder / "key.pem").write_bytes(key)
     (folder / "chain.pem").write_bytes(chain + authority.certificate)
     return folder / "chain.pem", folder / "key.pem"
+
+
+@pytest.fixture(scope="session")
+def agent_gateway(triton, tmp_path_factory):
+    """The address of a gateway, and a key of it that may call :data:`AGENT` and no other."""
+    folder = tmp_path_factory.mktemp("agent-gateway")
+    command = [str(PYTHON), "-m", "parley_client", "gateway", "keys", "new", "--agent", AGENT]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    (folder / "keys.toml").write_text(made.stdout)
+    settings = {"PARLEY_GATEWAY_SECURITY_KEYS_FILE": str(folder / "keys.toml")}
+    with _gateway(triton, folder, **settings) as url:
+        yield url, made.stderr.split()[-1]
 
 
 @contextmanager

@@ -27,16 +27,16 @@ async def get_weather(city: str, day: str | None = None) -> str:
 
 
 @asynccontextmanager
-async def calling(gateway):
+async def calling(gateway, *, key="none", model="gpt-realtime", instructions=INSTRUCTIONS):
     """A call to an agent that is this model alone."""
     notes, microphone, loudspeaker = Notes(), Microphone(), Loudspeaker()
-    model = RealtimeModel(base_url=f"{gateway}/v1", api_key="none")
+    model = RealtimeModel(base_url=f"{gateway}/v1", api_key=key, model=model)
     session = AgentSession(llm=model, user_away_timeout=None)
     for kind in KINDS:
         session.on(kind, notes.add)
     session.input.audio = Ear(microphone)
     session.output.audio = loudspeaker
-    await session.start(Agent(instructions=INSTRUCTIONS, tools=[get_weather]))
+    await session.start(Agent(instructions=instructions, tools=[get_weather]))
     try:
         yield Call(session, microphone, loudspeaker, None, notes)
     finally:
@@ -71,6 +71,16 @@ async def test_holds_a_conversation(gateway):
 
 async def test_answers_on_request(gateway):
     async with calling(gateway) as call:
+        call.session.generate_reply(user_input="hello")
+        answer = await call.message("assistant", 0)
+        assert "hello" in words(answer.text_content)
+        assert not call.of("error")
+
+
+async def test_model_is_an_agent_of_the_server(agent_gateway):
+    """The key may call no other agent."""
+    url, key = agent_gateway
+    async with calling(url, key=key, model="restaurant", instructions="") as call:
         call.session.generate_reply(user_input="hello")
         answer = await call.message("assistant", 0)
         assert "hello" in words(answer.text_content)

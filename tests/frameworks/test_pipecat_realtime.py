@@ -39,7 +39,7 @@ TOOLS = ToolsSchema(
 
 
 @asynccontextmanager
-async def calling(gateway):
+async def calling(gateway, *, key="none", model="gpt-realtime", instructions=INSTRUCTIONS):
     """A pipeline that is this service alone, and its microphone."""
     microphone, listener = Microphone(), Listener()
     audio = events.AudioConfiguration(
@@ -49,10 +49,10 @@ async def calling(gateway):
         )
     )
     service = OpenAIRealtimeLLMService(
-        api_key="none",
+        api_key=key,
         base_url=f"{gateway.replace('http', 'ws', 1)}/v1/realtime",
         settings=OpenAIRealtimeLLMService.Settings(
-            session_properties=events.SessionProperties(instructions=INSTRUCTIONS, audio=audio)
+            model=model, session_properties=events.SessionProperties(instructions=instructions, audio=audio)
         ),
     )
     asked = []
@@ -103,4 +103,13 @@ async def test_holds_a_conversation(gateway):
         microphone.say("07-stop")
         await pipeline.wait_for(InterruptionFrame, since=since)
         await wait_said(pipeline, since, "okay")
+        assert not pipeline.of(ErrorFrame)
+
+
+async def test_model_is_an_agent_of_the_server(agent_gateway):
+    """The key may call no other agent."""
+    url, key = agent_gateway
+    async with calling(url, key=key, model="restaurant", instructions=None) as (pipeline, _, _):
+        await pipeline.worker.queue_frame(LLMRunFrame())
+        await wait_said(pipeline, 0, "hello")
         assert not pipeline.of(ErrorFrame)

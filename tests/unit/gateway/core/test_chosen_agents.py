@@ -7,6 +7,7 @@ import pytest
 from describing_agent import CLINIC, RESTAURANT, defining
 from fake_agent import polite
 from listening_gateway import receive
+from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -181,6 +182,35 @@ async def test_realtime_model_or_prompt_chooses_the_agent(gateway, query, sessio
     assert created["session"]["model"] == (query.partition("=")[2] or "parley")
     assert answer["type"] == "session.updated"
     assert [start.get("agent", "") for start in started] == [agent]
+
+
+async def test_openais_sdk_chooses_the_agent_as_livekit_uses_it(gateway):
+    """LiveKit's plugin repeats the model in its first update, without a value for what it does not set."""
+    started = []
+    one = await gateway(defining(RESTAURANT, started=started))
+    client = AsyncOpenAI(base_url=f"{one.url}/v1", api_key="none")
+    audio = {
+        "input": {
+            "format": {"type": "audio/pcm", "rate": 24_000},
+            "noise_reduction": None,
+            "transcription": {"model": "gpt-4o-transcribe"},
+            "turn_detection": {"type": "semantic_vad", "eagerness": "medium"},
+        },
+        "output": {"format": {"type": "audio/pcm", "rate": 24_000}, "speed": 1.0, "voice": "marin"},
+    }
+    async with client, client.realtime.connect(model="restaurant") as connection:
+        assert (await connection.recv()).session.model == "restaurant"
+        for session in (
+            {"model": "restaurant", "audio": audio, "tool_choice": "auto", "max_output_tokens": "inf"},
+            {"instructions": ""},
+        ):
+            await connection.session.update(session={"type": "realtime", "tracing": None, **session})
+            assert (await connection.recv()).type == "session.updated"
+    (start,) = started
+    assert (start["agent"], start["turn"]["eagerness"]) == ("restaurant", "normal")
+    assert not {"system_prompt", "voice", "tools"} & set(start)
+    assert start["silence"]["prompt_after_ms"] is None
+    assert not any(b'"update"' in frame.message for frame in one.agents[0].streams[-1].seen)
 
 
 async def test_openais_model_asks_for_no_description(gateway):

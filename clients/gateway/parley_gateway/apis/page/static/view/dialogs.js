@@ -7,7 +7,7 @@ import { languageName } from './about.js';
 import { byId, setText } from './dom.js';
 
 /** @typedef {import('../talk/settings.js').Settings} Settings */
-/** @typedef {import('../talk/settings.js').Offer} Offer */
+/** @typedef {import('../talk/settings.js').Offer & {language_model?: string}} Offer */
 /** @typedef {import('../audio/devices.js').Device} Device */
 
 const OWN_CHOICE = 'The server’s default';
@@ -68,7 +68,7 @@ export class SettingsDialog {
     const { elements } = this._form;
     const agent = this._offer?.agent;
     byId('own-agent').hidden = Boolean(agent);
-    setText(byId('agent-about'), agent ? aboutAgent(agent) : '');
+    setText(byId('agent-about'), agent ? aboutAgent(agent, this._offer?.language_model) : '');
     const languages = this._offer?.languages.length ? this._offer.languages : ['en'];
     elements.language.replaceChildren(...languages.map((tag) => new Option(languageName(tag), tag)));
     elements.language.value = languageOf(settings, this._offer ?? { ...NO_OFFER, languages });
@@ -196,10 +196,10 @@ export class SettingsDialog {
   }
 }
 
-/** @param {import('../session/api.js').Summary} agent @returns {string} */
-function aboutAgent({ name, title, language, voice }) {
-  const spoken = language ? `${languageName(language)}${voice && `, voice ${voice}`}` : voice && `voice ${voice}`;
-  return `${title} is the agent “${name}” of this server${spoken && ` (${spoken})`}. Its prompt, greeting, language, voice and temperature are those of its definition.`;
+/** @param {import('../session/api.js').Summary} agent @param {string} [model] that answers @returns {string} */
+function aboutAgent({ name, title, language, voice }, model = 'unknown') {
+  const facts = [language && languageName(language), voice && `voice ${voice}`, `language model ${model}`];
+  return `${title} is the agent “${name}” of this server: ${facts.filter(Boolean).join(', ')}. Its prompt, greeting, language, voice and temperature are those of its definition.`;
 }
 
 /** @type {Offer} */
