@@ -199,6 +199,7 @@ def test_agent_that_is_chosen_on_the_page_answers_under_its_own_name(gateway, op
             "agent": "restaurant",
             "tools": [],
             "barge_in": {"enabled": True},
+            "checkpoints": True,
         }
         expect(choice).to_be_hidden()
         visit.wait_for_answer("Good day.")
