@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
 
 import onnx
 from onnx import numpy_helper
@@ -26,63 +25,44 @@ def read(path: Path) -> onnx.ModelProto:
     return model
 
 
-def weight_bytes(model: onnx.ModelProto) -> int:
-    """Size of all weights."""
-    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+def save_shared(models: Iterable[tuple[Path, onnx.ModelProto]], weights: Path) -> None:
+    """Write graphs whose large tensors lie once each in a file beside them.
 
-
-class SharedWeights:
-    """A file beside the graphs that holds each of their large tensors once."""
-
-    def __init__(self, path: Path) -> None:
-        """Write to ``path``; use it as a context manager."""
-        self._path = path
-        self._places: dict[bytes, tuple[int, int]] = {}
-        self._file: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        self._file = self._path.open("wb")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-        assert self._file is not None
-        self._file.close()
-
-    def save(self, model: onnx.ModelProto, path: Path) -> None:
-        """Write a graph whose large tensors lie in the file; ``model`` loses them."""
-        _move_constants(model)
-        for tensor in model.graph.initializer:
-            if not tensor.raw_data and tensor.data_location != onnx.TensorProto.EXTERNAL:
-                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
-            if len(tensor.raw_data) >= _LARGE:
-                offset, length = self._place(tensor.raw_data)
+    Args:
+        models: the graphs by their files; they lose their tensors.
+        weights: the file of the tensors.
+    """
+    places: dict[bytes, tuple[int, int]] = {}
+    with weights.open("wb") as file:
+        for path, model in models:
+            _move_constants(model)
+            for tensor in model.graph.initializer:
+                if not tensor.raw_data and tensor.data_location != onnx.TensorProto.EXTERNAL:
+                    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+                content = tensor.raw_data
+                if len(content) < _LARGE:
+                    continue
+                digest = hashlib.sha256(content).digest()
+                if digest not in places:
+                    file.write(bytes(-file.tell() % _ALIGNMENT))
+                    places[digest] = (file.tell(), len(content))
+                    file.write(content)
                 tensor.ClearField("raw_data")
                 del tensor.external_data[:]
-                for key, value in (("location", self._path.name), ("offset", offset), ("length", length)):
+                for key, value in zip(
+                    ("location", "offset", "length"), (weights.name, *places[digest]), strict=True
+                ):
                     tensor.external_data.add(key=key, value=str(value))
                 tensor.data_location = onnx.TensorProto.EXTERNAL
-        path.write_bytes(model.SerializeToString())
-
-    def _place(self, content: bytes) -> tuple[int, int]:
-        assert self._file is not None
-        digest = hashlib.sha256(content).digest()
-        if digest not in self._places:
-            self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
-            self._places[digest] = (self._file.tell(), len(content))
-            self._file.write(content)
-        return self._places[digest]
+            path.write_bytes(model.SerializeToString())
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
     """Write a graph, with its weights in a file beside it if they are too many; ``model`` is used up."""
-    if weight_bytes(model) < EXTERNAL_FROM:
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < EXTERNAL_FROM:
         onnx.save(model, path)
-        return
-    with SharedWeights(path.with_name(path.name + ".data")) as weights:
-        weights.save(model, path)
+    else:
+        save_shared([(path, model)], path.with_name(path.name + ".data"))
 
 
 def _move_constants(model: onnx.ModelProto) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,37 +133,32 @@ def export(
         "".join(f"{token} {index}\n" for index, token in enumerate([*model.tokenizer.vocab, "<blk>"])),
         encoding="utf-8",
     )
-    with (
-        graphs.SharedWeights(folder / WEIGHTS) as weights,
-        tempfile.TemporaryDirectory(dir=folder) as temporary,
-    ):
-        for look_ahead, name in encoder_files(entry).items():
-            if entry.streaming:
-                use_look_ahead(model, look_ahead)
-                model.set_export_config({"cache_support": "True"})
-            part = Path(temporary) / str(look_ahead)
-            part.mkdir()
-            model.export(str(part / "model.onnx"))
-            encoder = graphs.read(part / ENCODER)
-            if entry.streaming:
-                sizes = _streaming_sizes(model, entry)
-                encoder = chunks.specialise(
-                    encoder,
-                    frames=sizes["history_frames"] + sizes["chunk_frames"][str(look_ahead)],
-                    caches={cache: sizes[cache] for cache in ("cache_last_channel", "cache_last_time")},
-                )
-                if prompts.dictionary(model):
-                    prompts.add_prompt(encoder, model)
-            pack(encoder)
-            if entry.streaming:
-                weights.save(encoder, folder / name)
-            else:
-                graphs.save(encoder, folder / name)
-        decoder = graphs.read(part / DECODER)
-        pack(decoder)
-        onnx.save(decoder, folder / DECODER)
-    if not entry.streaming:
-        (folder / WEIGHTS).unlink()
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        made = Path(temporary)
+
+        def encoders() -> Iterator[tuple[Path, onnx.ModelProto]]:
+            for look_ahead, name in encoder_files(entry).items():
+                if entry.streaming:
+                    use_look_ahead(model, look_ahead)
+                    model.set_export_config({"cache_support": "True"})
+                model.export(str(made / "model.onnx"))
+                encoder = graphs.read(made / ENCODER)
+                if entry.streaming:
+                    sizes = _streaming_sizes(model, entry)
+                    encoder = chunks.specialise(
+                        encoder,
+                        frames=sizes["history_frames"] + sizes["chunk_frames"][str(look_ahead)],
+                        caches={cache: sizes[cache] for cache in ("cache_last_channel", "cache_last_time")},
+                    )
+                    if prompts.dictionary(model):
+                        prompts.add_prompt(encoder, model)
+                pack(encoder)
+                yield folder / name, encoder
+
+        _save(entry, encoders(), folder)
+        decoder = graphs.read(made / DECODER)
+    pack(decoder)
+    onnx.save(decoder, folder / DECODER)
     config = _sizes(model, entry)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
@@ -187,13 +182,16 @@ def convert(entry: NemoEntry, fp32: Path, folder: Path, to: Precision, *, emulat
 
     for name in ("vocab.txt", "config.json"):
         (folder / name).write_bytes((fp32 / name).read_bytes())
-    if entry.streaming:
-        with graphs.SharedWeights(folder / WEIGHTS) as weights:
-            for name in encoder_files(entry).values():
-                weights.save(converted(name), folder / name)
-    else:
-        graphs.save(converted(ENCODER), folder / ENCODER)
+    _save(entry, ((folder / name, converted(name)) for name in encoder_files(entry).values()), folder)
     onnx.save(converted(DECODER), folder / DECODER)
+
+
+def _save(entry: NemoEntry, encoders: Iterable[tuple[Path, onnx.ModelProto]], folder: Path) -> None:
+    if entry.streaming:
+        graphs.save_shared(encoders, folder / WEIGHTS)
+        return
+    for path, encoder in encoders:
+        graphs.save(encoder, path)
 
 
 def use_look_ahead(model: ASRModel, frames: int) -> None:
