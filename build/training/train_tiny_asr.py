@@ -16,17 +16,17 @@ Needs NeMo (``pip install 'nemo_toolkit[asr]' onnx jiwer``) and the programs of 
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from tiny.asr_model import DURATIONS, build, make_tokenizer
-from tiny.asr_training import Budget, Recipe, Trainer
+from tiny.asr_training import Recipe, Trainer
 from tiny.augment import clean
 from tiny.corpus import SPLITS, make
 from tiny.exporting import COMPARED_CLIPS, OFFLINE, export
+from tiny.training import Budget, make_parser
 from tiny.transducer_loss import tdt_loss
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,20 +36,8 @@ STEPS = ("all", "data", "train", "export")
 
 def main() -> None:
     """Run the steps asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__, ROOT / "out/tiny-asr", ROOT / "models/tiny-parakeet-tdt", minutes=50)
     parser.add_argument("step", nargs="?", choices=STEPS, default="all", help="default: %(default)s")
-    parser.add_argument(
-        "--work", type=Path, default=ROOT / "out/tiny-asr", help="clips, tokenizer, checkpoint"
-    )
-    parser.add_argument("--out", type=Path, default=ROOT / "models/tiny-parakeet-tdt", help="exported model")
-    parser.add_argument(
-        "--minutes", type=float, default=50, help="length of the training (default: %(default)s)"
-    )
-    parser.add_argument("--steps", type=int, help="length of the training in steps, instead of --minutes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2, help="synthesizers at a time")
     args = parser.parse_args()
 
     clips = {
@@ -62,10 +50,10 @@ def main() -> None:
     torch.manual_seed(args.seed)
     tokenizer = make_tokenizer(clips["train"].texts, args.work / "tokenizer")
     model = build(args.work / "tokenizer")
-    trainer = Trainer(model, tokenizer, clips["train"], args.work, seed=args.seed, recipe=RECIPE)
+    train = clips.pop("train")
+    trainer = Trainer(model, tokenizer, train, args.work, seed=args.seed, recipe=RECIPE, trials=clips)
     if args.step in ("train", "all"):
-        trials = {split: clips[split] for split in SPLITS if split != "train"}
-        trainer.run(Budget(args.minutes, args.steps), trials)
+        trainer.run(Budget(args.minutes, args.steps))
     if args.step in ("export", "all"):
         heard = [clean(clips["sentences"][index]) for index in range(COMPARED_CLIPS)]
         export(model, OFFLINE, args.out, heard)

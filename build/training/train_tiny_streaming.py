@@ -14,7 +14,6 @@ Needs what ``train_tiny_asr.py`` needs, and its ``--work`` folder after a traini
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from pathlib import Path
 
@@ -22,12 +21,13 @@ import numpy as np
 import torch
 
 from tiny.asr_model import make_tokenizer
-from tiny.asr_training import Budget, Recipe, Trainer
+from tiny.asr_training import Recipe, Trainer
 from tiny.augment import Heard, clean, varied
 from tiny.corpus import SPLITS, make
 from tiny.exporting import COMPARED_CLIPS, STREAMING, export, halve, round_weights
 from tiny.speech import SAMPLE_RATE, Samples
 from tiny.streaming_model import HISTORY, USUAL, build_streaming, start_from_offline
+from tiny.training import Budget, make_parser
 from tiny.transducer_loss import rnnt_loss
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,8 +53,8 @@ RECIPE = Recipe(
 
 def main() -> None:
     """Run the steps asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = make_parser(
+        __doc__, ROOT / "out/tiny-streaming", ROOT / "models/tiny-nemotron-streaming", minutes=75
     )
     parser.add_argument("step", nargs="?", choices=STEPS, default="all", help="default: %(default)s")
     parser.add_argument(
@@ -63,16 +63,6 @@ def main() -> None:
         default=ROOT / "out/tiny-asr",
         help="clips, tokenizer and checkpoint of the offline model",
     )
-    parser.add_argument("--work", type=Path, default=ROOT / "out/tiny-streaming", help="checkpoint")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "models/tiny-nemotron-streaming", help="exported model"
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=75, help="length of the training (default: %(default)s)"
-    )
-    parser.add_argument("--steps", type=int, help="length of the training in steps, instead of --minutes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2, help="synthesizers at a time")
     args = parser.parse_args()
 
     clips = {
@@ -86,12 +76,11 @@ def main() -> None:
     model = build_streaming(args.offline / "tokenizer")
     known = torch.load(args.offline / "checkpoint.pt", weights_only=True)
     start_from_offline(model, known["model"])
-    trainer = Trainer(
-        model, tokenizer, clips["train"], args.work, seed=args.seed, recipe=RECIPE, ctc=known["ctc"]
-    )
+    train = clips.pop("train")
+    options = {"seed": args.seed, "recipe": RECIPE, "trials": clips, "ctc": known["ctc"]}
+    trainer = Trainer(model, tokenizer, train, args.work, **options)
     if args.step in ("train", "all"):
-        trials = {split: clips[split] for split in SPLITS if split != "train"}
-        trainer.run(Budget(args.minutes, args.steps), trials)
+        trainer.run(Budget(args.minutes, args.steps))
     if args.step in ("export", "all"):
         round_weights(model)
         # A new model has a short table of positions.

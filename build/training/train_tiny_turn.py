@@ -11,7 +11,6 @@ Needs the environment of ``make setup-export`` and what ``tiny/timed_speech.py``
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
+from tiny.training import Budget, make_parser  # noqa: E402
 from tiny.turn_clips import make  # noqa: E402 - after the path
 from tiny.turn_model import Probability, export  # noqa: E402
 from tiny.turn_training import Trainer, figures, probabilities, trials  # noqa: E402
@@ -35,18 +35,8 @@ GROUPS = {
 
 def main() -> None:
     """Run the steps asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__, ROOT / "out/tiny-turn", ROOT / "models/tiny-smart-turn", minutes=35)
     parser.add_argument("step", nargs="?", choices=STEPS, default="all", help="default: %(default)s")
-    parser.add_argument("--work", type=Path, default=ROOT / "out/tiny-turn", help="clips and checkpoint")
-    parser.add_argument("--out", type=Path, default=ROOT / "models/tiny-smart-turn", help="exported model")
-    parser.add_argument(
-        "--minutes", type=float, default=35, help="length of the training (default: %(default)s)"
-    )
-    parser.add_argument("--steps", type=int, help="length of the training in steps, instead of --minutes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=1, help="synthesizers at a time")
     parser.add_argument("--threshold", type=float, default=0.5, help="of the figures")
     args = parser.parse_args()
 
@@ -58,7 +48,7 @@ def main() -> None:
     )
     trainer = Trainer(sentences, beginnings, args.work, seed=args.seed)
     if args.step in ("train", "all"):
-        trainer.run(args.minutes, args.steps)
+        trainer.run(Budget(args.minutes, args.steps))
     network = trainer.network.eval()
     if args.step in ("evaluate", "all"):
         for noisy in (False, True):

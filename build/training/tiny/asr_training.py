@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jiwer
 import numpy as np
@@ -22,17 +19,15 @@ from tiny.asr_model import ENCODER_WIDTH, FEATURES, FRAME, SILENCE
 from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import Clips
 from tiny.speech import SAMPLE_RATE, Samples
+from tiny.training import Training
 
 _WORD_START = "\u2581"
 _WORD_START_LENGTH = 0.3
 BATCH = 16
-WARM_UP_STEPS = 200
 PEAK_RATE = 1.2e-3
 CTC_SHARE = 0.3
 SILENT_SHARE = 0.03
 """Share of training clips that are replaced by a segment without speech."""
-_REPORT_EVERY = 100
-_SAVE_EVERY = 500
 _TRIAL = 64
 _FREQUENCY_MASK = 12
 _TIME_MASK = 0.05
@@ -77,18 +72,6 @@ def frame_labels(
 
 
 @dataclass(frozen=True)
-class Budget:
-    """When training ends: after ``steps``, or without them after ``minutes``."""
-
-    minutes: float
-    steps: int | None = None
-
-    def spent(self, step: int, seconds: float) -> float:
-        """The share of the budget that is used up, 0 to 1."""
-        return min(1.0, step / self.steps if self.steps else seconds / 60 / self.minutes)
-
-
-@dataclass(frozen=True)
 class Recipe:
     """What one recogniser needs differently from another."""
 
@@ -121,11 +104,11 @@ class _Batch:
         return torch.tensor([row + [0] * (width - len(row)) for row in self.tokens])
 
 
-class Trainer:
+class Trainer(Training):
     """Trains ``model`` on ``clips``; every random choice follows from ``seed`` and the step.
 
-    A checkpoint in ``folder`` is continued where it stopped.  ``ctc`` are weights for the
-    auxiliary output to start with.
+    ``ctc`` are weights for the auxiliary output to start with.  The word error rate on ``trials`` is reported
+    now and then.
     """
 
     def __init__(
@@ -137,51 +120,34 @@ class Trainer:
         *,
         seed: int,
         recipe: Recipe,
+        trials: Mapping[str, Clips],
         ctc: dict[str, torch.Tensor] | None = None,
     ) -> None:
         self.model = model
         self._tokenizer = tokenizer
         self._clips = clips
-        self._checkpoint = folder / "checkpoint.pt"
         self._seed = seed
         self._recipe = recipe
+        self._trials = trials
         self._blank = tokenizer.vocab_size()
         self._token_lengths = token_lengths(tokenizer)
         self._ctc = torch.nn.Linear(ENCODER_WIDTH, self._blank + 1)
         if ctc is not None:
             self._ctc.load_state_dict(ctc)
-        self._optimizer = torch.optim.AdamW(
-            [*model.parameters(), *self._ctc.parameters()], lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=1e-3
+        modules = {"model": model, "ctc": self._ctc}
+        super().__init__(
+            folder / "checkpoint.pt",
+            modules,
+            peak=PEAK_RATE,
+            least=0.02,
+            betas=(0.9, 0.98),
+            weight_decay=1e-3,
         )
-        self._step = 0
-        self._seconds = 0.0
-        if self._checkpoint.exists():
-            self._load()
+        self._order = itertools.islice(self._batches(), self._step, None)
 
-    def run(self, budget: Budget, trials: dict[str, Clips]) -> None:
-        """Train until ``budget`` is spent, and report the word error rate on ``trials`` now and then."""
-        batches = itertools.islice(self._batches(), self._step, None)
-        losses: list[tuple[float, float]] = []
-        while (spent := budget.spent(self._step, self._seconds)) < 1.0:
-            start = time.monotonic()
-            self._set_rate(spent)
-            losses.append(self._train(next(batches)))
-            self._step += 1
-            self._seconds += time.monotonic() - start
-            if self._step % _REPORT_EVERY == 0:
-                main, ctc = np.mean(losses, axis=0)
-                print(f"step {self._step} {self._seconds:.0f} s loss {main:.3f} ctc {ctc:.3f}", flush=True)
-                losses.clear()
-            if self._step % _SAVE_EVERY == 0:
-                self._save()
-                print(
-                    " ".join(
-                        f"{name} {wer(self.model, c, _TRIAL, self._recipe.history):.1%}"
-                        for name, c in trials.items()
-                    ),
-                    flush=True,
-                )
-        self._save()
+    def _on_saved(self) -> None:
+        rates = {name: wer(self.model, c, _TRIAL, self._recipe.history) for name, c in self._trials.items()}
+        print(" ".join(f"{name} {rate:.1%}" for name, rate in rates.items()), flush=True)
 
     def _batches(self) -> Iterator[list[int]]:
         """Clips of about equal length together; only the shortest third during the flat start."""
@@ -199,19 +165,13 @@ class Trainer:
                 flat_batches += len(batches)
             yield from batches
 
-    def _set_rate(self, spent: float) -> None:
-        warm = min(1.0, (self._step + 1) / WARM_UP_STEPS)
-        rate = PEAK_RATE * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * spent)))
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-
-    def _train(self, indices: Sequence[int]) -> tuple[float, float]:
-        """One step; returns the main loss (per token) and the CTC loss."""
+    def _loss(self) -> tuple[torch.Tensor, tuple[float, ...]]:
+        """The loss of the next batch; the main loss (per token) and the CTC loss."""
         rng = np.random.default_rng((self._seed, 1, self._step))
         seed = int(rng.integers(2**31))
         torch.manual_seed(seed)
         random.seed(seed)  # NeMo draws a batch's look-ahead from it.
-        batch = self._batch(indices, rng)
+        batch = self._batch(next(self._order), rng)
         self.model.train()
         features, lengths = features_of(self.model, batch.heard, self._recipe.history)
         _mask(features, lengths, self._recipe.hidden, rng)
@@ -233,11 +193,7 @@ class Trainer:
             nll = self._recipe.loss(logits, targets, frames, counts)
             main = (nll / counts.clamp(min=1)).mean()
             loss = (1 - CTC_SHARE) * main + CTC_SHARE * ctc
-        self._optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self._optimizer.step()
-        return main.item(), ctc.item()
+        return loss, (main.item(), ctc.item())
 
     def _batch(self, indices: Sequence[int], rng: np.random.Generator) -> _Batch:
         heard: list[Heard] = []
@@ -258,25 +214,6 @@ class Trainer:
             for tokens, clip in zip(batch.tokens, batch.heard, strict=True)
         ]
         return torch.from_numpy(np.concatenate(labels))
-
-    def _save(self) -> None:
-        state: dict[str, Any] = {
-            "model": self.model.state_dict(),
-            "ctc": self._ctc.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "step": self._step,
-            "seconds": self._seconds,
-        }
-        unfinished = self._checkpoint.with_suffix(".tmp")
-        torch.save(state, unfinished)
-        unfinished.replace(self._checkpoint)
-
-    def _load(self) -> None:
-        state = torch.load(self._checkpoint, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self._ctc.load_state_dict(state["ctc"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._step, self._seconds = state["step"], state["seconds"]
 
 
 def transcribe(model: EncDecRNNTBPEModel, heard: Sequence[Heard], history: int = 0) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from parley.audio.mel import mel_filters
 from parley.turns.smart_turn import BANDS, SAMPLES, WhisperFeatures
 from tiny.augment import Heard, worn
 from tiny.speech import SAMPLE_RATE, Samples, edges
+from tiny.training import Training
 from tiny.turn_clips import Clip, Corpus
 from tiny.turn_model import FRAMES, Probability, TurnNet
 from tiny.turn_model import SAMPLES as SEEN
@@ -41,9 +40,6 @@ _SHORTEST = 60 * PER_MS
 _EARLIER_PAUSE = 0.25
 BATCH = 32
 _PEAK_RATE = 2e-3
-_WARM_UP_STEPS = 200
-_REPORT_EVERY = 200
-_SAVE_EVERY = 500
 _FREQUENCY_MASK = 16
 
 
@@ -190,72 +186,27 @@ def probabilities(network: Probability, some: list[Trial]) -> np.ndarray:
     return np.concatenate(found)
 
 
-class Trainer:
-    """Trains for a number of minutes or steps; a stopped run continues from its checkpoint."""
+class Trainer(Training):
+    """Trains a new network; every random choice follows from ``seed`` and the step."""
 
     def __init__(self, sentences: Corpus, beginnings: Corpus, work: Path, *, seed: int) -> None:
         self._corpora = sentences, beginnings
-        self._file = work / "checkpoint.pt"
         self._seed = seed
         self.network = TurnNet()
-        self._optimizer = torch.optim.AdamW(self.network.parameters(), lr=_PEAK_RATE, weight_decay=1e-2)
-        self._step = 0
-        self._seconds = 0.0
-        if self._file.exists():
-            known = torch.load(self._file, weights_only=True)
-            self.network.load_state_dict(known["network"])
-            self._optimizer.load_state_dict(known["optimizer"])
-            self._step, self._seconds = known["step"], known["seconds"]
+        super().__init__(
+            work / "checkpoint.pt", {"network": self.network}, peak=_PEAK_RATE, least=0.005, weight_decay=1e-2
+        )
 
-    def run(self, minutes: float, steps: int | None) -> None:
-        """Train until the minutes, counted over all runs, or the steps are used up."""
+    def _loss(self) -> tuple[torch.Tensor, tuple[float, ...]]:
         self.network.train()
-        started, losses = time.monotonic() - self._seconds, []
-        while True:
-            self._seconds = time.monotonic() - started
-            spent = self._step / steps if steps else self._seconds / 60 / minutes
-            if spent >= 1:
-                break
-            losses.append(self._learn(spent))
-            if self._step % _REPORT_EVERY == 0:
-                print(f"{self._seconds / 60:5.1f} min, step {self._step}: {np.mean(losses):.3f}", flush=True)
-                losses = []
-            if self._step % _SAVE_EVERY == 0:
-                self.save()
-        self.save()
-
-    def _learn(self, spent: float) -> float:
         rng = np.random.default_rng((self._seed, self._step))
-        warm = min(1.0, (self._step + 1) / _WARM_UP_STEPS)
-        rate = _PEAK_RATE * warm * (0.5 + 0.5 * math.cos(math.pi * spent))
-        for group in self._optimizer.param_groups:
-            group["lr"] = max(rate, 1e-5)
         turns = [draw(*self._corpora, rng) for _ in range(BATCH)]
         features, audio = fast([heard(turn.speech, rng) for turn in turns])
         wanted = torch.tensor([[float(turn.over)] for turn in turns])
         loss = binary_cross_entropy_with_logits(
             self.network(_masked(features, rng), audio), wanted * 0.98 + 0.01
         )
-        self._optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-        self._optimizer.step()
-        self._step += 1
-        return loss.item()
-
-    def save(self) -> None:
-        """Write the checkpoint."""
-        part = self._file.with_suffix(".part")
-        torch.save(
-            {
-                "network": self.network.state_dict(),
-                "optimizer": self._optimizer.state_dict(),
-                "step": self._step,
-                "seconds": self._seconds,
-            },
-            part,
-        )
-        part.replace(self._file)
+        return loss, (loss.item(),)
 
 
 def _masked(features: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
