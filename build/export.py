@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import checkpoints
-from comparison import ExportError, read_recordings
+from comparison import ExportError, note, read_recordings
 from parley.errors import ParleyError
 
 # What computes is imported when it is needed: NeMo and torch take seconds, and no environment has everything.
@@ -126,7 +126,7 @@ def _run_small_chatterbox(options: Options) -> None:
     from chatterbox_export.small_published import write_small, write_small_published
 
     write = write_small_published if options.published else write_small
-    write(options.folder, options.variant, seed=options.seed)
+    note(f"written into {write(options.folder, options.variant, seed=options.seed)}")
 
 
 def _add_real_size(parser: Parser) -> None:
@@ -179,8 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         exporter.run(options)
     except ModuleNotFoundError as error:
-        needed = f"`{options.what}` needs the packages of {exporter.environment}"
-        print(f"error: {error}; {needed} (`make setup` or `make setup-export`)", file=sys.stderr)
+        setup = f"make setup{exporter.environment.removeprefix('.venv')}"
+        print(f"error: {error}; it is in {exporter.environment}, which `{setup}` makes", file=sys.stderr)
     except (ExportError, ParleyError, OSError) as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
     else:

@@ -25,7 +25,7 @@ def make_importable() -> None:
         return
     root = FOLDER / "chatterbox"
     if not root.is_dir():
-        raise ModuleNotFoundError(f"{root} is missing: run `make setup-export`, then use .venv-export")
+        raise ModuleNotFoundError(f"{root} is missing")
     sys.path.append(str(FOLDER))
     package = types.ModuleType("chatterbox")
     package.__path__ = [str(root)]

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import checkpoints
-from export import main
+from export import EXPORTERS, main
 
 ENTRIES = """
 [checkpoints.mine]
@@ -71,3 +71,17 @@ def test_the_manifest_has_the_languages_of_models_without_prompts():
     assert len(set(entries["parakeet-tdt-0.6b-v3"].languages)) == 25
     assert entries["nemotron-speech-streaming-en-0.6b"].languages == ("en",)
     assert entries["nemotron-3.5-asr-streaming-0.6b"].languages == ()
+
+
+def test_packages_of_another_environment_are_named_with_their_command(run, capsys, tmp_path):
+    (tmp_path / "my.nemo").touch()
+    assert run("mine", "--from", str(tmp_path / "my.nemo")) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.rstrip().endswith("it is in .venv-export, which `make setup-export` makes")
+
+
+def test_without_arguments_everything_that_can_be_made_is_listed(capsys):
+    assert main([]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"    {name}" in listed for name in EXPORTERS)
