@@ -77,8 +77,9 @@ async def greeting_of(server, agent: str) -> str:
         return await answer(call) if connected.greets else ""
 
 
-def prompts(asked) -> list[str]:
-    return [body["messages"][0]["content"] for body in asked if len(body["messages"]) > 1]
+def prompts(asked) -> dict[str, str]:
+    """By the last message of each request to the remote model, its system prompt."""
+    return {body["messages"][-1]["content"]: body["messages"][0]["content"] for body in asked}
 
 
 async def until_logged(server, line: str, times: int) -> None:
@@ -103,7 +104,9 @@ async def test_agents_are_chosen_by_name_and_changed_while_calls_go_on(served):
         async with calling(server, "restaurant") as (later, _):
             await answer(later, "Hello.")
             await answer(call, "At eight.")
-        assert prompts(asked)[-3:] == ["You take bookings.", "You are closed.", "You take bookings."]
+        found = prompts(asked)
+        assert found["A table for two."] == found["At eight."] == "You take bookings."
+        assert found["Hello."] == "You are closed."
 
     (agents / "clinic.toml").write_text(f"{CLINIC}voise = 1")
     (agents / "restaurant.toml").unlink()
