@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from parley.protocol import Start
 from parley.runtime.parameters import Parameters
 from parley.tools.base import ServerTools
 from parley.tools.combined import CombinedTools
-from parley.tools.settings import ToolSettings, check_settings
+from parley.tools.settings import ToolSettings, check_settings, tool_names
 
 if TYPE_CHECKING:
     from parley.tools.toolbox import Toolbox
@@ -130,14 +131,15 @@ class AgentOpener:
         """
         owned: list[Closable] = []
         try:
-            model = self._open_model(file, may_be_absent=only_checks)
+            # In threads: files are read, and clients of HTTP and MCP are imported, while calls go on.
+            model = await asyncio.to_thread(self._open_model, file, may_be_absent=only_checks)
             if model is not None and isinstance(model.chat, Closable):
                 owned.append(model.chat)
             tools = self._server_tools if file.definition.server_tools else None
             config = agent_settings(file.definition, model, self._config)
             own_tools = file.definition.tools
             if own_tools.http or own_tools.mcp:
-                toolbox = self._make_toolbox(file, config, tools)
+                toolbox = await asyncio.to_thread(self._make_toolbox, file, config, tools)
                 owned.append(toolbox)
                 if not only_checks:
                     await toolbox.open()
@@ -191,14 +193,10 @@ class AgentOpener:
         settings = file.definition.tools
         try:
             check_settings(settings)
-            toolbox = Toolbox(settings, self._parameters.environment, config.prompt_tokens // _TOOLS_SHARE)
+            _check_names(settings, others)
+            return Toolbox(settings, self._parameters.environment, config.prompt_tokens // _TOOLS_SHARE)
         except (ValueError, ModelLoadingError) as error:
             raise file.error(_tool_field(settings, str(error)), str(error)) from error
-        for name in toolbox.names:
-            if others and name in others.names:
-                problem = f"tool {name!r}: the server has a tool of this name"
-                raise file.error(_tool_field(settings, problem), problem)
-        return toolbox
 
     def _check(self, file: AgentFile, config: AgentConfig) -> None:
         definition = file.definition
@@ -214,6 +212,12 @@ class AgentOpener:
             raise file.error("voice" if definition.voice else "language", f"{error}{near}") from error
         except InvalidInputError as error:
             raise file.error(field or _field_of(str(error)), str(error)) from error
+
+
+def _check_names(settings: ToolSettings, others: ServerTools | None) -> None:
+    for name in tool_names(settings):
+        if others and name in others.names:
+            raise ValueError(f"tool {name!r}: the server has a tool of this name")
 
 
 def _field_of(problem: str) -> str:

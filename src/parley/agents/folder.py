@@ -47,9 +47,13 @@ def read_folder(folder: Path, served: Mapping[str, AgentFile]) -> dict[str, Agen
         AgentFileError: there are too many files.
         OSError: the folder cannot be read.
     """
-    read = dict(_read_all(folder))
+    read = dict(_read_all(folder, served))
     owners: dict[str, AgentFile] = {}
-    stay = {name for name, file in served.items() if _stays(file, read.get(name))}
+    stay = {
+        name
+        for name, file in served.items()
+        if read.get(name) is file or isinstance(read.get(name), AgentFileError)
+    }
     for name in stay:
         owners |= dict.fromkeys(served[name].definition.telephone.numbers, served[name])
     for name, one in read.items():
@@ -58,14 +62,12 @@ def read_folder(folder: Path, served: Mapping[str, AgentFile]) -> dict[str, Agen
     return read
 
 
-def _stays(served: AgentFile, read: AgentFile | AgentFileError | None) -> bool:
-    return read.text == served.text if isinstance(read, AgentFile) else read is not None
-
-
-def _read_all(folder: Path) -> Iterator[tuple[str, AgentFile | AgentFileError]]:
+def _read_all(
+    folder: Path, served: Mapping[str, AgentFile]
+) -> Iterator[tuple[str, AgentFile | AgentFileError]]:
     for path in look_at(folder):
         try:
-            yield path.stem, read_agent(path)
+            yield path.stem, read_agent(path, served.get(path.stem))
         except AgentFileError as error:
             yield path.stem, error
 

@@ -50,8 +50,12 @@ class AgentFileError(ModelLoadingError):
         super().__init__(f"{path.parent.name}/{path.name}:{line}: {problem}")
 
 
-def read_agent(path: Path) -> AgentFile:
+def read_agent(path: Path, known: AgentFile | None = None) -> AgentFile:
     """Read one file, whose name without ``.toml`` is the agent's.
+
+    Args:
+        path: of the file.
+        known: returned if the file still has its text.
 
     Raises:
         AgentFileError: it cannot be read, is not TOML, or has an unknown field or a wrong value.
@@ -61,6 +65,8 @@ def read_agent(path: Path) -> AgentFile:
             path, 1, f"an agent's name has 1 to {MAX_AGENT_NAME} of a-z 0-9 _ -, and begins with none of _ -"
         )
     text = _read(path)
+    if known is not None and known.text == text:
+        return known
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

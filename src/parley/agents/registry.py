@@ -206,7 +206,7 @@ class AgentRegistry:
             return
         served = self._agents.get(name)
         try:
-            if served is None or read.text != served.file.text:
+            if served is None or read is not served.file:
                 self._agents[name] = await self._open_agent(read)
                 _log.info("the agent %s is served to new calls", name)
                 if served is not None:

@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import parley
@@ -134,7 +135,9 @@ def find_wrong_agents(options: ServerOptions, environment: Mapping[str, str]) ->
     if not folder.is_dir():
         return []
     try:
-        found = asyncio.run(check_agent_files(folder, options.model_repository, options.profile, environment))
+        checks = check_agent_files(folder, options.model_repository, options.profile, environment)
+        with ThreadPoolExecutor(1) as pool:  # the caller may have an event loop
+            found = pool.submit(asyncio.run, checks).result()
     except (ModelLoadingError, OSError) as error:
         return [f"the agents in {folder} cannot be checked: {error}"]
     return [

@@ -146,7 +146,7 @@ def check_settings(settings: ToolSettings) -> None:
     Raises:
         ValueError: the text names the tool or the MCP server.
     """
-    names = list(_tool_names(settings))
+    names = list(tool_names(settings))
     if len(names) > _MAX_TOOLS:
         raise ValueError(f"{len(names)} tools; at most {_MAX_TOOLS} are possible")
     for name in names:
@@ -189,7 +189,8 @@ def _check_server(server: McpServerSettings, settings: ToolSettings, where: str)
         raise ValueError(f"{where}: background names {unknown[0]!r}, which is not one of its tools")
 
 
-def _tool_names(settings: ToolSettings) -> Iterator[str]:
+def tool_names(settings: ToolSettings) -> Iterator[str]:
+    """Names of all tools, as the language model gets them."""
     for tool in settings.http:
         yield tool.name
     for server in settings.mcp:

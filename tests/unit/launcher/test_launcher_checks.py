@@ -297,6 +297,11 @@ def test_wrong_agent_is_one_line_before_the_start(agents):
     assert all("did you mean" in line for line in lines)
 
 
+async def test_agents_are_checked_for_callers_with_an_event_loop_too(agents):
+    options = ServerOptions(profile="open")
+    assert len(find_wrong_agents(options, {"PARLEY_VOICE_AGENT_AGENTS": str(agents)})) == 2
+
+
 def test_agents_are_not_checked_where_there_are_none(agents):
     assert find_wrong_agents(ServerOptions(profile="open"), {}) == []
     only_echo = ServerOptions(profile="open", load_models=("echo",))

@@ -1,0 +1,167 @@
+"""What the calls of an agent share is opened, or refused with the field that is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parley.agent.config import AgentConfig
+from parley.agent.defined_agents import AgentOpener
+from parley.agents.reader import AgentFileError, read_agent
+from parley.engines.openai_chat import OpenAiChatModel
+from parley.protocol import Tool
+from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
+from parley.tools.base import ToolOutcome
+from parley.tts.voice_routing import find_route
+
+
+class Voices:
+    """A synthesizer that has two voices in two languages."""
+
+    voices = ("low", "high")
+    languages = ("en", "de")
+
+    def check_known(self, voice, language):
+        return find_route([("fake", self)], voice, language).certain
+
+
+class ServerTools:
+    """The server's own tool."""
+
+    names = frozenset({"get_time"})
+    tools = (Tool(name="get_time"),)
+    called = 0
+    closed = False
+
+    def timeout_s(self, name):
+        return 7.0
+
+    async def call(self, name, arguments, *, traceparent=""):
+        self.called += 1
+        return ToolOutcome({"at": "20:00"})
+
+    async def close(self):
+        self.closed = True
+
+
+TOOL = """[tools]
+allowed_hosts = ["api.example.com"]
+[[tools.http]]
+name = "find_table"
+url = "https://api.example.com/tables"
+"""
+
+
+def opener(folder, config=None, server_tools=None, **environment) -> AgentOpener:
+    parameters = Parameters(
+        "voice_agent", {}, model_dir=folder / "models" / "voice_agent", environment=environment
+    )
+    return AgentOpener(
+        Voices(),
+        server_tools or ServerTools(),
+        config or AgentConfig(),
+        parameters,
+        client=None,
+        llm_timeout_s=20.0,
+    )
+
+
+def define(folder, text: str):
+    path = folder / "restaurant.toml"
+    path.write_text(f'instructions = "x"\n{text}')
+    return read_agent(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ('\nvoice = "deep"', 3, "no voice 'deep'"),
+        ('\nlanguage = "xx"', 3, "language 'xx' is not spoken"),
+        ('\n\ngreeting = "…"', 4, "greeting has no words"),
+        ("[silence]\nprompts = []", 3, "silence.prompts has 0 entries"),
+        ("[vad]\nmin_speech_ms = 3\nthreshold = 2.0", 4, "threshold"),
+        ("[barge_in]\nmin_words = 99", 3, "barge_in.min_words is 99"),
+        ("[sampling]\ntemperature = 9.0", 3, "temperature"),
+        ('[model]\nname = "gpt"', 3, "no engine 'gpt'; there are qwen3"),
+        ('[model]\nname = "openai_chat"', 3, "needs model.url"),
+        ('[model]\nurl = "ftp://host"\nmodel = "m"', 3, "no URL of the form https://host/v1"),
+        ('[model]\nurl = "https://host/v1"', 3, "model.model must name"),
+        ('[model]\nname = "qwen3"\nurl = "https://host/v1"', 4, "it is one of them"),
+        ('[model]\nurl = "http://h"\nmodel = "m"\nkey_file = "no"', 5, "cannot be read: FileNotFoundError"),
+        (TOOL.replace("https", "ftp"), 4, "tool 'find_table': 'ftp://api.example.com/tables' is no url"),
+        (f'{TOOL}headers = {{ X-Key = "${{KEY}}" }}', 4, "environment variable KEY is not set"),
+        (f'{TOOL}[[tools.http]]\nname = "find_table"\nurl = "https://api.example.com/"', 7, "two tools of"),
+        ('[[tools.mcp]]\nname = "m"\ntools = ["a"]', 2, "MCP server 'm' must have either a url or a command"),
+        (f"server_tools = true\n{TOOL.replace('find_table', 'get_time')}", 5, "the server has a tool of"),
+    ],
+)
+async def test_definition_that_no_session_could_have_names_its_field(tmp_path, text, line, words):
+    with pytest.raises(AgentFileError) as refused:
+        await opener(tmp_path).open(define(tmp_path, text))
+    assert f"restaurant.toml:{line}: " in str(refused.value)
+    assert words in str(refused.value)
+
+
+async def test_instructions_that_leave_no_room_for_a_conversation_are_refused(tmp_path):
+    file = define(tmp_path, "")
+    file = replace(file, definition=type(file.definition)(instructions="word " * 10_000))
+    with pytest.raises(AgentFileError, match=r"toml:1: the system prompt takes about \d+ tokens"):
+        await opener(tmp_path).open(file)
+
+
+async def test_larger_window_of_its_own_model_takes_longer_instructions(tmp_path):
+    file = define(tmp_path, '[model]\nurl = "https://host/v1"\nmodel = "m"\ncontext_tokens = 131072')
+    text = "word " * 10_000
+    file = replace(file, definition=type(file.definition)(instructions=text, model=file.definition.model))
+    agent = await opener(tmp_path).open(file)
+    await agent.close_when_unused()
+
+
+async def test_model_that_is_not_loaded_is_refused(tmp_path):
+    config = AgentConfig(llm="openai_chat")
+    with pytest.raises(AgentFileError, match=r"toml:3: qwen3 cannot be used: it is not loaded"):
+        await opener(tmp_path, config, **{LOADED_MODELS_VARIABLE: "piper"}).open(
+            define(tmp_path, '[model]\nname = "qwen3"')
+        )
+    found = await opener(tmp_path, config, **{LOADED_MODELS_VARIABLE: "qwen3"}).open(
+        define(tmp_path, '[model]\nname = "qwen3"')
+    )
+    assert found.model.engine == "qwen3"
+
+
+@pytest.mark.parametrize(
+    ("more", "names"), [("", {"find_table"}), ("server_tools = true\n", {"find_table", "get_time"})]
+)
+async def test_agent_has_its_own_tools_and_the_servers_only_where_it_asks_for_them(tmp_path, more, names):
+    agent = await opener(tmp_path).open(define(tmp_path, f"{more}{TOOL}"))
+    assert set(agent.tools.names) == names
+    assert {tool.name for tool in agent.tools.tools} == names
+    await agent.close_when_unused()
+
+
+async def test_calls_reach_the_owner_of_each_tool_and_the_servers_stay_open(tmp_path):
+    servers = ServerTools()
+    agent = await opener(tmp_path, server_tools=servers).open(
+        define(tmp_path, f"server_tools = true\n{TOOL}")
+    )
+    assert agent.tools.timeout_s("get_time") == 7.0
+    assert agent.tools.timeout_s("find_table") == 5.0
+    assert (await agent.tools.call("get_time", {})).output == {"at": "20:00"}
+    assert (await agent.tools.call("nothing", {})).is_error
+    await agent.close_when_unused()
+    assert (servers.called, servers.closed) == (1, False)
+
+
+async def test_agent_without_tools_has_none_of_the_servers(tmp_path):
+    assert (await opener(tmp_path).open(define(tmp_path, ""))).tools is None
+
+
+async def test_remote_model_of_an_agent_is_closed_with_it(tmp_path):
+    (tmp_path / "key").write_text("secret\n")
+    text = '[model]\nurl = "https://host/v1"\nmodel = "large"\nkey_file = "key"'
+    agent = await opener(tmp_path).open(define(tmp_path, text))
+    assert isinstance(agent.model.chat, OpenAiChatModel)
+    assert (agent.model.engine, agent.model.weights) == ("openai_chat", "large")
+    await agent.close_when_unused()
+    assert agent.model.chat._client.is_closed
