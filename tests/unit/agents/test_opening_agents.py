@@ -37,7 +37,7 @@ class ServerTools:
     def timeout_s(self, name):
         return 7.0
 
-    async def call(self, name, arguments, *, traceparent=""):
+    async def call(self, name, arguments, *, traceparent="", on_progress=None):
         self.called += 1
         return ToolOutcome({"at": "20:00"})
 
