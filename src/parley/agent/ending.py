@@ -7,7 +7,7 @@ ends the call there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,34 +112,35 @@ class Ending:
         """Asks the language model for the words that it has not written."""
         return END_NOTE if self.call.name == END_CALL else TRANSFER_NOTE
 
+    def cancel(self) -> None:
+        """The conversation goes on: the language model reads so in the result of its call."""
+        self.answer.results[self.call.id] = _CANCELLED
 
-def find_ending(rounds: Sequence[ToolRound]) -> Ending | None:
-    """The call with which a turn ends the conversation."""
+
+def find_ending(rounds: Sequence[ToolRound], built_in: Collection[str]) -> Ending | None:
+    """The call with which a turn ends the conversation.
+
+    ``built_in``: the names that are on; a tool of the client may have one that is off.
+    """
     for answer in rounds:
-        for call in _ending_calls(answer):
+        for call in _ending_calls(answer, built_in):
             if answer.results.get(call.id) == ACCEPTED:
                 return Ending(answer, call)
     return None
 
 
-def cancel_ending(rounds: Sequence[ToolRound]) -> None:
-    """The conversation goes on: the language model reads so in the result of its call."""
-    if (ending := find_ending(rounds)) is not None:
-        ending.answer.results[ending.call.id] = _CANCELLED
-
-
-def refuse_ending(answer: ToolRound) -> None:
+def refuse_ending(answer: ToolRound, built_in: Collection[str]) -> None:
     """Refuse calls that end the conversation, but for the first, and for one among calls of other tools.
 
     Their results would come after the end.
     """
-    calls = _ending_calls(answer)
+    calls = _ending_calls(answer, built_in)
     for call in calls if len(calls) < len(answer.calls) else calls[1:]:
         answer.results.setdefault(call.id, _NOT_ALONE)
 
 
-def _ending_calls(answer: ToolRound) -> list[ToolCall]:
-    return [call for call in answer.calls if call.name in _NAMES]
+def _ending_calls(answer: ToolRound, built_in: Collection[str]) -> list[ToolCall]:
+    return [call for call in answer.calls if call.name in _NAMES and call.name in built_in]
 
 
 def _text_of(call: ToolCall, name: str) -> str:

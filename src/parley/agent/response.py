@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ import msgspec
 from parley.agent.answer_text import AnswerText, HeldBackError
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
-from parley.agent.ending import find_ending, refuse_ending
+from parley.agent.ending import Ending, find_ending, refuse_ending
 from parley.agent.facts.checking import SessionFacts
 from parley.agent.filler import Filler
 from parley.agent.generation import generate
@@ -88,6 +88,8 @@ class GenerationLog:
     """Whether the call with this id was run."""
     result_of: Callable[[str], str | None] = lambda _: None
     """The result of the call with this id, if it has come and is in no round yet."""
+    built_in: Collection[str] = ()
+    """Names of the tools that the session's options ask for."""
     rounds: list[ToolRound] = field(default_factory=list)
     first_token_at: float | None = None
     """Seconds of the loop's clock."""
@@ -102,6 +104,11 @@ class GenerationLog:
     """Why text of the model was not passed on."""
     hedged: bool = False
     """Whether a fixed sentence has taken its place."""
+
+    @property
+    def ending(self) -> Ending | None:
+        """The call with which the response ends the conversation."""
+        return find_ending(self.rounds, self.built_in)
 
     @property
     def acted(self) -> bool:
@@ -233,7 +240,7 @@ class LlmResponse:
         self._config = config
         self._requests = 0
         self._results_budget = config.prompt_tokens // 2
-        self.log = GenerationLog(tools.has_run, tools.result_of)
+        self.log = GenerationLog(tools.has_run, tools.result_of, tools.built_in)
         self.log.rounds += self._begun.rounds
         self.log.cut = self._begun.cut
         self._spaced = self._begun.spaced
@@ -320,7 +327,7 @@ class LlmResponse:
 
         Without them it ends all the same.
         """
-        ending = find_ending(self.log.rounds)
+        ending = self.log.ending
         if ending is not None and (self._open_round is not None or not ending.answer.said):
             try:
                 await self._request_round((), context, ending.note)
@@ -346,7 +353,7 @@ class LlmResponse:
     async def _complete(self, answer: ToolRound, context: TurnContext, filler: Filler) -> None:
         """Get the results of a round's calls."""
         await context.certain.wait()
-        refuse_ending(answer)
+        refuse_ending(answer, self.log.built_in)
         silent = not any(answer.said for answer in self.log.rounds)
         async with filler.while_waiting() if silent else nullcontext():
             await self._run_tools(context, answer)

@@ -7,7 +7,7 @@ import logging
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -132,7 +132,8 @@ class ToolExecutor:
     ) -> None:
         self._on_result = on_result
         self._watches: set[asyncio.Task[None]] = set()
-        self._built_in = built_in.names if built_in else ()
+        self.built_in: Collection[str] = built_in.names if built_in else ()
+        """Names of the tools that the session's options ask for."""
         own = [(tool, one) for one in (built_in, server_tools) if one is not None for tool in one.tools]
         self.own_tools = tuple(tool for tool, _ in own)
         """Those that are run here, and not by the client."""
@@ -236,7 +237,7 @@ class ToolExecutor:
             done.append(msgspec.structs.replace(one, result=one.result or NO_RESULT))
         for answer in agent.rounds if agent is not None else ():
             for call in answer.calls:
-                if self.has_run(call.id) or call.name in self._built_in:
+                if self.has_run(call.id) or call.name in self.built_in:
                     continue
                 if call.name in self._own:
                     self._end_call(call.id, _RUN_BY_SERVER)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
 from parley.agent.continued import BegunResponse
-from parley.agent.ending import cancel_ending, find_ending
 from parley.agent.endpointer import UserTurn
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember
 from parley.agent.playout import HeardSpeech, Playout
@@ -247,12 +246,13 @@ class AgentTurn:
     @property
     def ending(self) -> ToolCall | None:
         """The call with which the language model ends the conversation behind this turn."""
-        ending = None if self.failed else find_ending(self.rounds)
+        ending = None if self.failed else self._source.log.ending
         return None if ending is None else ending.call
 
     def cancel_ending(self) -> None:
         """The conversation goes on behind this turn."""
-        cancel_ending(self.rounds)
+        if (ending := self._source.log.ending) is not None:
+            ending.cancel()
 
     def memory(self, heard: HeardSpeech | None = None) -> list[ChatMessage]:
         """Messages for the history. ``heard``: what was played; None: all of it."""

@@ -112,6 +112,17 @@ async def test_a_tool_that_is_off_does_nothing():
     assert "there is no tool end_call" in results(call)[0]["error"]
 
 
+async def test_a_clients_tool_of_such_a_name_is_its_own():
+    start = Start(tools=[Tool(name="end_call"), Tool(name="book")])
+    call = await typed(calls(("end_call", {}), ("book", {})), says("Done."), start=start)
+    for count in (1, 2):
+        request = await call.wait_for(ToolRequest, count)
+        call.send(ToolResponse(call_id=request.call_id, output={"accepted": True}))
+    await call.end(TurnMetrics)
+    assert call.outlet.reason == "ended"
+    assert results(call) == [{"accepted": True}] * 2
+
+
 async def test_a_model_that_writes_no_words_is_asked_for_a_goodbye():
     call = await typed(calls(END), says("Goodbye."))
     assert (await closing(call)).reason == "agent_ended"
