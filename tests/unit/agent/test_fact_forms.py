@@ -74,6 +74,11 @@ SAME = [
     ("Twice a day.", "2 times a day"),
     ("From five to ten euros.", "€5-10"),
     ("It is half price.", "50% off"),
+    ("Your limit is now 61.", "sixty one euros"),
+    ("It makes 28 GBP.", "twenty eight British pounds"),
+    ("Pallet H 107 is there.", "the label says h 107"),
+    ("Enjoy Nina Simone!", "nina simone"),
+    ("They lost, 1 to 4.", "1:4"),
 ]
 
 
@@ -104,6 +109,12 @@ DIFFERENT = [
     ("The third floor.", "the second floor", "third"),
     ("Three tables are free.", "tables", "Three"),
     ("It is an hour.", "two hours", "an hour"),
+    ("On November 69th.", "November 6th", "November 69th"),
+    ("On the 30th of February.", "February 3rd and the 30th of May", "30th of February"),
+    ("For more than ten.", "10 euros for more than eight people", "ten"),
+    ("That is question 5.", "question 4", "5"),
+    ("Take room one.", "room 2", "one"),
+    ("It scored 1 to 5.", "the score is 1:4", "5"),
 ]
 
 

@@ -6,10 +6,17 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from parley.agent.facts.fact import Fact, fact
+from parley.agent.facts.fact import BARE, Fact, fact, part_keys
 from parley.agent.facts.numbers import NUMBER_WORDS
 from parley.agent.facts.spoken import may_start, read_spoken
-from parley.agent.facts.words import COMMON_CAPITALS, COMMON_FIRST, FIGURE_WORDS, FUNCTION_WORDS, NAME_VERBS
+from parley.agent.facts.words import (
+    COMMON_CAPITALS,
+    COMMON_FIRST,
+    FIGURE_WORDS,
+    FUNCTION_WORDS,
+    MONEY,
+    NAME_VERBS,
+)
 from parley.agent.facts.written import numbers_in, take_written
 from parley.asr.itn import inverse_normalizer
 from parley.asr.itn.tokens import Token, tokens_of
@@ -36,8 +43,10 @@ _SAID = re.compile(rf"\b{_FIGURE}[ ,.-]+{_FIGURE}\b|\b(?:dot|period|spel[lt]\w*)
 """Where there may be figures, letters or addresses that are said one after the other."""
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])|(?<=\d)-(?=[a-z]{3,})")
 _SENTENCE = re.compile(r"[.!?:\u2026\n*\u2022\"\u201c(]")
+_DIGITS = re.compile(r"[0-9]+")
 _SPACED = re.compile(r"\S+")
 _WORD = re.compile(r"[^\W_]+")
+_NO_NAMES = COMMON_CAPITALS.union(MONEY)
 _ENDINGS = re.compile(r".*(?:ly|ing|tion|ness|ment|able|ible|ful|less|ies|ers|ed|ions?|ity)")
 _MOST_AT_ONCE = 1_000
 """Characters of a source that are read at once."""
@@ -120,16 +129,16 @@ def _other(tokens: Sequence[Token], at: int, *, starts: bool) -> tuple[Sequence[
     """Figures in no form that is known, and names: capitals that neither place nor meaning explain."""
     raw = tokens[at].raw
     if any(char.isnumeric() for char in raw):
-        return [fact("code", raw, {f"c:{''.join(filter(str.isalnum, raw)).casefold()}"})], at + 1
+        parts = part_keys(_DIGITS.findall(raw), BARE)  # "1:4", "24/7"
+        return [fact("code", raw, {f"c:{''.join(filter(str.isalnum, raw)).casefold()}"}, parts)], at + 1
     word = raw.removesuffix("'s").removesuffix("'")
     stem = word.partition("'")[0].lower()
-    if not word[0].isupper() or len(word) == 1 or stem in COMMON_CAPITALS or word.lower() in COMMON_CAPITALS:
+    if not word[0].isupper() or len(word) == 1 or stem in _NO_NAMES or word.lower() in _NO_NAMES:
         return (), at + 1
     if starts and not _is_name_first(tokens, at, stem):
         return (), at + 1
-    parts = [f"w:{fold(part)}" for part in _WORD.findall(word)]
-    # Each of "M" and "S" of "M&S" may be a word of the source, the last one also a plural.
-    key = max(parts, key=len)
+    # Of several parts, as of "Jean/Luc", the longest; it may be a plural.
+    key = max((f"w:{fold(part)}" for part in _WORD.findall(word)), key=len)
     return [fact("name", word, {key, key.removesuffix("s"), f"{key}s"})], at + 1
 
 
@@ -138,5 +147,6 @@ def _is_name_first(tokens: Sequence[Token], at: int, word: str) -> bool:
     following = tokens[at + 1] if at + 1 < len(tokens) and tokens[at + 1].close else None
     if following is None or word in COMMON_FIRST or word in FUNCTION_WORDS or _ENDINGS.fullmatch(word):
         return False
-    is_proper = following.raw[0].isupper() and following.word not in COMMON_CAPITALS
+    is_proper = following.raw[0].isupper() and not following.raw.isupper()
+    is_proper = is_proper and following.word not in COMMON_CAPITALS
     return is_proper or following.word in NAME_VERBS

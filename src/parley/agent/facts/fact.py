@@ -73,22 +73,26 @@ def amount(text: str, values: Sequence[Decimal], unit: str, *, kind: FactKind = 
     return Fact(kind, text, frozenset(needs), frozenset(gives))
 
 
-def plain_number(text: str, values: Sequence[Decimal], noun: str, *, measure: bool) -> Fact:
-    """A number without a unit. ``measure``: it may be that of any unit, as in "it costs five"."""
+def plain_number(
+    text: str, values: Sequence[Decimal], noun: str, *, measure: bool = False, price: bool = False
+) -> Fact:
+    """A number without a unit. ``measure``: it may be of any unit; ``price``: of money."""
     keys = [written(value) for value in values]
     gives = {*keys, *(f"{key}/{SOFT if noun else BARE}" for key in keys)}
     whole = values[0]
     if not noun and whole in range(1, 32):
         gives.add(f"o{int(whole)}")
-    tags = (SOFT, BARE, DIGITS) if not noun and whole >= _LEAST_PART else (SOFT, BARE)
+    tags = {SOFT, BARE, *(MONEY.values() if price and not noun else ())}
+    if not noun and whole >= _LEAST_PART:
+        tags.add(DIGITS)
     needs = keys if measure and not noun else [f"{key}/{tag}" for key in keys for tag in tags]
     return Fact("number", text, frozenset(needs), frozenset(gives))
 
 
-def part_keys(figures: Iterable[str]) -> set[str]:
+def part_keys(figures: Iterable[str], tag: str = DIGITS) -> set[str]:
     """What figures of a code or of a telephone number give."""
     keys = {written(Decimal(one)) for one in figures}
-    return keys | {f"{key}/{DIGITS}" for key in keys}
+    return keys | {f"{key}/{tag}" for key in keys}
 
 
 def time_of(text: str, hour: int, minute: int, half: str = "", *, digits: bool = False) -> Fact:

@@ -11,6 +11,7 @@ from parley.agent.facts.fact import Fact, amount, day_of, fact, plain_number, ti
 from parley.agent.facts.numbers import NUMBER_WORDS, ORDINAL_WORDS, Number, number_at, ordinal_at
 from parley.agent.facts.words import (
     CLOCK_BEFORE,
+    COMMON_CAPITALS,
     COUNTED,
     FUNCTION_WORDS,
     HARD_UNITS,
@@ -32,9 +33,14 @@ _FRACTIONS = {
     "quarter of an hour": (Decimal("0.25"), "hour"),
     "half price": (Decimal(50), "percent"),
     "an hour and a half": (Decimal("1.5"), "hour"),
+    "an hour and a quarter": (Decimal("1.25"), "hour"),
 }
 _QUARTERS = ("quarters", "of", "an", "hour")
+_LABELS = frozenset("number room table gate platform floor line question".split())
+"""After these "one" is a number."""
 _MOST_COUNTED = 10
+_LONGEST_PREFIX = 4
+"""Letters before the number of a code."""
 
 
 _STARTS = frozenset(
@@ -88,6 +94,8 @@ def _words(tokens: _Tokens, at: int, count: int) -> tuple[str, ...]:
 def _noun(tokens: _Tokens, at: int) -> str:
     """What a number before this token counts; empty: nothing."""
     word = _word(tokens, at)
+    if word in COMMON_CAPITALS and _word(tokens, at + 1) in MONEY:  # "British pounds"
+        return _word(tokens, at + 1)
     is_noun = word[:1].isalpha() and word not in FUNCTION_WORDS and word not in WEEKDAYS
     return word if is_noun and word not in NUMBER_WORDS else ""
 
@@ -101,6 +109,7 @@ def _idiom(tokens: _Tokens, at: int) -> _Found | None:
     if word == "one":
         is_wait = following in ("moment", "second", "minute") and _word(tokens, at + 2) in ("", "please")
         is_figure = following in HARD_UNITS or following in NUMBER_WORDS or following in ("point", "and")
+        is_figure = is_figure or _before(tokens, at) in _LABELS
         return None if is_figure and not is_wait else ((), at + 1 + is_wait)
     is_wait = word in ("a", "just") and not _noun(tokens, at + 2)
     if following == "second" and (is_wait or word == "per"):
@@ -149,7 +158,7 @@ def _calendar(tokens: _Tokens, at: int, *, starts: bool) -> _Found | None:
     day, end = _day_at(tokens, at)
     named = end + (_word(tokens, end) == "of")
     if day and _word(tokens, named) and (month := _month(tokens, named)):
-        return day_of(said(tokens, at, named + 1), month, day) or (), named + 1
+        return _date(tokens, at, named + 1, month, day), named + 1
     weekday = _weekday(tokens[at])
     return None if weekday is None else ([fact("date", tokens[at].raw, {f"W{weekday}"})], at + 1)
 
@@ -158,11 +167,17 @@ def _after_month(tokens: _Tokens, at: int, month: int, *, starts: bool) -> _Foun
     begin = at + 1 + (_word(tokens, at + 1) == "the")
     day, end = _day_at(tokens, begin) if _word(tokens, begin) else (0, begin)
     if day:
-        return day_of(said(tokens, at, end), month, day) or (), end
+        return _date(tokens, at, end, month, day), end
     token = tokens[at]
     if token.word in ("may", "march") and (starts or token.raw[0].islower()):
         return (), at + 1  # verbs
     return [fact("date", token.raw, {f"M{month}"})], at + 1
+
+
+def _date(tokens: _Tokens, at: int, end: int, month: int, day: int) -> Sequence[Fact]:
+    """A date; also one that there is not, which no source gives."""
+    text = said(tokens, at, end)
+    return day_of(text, month, day) or [fact("date", text, {f"D{month}-{day}"})]
 
 
 def _day_at(tokens: _Tokens, at: int) -> tuple[int, int]:
@@ -241,18 +256,18 @@ def _hour(tokens: _Tokens, at: int, number: Number) -> _Found | None:
     if (before not in CLOCK_BEFORE and not to_hour) or _noun(tokens, end):
         return None
     time = time_of(text, *clock, digits=number.written and number.clock is not None)
-    plain = plain_number(text, number.values, "", measure=False)
+    plain = plain_number(text, number.values, "")
     return [fact("time", text, time.needs, time.gives | plain.gives)], end
 
 
 def _plain(tokens: _Tokens, at: int, number: Number, noun: str) -> _Found:
     text, before, value = said(tokens, at, number.end), _before(tokens, at), number.values[0]
     is_measure = before in MEASURE_BEFORE or value != int(value)
-    plain = plain_number(text, number.values, noun, measure=is_measure)
-    prefix = tokens[at - 1].raw if before else ""
-    if len(prefix) > 1 and prefix.isupper():  # "LB 7740"
-        code = f"c:{prefix.lower()}{''.join(filter(str.isdecimal, text))}"
-        return [Fact("code", text, plain.needs | {code}, plain.gives | {code})], number.end
+    plain = plain_number(text, number.values, noun, measure=is_measure, price=before != "than")
+    if before.isalpha() and len(before) <= _LONGEST_PREFIX and number.written:  # "LB 7740"
+        code = {f"c:{before}{''.join(filter(str.isdecimal, text))}"}
+        needs = plain.needs | code if tokens[at - 1].raw.isupper() else plain.needs
+        plain = Fact("number", text, needs, plain.gives | code)
     clock = number.clock or ((int(value), 0) if value in range(1, 25) and not noun else None)
     if clock is None:
         return [plain], number.end
@@ -301,7 +316,7 @@ def _is_count(text: str, tokens: _Tokens, at: int, number: Number) -> bool:
     if (
         _word(tokens, end) in COUNTED
         or _word(tokens, end + 1) in COUNTED
-        or f"{_before(tokens, at)}s" in COUNTED
+        or _before(tokens, at) in ("step", "option")
     ):
         return True
     # "Two models, the N200 and the N300": exactly as many as follow.
