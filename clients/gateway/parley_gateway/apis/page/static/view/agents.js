@@ -14,7 +14,7 @@ export function showAgent({ agents, hasOwn, offer }) {
   const chosen = offer?.agent ?? null;
   const title = chosen?.title ?? OWN;
   const select = byId('agent');
-  const own = hasOwn ? [new Option(`${OWN}: the server’s own agent`, '')] : [];
+  const own = hasOwn ? [new Option(`${OWN}: own agent`, '')] : [];
   select.replaceChildren(...own, ...agents.map(({ name, title: shown }) => new Option(shown, name)));
   select.value = chosen?.name ?? '';
   byId('agents').hidden = !agents.length;
