@@ -27,6 +27,7 @@ PACKAGES = {
     "parley_gateway": ROOT / "clients" / "gateway" / "parley_gateway",
     "parley_client": ROOT / "clients" / "parley_client",
     "parley_stages": ROOT / "clients" / "parley_stages",
+    "parley_testing": ROOT / "clients" / "parley_testing",
 }
 FOLDERS = ("tests", "perf", "build", "scripts")
 PERSONS = re.compile(r"\b(told|nobody|stranger|whoever)\b", re.IGNORECASE)

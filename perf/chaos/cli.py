@@ -16,13 +16,13 @@ from harness.network import Network
 from harness.program import run_program
 from harness.report import write_json
 from rich.console import Console
-from simulate.scenario import ScenarioError
 
 from chaos.deployment import PARTS, Deployment
 from chaos.faults import Fault, make_faults
 from chaos.runner import run_fault
 from chaos.words import CITIES, Part, make_parts
 from parley.errors import ParleyError
+from parley_testing.scenario import ScenarioError
 
 _OTHERS = 3
 """Parts of requests and of those who call later."""

@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Annotated
 
 from harness.stats import spoken_words
-from simulate.voices import ESPEAK, Line, speak_all
 
 from parley_client import ToolTable, tool
 from parley_client.audio.files import Pcm
 from parley_client.cli.demo_tools import get_time, set_timer
+from parley_testing.voices import ESPEAK, Line, speak_all
 
 CITIES = (
     "paris",

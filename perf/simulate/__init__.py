@@ -1,1 +1,1 @@
-"""Simulated callers: scenarios, their sound, the conversation in real time, and what it scored."""
+"""Simulated callers of the project: their scenarios, and what calls scored."""

@@ -18,14 +18,15 @@ from parley.launcher.options import TINY_PROFILE
 from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
 from parley_client.cli.own_server import UNLIMITED, profile_name, running_server
-from simulate.caller import Job, run_calls
-from simulate.log import CallLog, transcript
-from simulate.rendering import Studio, lines
+from parley_testing.caller import Job, run_calls
+from parley_testing.log import CallLog, transcript
+from parley_testing.rendering import Studio, lines
+from parley_testing.scenario import Scenario, ScenarioError
+from parley_testing.scenario_file import load_scenarios
+from parley_testing.voices import Cast, Line, LineCache, Spoken, speak_all
 from simulate.report import print_cases, print_table, summary
-from simulate.scenario import Scenario, ScenarioError
-from simulate.scenario_file import load_scenarios
 from simulate.scores import score
-from simulate.voices import Cast, Line, LineCache, Spoken, World, speak_all, world_of
+from simulate.worlds import World, world_of
 
 _EPILOG = "Scenarios are TOML files; perf/simulate/README.md describes them and the figures."
 

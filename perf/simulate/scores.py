@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from harness.stats import word_errors
 
 from parley.protocol import TurnMetrics
-from simulate.log import Act, CallLog
-from simulate.matching import call_matches, counted_words, lacking
-from simulate.turns import Answer, Commit, Reading, check_history, read_turns
+from parley_testing.log import Act, CallLog
+from parley_testing.matching import call_matches, counted_words, lacking
+from parley_testing.turns import Answer, Commit, Reading, check_history, read_turns
 
 _WORTH_STOPPING_MS = 700.0
 """An answer that has less left when it is interrupted may as well end."""

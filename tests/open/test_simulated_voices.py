@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("onnxruntime")
 sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
 
-from simulate.rendering import put_between
-from simulate.scenario import Pause, ScenarioError, parse_sentence
-from simulate.sounds import SOUNDS
-from simulate.voices import KOKORO, RATE, Line, models_folder, speak_all
+from parley_testing.rendering import put_between
+from parley_testing.scenario import Pause, ScenarioError, parse_sentence
+from parley_testing.sounds import SOUNDS
+from parley_testing.voices import KOKORO, RATE, Line, models_folder, speak_all
 
 MODELS = models_folder()
 MISSING = [name for name in KOKORO.weights if not (MODELS / name).is_dir()]

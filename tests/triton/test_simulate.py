@@ -1,12 +1,12 @@
 """Simulated callers and the real server understand each other."""
 
-from simulate.caller import Job, run_calls
-from simulate.rendering import Studio, lines
-from simulate.scenario_file import load_scenario
 from simulate.scores import score
-from simulate.voices import ESPEAK, speak_all
 
 from parley.protocol import TurnOptions
+from parley_testing.caller import Job, run_calls
+from parley_testing.rendering import Studio, lines
+from parley_testing.scenario_file import load_scenario
+from parley_testing.voices import ESPEAK, speak_all
 
 SCENARIO = """
 title = "A short call"

@@ -38,7 +38,7 @@ _NAMES = (
     "agents",
     "models",
 )
-_SERVER = ("parley", "parley_gateway", "parley_stages")
+_SERVER = ("parley", "parley_gateway", "parley_stages", "parley_testing")
 
 
 def _load(name: str) -> ModuleType | None:

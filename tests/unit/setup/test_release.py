@@ -101,7 +101,7 @@ def test_wheels_of_server_and_client_share_no_file_and_leave_none_out(wheels):
     assert not server & client
     folders = {"src/parley": "parley", "src/parley_torch": "parley_torch"}
     folders |= {"clients/gateway/parley_gateway": "parley_gateway", "clients/parley_client": "parley_client"}
-    folders |= {"clients/parley_stages": "parley_stages"}
+    folders |= {"clients/parley_stages": "parley_stages", "clients/parley_testing": "parley_testing"}
     listed = subprocess.run(
         ["git", "ls-files", *folders], cwd=ROOT, text=True, capture_output=True, check=True
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parley.protocol import ToolRequest
-from simulate.scenario import Alternatives, ExpectedCall
+from parley_testing.scenario import Alternatives, ExpectedCall
 
 _UNITS = dict(zip("zero one two three four five six seven eight nine".split(), range(10), strict=True))
 _TEENS = dict(

@@ -1,5 +1,6 @@
 import pytest
-from simulate.matching import counted_words, lacking, mentions, plain_words
+
+from parley_testing.matching import counted_words, lacking, mentions, plain_words
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 from pathlib import Path
 
 import pytest
-from simulate.scenario import (
+from simulate.worlds import world_of
+
+from parley.protocol import BargeInOptions, ToolRequest, TurnOptions
+from parley_testing.scenario import (
     Cue,
     ExpectedCall,
     Filler,
@@ -14,11 +17,9 @@ from simulate.scenario import (
     parse_cue,
     parse_sentence,
 )
-from simulate.scenario_file import load_scenario, load_scenarios, parse_call
-from simulate.sounds import SOUNDS
-from simulate.voices import OPEN, TINY
-
-from parley.protocol import BargeInOptions, ToolRequest, TurnOptions
+from parley_testing.scenario_file import load_scenario, load_scenarios, parse_call
+from parley_testing.sounds import SOUNDS
+from parley_testing.voices import KOKORO
 
 
 def test_words_and_what_is_between_them():
@@ -277,7 +278,7 @@ def test_expected_calls():
 
 
 def test_the_projects_own_scenarios():
-    scenarios = load_scenarios([TINY.scenarios])
+    scenarios = load_scenarios([world_of("tiny").scenarios])
     assert len(scenarios) >= 20
     assert sum(len(one.exchanges) for one in scenarios) >= 200
     pauses = [pause for one in scenarios for exchange in one.exchanges for pause in exchange.pauses]
@@ -290,7 +291,7 @@ def test_the_scenarios_of_open_models(tmp_path, monkeypatch):
     for name in ("two_cities.wav", "beckett.wav"):
         (tmp_path / "test-recordings" / name).write_bytes(b"")
     monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path))
-    scenarios = load_scenarios([OPEN.scenarios])
+    scenarios = load_scenarios([world_of("open").scenarios])
     exchanges = [exchange for one in scenarios for exchange in one.exchanges]
     assert len(exchanges) >= 100
     asked = [exchange for exchange in exchanges if exchange.answered is True]
@@ -299,5 +300,5 @@ def test_the_scenarios_of_open_models(tmp_path, monkeypatch):
         "say", "file", "backchannel", "sound", "text", "quiet"
     }  # fmt: skip
     voices = {exchange.voice for exchange in exchanges}
-    assert voices <= set(OPEN.cast.voices)
-    assert len(voices) == len(OPEN.cast.voices)
+    assert voices <= set(KOKORO.voices)
+    assert len(voices) == len(KOKORO.voices)

@@ -74,7 +74,7 @@ class Filler:
 
 @dataclass(frozen=True)
 class InnerSound:
-    """A sound of :mod:`simulate.sounds`."""
+    """A sound of :mod:`parley_testing.sounds`."""
 
     name: str
 

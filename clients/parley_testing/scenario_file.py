@@ -1,4 +1,4 @@
-"""Scenario files. perf/simulate/README.md says what may stand in them."""
+"""Scenario files. README.md beside this file says what may stand in them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from parley import protocol
-from simulate.matching import plain_words
-from simulate.scenario import (
+from parley_testing.matching import plain_words
+from parley_testing.scenario import (
     DEMO_NAMES,
     Alternatives,
     Answered,
@@ -29,8 +29,8 @@ from simulate.scenario import (
     parse_cue,
     parse_sentence,
 )
-from simulate.sounds import LOOPS, SOUNDS
-from simulate.voices import models_folder
+from parley_testing.sounds import LOOPS, SOUNDS
+from parley_testing.voices import models_folder
 
 _TURNS = ("say", "file", "text", "dtmf")
 _LEAST_ECHO_MS = 50  # the microphone's chunk, and some

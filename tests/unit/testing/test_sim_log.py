@@ -1,9 +1,9 @@
 """The log of a call."""
 
-from simulate.log import transcript
 from tapes import Tape, said
 
 from parley import protocol
+from parley_testing.log import transcript
 
 
 def written(tape):

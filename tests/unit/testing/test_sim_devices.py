@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from simulate.devices import EchoPath, Loudspeaker, Mixer
-from simulate.rendering import Clip
-from simulate.scenario import Echo
 
 from parley_client.audio.playout import Heard
 from parley_client.events import AgentAudio
+from parley_testing.devices import EchoPath, Loudspeaker, Mixer
+from parley_testing.rendering import Clip
+from parley_testing.scenario import Echo
 
 RATE = 16_000
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from parley import protocol
-from simulate.devices import Account, Entry
-from simulate.scenario import Exchange, Scenario
+from parley_testing.devices import Account, Entry
+from parley_testing.scenario import Exchange, Scenario
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulate import voices
-from simulate.scenario import ScenarioError
-from simulate.voices import ESPEAK, Line, LineCache, Spoken
+
+from parley_testing import voices
+from parley_testing.scenario import ScenarioError
+from parley_testing.voices import ESPEAK, Line, LineCache, Spoken
 
 CAST = replace(ESPEAK, weights=("network",))
 LINES = [Line("hello", "woman-1"), Line("hello", "man-1"), Line("hello", "man-1", 0.9)]

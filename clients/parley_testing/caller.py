@@ -22,10 +22,10 @@ from parley_client.errors import CallEndedError
 from parley_client.events import AgentAudio, CallEvent
 from parley_client.options import Deadlines
 from parley_client.transport import TritonTransport
-from simulate.devices import EchoPath, Loudspeaker, Mixer
-from simulate.log import Act, CallLog, Event, Halt, Sound
-from simulate.rendering import Studio, background_gain
-from simulate.scenario import Background, Exchange, Scenario, make_table
+from parley_testing.devices import EchoPath, Loudspeaker, Mixer
+from parley_testing.log import Act, CallLog, Event, Halt, Sound
+from parley_testing.rendering import Studio, background_gain
+from parley_testing.scenario import Background, Exchange, Scenario, make_table
 
 _POLL_S = 0.01
 _NO_ANSWER_S = 6.0

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.audio.playout import Heard, PlayoutClock
 from parley_client.events import AgentAudio
-from simulate.rendering import Clip
-from simulate.scenario import Echo
-from simulate.voices import RATE
+from parley_testing.rendering import Clip
+from parley_testing.scenario import Echo
+from parley_testing.voices import RATE
 
 _CHUNK = DEFAULT_CHUNK_MS * RATE // 1000
 _ROOM_RMS = 8.0

@@ -2,16 +2,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulate.rendering import Studio, cut_point, lines, put_between
-from simulate.scenario import Caller, Pause, ScenarioError, parse_sentence
-from simulate.scenario_file import load_scenario
-from simulate.sounds import LOOPS, SOUNDS, loudness, make
-from simulate.voices import ESPEAK, RATE, TINY, Marks, Spoken, speak_all
+from simulate.worlds import world_of
 
 from parley_client.audio.files import read_speech
+from parley_testing.rendering import Studio, cut_point, lines, put_between
+from parley_testing.scenario import Caller, Pause, ScenarioError, parse_sentence
+from parley_testing.scenario_file import load_scenario
+from parley_testing.sounds import LOOPS, SOUNDS, loudness, make
+from parley_testing.voices import ESPEAK, RATE, Marks, Spoken, speak_all
 
 WORD = RATE // 4
 GAP = RATE // 50
+SCENARIOS = world_of("tiny").scenarios
 
 
 def tones(count: int) -> Spoken:
@@ -84,14 +86,14 @@ def studio(tmp_path_factory):
         [[exchange]]
         quiet_ms = 500
         [[exchange]]
-        file = "{(TINY.scenarios / recording).resolve()}"
+        file = "{(SCENARIOS / recording).resolve()}"
         cuts = [[700, 400]]
         [[exchange]]
-        file = "{(TINY.scenarios / recording).resolve()}"
+        file = "{(SCENARIOS / recording).resolve()}"
         part = [500, 1000]
         cuts = [[700, 400]]
         [[exchange]]
-        file = "{(TINY.scenarios / recording).resolve()}"
+        file = "{(SCENARIOS / recording).resolve()}"
         cuts = [[99000, 400]]
         """
     )

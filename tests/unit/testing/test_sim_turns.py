@@ -1,11 +1,11 @@
 import pytest
-from simulate.devices import Entry
-from simulate.matching import call_matches
-from simulate.scenario import ExpectedCall
-from simulate.turns import check_history, plain_text_words, read_turns
 from tapes import Tape, said
 
 from parley.protocol import ToolRequest
+from parley_testing.devices import Entry
+from parley_testing.matching import call_matches
+from parley_testing.scenario import ExpectedCall
+from parley_testing.turns import check_history, plain_text_words, read_turns
 
 TEXT = "Once upon a time there was a robot"
 

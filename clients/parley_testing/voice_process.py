@@ -1,7 +1,8 @@
 """Speaks texts: ``voice_process.py espeak|kokoro FILE``; a list of (text, voice, rate) as JSON on stdin.
 
-A program of its own, started by :mod:`simulate.voices`. FILE gets ``rate``, and for each text ``audio<n>``,
-i16 ``[samples]``, and ``words<n>``, i64 ``[n, 2]``: index of a word's first character, and its first sample.
+A program of its own, started by :mod:`parley_testing.voices`. FILE gets ``rate``, and for each text
+``audio<n>``, i16 ``[samples]``, and ``words<n>``, i64 ``[n, 2]``: index of a word's first character, and its
+first sample.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulate.devices import Account, Entry
-from simulate.log import Act, CallLog, Halt, Sound
-from simulate.scenario import (
+from parley import protocol
+from parley_testing.devices import Account, Entry
+from parley_testing.log import Act, CallLog, Halt, Sound
+from parley_testing.scenario import (
     Alternatives,
     Caller,
     Exchange,
@@ -15,9 +16,7 @@ from simulate.scenario import (
     parse_cue,
     parse_sentence,
 )
-from simulate.sounds import SOUNDS
-
-from parley import protocol
+from parley_testing.sounds import SOUNDS
 
 PIECE_MS = 100.0
 

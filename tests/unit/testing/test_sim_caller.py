@@ -4,16 +4,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_line import FakeLine
-from simulate.caller import Activity, Caller
-from simulate.log import Sound
-from simulate.rendering import Clip
-from simulate.scenario import Background, Scenario
-from simulate.scenario import Caller as Person
 from simulate.scores import score
-from simulate.turns import read_turns
 from tapes import said
 
 from parley import protocol
+from parley_testing.caller import Activity, Caller
+from parley_testing.log import Sound
+from parley_testing.rendering import Clip
+from parley_testing.scenario import Background, Scenario
+from parley_testing.scenario import Caller as Person
+from parley_testing.turns import read_turns
 
 
 def final(text: str = "hello") -> protocol.Transcript:

@@ -1,7 +1,7 @@
 """Sounds that are not speech, made of noise and tones; each is always the same.
 
-Babble is made of speech (:mod:`simulate.rendering`), everything else here. All have 16 kHz, and a level of
-their own that the scenario changes.
+Babble is made of speech (:mod:`parley_testing.rendering`), everything else here. All have 16 kHz, and a
+level of their own that the scenario changes.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ _MAKERS: dict[str, Callable[[np.random.Generator], Wave]] = {
 }  # fmt: skip
 
 BABBLE = "babble"
-"""Several people talk at once; made by :mod:`simulate.rendering`."""
+"""Several people talk at once; made by :mod:`parley_testing.rendering`."""
 SOUNDS = frozenset((*_MAKERS, BABBLE))
 LOOPS = frozenset(("street", "hiss", "hum", "music", "keyboard", BABBLE))
 """Those that may go on for as long as they are wanted."""

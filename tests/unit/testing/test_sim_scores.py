@@ -3,14 +3,14 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from simulate.log import Act, Sound
 from simulate.report import print_cases, print_table, summary
-from simulate.scenario import Caller, Echo, ExpectedCall, ToolScript
 from simulate.scores import score
-from simulate.turns import read_turns
 from tapes import Tape, said
 
 from parley.protocol import ToolRequest, TurnMetrics
+from parley_testing.log import Act, Sound
+from parley_testing.scenario import Caller, Echo, ExpectedCall, ToolScript
+from parley_testing.turns import read_turns
 
 
 def test_a_turn_that_went_well():

@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from parley import protocol
-from simulate.devices import Account, Entry
-from simulate.log import Act, CallLog, Sound
+from parley_testing.devices import Account, Entry
+from parley_testing.log import Act, CallLog, Sound
 
 _EARLY_S = 0.2
 """The agent may place speech so much before its first loud sample."""

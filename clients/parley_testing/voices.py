@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.runtime.weights import MODELS_DIR_VARIABLE
 from parley_client.audio.files import resample
-from simulate.scenario import ScenarioError
+from parley_testing.scenario import ScenarioError
 
-_HERE = Path(__file__).parent
-_PROGRAM = _HERE / "voice_process.py"
+_PROGRAM = Path(__file__).with_name("voice_process.py")
 
 RATE = 16_000
 _TIMEOUT_S = 1_800
@@ -101,23 +100,9 @@ def models_folder() -> Path:
     return Path(named) if named else ROOT / "models"
 
 
-@dataclass(frozen=True)
-class World:
-    """All that callers of a profile have in common."""
-
-    scenarios: Path
-    cast: Cast
-    latency_ms: tuple[float, float]
-    """From the end of speech to the first audio, at most: p50 and p95."""
-
-
-TINY = World(_HERE / "scenarios", ESPEAK, (450.0, 700.0))
-OPEN = World(_HERE / "scenarios_open", KOKORO, (700.0, 1_100.0))
-
-
-def world_of(profile: str) -> World:
+def cast_of(profile: str) -> Cast:
     """Only the tiny models need callers who say what they have learned."""
-    return TINY if profile == TINY_PROFILE else OPEN
+    return ESPEAK if profile == TINY_PROFILE else KOKORO
 
 
 @dataclass(frozen=True)

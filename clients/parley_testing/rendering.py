@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from parley_client.audio.files import read_speech, speech_span
 from parley_client.errors import AudioFileError
-from simulate.scenario import Caller, Exchange, Filler, Insert, Pause, Scenario, ScenarioError, Sentence
-from simulate.sounds import BABBLE, Wave, loudness, make
-from simulate.voices import RATE, Line, Spoken
+from parley_testing.scenario import Caller, Exchange, Filler, Insert, Pause, Scenario, ScenarioError, Sentence
+from parley_testing.sounds import BABBLE, Wave, loudness, make
+from parley_testing.voices import RATE, Line, Spoken
 
 Pcm = NDArray[np.int16]
 _PER_MS = RATE // 1000
