@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,10 +20,11 @@ from parley_client.audio.microphone import PacedMicrophone
 from parley_client.call import Call
 from parley_client.cli.conversation import PlaybackMarks
 from parley_client.errors import CallEndedError
-from parley_client.events import AgentAudio, CallEvent
+from parley_client.events import AgentAudio, CallEvent, Reconnected, Reconnecting
 from parley_client.options import Deadlines
 from parley_client.transport import TritonTransport
 from parley_testing.devices import EchoPath, Loudspeaker, Mixer
+from parley_testing.line import Line
 from parley_testing.log import Act, CallLog, Event, Halt, Sound
 from parley_testing.rendering import Studio, background_gain
 from parley_testing.scenario import Background, Exchange, Scenario, make_table
@@ -34,6 +36,8 @@ _UNANSWERED_S = 1.5
 """So long after something that needs no answer the caller waits for one all the same."""
 _SETTLED_S = 0.35
 _CUE_S = 15.0
+_HANG_UP_S = 60.0
+"""Longest wait for an agent that has to end the call."""
 _LONGEST_S = 40.0
 """Longest wait for the end of an answer: an agent that hears itself may talk for ever."""
 _DEADLINES = Deadlines(connect_s=30.0)
@@ -41,9 +45,14 @@ _STAGGER_S = 0.7  # between the beginnings of calls that are held at once
 
 
 class Activity:
-    """Follows the events of one call. Times are seconds of the call."""
+    """Follows the events of one call. Times are seconds of the call.
 
-    def __init__(self) -> None:
+    Args:
+        is_text: the agent writes: an answer is heard when its text comes.
+    """
+
+    def __init__(self, *, is_text: bool = False) -> None:
+        self._is_text = is_text
         self._state = "listening"
         self._hearing = False  # speech has begun and its final text is still to come
         self._waiting = False  # the agent waits for more of the turn
@@ -82,13 +91,17 @@ class Activity:
             ):
                 if event.turn not in self._closed:
                     self._open.add(event.turn)
-                if isinstance(event, Sound):
-                    self._responses.setdefault(event.response_id, now)
-                    self._sounded.setdefault(event.turn, now)
+                self._note_answer(event, now)
             case _:
                 pass
         if self.busy:
             self._last_busy = now
+
+    def _note_answer(self, event: Event, now: float) -> None:
+        if isinstance(event, Sound):
+            self._responses.setdefault(event.response_id, now)
+        if isinstance(event, protocol.ResponseText if self._is_text else Sound):
+            self._sounded.setdefault(event.turn, now)
 
     def extend_busy(self, now: float) -> None:
         """Something else was going on."""
@@ -112,14 +125,19 @@ class Activity:
         return self._responses.get(response_id, 0.0)
 
 
+Improvise: TypeAlias = Callable[[CallLog], Awaitable[Exchange | None]]
+"""What the caller does next, after all that has happened; None: nothing more."""
+
+
 class Caller:
-    """One call.
+    """One call. Of a session whose output is text, the caller writes and has no devices.
 
     Args:
         call: open; hung up by its owner.
         scenario: what is to be done.
         studio: has its sounds.
-        seed: of the room's noise.
+        seed: of the room's noise, and of lost packets.
+        improvise: goes on after the exchanges of the scenario; None: they are all.
         clock: seconds, monotonic.
     """
 
@@ -130,8 +148,11 @@ class Caller:
         studio: Studio,
         seed: int = 0,
         *,
+        improvise: Improvise | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._is_text = scenario.start.output == "text"
+        self._improvise = improvise
         self._call = call
         self._scenario = scenario
         self._studio = studio
@@ -141,7 +162,9 @@ class Caller:
         self._microphone = PacedMicrophone(self._record, clock=clock)
         echo = scenario.caller.echo
         self._loudspeaker = Loudspeaker(None if echo is None else EchoPath(echo, self._mixer).heard)
-        self._activity = Activity()
+        person = scenario.caller
+        self._line = Line(telephone=person.telephone, loss=person.loss, seed=seed)
+        self._activity = Activity(is_text=self._is_text)
         self._marks = PlaybackMarks(call, self._loudspeaker.played_ms)
         self._tools_s = sum(script.delay_ms for script in scenario.tools) / 1000
 
@@ -154,11 +177,12 @@ class Caller:
         self._microphone.restart()
         try:
             async with asyncio.TaskGroup() as group:
-                helpers += [
-                    group.create_task(self._microphone.run(), name="microphone"),
-                    group.create_task(self._listen(), name="listener"),
-                    group.create_task(self._play(), name="loudspeaker"),
-                ]
+                helpers.append(group.create_task(self._listen(), name="listener"))
+                if not self._is_text:
+                    helpers += [
+                        group.create_task(self._microphone.run(), name="microphone"),
+                        group.create_task(self._play(), name="loudspeaker"),
+                    ]
                 await self._perform_all()
                 for helper in helpers:
                     helper.cancel()
@@ -174,7 +198,7 @@ class Caller:
     async def _perform_all(self) -> None:
         self._set_background(self._scenario.caller.background)
         before: Act | None = None
-        for exchange in self._scenario.exchanges:
+        async for exchange in self._exchanges():
             problem = await self._await_cue(exchange, before)
             if problem:
                 now = self._now()
@@ -183,6 +207,18 @@ class Caller:
             before = await self._perform(exchange)
         if before is not None:
             await self._until_settled(before, _SETTLED_S)
+        if self._scenario.expect.criteria.ended_by == "agent":
+            await asyncio.sleep(_HANG_UP_S)  # the end of the call ends this
+
+    async def _exchanges(self) -> AsyncIterator[Exchange]:
+        for exchange in self._scenario.exchanges:
+            yield exchange
+        while self._improvise is not None:
+            await self._until_settled(self._log.acts[-1] if self._log.acts else None, _SETTLED_S)
+            improvised = await self._improvise(self._log)
+            if improvised is None:
+                return
+            yield improvised
 
     async def _await_cue(self, exchange: Exchange, before: Act | None) -> str:
         """Wait until the exchange is to begin; the reason if that moment never comes."""
@@ -245,6 +281,8 @@ class Caller:
                 return self._activity.idle_s(now) >= quiet_s
             patience = _NO_ANSWER_S + self._tools_s if act.exchange.answered is True else _UNANSWERED_S
             answered = act.exchange.answered is True and self._activity.answered(act.began_s, act.ended_s)
+            if answered and self._is_text:
+                return True
             return self._activity.idle_s(now) >= quiet_s and (answered or now - act.ended_s >= patience)
 
         if not await self._until(settled, _LONGEST_S + self._tools_s) and act is not None:
@@ -276,10 +314,12 @@ class Caller:
     async def _listen(self) -> None:
         async for event in self._call:
             self._on_event(event, self._now())
-        reason = self._call.closed.reason if self._call.closed else "unknown"
+        reason = self._log.closed = self._call.closed.reason if self._call.closed else "unknown"
         raise CallEndedError(f"the server ended the call ({reason})")
 
     def _on_event(self, event: CallEvent, now: float) -> None:
+        if isinstance(event, Reconnecting | Reconnected):
+            return  # these calls do not move
         speaker = self._loudspeaker
         if isinstance(event, AgentAudio):
             sound = Sound(event.turn, event.response_id, event.offset_ms, event.duration_ms, event.text)
@@ -310,7 +350,7 @@ class Caller:
     async def _record(self, _silence: Pcm) -> None:
         """Send the next chunk of what sounds, the loudspeaker's echo included."""
         self._loudspeaker.advance(self._now())
-        await self._call.send_audio(self._mixer.next_chunk())
+        await self._call.send_audio(self._line.send(self._mixer.next_chunk()))
 
     def _now(self) -> float:
         return self._clock() - self._microphone.began_s
@@ -333,6 +373,7 @@ async def run_calls(
     parallel: int,
     turn: protocol.TurnOptions | None,
     on_done: Callable[[CallLog], None] = lambda _: None,
+    improvise: Callable[[Job], Improvise | None] = lambda _: None,
 ) -> list[CallLog]:
     """Make the calls, at most ``parallel`` at a time, in their order.
 
@@ -343,15 +384,17 @@ async def run_calls(
         parallel: how many at once.
         turn: for the sessions whose scenario says nothing about it; None: the server's choice.
         on_done: called with each call that is over.
+        improvise: makes what goes on after the exchanges of a job.
     """
     waiting = list(reversed(jobs))
     logs: list[CallLog] = []
 
     async def work(number: int) -> None:
-        await asyncio.sleep(number * _STAGGER_S)
+        if jobs[0].scenario.start.output == "audio":
+            await asyncio.sleep(number * _STAGGER_S)
         while waiting:
             job = waiting.pop()
-            log = await _call(server, job, studio, turn)
+            log = await _call(server, job, studio, turn, improvise(job))
             logs.append(log)
             on_done(log)
 
@@ -361,9 +404,16 @@ async def run_calls(
     return logs
 
 
-async def _call(server: str, job: Job, studio: Studio, turn: protocol.TurnOptions | None) -> CallLog:
+async def _call(
+    server: str,
+    job: Job,
+    studio: Studio,
+    turn: protocol.TurnOptions | None,
+    improvise: Improvise | None,
+) -> CallLog:
     table = make_table(job.scenario.tools)
-    start = msgspec.structs.replace(job.scenario.start, tools=table.definitions)
+    definitions = [script.definition for script in job.scenario.tools]
+    start = msgspec.structs.replace(job.scenario.start, tools=definitions)
     if turn is not None and start.turn == protocol.TurnOptions():
         start = msgspec.structs.replace(start, turn=turn)
     call_id = str(uuid.uuid4())
@@ -373,7 +423,7 @@ async def _call(server: str, job: Job, studio: Studio, turn: protocol.TurnOption
         call = Call(stream, call_id, start, tools=table, deadlines=_DEADLINES)
         try:
             await call.open()
-            return await Caller(call, job.scenario, studio, job.seed).run()
+            return await Caller(call, job.scenario, studio, job.seed, improvise=improvise).run()
         finally:
             await call.aclose()
     except ParleyError as error:

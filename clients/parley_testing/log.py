@@ -73,6 +73,8 @@ class CallLog:
     microphone_late_ms: float = 0.0
     failure: str = ""
     """Why the call broke; empty: it did not."""
+    closed: str = ""
+    """Why the server ended the call (``Closed.reason``); empty: the caller did."""
     ended_s: float = 0.0
 
 
@@ -108,13 +110,14 @@ def _what(act: Act) -> str:
 
 
 def _answers(log: CallLog) -> Iterator[Line]:
-    """What the agent said, as one line for each answer, where its first audio came."""
+    """What the agent said, as one line for each answer, where its first audio came, or its first text."""
+    first = protocol.ResponseText if log.scenario.start.output == "text" else Sound
     began: dict[str, float] = {}
     texts: dict[str, str] = {}
     for at, event in log.events:
-        if isinstance(event, Sound):
+        if isinstance(event, Sound | protocol.ResponseText) and isinstance(event, first):
             began.setdefault(event.response_id, at)
-        elif isinstance(event, protocol.ResponseText):
+        if isinstance(event, protocol.ResponseText):
             texts[event.response_id] = texts.get(event.response_id, "") + event.text
     for response, at in began.items():
         yield Line(at, "agent", f"“{texts.get(response, '').strip()}”")

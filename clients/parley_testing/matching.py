@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parley.protocol import ToolRequest
+from parley.protocol import ToolRequest, ToolRun
 from parley_testing.scenario import Alternatives, ExpectedCall
 
 _UNITS = dict(zip("zero one two three four five six seven eight nine".split(), range(10), strict=True))
@@ -84,8 +85,23 @@ def counted_words(text: str) -> list[str]:
     ]
 
 
+def pattern_of(phrase: str) -> re.Pattern[str] | None:
+    """The regular expression that is written as ``/…/``; None: the phrase is words.
+
+    Raises:
+        re.error: it is none.
+    """
+    is_pattern = len(phrase) > 2 and phrase.startswith("/") and phrase.endswith("/")
+    return re.compile(phrase[1:-1], re.IGNORECASE) if is_pattern else None
+
+
 def mentions(text: str, phrase: str) -> bool:
-    """Whether the words of ``phrase`` stand in ``text``, side by side; ``scatter*``: also longer ones."""
+    """Whether the words of ``phrase`` stand in ``text``, side by side; ``scatter*``: also longer ones.
+
+    A phrase ``/…/`` is a regular expression that is searched in the text as it is written.
+    """
+    if (pattern := pattern_of(phrase)) is not None:
+        return pattern.search(text) is not None
     given, wanted = plain_words(text), plain_words(phrase)
     *whole, last = wanted
     open_end = phrase.rstrip().endswith("*")
@@ -211,10 +227,29 @@ def lacking(wanted: tuple[Alternatives, ...], text: str) -> list[str]:
     ]
 
 
-def call_matches(expected: ExpectedCall, request: ToolRequest) -> bool:
-    """Whether a call has this name and exactly these arguments; case does not matter, nor ``"10"`` for 10."""
-    return expected.name == request.name and _plain(expected.arguments) == _plain(request.arguments)
+def present(unwanted: tuple[Alternatives, ...], text: str) -> list[str]:
+    """Which of the things that must not be in a text are."""
+    return [phrase for phrases in unwanted for phrase in phrases if mentions(text, phrase)]
 
 
-def _plain(arguments: dict[str, Any]) -> dict[str, str]:
-    return {name: str(value).casefold() for name, value in arguments.items() if value is not None}
+def call_matches(expected: ExpectedCall, request: ToolRequest | ToolRun) -> bool:
+    """Whether a call has this name and these arguments; case does not matter, nor ``"10"`` for 10."""
+    wanted = {name: value for name, value in expected.arguments.items() if value is not None}
+    given = {name: value for name, value in request.arguments.items() if value is not None}
+    names_match = wanted.keys() <= given.keys() if expected.is_partial else wanted.keys() == given.keys()
+    return (
+        expected.name == request.name
+        and names_match
+        and all(_value_matches(value, given[name]) for name, value in wanted.items())
+    )
+
+
+def calls_match(expected: Sequence[ExpectedCall], calls: Sequence[ToolRequest | ToolRun]) -> bool:
+    """Whether these are the calls, in their order, and no others."""
+    return len(calls) == len(expected) and all(map(call_matches, expected, calls))
+
+
+def _value_matches(wanted: Any, given: Any) -> bool:
+    if isinstance(wanted, re.Pattern):
+        return wanted.fullmatch(str(given)) is not None
+    return str(wanted).casefold() == str(given).casefold()

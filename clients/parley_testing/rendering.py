@@ -54,8 +54,12 @@ class Studio:
     """
 
     def __init__(self, spoken: Mapping[Line, Spoken]) -> None:
-        self._spoken = spoken
+        self._spoken = dict(spoken)
         self._loops: dict[str, Wave] = {}
+
+    def add(self, spoken: Mapping[Line, Spoken]) -> None:
+        """Take further lines."""
+        self._spoken |= spoken
 
     def clip(self, exchange: Exchange, caller: Caller) -> Clip | None:
         """How an exchange sounds; None: it makes no sound.

@@ -6,7 +6,7 @@ import asyncio
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -17,10 +17,12 @@ from parley_client.tools import ToolOptions, ToolTable
 _CUE = re.compile(r"(idle|agent|caller)\+(\d{1,6})")
 FILLERS = frozenset(("um", "uh", "er", "hm", "well", "so"))
 LONGEST_PAUSE_MS = 10_000
+MOST_LOSS = 0.5
 _SENTENCE_PART = re.compile(r"\[([^\[\]]*)\]|([^\s\[\]]+)")
 _DEMO = {tool.name: tool for tool in ToolTable(DEMO_TOOLS).definitions}
 DEMO_NAMES = tuple(_DEMO)
 _TIMEOUT_S = 120.0
+_ANY: dict[str, Any] = {"type": "object"}
 
 
 class ScenarioError(ValueError):
@@ -175,18 +177,13 @@ class ToolScript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ScenarioError(f"no tool {name!r}: give it a [[tool]], or take one of {', '.join(_DEMO)}")
         return cls(name=name)
 
-    def options(self) -> ToolOptions:
-        """The definition for the language model.
-
-        Raises:
-            ScenarioError: the description or the parameters are missing.
-        """
+    @property
+    def definition(self) -> protocol.Tool:
+        """For the language model; without a description it is that of the server's tool of this name."""
         sample = _DEMO.get(self.name)
         description = self.description or (sample.description if sample else "")
         parameters = self.parameters or (sample.parameters if sample else None)
-        if not description or parameters is None:
-            raise ScenarioError(f"tool {self.name!r} needs a description and parameters")
-        return ToolOptions(self.name, description, parameters, _TIMEOUT_S)
+        return protocol.Tool(name=self.name, description=description, parameters=parameters or {})
 
     async def __call__(self, **_arguments: Any) -> Any:
         """Behave."""
@@ -201,7 +198,8 @@ def make_table(scripts: tuple[ToolScript, ...]) -> ToolTable:
     table = ToolTable()
     for script in scripts:
         # The table looks at what it is given; a bound method says by itself that it is asynchronous.
-        table.add(script.__call__, script.options())
+        options = ToolOptions(script.name, script.definition.description or script.name, _ANY, _TIMEOUT_S)
+        table.add(script.__call__, options)
     return table
 
 
@@ -236,6 +234,10 @@ class Caller(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """RMS of the speech below full scale."""
     background: Background | None = None
     echo: Echo | None = None
+    telephone: bool = False
+    """Whether the microphone is heard through G.711 µ-law at 8 kHz."""
+    loss: Annotated[float, msgspec.Meta(ge=0.0, le=MOST_LOSS)] = 0.0
+    """Share of packets of 20 ms that are lost, 0 to 0.5."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,44 @@ class ExpectedCall:
 
     name: str
     arguments: dict[str, Any]
+    """Values, or :class:`re.Pattern` for those that have to match as a whole."""
+    is_partial: bool = False
+    """Whether the call may have further arguments."""
+
+
+class Persona(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A caller whose words are a language model's."""
+
+    prompt: str
+    """Who calls, and what for."""
+    max_turns: Annotated[int, msgspec.Meta(ge=1, le=100)] = 12
+    """The caller hangs up after so many."""
+
+
+Wordings: TypeAlias = list[str | list[str]]
+"""Words, or ``/a regular expression/``; of a list within the list one is enough."""
+
+
+class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to come of a whole call; what is left out is not looked at."""
+
+    tools: list[str] = []
+    """Calls that have to be made, in this order; others may come between them."""
+    not_called: list[str] = []
+    """Names of tools."""
+    said: Wordings = []
+    """All of it has to be said by the agent."""
+    never_said: Wordings = []
+    ended_by: Literal["agent", "caller"] | None = None
+    latency_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Longest time from the end of a caller's turn to the first audio of its answer; as text: to the first
+    words."""
+    interruptions: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Most answers that are interrupted."""
+    turns: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Most turns of the caller."""
+    judge: list[str] = []
+    """Statements about the call that a language model has to confirm."""
 
 
 @dataclass(frozen=True)
@@ -270,8 +310,11 @@ class Exchange:
     background: Background | None = None
     """From this exchange on; None: as before."""
     heard: tuple[Alternatives, ...] = ()
-    tools: tuple[ExpectedCall, ...] = ()
+    tools: tuple[ExpectedCall, ...] | None = ()
+    """None: any."""
     answer: tuple[Alternatives, ...] = ()
+    never: tuple[Alternatives, ...] = ()
+    """What must not be in the answer."""
     answered: Answered = True
     interrupts: bool = False
 
@@ -294,6 +337,16 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Expectations:
+    """:class:`Criteria` as they are compared with a call."""
+
+    criteria: Criteria = field(default_factory=Criteria)
+    tools: tuple[ExpectedCall, ...] = ()
+    said: tuple[Alternatives, ...] = ()
+    never_said: tuple[Alternatives, ...] = ()
+
+
+@dataclass(frozen=True)
 class Scenario:
     """One call."""
 
@@ -305,3 +358,7 @@ class Scenario:
     tools: tuple[ToolScript, ...]
     exchanges: tuple[Exchange, ...]
     tags: frozenset[str] = field(default_factory=frozenset)
+    file: Path | None = None
+    persona: Persona | None = None
+    """Goes on after the exchanges."""
+    expect: Expectations = Expectations()

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from parley import protocol
-from parley_testing.matching import plain_words
+from parley.agents.toml_lines import find_line
+from parley.agents.toml_reader import TomlError, convert_toml
+from parley_testing.matching import pattern_of, plain_words
 from parley_testing.scenario import (
     DEMO_NAMES,
     Alternatives,
     Answered,
     Background,
     Caller,
+    Criteria,
     Exchange,
+    Expectations,
     ExpectedCall,
     Kind,
+    Persona,
     RecordingNotFoundError,
     Scenario,
     ScenarioError,
     Sentence,
     ToolScript,
+    Wordings,
     parse_cue,
     parse_sentence,
 )
@@ -36,17 +42,20 @@ _TURNS = ("say", "file", "text", "dtmf")
 _LEAST_ECHO_MS = 50  # the microphone's chunk, and some
 _LONGEST_QUIET_MS = 60_000
 _AMONG_WEIGHTS = "models:"
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class _Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to come of an exchange; what is left out follows from its kind."""
 
-    heard: list[str | list[str]] = []
+    heard: Wordings = []
     """What the agent has to understand; a list holds wordings, and one is enough."""
-    tools: list[str] = []
-    """Calls such as ``set_timer(minutes=10, label='tea')``, in their order."""
-    answer: list[str | list[str]] = []
+    tools: list[str] | Literal["any"] = []
+    """Calls such as ``set_timer(minutes=10, label='tea')``, in their order; ``any``: they do not matter."""
+    answer: Wordings = []
     """Each has to be in the answer; likewise."""
+    never: Wordings = []
+    """None of them may be in the answer."""
     answered: Answered | None = None
     interrupts: bool | None = None
 
@@ -73,18 +82,29 @@ class _Exchange(msgspec.Struct, forbid_unknown_fields=True):
     expect: _Expect = _Expect()
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    title: str
-    exchange: list[_Exchange]
+class _Call(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    title: str = ""
+    exchange: list[_Exchange] = []
     tags: list[str] = []
     session: dict[str, Any] = {}
     caller: Caller = Caller()
-    tools: list[str] = msgspec.field(default_factory=lambda: list(DEMO_NAMES))
+    tools: list[str] | None = None
     tool: list[ToolScript] = []
+    persona: Persona | None = None
+    expect: Criteria = Criteria()
+
+
+class _File(_Call, kw_only=True, forbid_unknown_fields=True):
+    """One call; with ``scenario`` several, which have the rest of the file in common."""
+
+    scenario: list[_Call] = []
 
 
 def load_scenarios(
-    paths: list[Path], on_left_out: Callable[[ScenarioError], None] | None = None
+    paths: list[Path],
+    on_left_out: Callable[[ScenarioError], None] | None = None,
+    *,
+    own_agent: bool = False,
 ) -> list[Scenario]:
     """Read scenario files, and all of those in folders.
 
@@ -92,6 +112,7 @@ def load_scenarios(
         paths: files and folders.
         on_left_out: called for those in folders whose recordings have not been fetched; None:
             that is an error.
+        own_agent: as of :func:`read_file`.
 
     Raises:
         ScenarioError: a file is missing or not valid, or there is none; the message says which and where.
@@ -99,11 +120,11 @@ def load_scenarios(
     scenarios: list[Scenario] = []
     for path in paths:
         if not path.is_dir():
-            scenarios.append(load_scenario(path))
+            scenarios += read_file(path, own_agent=own_agent)
             continue
         for file in sorted(path.glob("*.toml")):
             try:
-                scenarios.append(load_scenario(file))
+                scenarios += read_file(file, own_agent=own_agent)
             except RecordingNotFoundError as error:
                 if on_left_out is None:
                     raise
@@ -114,47 +135,142 @@ def load_scenarios(
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read a scenario.
+    """Read a file of one scenario.
+
+    Raises:
+        ScenarioError: the file is missing or not valid; the message says where.
+    """
+    return read_file(path)[0]
+
+
+def read_file(path: Path, *, own_agent: bool = False) -> list[Scenario]:
+    """Read the scenarios of a file.
+
+    Args:
+        path: of the file.
+        own_agent: they are of an agent with tools of its own: none of the client's samples is offered
+            unless it is named, and a [[tool]] may be one of the agent's.
 
     Raises:
         ScenarioError: the file is missing or not valid; the message says where.
     """
     try:
-        raw = msgspec.toml.decode(path.read_bytes(), type=_File)
+        text = path.read_text("utf-8")
+        raw = convert_toml(text, _File)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ScenarioError(f"{path}: {error}") from error
-    try:
-        return _scenario(path, raw)
-    except ScenarioError as error:
-        raise type(error)(f"{path}: {error}") from error
+    except TomlError as error:
+        raise ScenarioError(f"{path}:{error.line}: {error}") from error
+    return _Reader(path, text, own_agent=own_agent).read(raw)
 
 
-def _scenario(path: Path, raw: _File) -> Scenario:
-    if not raw.exchange:
-        raise ScenarioError("at least one [[exchange]] is needed")
-    _check_background(raw.caller.background)
-    exchanges = []
-    for index, one in enumerate(raw.exchange):
+class _Reader:
+    """Makes the scenarios of a file, and errors that name its lines."""
+
+    def __init__(self, path: Path, text: str, *, own_agent: bool) -> None:
+        self._path = path
+        self._text = text
+        self._own_agent = own_agent
+        self._at: tuple[str | int, ...] = ()
+        """Of what is being read."""
+
+    def read(self, raw: _File) -> list[Scenario]:
+        """All scenarios."""
         try:
-            exchanges.append(_exchange(index, one, raw.caller, path.parent))
+            return list(self._scenarios(raw))
         except ScenarioError as error:
-            raise type(error)(f"exchange {index + 1}: {error}") from error
-    scripts = {script.name: script for script in raw.tool}
-    for name in raw.tools:
-        if name not in scripts:
-            scripts[name] = ToolScript.demo(name)
-    for script in scripts.values():
-        script.options()
-    return Scenario(
-        name=path.stem,
-        title=raw.title,
-        start=_start(raw.session, raw.caller),
-        caller=raw.caller,
-        tools=tuple(scripts.values()),
-        exchanges=tuple(exchanges),
-        tags=frozenset(raw.tags),
+            raise type(error)(f"{self._path}:{find_line(self._text, self._at)}: {error}") from error
+
+    def _scenarios(self, raw: _File) -> Iterator[Scenario]:
+        if not raw.scenario:
+            yield self._scenario((), raw, raw.title, self._path.stem)
+        elif raw.exchange:
+            self._at = ("exchange",)
+            raise ScenarioError("with a [[scenario]] every [[exchange]] has to belong to one")
+        titles: set[str] = set()
+        for number, one in enumerate(raw.scenario):
+            self._at = ("scenario", number)
+            if one.title in titles:
+                raise ScenarioError(f"a second scenario has the title {one.title!r}")
+            titles.add(one.title)
+            yield self._scenario(("scenario", number), _join(raw, one), one.title, one.title)
+
+    def _scenario(self, at: tuple[str | int, ...], raw: _Call, title: str, name: str) -> Scenario:
+        self._at = at
+        if not title:
+            raise ScenarioError("a scenario needs a title")
+        if not raw.exchange and raw.persona is None:
+            raise ScenarioError("at least one [[exchange]] is needed, or a persona")
+        self._at = (*at, "caller")
+        _check_background(raw.caller.background)
+        exchanges = []
+        for index, one in enumerate(raw.exchange):
+            self._at = (*at, "exchange", index)
+            try:
+                exchanges.append(_exchange(index, one, raw.caller, self._path.parent))
+            except ScenarioError as error:
+                raise type(error)(f"exchange {index + 1}: {error}") from error
+        self._at = (*at, "tool")
+        tools = self._tools(raw)
+        self._at = (*at, "session")
+        start = _start(raw.session, raw.caller)
+        self._at = (*at, "expect")
+        return Scenario(
+            name=name,
+            title=title,
+            start=start,
+            caller=raw.caller,
+            tools=tools,
+            exchanges=tuple(exchanges),
+            tags=frozenset(raw.tags),
+            file=self._path,
+            persona=raw.persona,
+            expect=_expectations(raw.expect),
+        )
+
+    def _tools(self, raw: _Call) -> tuple[ToolScript, ...]:
+        scripts = {script.name: script for script in raw.tool}
+        default = () if self._own_agent else DEMO_NAMES
+        for name in default if raw.tools is None else raw.tools:
+            if name not in scripts:
+                scripts[name] = ToolScript.demo(name)
+        for script in scripts.values():
+            if not self._own_agent and not (script.definition.description and script.definition.parameters):
+                raise ScenarioError(f"tool {script.name!r} needs a description and parameters")
+        return tuple(scripts.values())
+
+
+def _join(shared: _File, one: _Call) -> _Call:
+    """A scenario with what all of its file have in common; its own values win."""
+    return _Call(
+        title=one.title,
+        exchange=one.exchange,
+        tags=[*shared.tags, *one.tags],
+        session={**shared.session, **one.session},
+        caller=_fill(one.caller, shared.caller),
+        tools=shared.tools if one.tools is None else one.tools,
+        tool=[*shared.tool, *one.tool],
+        persona=one.persona or (None if one.exchange else shared.persona),
+        expect=_fill(one.expect, shared.expect),
+    )
+
+
+def _fill(own: StructT, shared: StructT) -> StructT:
+    """``own``, with the values of ``shared`` for fields that have their default."""
+    default = type(own)()
+    names = [field.name for field in msgspec.structs.fields(own)]
+    values = {name: getattr(shared, name) for name in names if getattr(own, name) == getattr(default, name)}
+    return msgspec.structs.replace(own, **values)
+
+
+def _expectations(raw: Criteria) -> Expectations:
+    return Expectations(
+        criteria=raw,
+        tools=tuple(map(parse_call, raw.tools)),
+        said=_alternatives(raw.said),
+        never_said=_alternatives(raw.never_said),
     )
 
 
@@ -185,7 +301,7 @@ def _exchange(index: int, raw: _Exchange, caller: Caller, folder: Path) -> Excha
     if cue.after != "idle" and index == 0:
         raise ScenarioError(f"at = {raw.at!r}: nothing comes before the first exchange")
     expect, is_turn = raw.expect, kind in _TURNS
-    if not is_turn and (expect.tools or expect.answer or expect.heard):
+    if not is_turn and (expect.tools or expect.answer or expect.heard or expect.never):
         raise ScenarioError(f"a {kind} is no turn: nothing can be expected of its answer")
     sentence, content, file = _content(kind, raw, folder)
     words = {"file": raw.words, "sound": "", "quiet": ""}.get(kind, sentence.text if sentence else content)
@@ -205,17 +321,22 @@ def _exchange(index: int, raw: _Exchange, caller: Caller, folder: Path) -> Excha
         gain_db=raw.gain_db,
         background=raw.background,
         heard=_alternatives(expect.heard),
-        tools=tuple(map(parse_call, expect.tools)),
+        tools=None if expect.tools == "any" else tuple(map(parse_call, expect.tools)),
         answer=_alternatives(expect.answer),
+        never=_alternatives(expect.never),
         answered=is_turn if expect.answered is None else expect.answered,
         interrupts=is_turn and cue.after == "agent" if expect.interrupts is None else expect.interrupts,
     )
 
 
-def _alternatives(written: list[str | list[str]]) -> tuple[Alternatives, ...]:
+def _alternatives(written: Wordings) -> tuple[Alternatives, ...]:
     groups = tuple((one,) if isinstance(one, str) else tuple(one) for one in written)
     for group in groups:
-        if not group or not all(map(plain_words, group)):
+        try:
+            is_usable = bool(group) and all(pattern_of(one) or plain_words(one) for one in group)
+        except re.error as error:
+            raise ScenarioError(f"{list(group)!r}: not a regular expression ({error})") from error
+        if not is_usable:
             raise ScenarioError(f"{list(group)!r}: nothing that could be looked for")
     return groups
 
@@ -279,6 +400,9 @@ def _check_background(background: Background | None) -> None:
 def parse_call(written: str) -> ExpectedCall:
     """Read ``set_timer(minutes=10, label='tea')``.
 
+    ``set_timer(..., minutes=10)`` may have further arguments, and ``label=re('tea.*')`` has to match a whole
+    value.
+
     Raises:
         ScenarioError: not a call with named, constant arguments.
     """
@@ -287,9 +411,21 @@ def parse_call(written: str) -> ExpectedCall:
         raise ScenarioError(problem)
     try:
         call = ast.parse(written, mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise ScenarioError(problem)
-        arguments = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+        others = [ast.literal_eval(one) for one in call.args]
+        if others not in ([], [...]):
+            raise ScenarioError(problem)
+        arguments = {str(one.arg): _value(one.value) for one in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ScenarioError(problem) from error
-    return ExpectedCall(call.func.id, arguments)
+    except re.error as error:
+        raise ScenarioError(f"{written!r}: not a regular expression ({error})") from error
+    return ExpectedCall(call.func.id, arguments, is_partial=bool(others))
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "re":
+        (pattern,) = map(ast.literal_eval, node.args)
+        return re.compile(pattern, re.IGNORECASE)
+    return ast.literal_eval(node)

@@ -15,6 +15,7 @@ _EARLY_S = 0.2
 _LATE_S = 1.5
 """Speech that it places later than this after an act is none of the caller's."""
 
+SLACK_S = 0.1
 TOLERANCE_MS = 30.0
 """Caller and server hear of a stop at different times: so far may their places in the answer differ."""
 _ROUNDING_MS = 2.0
@@ -49,7 +50,8 @@ class Answer:
     response_id: str = ""
     text: str = ""
     sounds: list[tuple[float, Sound]] = field(default_factory=list)
-    tools: list[tuple[float, protocol.ToolRequest]] = field(default_factory=list)
+    first_text_s: float | None = None
+    tools: list[tuple[float, protocol.ToolRequest | protocol.ToolRun]] = field(default_factory=list)
     interruption: tuple[float, protocol.Interrupted] | None = None
     pauses: list[tuple[float, float | None]] = field(default_factory=list)
     """From ``paused`` to ``resumed``; None: it ended otherwise."""
@@ -78,6 +80,14 @@ class Reading:
     def commits_of(self, act: Act) -> list[Commit]:
         """All that the agent took for (the end of) this turn."""
         return [commit for commit in self.commits if commit.act is act]
+
+    def calls_for(self, act: Act) -> list[protocol.ToolRequest | protocol.ToolRun]:
+        """All calls of tools in the answers to it."""
+        return [call for answer in self.answers_to(act) for _, call in answer.tools]
+
+    def heard_text(self, act: Act) -> str:
+        """What it was understood as."""
+        return " ".join(commit.text for commit in self.commits_of(act))
 
     def answers_to(self, act: Act) -> list[Answer]:
         """All answers to it."""
@@ -171,8 +181,9 @@ class _Reader:
             case Sound():
                 answer.sounds.append((at, event))
             case protocol.ResponseText():
+                answer.first_text_s = at if answer.first_text_s is None else answer.first_text_s
                 answer.text += event.text
-            case protocol.ToolRequest():
+            case protocol.ToolRequest() | protocol.ToolRun():
                 answer.tools.append((at, event))
             case protocol.Interrupted():
                 answer.interruption = (at, event)
@@ -193,6 +204,21 @@ class _Reader:
             act = self._typed.popleft()
             self._open = Commit(act.began_s, act, None, None, act.exchange.words)
             self.commits.append(self._open)
+
+
+def cut_off(reading: Reading, act: Act) -> str:
+    """What was taken for the whole turn before the caller had finished; empty: nothing."""
+    for commit in reading.commits_of(act):
+        if is_early(commit, act):
+            return f"{commit.text!r} was taken for the whole turn"
+    return ""
+
+
+def is_early(commit: Commit | None, act: Act) -> bool:
+    """Whether a part of what was said was taken for all of it, before all of it had been said."""
+    if commit is None or commit.heard_until_s is None:
+        return False
+    return commit.heard_until_s < act.ended_s - SLACK_S and commit.at_s < act.ended_s
 
 
 def plain_text_words(text: str) -> list[str]:

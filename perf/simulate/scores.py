@@ -9,12 +9,11 @@ from harness.stats import word_errors
 
 from parley.protocol import TurnMetrics
 from parley_testing.log import Act, CallLog
-from parley_testing.matching import call_matches, counted_words, lacking
-from parley_testing.turns import Answer, Commit, Reading, check_history, read_turns
+from parley_testing.matching import calls_match, counted_words, lacking
+from parley_testing.turns import SLACK_S, Answer, Reading, check_history, cut_off, is_early, read_turns
 
 _WORTH_STOPPING_MS = 700.0
 """An answer that has less left when it is interrupted may as well end."""
-_SLACK_S = 0.1
 _AFTERMATH_S = 5.0
 _GAP_MS = 20.0
 """Shorter ones are the network's and this process's, and a client's buffer fills them."""
@@ -139,21 +138,6 @@ def _score_act(scores: Scores, reading: Reading, act: Act) -> None:
         _score_interruption(scores, reading, act)
 
 
-def cut_off(reading: Reading, act: Act) -> str:
-    """What was taken for the whole turn before the caller had finished; empty: nothing."""
-    for commit in reading.commits_of(act):
-        if _is_early(commit, act):
-            return f"{commit.text!r} was taken for the whole turn"
-    return ""
-
-
-def _is_early(commit: Commit | None, act: Act) -> bool:
-    """Whether a part of what was said was taken for all of it, before all of it had been said."""
-    if commit is None or commit.heard_until_s is None:
-        return False
-    return commit.heard_until_s < act.ended_s - _SLACK_S and commit.at_s < act.ended_s
-
-
 def _heard_before_end(reading: Reading, act: Act) -> bool:
     firsts = [answer.first_sound_s for answer in reading.answers_to(act)]
     return any(first is not None and first < act.ended_s for first in firsts)
@@ -187,31 +171,27 @@ def _score_stages(scores: Scores, metrics: TurnMetrics) -> None:
 def _score_words(scores: Scores, reading: Reading, act: Act) -> None:
     if not act.exchange.words or act.exchange.answered is not True:
         return
-    said, heard = counted_words(act.exchange.words), counted_words(_heard_text(reading, act))
+    said, heard = counted_words(act.exchange.words), counted_words(reading.heard_text(act))
     wrong, count = word_errors(said, heard), len(said)
     scores.words += count
     scores.words_wrong += wrong
 
 
-def _heard_text(reading: Reading, act: Act) -> str:
-    return " ".join(commit.text for commit in reading.commits_of(act))
-
-
 def _why_missed(reading: Reading, act: Act) -> str:
-    text = _heard_text(reading, act)
+    text = reading.heard_text(act)
     return f"heard {text!r}, said nothing" if text else "not heard"
 
 
 def _score_meaning(scores: Scores, reading: Reading, act: Act) -> None:
     exchange, name = act.exchange, _name(reading.log, act)
-    text = _heard_text(reading, act)
+    text = reading.heard_text(act)
     if exchange.heard:
         lost = lacking(exchange.heard, text)
         scores.keywords.note(f"{name}: {', '.join(lost)} not in {text!r}" if lost else "")
-    calls = [request for answer in reading.answers_to(act) for _, request in answer.tools]
-    right = len(calls) == len(exchange.tools) and all(map(call_matches, exchange.tools, calls))
+    calls = reading.calls_for(act)
     made = ", ".join(f"{call.name}({call.arguments})" for call in calls) or "none"
-    if exchange.tools or calls:
+    if exchange.tools is not None and (exchange.tools or calls):
+        right = calls_match(exchange.tools, calls)
         scores.tools.note("" if right else f"{name}: called {made}; heard {text!r}")
     if exchange.answer:
         answer = " ".join(one.text for one in reading.answers_to(act))
@@ -236,7 +216,7 @@ def _score_interruption(scores: Scores, reading: Reading, act: Act) -> None:
     elif not act.exchange.is_turn:
         # `_score_answer` finds whether it was stopped by this; here it only counts as exposed.
         _wrongful(scores, reading.log).of += 1
-        halted = [one for one in over.pauses if act.began_s <= one[0] <= act.ended_s + _SLACK_S]
+        halted = [one for one in over.pauses if act.began_s <= one[0] <= act.ended_s + SLACK_S]
         scores.halted.note(name if halted else "")
 
 
@@ -298,7 +278,7 @@ def _is_wrongful(answer: Answer, last: Act, at: float) -> bool:
         return not last.exchange.interrupts
     if answer.act is last:
         # It answered this turn already. If that was too early, the caller's own words stopped it.
-        return at > last.ended_s + _SLACK_S and not _is_early(answer.commit, last)
+        return at > last.ended_s + SLACK_S and not is_early(answer.commit, last)
     return at > last.ended_s + _AFTERMATH_S
 
 

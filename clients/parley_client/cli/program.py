@@ -32,6 +32,7 @@ _NAMES = (
     "voices",
     "probe",
     "trace",
+    "test",
     "capacity",
     "drain",
     "gateway",

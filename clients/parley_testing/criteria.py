@@ -1,0 +1,158 @@
+"""Which criteria of its scenario a call meets; all by rules, but for those of a judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from parley import protocol
+from parley_testing.log import Act, CallLog
+from parley_testing.matching import call_matches, calls_match, lacking, present
+from parley_testing.turns import Answer, Reading, cut_off, read_turns
+
+_LOST = frozenset(("unknown", "idle", "disconnected", "shutdown", "failed"))
+"""Reasons for the end of a call that are none of the agent's."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One criterion."""
+
+    name: str
+    problem: str = ""
+    """Why it is not met; empty: it is."""
+
+
+def check_call(log: CallLog) -> list[Check]:
+    """Compare a call with the criteria of its scenario, but for those that need a judge."""
+    reading = read_turns(log)
+    checks = [_check_end(log)]
+    for act in log.acts:
+        checks += _checks_of(reading, act)
+    return [*checks, *_checks_of_call(reading)]
+
+
+def spoken_text(answer: Answer) -> str:
+    """What was heard of an answer."""
+    return answer.text if answer.interruption is None else answer.interruption[1].spoken_text
+
+
+def describe(act: Act) -> str:
+    """An exchange, for people."""
+    exchange = act.exchange
+    said = exchange.sentence.text if exchange.sentence else exchange.content or exchange.words
+    return f"exchange {exchange.index + 1} ({said or exchange.kind})"
+
+
+def _check_end(log: CallLog) -> Check:
+    wanted = log.scenario.expect.criteria.ended_by
+    by_agent = bool(log.closed) and log.closed not in _LOST
+    if log.failure and not by_agent:
+        return Check("the call", log.failure)
+    left = len(log.scenario.exchanges) - len(log.acts)
+    if left > 0:
+        return Check("the call", f"the agent ended it ({log.closed}) with {left} exchanges to come")
+    if wanted is None:
+        return Check("the call")
+    found = "agent" if by_agent else "caller"
+    return Check(f"ended by the {wanted}", "" if found == wanted else f"ended by the {found}")
+
+
+def _checks_of(reading: Reading, act: Act) -> Iterator[Check]:
+    """What is expected of one exchange."""
+    exchange, name = act.exchange, describe(act)
+    yield Check(f"{name}: performed", act.problem)
+    if not act.staged:
+        return
+    answers = reading.answers_to(act)
+    said = " ".join(map(spoken_text, answers)).strip()
+    heard = reading.heard_text(act)
+    if exchange.is_spoken:
+        yield Check(f"{name}: heard to its end", cut_off(reading, act))
+    if exchange.answered is True:
+        is_answered = any(_first_s(reading.log, answer) is not None for answer in answers)
+        yield Check(f"{name}: answered", "" if is_answered else f"no answer; understood as {heard!r}")
+    elif exchange.answered is False:
+        yield Check(f"{name}: not answered", f"answered {said!r}" if said else "")
+    if exchange.heard:
+        yield _lacks(f"{name}: understood", lacking(exchange.heard, heard), heard)
+    if exchange.tools is not None and exchange.is_turn:
+        calls = reading.calls_for(act)
+        problem = "" if calls_match(exchange.tools, calls) else f"called {_written(calls)}"
+        yield Check(f"{name}: calls of tools", problem)
+    if exchange.answer:
+        yield _lacks(f"{name}: answer", lacking(exchange.answer, said), said)
+    if exchange.never:
+        yield _has(f"{name}: answer without", present(exchange.never, said), said)
+    yield from _interruption(reading, act, name)
+
+
+def _interruption(reading: Reading, act: Act, name: str) -> Iterator[Check]:
+    over = next((answer for answer in reading.answers if act.over and answer.response_id == act.over), None)
+    if over is None or (act.exchange.is_turn and not act.exchange.interrupts):
+        return
+    is_stopped = over.interruption is not None and over.interruption[0] >= act.began_s
+    if act.exchange.interrupts:
+        yield Check(f"{name}: interrupts", "" if is_stopped else "the answer went on")
+    else:
+        yield Check(f"{name}: does not interrupt", "the answer was stopped" if is_stopped else "")
+
+
+def _checks_of_call(reading: Reading) -> Iterator[Check]:
+    expect, text = reading.log.scenario.expect, "\n".join(map(spoken_text, reading.answers))
+    criteria = expect.criteria
+    calls = [call for answer in reading.answers for _, call in answer.tools]
+    rest = iter(calls)
+    for number, wanted in enumerate(expect.tools):
+        is_made = any(call_matches(wanted, call) for call in rest)
+        problem = "" if is_made else f"called {_written(calls)}"
+        yield Check(f"calls {criteria.tools[number]}", problem)
+    for tool in criteria.not_called:
+        made = [call for call in calls if call.name == tool]
+        yield Check(f"never calls {tool}", f"called {_written(made)}" if made else "")
+    for number, wordings in enumerate(expect.said):
+        yield _lacks(f"says {criteria.said[number]!r}", lacking((wordings,), text), text)
+    for number, wordings in enumerate(expect.never_said):
+        yield _has(f"never says {criteria.never_said[number]!r}", present((wordings,), text), text)
+    if criteria.latency_ms is not None:
+        yield _check_latency(reading, criteria.latency_ms)
+    if criteria.interruptions is not None:
+        count = sum(answer.interruption is not None for answer in reading.answers)
+        yield _at_most("interruptions", count, criteria.interruptions)
+    if criteria.turns is not None:
+        count = sum(act.exchange.is_turn for act in reading.log.acts)
+        yield _at_most("turns of the caller", count, criteria.turns)
+
+
+def _check_latency(reading: Reading, most_ms: float) -> Check:
+    name = f"answers within {most_ms:g} ms"
+    waits = [
+        (1000 * (first - act.ended_s), act)
+        for answer in reading.answers
+        if (first := _first_s(reading.log, answer)) is not None and (act := answer.act) is not None
+    ]
+    if not waits:
+        return Check(name, "there was no answer")
+    longest, act = max(waits, key=lambda wait: wait[0])
+    return Check(name, f"{describe(act)}: {longest:.0f} ms" if longest > most_ms else "")
+
+
+def _first_s(log: CallLog, answer: Answer) -> float | None:
+    return answer.first_text_s if log.scenario.start.output == "text" else answer.first_sound_s
+
+
+def _lacks(name: str, lost: list[str], text: str) -> Check:
+    return Check(name, f"{', '.join(lost)} not in {text!r}" if lost else "")
+
+
+def _has(name: str, found: list[str], text: str) -> Check:
+    return Check(name, f"{', '.join(found)} in {text!r}" if found else "")
+
+
+def _at_most(what: str, count: int, most: int) -> Check:
+    return Check(f"at most {most} {what}", f"{count} {what}" if count > most else "")
+
+
+def _written(calls: Sequence[protocol.ToolRequest | protocol.ToolRun]) -> str:
+    made = [f"{call.name}({', '.join(f'{k}={v!r}' for k, v in call.arguments.items())})" for call in calls]
+    return ", ".join(made) or "none"

@@ -1,0 +1,176 @@
+"""``parley test`` with a scripted agent in place of a server."""
+
+from xml.etree import ElementTree as ET
+
+import pytest
+from scripted_server import HANGS_UP, calls, chat_model, says, scripted
+
+from parley_client.cli.program import main
+
+AGENT = 'instructions = "You take orders."\n'
+PARKING = """
+[[scenario]]
+title = "Parking"
+[[scenario.exchange]]
+say = "is there [300] parking"
+expect = { answer = ["behind the house"], never = ["/table/"] }
+"""
+ANSWERS = {"is there parking": says("Yes, behind the house.")}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "shop.toml").write_text(AGENT)
+
+    def write(text):
+        (tmp_path / "shop.tests.toml").write_text(text)
+        return str(tmp_path / "shop.toml")
+
+    return write
+
+
+def run(agent, path, *arguments):
+    return main(["test", path, "--server", agent.address, *arguments])
+
+
+def test_scenario_that_passes_ends_with_0(folder, capsys):
+    with scripted(ANSWERS) as agent:
+        assert run(agent, folder(PARKING)) == 0
+    (start,) = agent.starts
+    assert (start.agent, start.output) == ("shop", "text")
+    assert "1 of 1" in capsys.readouterr().out
+
+
+def test_scenario_that_fails_ends_with_1_and_says_why(folder, capsys):
+    with scripted({"is there parking": says("You have a table.")}) as agent:
+        assert run(agent, folder(PARKING)) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "behind the house not in 'You have a table.'" in out
+    assert "/table/ in 'You have a table.'" in out
+
+
+def test_pass_rate_that_is_reached_ends_with_0(folder):
+    with scripted({}) as agent:
+        path = folder(PARKING)
+        assert run(agent, path, "--repeat", "2", "--pass-rate", "0") == 0
+        assert run(agent, path, "--repeat", "2", "--pass-rate", "0.5") == 1
+    assert len(agent.starts) == 4
+
+
+def test_tool_gets_its_canned_result(folder, capsys):
+    text = """
+[[tool]]
+name = "free_tables"
+output = { free = false }
+[[scenario]]
+title = "A table"
+expect = { not_called = ["book"], said = ["/nothing free/"] }
+[[scenario.exchange]]
+say = "a table at half past seven"
+expect = { tools = ["free_tables(..., time=re('19.30'))"] }
+"""
+
+    def answer(result):
+        return "Sorry, nothing free." if result == {"free": False} else "?"
+
+    table = calls("free_tables", answer, time="19:30")
+    with scripted({"a table at half past seven": table}) as agent:
+        assert run(agent, folder(text)) == 0, capsys.readouterr().out
+    (tool,) = agent.starts[0].tools
+    assert (tool.name, tool.description, tool.parameters) == ("free_tables", "", {})
+
+
+def test_agent_that_ends_the_call_as_it_is_expected_to_passes(folder):
+    text = '[[exchange]]\nsay = "goodbye"\nexpect = { answered = false }\n'
+    with scripted({"goodbye": HANGS_UP}) as agent:
+        assert run(agent, folder(f'title = "End"\nexpect = {{ ended_by = "agent" }}\n{text}')) == 0
+        assert run(agent, folder(f'title = "End"\nexpect = {{ ended_by = "caller" }}\n{text}')) == 1
+
+
+PERSONA = """
+title = "A guest"
+expect = { said = ["behind the house"], turns = 2, judge = ["The agent is polite."] }
+[persona]
+prompt = "You want to know where to park."
+"""
+
+
+def test_persona_talks_until_it_hangs_up(folder):
+    lines = ('"is there parking"', "thanks, goodbye [hang up]", "Yes. It says please.")
+    with scripted({**ANSWERS, "thanks, goodbye": says("Goodbye.")}) as agent, chat_model(*lines) as model:
+        assert run(agent, folder(PERSONA), "--persona-url", model.url, "--persona-model", "m") == 0
+    first, second, judged = model.asked
+    assert "where to park" in first["messages"][0]["content"]
+    assert [one["content"] for one in second["messages"][1:]] == [
+        "is there parking",
+        "Yes, behind the house.",
+    ]
+    assert "The agent is polite." in judged["messages"][1]["content"]
+
+
+def test_judge_that_does_not_agree_fails_the_call(folder, capsys):
+    lines = ("is there parking", "bye [hang up]", "No, it is rude.")
+    with scripted(ANSWERS) as agent, chat_model(*lines) as model:
+        options = ("--persona-url", model.url, "--persona-model", "m")
+        assert run(agent, folder(PERSONA), *options) == 1
+    assert "No, it is rude." in capsys.readouterr().out
+
+
+def test_model_that_fails_fails_the_call(folder, capsys):
+    with scripted({}) as agent:
+        options = ("--persona-url", "http://127.0.0.1:9/v1", "--persona-model", "m")
+        assert run(agent, folder(PERSONA), *options) == 1
+    assert "cannot be reached" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "problem"),
+    [
+        (
+            PARKING.replace("answer =", "anser ="),
+            (),
+            "shop.tests.toml:6: unknown field 'anser' (did you mean answer?)",
+        ),
+        (PARKING.replace("[300]", "[wibble]"), (), "shop.tests.toml:4: exchange 1"),
+        (PARKING + PARKING, (), "shop.tests.toml:8: a second scenario has the title 'Parking'"),
+        (PERSONA, (), "--persona-url"),
+        (PERSONA, ("--persona-url", "localhost", "--persona-model", "m"), "http:// or https://"),
+        (PARKING, ("--scenario", "wine"), "no scenario has wine"),
+        (PARKING, ("--loss", "3"), "need --speech"),
+        (PARKING, ("--scenarios", "nowhere.toml"), "nowhere.toml: No such file"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_where(folder, capsys, text, options, problem):
+    assert main(["test", folder(text), "--server", "127.0.0.1:9", *options]) == 2
+    assert problem in " ".join(capsys.readouterr().err.split())
+
+
+def test_agent_without_scenarios_is_wrong_usage(tmp_path, capsys):
+    (tmp_path / "shop.toml").write_text(AGENT)
+    assert main(["test", str(tmp_path / "shop.toml")]) == 2
+    assert "no scenarios" in capsys.readouterr().err
+
+
+def test_server_that_refuses_fails_the_calls(folder, capsys):
+    assert main(["test", folder(PARKING), "--server", "127.0.0.1:9"]) == 1
+    assert "connect_failed" in capsys.readouterr().out
+
+
+def test_reports_have_every_call(folder, tmp_path):
+    junit, html = tmp_path / "out" / "junit.xml", tmp_path / "report.html"
+    text = PARKING.replace("Parking", "<Parking>")
+    with scripted({"is there parking": says("A <b>table</b>\x08.")}) as agent:
+        assert run(agent, folder(text), "--repeat", "2", "--junit", str(junit), "--html", str(html)) == 1
+    (suite,) = ET.parse(junit).getroot()  # noqa: S314 - written by the test
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "2")
+    assert [case.get("name") for case in suite] == ["<Parking> [1]", "<Parking> [2]"]
+    assert "behind the house not in" in suite[0].find("failure").get("message")
+    assert "A <b>table</b>" in suite[0].find("system-out").text
+    page = html.read_text()
+    assert "&lt;Parking&gt; [2]" in page
+    assert "<b>" not in page
+
+
+def test_list_names_the_scenarios(folder, capsys):
+    assert main(["test", folder(PARKING), "--list"]) == 0
+    assert "shop: Parking" in capsys.readouterr().out
