@@ -214,6 +214,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Tools that one session may bring."""
     max_background_tools: Natural = 4
     """Tools that one session may run beside the conversation."""
+    replaceable_tools: bool = False
+    """Whether a session may bring tools with the names of the server's, which are called in their place: for
+    tests of an agent without its services. Each tool needs a description, or is one of the server's."""
     max_tool_output: Annotated[int, msgspec.Meta(ge=100)] = 4_000
     """Characters of a tool's answer that the language model gets to see."""
     filler_after_s: NonNegative = 1.5

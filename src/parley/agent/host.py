@@ -13,6 +13,7 @@ from parley.agent.config import NO_GPU, AgentConfig
 from parley.agent.defined_agents import AgentChoice, choose_agent
 from parley.agent.metrics import UNMEASURED, AgentMetrics, SessionOutcome
 from parley.agent.ports import Engines, Outlet
+from parley.agent.replaced_tools import replace_tools
 from parley.agent.resumption import check_resume
 from parley.agent.session import AgentSession
 from parley.agent.validation import check_start
@@ -236,6 +237,8 @@ class Host:
             )
         start = decode_start(message) if message else Start()
         choice = choose_agent(start, self._engines, self._config)
+        if self._config.replaceable_tools:
+            choice = replace_tools(choice)
         _check_models(choice.start, choice.config)
         check_start(choice.start, choice.engines.synthesizer, choice.config, choice.engines.server_tools)
         if start.resume is not None:

@@ -10,10 +10,15 @@ from parley.tools.base import ReportProgress, ServerTools, ToolOutcome
 
 
 class CombinedTools:
-    """:class:`parley.tools.base.ServerTools` of several, whose names differ; each owner closes its own."""
+    """:class:`parley.tools.base.ServerTools` of several, whose names differ; each owner closes its own.
 
-    def __init__(self, *parts: ServerTools) -> None:
-        self._by_name = {name: part for part in parts for name in part.names}
+    Args:
+        parts: the sets.
+        without: names of tools that are left out.
+    """
+
+    def __init__(self, *parts: ServerTools, without: Collection[str] = ()) -> None:
+        self._by_name = {name: part for part in parts for name in part.names if name not in without}
         self._parts = parts
 
     @property
@@ -24,7 +29,7 @@ class CombinedTools:
     @property
     def tools(self) -> Sequence[Tool]:
         """Those of each part that can be called now."""
-        return [tool for part in self._parts for tool in part.tools]
+        return [tool for part in self._parts for tool in part.tools if tool.name in self._by_name]
 
     def timeout_s(self, name: str) -> float | None:
         """Seconds after which the caller gives a call up."""

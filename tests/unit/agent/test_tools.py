@@ -14,6 +14,7 @@ from parley.chat import ToolCall
 from parley.llm.messages import Completed, TextDelta, ToolCalled
 from parley.protocol import (
     Closed,
+    ErrorEvent,
     Interrupted,
     ResponseText,
     Start,
@@ -44,7 +45,9 @@ async def asked(*answers, config=None, start=TOOLS, server_tools=None) -> FakeCa
 class FakeServerTools:
     """One tool, ``look_up``."""
 
-    tools = (Tool(name="look_up", parameters={"properties": {"word": {"type": "string"}}}),)
+    tools = (
+        Tool(name="look_up", description="Looks.", parameters={"properties": {"word": {"type": "string"}}}),
+    )
     names = ("look_up", "out_of_order")
 
     def __init__(self, takes_s=0.5):
@@ -205,6 +208,36 @@ async def test_a_tool_may_not_have_the_name_of_one_of_the_servers():
         assert call.outlet.codes == ["invalid_message"]
         assert call.outlet.reason == "failed"
         await call.hang_up()
+
+
+async def test_replaceable_tool_of_the_server_is_run_by_the_client():
+    tools = FakeServerTools()
+    config = AgentConfig(replaceable_tools=True)
+    own = Start(tools=[Tool(name="look_up")])
+    call = await asked(
+        calls(("look_up", {"word": "x"})), says("Found."), config=config, start=own, server_tools=tools
+    )
+    request = await call.wait_for(ToolRequest)
+    assert call.chat.requests[0].tools == list(FakeServerTools.tools)
+    await call.request(ToolResponse(call_id=request.call_id, output="canned"), TurnMetrics)
+    await call.end()
+    assert results(call) == ["canned"]
+    assert call.outlet.of(ToolRun) == []
+
+
+async def test_replaceable_tool_that_is_unavailable_or_unknown_needs_a_description():
+    config = AgentConfig(replaceable_tools=True)
+    for name, problem in (("out_of_order", "or not now"), ("lookup", "did you mean look_up?")):
+        call = await asked(
+            start=Start(tools=[Tool(name=name)]), config=config, server_tools=FakeServerTools()
+        )
+        assert call.outlet.codes == ["invalid_message"]
+        assert problem in call.outlet.of(ErrorEvent)[0].message
+        await call.hang_up()
+    described = Start(tools=[Tool(name="out_of_order", description="Works again.")])
+    call = await asked(says("Hello."), start=described, config=config, server_tools=FakeServerTools())
+    await call.end(TurnMetrics)
+    assert [tool.name for tool in call.chat.requests[0].tools] == ["out_of_order", "look_up"]
 
 
 async def test_an_interruption_stops_tools_of_both_kinds():
