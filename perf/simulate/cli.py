@@ -28,7 +28,7 @@ from simulate.report import print_cases, print_table, summary
 from simulate.scores import score
 from simulate.worlds import World, world_of
 
-_EPILOG = "Scenarios are TOML files; perf/simulate/README.md describes them and the figures."
+_EPILOG = "perf/simulate/README.md describes the scenarios and the figures."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
