@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
 
-from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
+import numpy as np
+
+from parley_client.audio.files import Pcm
 from parley_testing.voices import RATE
 
 _PACKET = RATE // 50
-_ULAW = AudioFormat("ulaw", 8_000)
 _BURST = 2.0
 """Mean length of a loss (packets): losses come in bursts."""
 
@@ -24,22 +24,18 @@ class Line:
     """
 
     def __init__(self, *, telephone: bool = False, loss: float = 0.0, seed: int = 0) -> None:
-        self._encoder = Encoder(_ULAW, RATE) if telephone else None
-        self._decoder = AudioStreamDecoder(_ULAW, RATE)
+        self._codec = _telephone() if telephone else lambda chunk: chunk
         self._loss = loss
         self._rng = np.random.default_rng(seed)
         self._done = 0
         self._is_lost = False
 
-    def send(self, chunk: NDArray[np.int16]) -> NDArray[np.int16]:
+    def send(self, chunk: Pcm) -> Pcm:
         """What arrives of a chunk, 16 kHz mono: as many samples."""
-        if self._encoder is not None:
-            chunk = self._decoder.decode(self._encoder.encode(chunk))
-        if self._loss:
-            chunk = chunk * self._arrives(len(chunk))
-        return chunk
+        chunk = self._codec(chunk)
+        return chunk * self._arrives(len(chunk)) if self._loss else chunk
 
-    def _arrives(self, count: int) -> NDArray[np.int16]:
+    def _arrives(self, count: int) -> Pcm:
         """1 for each sample of a packet that arrives, 0 for the others: int16 [count]."""
         mask = np.ones(count, np.int16)
         at = 0
@@ -55,3 +51,11 @@ class Line:
             at = until
         self._done += count
         return mask
+
+
+def _telephone() -> Callable[[Pcm], Pcm]:
+    from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder  # noqa: PLC0415 - tables
+
+    ulaw = AudioFormat("ulaw", 8_000)
+    encoder, decoder = Encoder(ulaw, RATE), AudioStreamDecoder(ulaw, RATE)
+    return lambda chunk: decoder.decode(encoder.encode(chunk))

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
-from parley_testing.scenario import Background, Caller, Cue, Exchange, Scenario
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """What changes the callers of all scenarios; the defaults leave them as they are."""
-
-    voices: tuple[str, ...] = ()
-    """The calls take them in turn."""
-    background: Background | None = None
-    telephone: bool = False
-    loss: float = 0.0
-
-    def caller(self, caller: Caller, number: int) -> Caller:
-        """A caller under these conditions; ``number``: of the call."""
-        return msgspec.structs.replace(
-            caller,
-            voice=self.voices[number % len(self.voices)] if self.voices else caller.voice,
-            background=self.background or caller.background,
-            telephone=self.telephone or caller.telephone,
-            loss=self.loss or caller.loss,
-        )
+from parley_testing.scenario import Cue, Exchange, Scenario
 
 
 def as_text(scenario: Scenario) -> Scenario:
@@ -59,10 +40,17 @@ def _typed(exchange: Exchange) -> Exchange:
     )
 
 
-def as_speech(scenario: Scenario, conditions: Conditions, number: int) -> Scenario:
-    """A scenario under these conditions; ``number``: of the call."""
-    caller = conditions.caller(scenario.caller, number)
+def as_speech(scenario: Scenario, voices: Sequence[str], changes: Mapping[str, Any], number: int) -> Scenario:
+    """A scenario under other conditions.
+
+    Args:
+        scenario: how it is written.
+        voices: calls take them in turn; none: those of the scenario.
+        changes: fields of :class:`Caller` with other values.
+        number: of the call.
+    """
+    changed = {"voice": voices[number % len(voices)], **changes} if voices else changes
     exchanges = scenario.exchanges
-    if conditions.voices:
-        exchanges = tuple(replace(one, voice=caller.voice) for one in exchanges)
-    return replace(scenario, caller=caller, exchanges=exchanges)
+    if voices:
+        exchanges = tuple(replace(one, voice=changed["voice"]) for one in exchanges)
+    return replace(scenario, caller=msgspec.structs.replace(scenario.caller, **changed), exchanges=exchanges)

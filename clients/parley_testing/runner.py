@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from parley.errors import ParleyError
 from parley_testing.caller import Improvise, Job, run_calls
 from parley_testing.criteria import Check, check_call
 from parley_testing.log import CallLog
-from parley_testing.modes import Conditions, as_speech, as_text
+from parley_testing.modes import as_speech, as_text
 from parley_testing.persona import ChatClient, improvise, judge
 from parley_testing.rendering import Studio, lines
 from parley_testing.results import Attempt, Result
@@ -30,7 +31,9 @@ class Plan:
     parallel: int = 1
     speak: Speak | None = None
     """Callers speak with these voices; None: they type."""
-    conditions: Conditions = field(default_factory=Conditions)
+    voices: Sequence[str] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Both as of :func:`as_speech`."""
     persona: ChatClient | None = None
     judge: ChatClient | None = None
 
@@ -130,4 +133,6 @@ class _Callers:
 
 
 def _held(scenario: Scenario, plan: Plan, number: int) -> Scenario:
-    return as_text(scenario) if plan.speak is None else as_speech(scenario, plan.conditions, number)
+    if plan.speak is None:
+        return as_text(scenario)
+    return as_speech(scenario, plan.voices, plan.changes, number)

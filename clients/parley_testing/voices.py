@@ -20,17 +20,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.runtime.weights import MODELS_DIR_VARIABLE
 from parley_client.audio.files import resample
+from parley_client.cli import CHECKOUT
 from parley_testing.scenario import ScenarioError
 
 _PROGRAM = Path(__file__).with_name("voice_process.py")
 
 RATE = 16_000
+_TINY = "tiny"
 _TIMEOUT_S = 1_800
 """A hundred sentences take a network some minutes."""
-FOLDER = ROOT / ".cache" / "simulate"
+FOLDER = CHECKOUT / ".cache" / "simulate"
 MOST = 2_000
 """Lines in the cache; beyond that, those used longest ago are deleted."""
 _BLOCK = 1 << 20
@@ -97,12 +98,12 @@ KOKORO = Cast(
 def models_folder() -> Path:
     """Where weights and recordings are."""
     named = os.environ.get(MODELS_DIR_VARIABLE)
-    return Path(named) if named else ROOT / "models"
+    return Path(named) if named else CHECKOUT / "models"
 
 
 def cast_of(profile: str) -> Cast:
     """Only the tiny models need callers who say what they have learned."""
-    return ESPEAK if profile == TINY_PROFILE else KOKORO
+    return ESPEAK if profile == _TINY else KOKORO
 
 
 @dataclass(frozen=True)

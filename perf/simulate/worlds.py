@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from parley.launcher.options import TINY_PROFILE
-from parley_testing.voices import Cast, cast_of
+from parley_testing.voices import ESPEAK, Cast, cast_of
 
 _HERE = Path(__file__).parent
 
@@ -23,6 +22,6 @@ class World:
 
 def world_of(profile: str) -> World:
     """Only the tiny models need callers who say what they have learned."""
-    if profile == TINY_PROFILE:
-        return World(_HERE / "scenarios", cast_of(profile), (450.0, 700.0))
-    return World(_HERE / "scenarios_open", cast_of(profile), (700.0, 1_100.0))
+    if (cast := cast_of(profile)) is ESPEAK:
+        return World(_HERE / "scenarios", cast, (450.0, 700.0))
+    return World(_HERE / "scenarios_open", cast, (700.0, 1_100.0))

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import os
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
-from parley_client.cli.arguments import address, count, within
-from parley_client.cli.own_server import profile_name
+from parley.agents.reader import AgentFileError, read_agent
+from parley.engines.base import RemoteChat
+from parley.errors import ModelLoadingError
+from parley_client.cli.arguments import address, count, run_to_end, within
+from parley_client.cli.own_server import UNLIMITED, default_profile, profile_name, running_server
 from parley_client.errors import UsageError
-from parley_testing.scenario import MOST_LOSS, Background
+from parley_testing.persona import ChatClient
+from parley_testing.results import Attempt, print_results, write_html, write_junit
+from parley_testing.runner import Plan, Speak, run_scenarios
+from parley_testing.scenario import MOST_LOSS, Background, Scenario, ScenarioError
+from parley_testing.scenario_file import load_scenarios
 from parley_testing.sounds import LOOPS
+from parley_testing.voices import Cast, LineCache, cast_of, speak_all
 
 HELP = "hold the scenarios of an agent, as text or as speech, and check what it does"
 EXAMPLES = """\
@@ -28,6 +40,8 @@ clients/parley_testing/README.md describes them. Personas and judges are models 
 chat completions; the variables PARLEY_PERSONA_KEY and PARLEY_JUDGE_KEY have their keys.
 
 exit status: 0 every scenario passed as often as --pass-rate asks, 1 one did not, 2 wrong usage or scenario"""
+_AGENTS = "PARLEY_VOICE_AGENT_AGENTS"
+_REPLACEABLE = "PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,9 +120,117 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """
     if not args.speech and (args.voice or args.noise or args.telephone or args.loss):
         raise UsageError("--voice, --noise, --telephone and --loss need --speech")
-    from parley_testing.command import run_tests  # noqa: PLC0415 - heavy, for the one command that needs it
+    try:
+        scenarios = [one for path in args.agents for one in _scenarios_of(path, args)]
+        scenarios = _chosen(scenarios, args.scenario)
+        if args.list:
+            for one in scenarios:
+                console.print(f"{one.start.agent}: {one.title}", markup=False, highlight=False)
+            return 0
+        return _test(args, console, scenarios)
+    except (ScenarioError, AgentFileError) as error:
+        raise UsageError(str(error)) from error
 
-    return run_tests(args, console)
+
+def _scenarios_of(path: Path, args: argparse.Namespace) -> list[Scenario]:
+    """The scenarios of an agent, for sessions with it.
+
+    Raises:
+        AgentFileError: the file does not define an agent.
+        ScenarioError: there are no scenarios, or one is not valid.
+    """
+    name = read_agent(path).name
+    beside = [path.with_suffix(".tests.toml"), path.with_suffix(".tests")]
+    paths = args.scenarios or [one for one in beside if one.exists()]
+    if not paths:
+        raise ScenarioError(f"{path}: no scenarios: write {beside[0]}, or name others with --scenarios")
+    return [
+        replace(one, start=msgspec.structs.replace(one.start, agent=name))
+        for one in load_scenarios(paths, own_agent=True)
+    ]
+
+
+def _chosen(scenarios: list[Scenario], wanted: list[str]) -> list[Scenario]:
+    chosen = [
+        one
+        for one in scenarios
+        if not wanted or any(text.casefold() in one.title.casefold() or text in one.tags for text in wanted)
+    ]
+    if not chosen:
+        raise ScenarioError(f"no scenario has {' or '.join(wanted)} in its title or tags")
+    return chosen
+
+
+def _test(args: argparse.Namespace, console: Console, scenarios: list[Scenario]) -> int:
+    folders = {path.resolve().parent for path in args.agents}
+    if args.server is None and len(folders) > 1:
+        raise UsageError("agents of several folders need --server")
+    has_persona = any(one.persona for one in scenarios)
+    has_judge = any(one.expect.criteria.judge for one in scenarios)
+    persona = _chat_client(args, "persona", "persona") if has_persona else None
+    judged_by = "judge" if args.judge_url else "persona"
+    judge = _chat_client(args, "judge", judged_by) if has_judge else None
+    profile = args.profile or default_profile()
+    changes = {"background": args.noise, "telephone": args.telephone, "loss": args.loss / 100}
+    environment = {**UNLIMITED, _AGENTS: str(min(folders)), _REPLACEABLE: "true"}
+    with running_server(
+        args.server, console, "test", profile=profile, environment=environment, is_brief=True
+    ) as server:
+        plan = Plan(
+            scenarios,
+            repeat=args.repeat,
+            parallel=args.parallel,
+            speak=_speak(cast_of(profile)) if args.speech else None,
+            voices=args.voice,
+            changes={name: value for name, value in changes.items() if value},
+            persona=persona,
+            judge=judge,
+        )
+        return run_to_end(_hold(args, console, server, plan))
+
+
+async def _hold(args: argparse.Namespace, console: Console, server: str, plan: Plan) -> int:
+    def show(attempt: Attempt) -> None:
+        state = "failed" if attempt.problems else "passed"
+        line = f"  {attempt.log.scenario.title}: {state} ({attempt.log.ended_s:.1f} s)"
+        console.print(line, style="dim", markup=False, highlight=False)
+        if args.show:
+            console.print(attempt.transcript, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        results = await run_scenarios(server, plan, show)
+    finally:
+        for client in (plan.persona, plan.judge):
+            if client is not None:
+                await client.close()
+    print_results(console, results, args.pass_rate)
+    if args.junit:
+        write_junit(args.junit, results)
+    if args.html:
+        write_html(args.html, f"Tests of {', '.join(path.stem for path in args.agents)}", results)
+    return 0 if all(result.rate >= args.pass_rate for result in results) else 1
+
+
+def _chat_client(args: argparse.Namespace, role: str, named: str) -> ChatClient:
+    """The model of a role, by the options of ``named``.
+
+    Raises:
+        UsageError: it is not named.
+    """
+    from parley.engines.openai_chat import OpenAiChatModel  # noqa: PLC0415 - needs an optional extra
+
+    url, model = getattr(args, f"{named}_url"), getattr(args, f"{named}_model")
+    if not url or not model:
+        raise UsageError(f"a scenario has a {role}: name its model with --{role}-url and --{role}-model")
+    key = os.environ.get(f"PARLEY_{named.upper()}_KEY", "")
+    try:
+        return ChatClient(OpenAiChatModel(RemoteChat(url, model, key)))
+    except ModelLoadingError as error:
+        raise UsageError(f"--{named}-url {url}: http:// or https:// is expected") from error
+
+
+def _speak(cast: Cast) -> Speak:
+    return LineCache(cast).speak if cast.weights else partial(speak_all, cast=cast)
 
 
 def _positive(text: str) -> int:
