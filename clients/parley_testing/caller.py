@@ -207,7 +207,7 @@ class Caller:
             before = await self._perform(exchange)
         if before is not None:
             await self._until_settled(before, _SETTLED_S)
-        if self._scenario.expect.criteria.ended_by == "agent":
+        if self._scenario.expect.ended_by == "agent":
             await asyncio.sleep(_HANG_UP_S)  # the end of the call ends this
 
     async def _exchanges(self) -> AsyncIterator[Exchange]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from parley import protocol
 from parley_testing.log import Act, CallLog
 from parley_testing.matching import call_matches, calls_match, lacking, present
+from parley_testing.scenario_file import parse_call, parse_wordings
 from parley_testing.turns import Answer, Reading, cut_off, read_turns
 
 _LOST = frozenset(("unknown", "idle", "disconnected", "shutdown", "failed"))
@@ -45,7 +46,7 @@ def describe(act: Act) -> str:
 
 
 def _check_end(log: CallLog) -> Check:
-    wanted = log.scenario.expect.criteria.ended_by
+    wanted = log.scenario.expect.ended_by
     by_agent = bool(log.closed) and log.closed not in _LOST
     if log.failure and not by_agent:
         return Check("the call", log.failure)
@@ -100,28 +101,25 @@ def _interruption(reading: Reading, act: Act, name: str) -> Iterator[Check]:
 
 def _checks_of_call(reading: Reading) -> Iterator[Check]:
     expect, text = reading.log.scenario.expect, "\n".join(map(spoken_text, reading.answers))
-    criteria = expect.criteria
     calls = [call for answer in reading.answers for _, call in answer.tools]
     rest = iter(calls)
-    for number, wanted in enumerate(expect.tools):
+    for written in expect.tools:
+        wanted = parse_call(written)
         is_made = any(call_matches(wanted, call) for call in rest)
-        problem = "" if is_made else f"called {_written(calls)}"
-        yield Check(f"calls {criteria.tools[number]}", problem)
-    for tool in criteria.not_called:
+        yield Check(f"calls {written}", "" if is_made else f"called {_written(calls)}")
+    for tool in expect.not_called:
         made = [call for call in calls if call.name == tool]
         yield Check(f"never calls {tool}", f"called {_written(made)}" if made else "")
-    for number, wordings in enumerate(expect.said):
-        yield _lacks(f"says {criteria.said[number]!r}", lacking((wordings,), text), text)
-    for number, wordings in enumerate(expect.never_said):
-        yield _has(f"never says {criteria.never_said[number]!r}", present((wordings,), text), text)
-    if criteria.latency_ms is not None:
-        yield _check_latency(reading, criteria.latency_ms)
-    if criteria.interruptions is not None:
+    if expect.said:
+        yield _lacks("says", lacking(parse_wordings(expect.said), text), text)
+    if expect.never_said:
+        yield _has("never says", present(parse_wordings(expect.never_said), text), text)
+    if expect.latency_ms is not None:
+        yield _check_latency(reading, expect.latency_ms)
+    if expect.interruptions is not None:
         count = sum(answer.interruption is not None for answer in reading.answers)
-        yield _at_most("interruptions", count, criteria.interruptions)
-    if criteria.turns is not None:
-        count = sum(act.exchange.is_turn for act in reading.log.acts)
-        yield _at_most("turns of the caller", count, criteria.turns)
+        problem = f"{count} were" if count > expect.interruptions else ""
+        yield Check(f"at most {expect.interruptions} answers are interrupted", problem)
 
 
 def _check_latency(reading: Reading, most_ms: float) -> Check:
@@ -147,10 +145,6 @@ def _lacks(name: str, lost: list[str], text: str) -> Check:
 
 def _has(name: str, found: list[str], text: str) -> Check:
     return Check(name, f"{', '.join(found)} in {text!r}" if found else "")
-
-
-def _at_most(what: str, count: int, most: int) -> Check:
-    return Check(f"at most {most} {what}", f"{count} {what}" if count > most else "")
 
 
 def _written(calls: Sequence[protocol.ToolRequest | protocol.ToolRun]) -> str:

@@ -129,7 +129,7 @@ async def judge(log: CallLog, client: ChatClient) -> list[Check]:
     ]
     call = "\n".join([*(f"{who}: {text}" for who, text in dialogue(log)), *calls])
     checks = []
-    for statement in log.scenario.expect.criteria.judge:
+    for statement in log.scenario.expect.judge:
         asked = f"The call:\n{call}\n\nThe statement: {statement}"
         messages = [ChatMessage(role="system", content=_JUDGE), ChatMessage(role="user", content=asked)]
         answer = await client.complete(messages, Sampling(max_tokens=_MOST_TOKENS))

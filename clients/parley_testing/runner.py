@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parley.errors import ParleyError
+from parley_client.errors import ClientError
 from parley_testing.caller import Improvise, Job, run_calls
 from parley_testing.criteria import Check, check_call
 from parley_testing.log import CallLog
@@ -15,7 +16,7 @@ from parley_testing.modes import as_speech, as_text
 from parley_testing.persona import ChatClient, improvise, judge
 from parley_testing.rendering import Studio, lines
 from parley_testing.results import Attempt, Result
-from parley_testing.scenario import Exchange, Scenario
+from parley_testing.scenario import Exchange, Scenario, ScenarioError
 from parley_testing.voices import Line, Spoken
 
 Speak = Callable[[Sequence[Line]], Mapping[Line, Spoken]]
@@ -83,7 +84,7 @@ async def run_scenarios(
 
 
 async def _judged(log: CallLog, client: ChatClient | None) -> list[Check]:
-    if client is None or not log.scenario.expect.criteria.judge:
+    if client is None or not log.scenario.expect.judge:
         return []
     try:
         return await judge(log, client)
@@ -121,7 +122,10 @@ class _Callers:
         async def next_exchange(log: CallLog) -> Exchange | None:
             exchange = await written(log)
             if exchange is not None and exchange.sentence is not None:
-                await self._speak([Line(exchange.sentence.text, exchange.voice, exchange.rate)])
+                try:
+                    await self._speak([Line(exchange.sentence.text, exchange.voice, exchange.rate)])
+                except ScenarioError as error:  # ends this call, and not the others
+                    raise ClientError(str(error)) from error
             return exchange
 
         return next_exchange

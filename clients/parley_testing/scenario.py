@@ -280,8 +280,6 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     words."""
     interruptions: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """Most answers that are interrupted."""
-    turns: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Most turns of the caller."""
     judge: list[str] = []
     """Statements about the call that a language model has to confirm."""
 
@@ -337,16 +335,6 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Expectations:
-    """:class:`Criteria` as they are compared with a call."""
-
-    criteria: Criteria = field(default_factory=Criteria)
-    tools: tuple[ExpectedCall, ...] = ()
-    said: tuple[Alternatives, ...] = ()
-    never_said: tuple[Alternatives, ...] = ()
-
-
-@dataclass(frozen=True)
 class Scenario:
     """One call."""
 
@@ -361,4 +349,4 @@ class Scenario:
     file: Path | None = None
     persona: Persona | None = None
     """Goes on after the exchanges."""
-    expect: Expectations = Expectations()
+    expect: Criteria = field(default_factory=Criteria)

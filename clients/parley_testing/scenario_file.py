@@ -22,7 +22,6 @@ from parley_testing.scenario import (
     Caller,
     Criteria,
     Exchange,
-    Expectations,
     ExpectedCall,
     Kind,
     Persona,
@@ -217,6 +216,9 @@ class _Reader:
         self._at = (*at, "session")
         start = _start(raw.session, raw.caller)
         self._at = (*at, "expect")
+        for call in raw.expect.tools:
+            parse_call(call)
+        parse_wordings([*raw.expect.said, *raw.expect.never_said])
         return Scenario(
             name=name,
             title=title,
@@ -227,7 +229,7 @@ class _Reader:
             tags=frozenset(raw.tags),
             file=self._path,
             persona=raw.persona,
-            expect=_expectations(raw.expect),
+            expect=raw.expect,
         )
 
     def _tools(self, raw: _Call) -> tuple[ToolScript, ...]:
@@ -263,15 +265,6 @@ def _fill(own: StructT, shared: StructT) -> StructT:
     names = [field.name for field in msgspec.structs.fields(own)]
     values = {name: getattr(shared, name) for name in names if getattr(own, name) == getattr(default, name)}
     return msgspec.structs.replace(own, **values)
-
-
-def _expectations(raw: Criteria) -> Expectations:
-    return Expectations(
-        criteria=raw,
-        tools=tuple(map(parse_call, raw.tools)),
-        said=_alternatives(raw.said),
-        never_said=_alternatives(raw.never_said),
-    )
 
 
 def _start(session: dict[str, Any], caller: Caller) -> protocol.Start:
@@ -320,16 +313,21 @@ def _exchange(index: int, raw: _Exchange, caller: Caller, folder: Path) -> Excha
         rate=raw.rate or caller.rate,
         gain_db=raw.gain_db,
         background=raw.background,
-        heard=_alternatives(expect.heard),
+        heard=parse_wordings(expect.heard),
         tools=None if expect.tools == "any" else tuple(map(parse_call, expect.tools)),
-        answer=_alternatives(expect.answer),
-        never=_alternatives(expect.never),
+        answer=parse_wordings(expect.answer),
+        never=parse_wordings(expect.never),
         answered=is_turn if expect.answered is None else expect.answered,
         interrupts=is_turn and cue.after == "agent" if expect.interrupts is None else expect.interrupts,
     )
 
 
-def _alternatives(written: Wordings) -> tuple[Alternatives, ...]:
+def parse_wordings(written: Wordings) -> tuple[Alternatives, ...]:
+    """Read what has to be in a text, or must not be.
+
+    Raises:
+        ScenarioError: no words, or not a regular expression.
+    """
     groups = tuple((one,) if isinstance(one, str) else tuple(one) for one in written)
     for group in groups:
         try:
@@ -427,5 +425,5 @@ def parse_call(written: str) -> ExpectedCall:
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "re":
         (pattern,) = map(ast.literal_eval, node.args)
-        return re.compile(pattern, re.IGNORECASE)
+        return re.compile(str(pattern), re.IGNORECASE)
     return ast.literal_eval(node)

@@ -89,7 +89,7 @@ def test_agent_that_ends_the_call_as_it_is_expected_to_passes(folder):
 
 PERSONA = """
 title = "A guest"
-expect = { said = ["behind the house"], turns = 2, judge = ["The agent is polite."] }
+expect = { said = ["behind the house"], judge = ["The agent is polite."] }
 [persona]
 prompt = "You want to know where to park."
 """

@@ -166,7 +166,7 @@ def _test(args: argparse.Namespace, console: Console, scenarios: list[Scenario])
     if args.server is None and len(folders) > 1:
         raise UsageError("agents of several folders need --server")
     has_persona = any(one.persona for one in scenarios)
-    has_judge = any(one.expect.criteria.judge for one in scenarios)
+    has_judge = any(one.expect.judge for one in scenarios)
     persona = _chat_client(args, "persona", "persona") if has_persona else None
     judged_by = "judge" if args.judge_url else "persona"
     judge = _chat_client(args, "judge", judged_by) if has_judge else None
