@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,17 +16,17 @@ from parley_testing.log import CallLog
 from parley_testing.scenario import Cue, Exchange, Persona, Sentence
 from parley_testing.turns import read_turns
 
-_HANG_UP = "[hang up]"
+_HANG_UP = re.compile(r"\[\s*hang[\s_-]?up\s*\]", re.IGNORECASE)
 _MOST_TOKENS = 120
 _MOST_CHARACTERS = 600
 """Of one line of a caller, whatever the model writes."""
-_RULES = f"""You play a caller on the telephone; the user is the agent who takes the call. Who you are:
+_RULES = """You play a caller on the telephone; the user is the agent who takes the call. Who you are:
 
-{{persona}}
+{persona}
 
 Say one or two short sentences at a time, as people speak: no lists, no stage directions, no quotation marks.
 Stay in your role, and answer what you are asked. When you have what you called for, or cannot get it, say
-goodbye and write {_HANG_UP} at the end."""
+goodbye and write [hang up] at the end."""
 _JUDGE = """You check one statement about a telephone call between a caller and an agent. Answer with "yes" if
 it is true, else with "no", and a reason in one sentence."""
 _SILENCE = "(silence)"
@@ -72,9 +73,9 @@ def improvise(persona: Persona, client: ChatClient, seed: int) -> Improvise:
         spoken += 1
         rules = ChatMessage(role="system", content=_RULES.format(persona=persona.prompt))
         written = await client.complete([rules, *_dialogue(log)], sampling)
-        is_over = _HANG_UP in written
-        line = " ".join(written.replace(_HANG_UP, " ").replace("[", "").replace("]", "").split())
-        line = line[:_MOST_CHARACTERS].strip('"“” ')
+        line, hang_ups = _HANG_UP.subn(" ", written)
+        is_over = hang_ups > 0
+        line = " ".join(line.split())[:_MOST_CHARACTERS].strip('"“” ')
         return _exchange(log, line, is_last=is_over) if line else None
 
     return next_exchange

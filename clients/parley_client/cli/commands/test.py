@@ -40,6 +40,7 @@ clients/parley_testing/README.md describes them. Personas and judges are models 
 chat completions; the variables PARLEY_PERSONA_KEY and PARLEY_JUDGE_KEY have their keys.
 
 exit status: 0 every scenario passed as often as --pass-rate asks, 1 one did not, 2 wrong usage or scenario"""
+_PARALLEL = 4
 _AGENTS = "PARLEY_VOICE_AGENT_AGENTS"
 _REPLACEABLE = "PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS"
 
@@ -66,7 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="share of the calls of each scenario that has to pass, 0-1 (default: 1)",
     )
-    add("--parallel", type=_positive, default=4, metavar="N", help="calls at once (default: 4)")
+    add(
+        "--parallel",
+        type=_positive,
+        metavar="N",
+        help="calls at once (default: 4 as text, if it starts a server)",
+    )
     add("--junit", type=Path, metavar="FILE.xml", help="write a report for CI")
     add("--html", type=Path, metavar="FILE.html", help="write a report with all transcripts")
     add("--show", action="store_true", help="print what happens in every call")
@@ -179,7 +185,8 @@ def _test(args: argparse.Namespace, console: Console, scenarios: list[Scenario])
         plan = Plan(
             scenarios,
             repeat=args.repeat,
-            parallel=args.parallel,
+            # A running server may accept few calls, and calls in real time need their time.
+            parallel=args.parallel or (1 if args.speech or args.server else _PARALLEL),
             speak=_speak(cast_of(profile)) if args.speech else None,
             voices=args.voice,
             changes={name: value for name, value in changes.items() if value},
