@@ -171,6 +171,7 @@ def test_reports_have_every_call(folder, tmp_path):
     assert "<b>" not in page
 
 
-def test_list_names_the_scenarios(folder, capsys):
-    assert main(["test", folder(PARKING), "--list"]) == 0
-    assert "shop: Parking" in capsys.readouterr().out
+def test_list_names_the_scenarios_of_each_agent_once(folder, capsys):
+    path = folder(PARKING)
+    assert main(["test", path, path.replace(".toml", ".tests.toml"), "--list"]) == 0
+    assert capsys.readouterr().out.split("\n") == ["shop: Parking", ""]

@@ -41,6 +41,7 @@ chat completions; the variables PARLEY_PERSONA_KEY and PARLEY_JUDGE_KEY have the
 
 exit status: 0 every scenario passed as often as --pass-rate asks, 1 one did not, 2 wrong usage or scenario"""
 _PARALLEL = 4
+_TESTS = ".tests.toml"
 _AGENTS = "PARLEY_VOICE_AGENT_AGENTS"
 _REPLACEABLE = "PARLEY_VOICE_AGENT_REPLACEABLE_TOOLS"
 
@@ -126,6 +127,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """
     if not args.speech and (args.voice or args.noise or args.telephone or args.loss):
         raise UsageError("--voice, --noise, --telephone and --loss need --speech")
+    # A pattern such as agents/*.toml matches the scenarios, too.
+    args.agents = list(dict.fromkeys(map(_agent_file, args.agents)))
     try:
         scenarios = [one for path in args.agents for one in _scenarios_of(path, args)]
         scenarios = _chosen(scenarios, args.scenario)
@@ -138,6 +141,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise UsageError(str(error)) from error
 
 
+def _agent_file(path: Path) -> Path:
+    """The file of the agent that a file, or a file of scenarios, belongs to."""
+    return path.with_name(f"{path.name.removesuffix(_TESTS)}.toml") if path.name.endswith(_TESTS) else path
+
+
 def _scenarios_of(path: Path, args: argparse.Namespace) -> list[Scenario]:
     """The scenarios of an agent, for sessions with it.
 
@@ -146,7 +154,7 @@ def _scenarios_of(path: Path, args: argparse.Namespace) -> list[Scenario]:
         ScenarioError: there are no scenarios, or one is not valid.
     """
     name = read_agent(path).name
-    beside = [path.with_suffix(".tests.toml"), path.with_suffix(".tests")]
+    beside = [path.with_suffix(_TESTS), path.with_suffix(".tests")]
     paths = args.scenarios or [one for one in beside if one.exists()]
     if not paths:
         raise ScenarioError(f"{path}: no scenarios: write {beside[0]}, or name others with --scenarios")
