@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import msgspec
+
 from parley.agent.config import DEFAULT_SYSTEM_PROMPT
 from parley.launcher.options import ROOT
 from parley_client.cli.demo_tools import get_weather
@@ -37,9 +39,9 @@ def test_agent_gets_canned_results_in_place_of_its_services(tmp_path):
     (agents / "helper.toml").write_text(f"instructions = {json.dumps(DEFAULT_SYSTEM_PROMPT)}\n")
     (agents / "helper.tests.toml").write_text(SCENARIOS)
     (offered,) = ToolTable([get_weather]).definitions
-    tool = {"name": offered.name, "description": offered.description, "parameters": offered.parameters}
+    tool = {**msgspec.to_builtins(offered), "url": "https://weather.invalid/?place={city}"}
     file = tmp_path / "tools.json"
-    file.write_text(json.dumps({"http": [{**tool, "url": "https://weather.invalid/?place={city}"}]}))
+    file.write_text(json.dumps({"allowed_hosts": ["weather.invalid"], "http": [tool]}))
     ended = subprocess.run(
         [
             sys.executable,
