@@ -357,7 +357,7 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class Job:
+class CallJob:
     """One call that is to be made."""
 
     scenario: Scenario
@@ -367,13 +367,13 @@ class Job:
 
 async def run_calls(
     server: str,
-    jobs: Sequence[Job],
+    jobs: Sequence[CallJob],
     studio: Studio,
     *,
     parallel: int,
     turn: protocol.TurnOptions | None,
     on_done: Callable[[CallLog], None] = lambda _: None,
-    improvise: Callable[[Job], Improvise | None] = lambda _: None,
+    improvise: Callable[[CallJob], Improvise | None] = lambda _: None,
 ) -> list[CallLog]:
     """Make the calls, at most ``parallel`` at a time, in their order.
 
@@ -406,7 +406,7 @@ async def run_calls(
 
 async def _call(
     server: str,
-    job: Job,
+    job: CallJob,
     studio: Studio,
     turn: protocol.TurnOptions | None,
     improvise: Improvise | None,

@@ -9,7 +9,7 @@ from parley import protocol
 from parley_testing.log import Act, CallLog
 from parley_testing.matching import call_matches, calls_match, lacking, present
 from parley_testing.scenario_file import parse_call, parse_wordings
-from parley_testing.turns import Answer, Reading, cut_off, read_turns
+from parley_testing.turns import Answer, CallReading, cut_off, read_turns
 
 _LOST = frozenset(("unknown", "idle", "disconnected", "shutdown", "failed"))
 """Reasons for the end of a call that are none of the agent's."""
@@ -59,7 +59,7 @@ def _check_end(log: CallLog) -> Check:
     return Check(f"ended by the {wanted}", "" if found == wanted else f"ended by the {found}")
 
 
-def _checks_of(reading: Reading, act: Act) -> Iterator[Check]:
+def _checks_of(reading: CallReading, act: Act) -> Iterator[Check]:
     """What is expected of one exchange."""
     exchange, name = act.exchange, describe(act)
     yield Check(f"{name}: performed", act.problem)
@@ -88,7 +88,7 @@ def _checks_of(reading: Reading, act: Act) -> Iterator[Check]:
     yield from _interruption(reading, act, name)
 
 
-def _interruption(reading: Reading, act: Act, name: str) -> Iterator[Check]:
+def _interruption(reading: CallReading, act: Act, name: str) -> Iterator[Check]:
     over = next((answer for answer in reading.answers if act.over and answer.response_id == act.over), None)
     if over is None or (act.exchange.is_turn and not act.exchange.interrupts):
         return
@@ -99,7 +99,7 @@ def _interruption(reading: Reading, act: Act, name: str) -> Iterator[Check]:
         yield Check(f"{name}: does not interrupt", "the answer was stopped" if is_stopped else "")
 
 
-def _checks_of_call(reading: Reading) -> Iterator[Check]:
+def _checks_of_call(reading: CallReading) -> Iterator[Check]:
     expect, text = reading.log.scenario.expect, "\n".join(map(spoken_text, reading.answers))
     calls = [call for answer in reading.answers for _, call in answer.tools]
     rest = iter(calls)
@@ -122,7 +122,7 @@ def _checks_of_call(reading: Reading) -> Iterator[Check]:
         yield Check(f"at most {expect.interruptions} answers are interrupted", problem)
 
 
-def _check_latency(reading: Reading, most_ms: float) -> Check:
+def _check_latency(reading: CallReading, most_ms: float) -> Check:
     name = f"answers within {most_ms:g} ms"
     waits = [
         (1000 * (first - act.ended_s), act)

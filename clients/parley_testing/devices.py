@@ -95,7 +95,7 @@ class Mixer:
 
 
 @dataclass(frozen=True)
-class Entry:
+class AudioEntry:
     """A piece of the agent's speech."""
 
     offset_ms: float
@@ -109,7 +109,7 @@ class Entry:
 class Account:
     """The received audio of a response, and how much of it was heard."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[AudioEntry] = field(default_factory=list)
     heard_ms: float = 0.0
 
 
@@ -126,12 +126,12 @@ class Loudspeaker:
         self._dropped: set[str] = set()
         self.ledger: dict[str, Account] = {}
         """By response."""
-        self.late: list[Entry] = []
+        self.late: list[AudioEntry] = []
         """Pieces that came after their response had been interrupted."""
 
     def push(self, audio: AgentAudio, now: float) -> None:
         """A piece arrives and is queued behind the others."""
-        entry = Entry(audio.offset_ms, audio.duration_ms, audio.text)
+        entry = AudioEntry(audio.offset_ms, audio.duration_ms, audio.text)
         if audio.response_id in self._dropped:
             self.late.append(entry)
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from parley import protocol
-from parley_testing.devices import Account, Entry
+from parley_testing.devices import Account, AudioEntry
 from parley_testing.scenario import Exchange, Scenario
 
 
@@ -68,7 +68,7 @@ class CallLog:
     halts: list[Halt] = field(default_factory=list)
     ledger: dict[str, Account] = field(default_factory=dict)
     """The received audio of each response, and how much of it was heard."""
-    late: list[Entry] = field(default_factory=list)
+    late: list[AudioEntry] = field(default_factory=list)
     """Audio that came after its response was interrupted."""
     microphone_late_ms: float = 0.0
     failure: str = ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from parley_testing.scenario import Cue, Exchange, Scenario
+from parley_testing.scenario import Exchange, Scenario, StartCue
 
 
 def as_text(scenario: Scenario) -> Scenario:
@@ -30,7 +30,7 @@ def _typed(exchange: Exchange) -> Exchange:
     return replace(
         exchange,
         kind="dtmf" if exchange.kind == "dtmf" else "text",
-        cue=Cue("idle", 0),
+        cue=StartCue("idle", 0),
         sentence=None,
         file=None,
         content=content,

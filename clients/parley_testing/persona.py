@@ -13,7 +13,7 @@ from parley.llm.messages import GenerateRequest, Sampling, TextDelta
 from parley_testing.caller import Improvise
 from parley_testing.criteria import Check, spoken_text
 from parley_testing.log import CallLog
-from parley_testing.scenario import Cue, Exchange, Persona, Sentence
+from parley_testing.scenario import Exchange, Persona, Sentence, StartCue
 from parley_testing.turns import read_turns
 
 _HANG_UP = re.compile(r"\[\s*hang[\s_-]?up\s*\]", re.IGNORECASE)
@@ -87,7 +87,7 @@ def _exchange(log: CallLog, line: str, *, is_last: bool) -> Exchange:
     return Exchange(
         index=len(log.acts),
         kind="text" if is_text else "say",
-        cue=Cue("idle", 0),
+        cue=StartCue("idle", 0),
         sentence=None if is_text else Sentence(tuple(line.split())),
         content=line if is_text else "",
         words=line.lower(),

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from parley_client.audio.files import read_speech, speech_span
 from parley_client.errors import AudioFileError
-from parley_testing.scenario import Caller, Exchange, Filler, Insert, Pause, Scenario, ScenarioError, Sentence
+from parley_testing.scenario import (
+    Caller,
+    Exchange,
+    FillerWord,
+    Insert,
+    Pause,
+    Scenario,
+    ScenarioError,
+    Sentence,
+)
 from parley_testing.sounds import BABBLE, Wave, loudness, make
 from parley_testing.voices import RATE, Line, Spoken
 
@@ -104,7 +113,7 @@ class Studio:
     def _insert(self, insert: Insert, exchange: Exchange, whole: Spoken) -> Wave:
         if isinstance(insert, Pause):
             return np.zeros(insert.ms * _PER_MS)
-        if isinstance(insert, Filler):
+        if isinstance(insert, FillerWord):
             spoken = self._spoken[Line(insert.word, exchange.voice, exchange.rate)]
             return _trimmed(spoken.samples)
         return make(insert.name) * loudness(whole.samples / _FULL)
@@ -209,7 +218,7 @@ def lines(scenarios: Iterable[Scenario]) -> list[Line]:
             sentence = exchange.sentence
             if sentence is None:
                 continue
-            texts = [sentence.text, *(i.word for _, i in sentence.inserts if isinstance(i, Filler))]
+            texts = [sentence.text, *(i.word for _, i in sentence.inserts if isinstance(i, FillerWord))]
             found += [Line(text, exchange.voice, exchange.rate) for text in texts]
     return found
 

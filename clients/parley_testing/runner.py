@@ -9,7 +9,7 @@ from typing import Any
 
 from parley.errors import ParleyError
 from parley_client.errors import ClientError
-from parley_testing.caller import Improvise, Job, run_calls
+from parley_testing.caller import CallJob, Improvise, run_calls
 from parley_testing.criteria import Check, check_call
 from parley_testing.log import CallLog
 from parley_testing.modes import as_speech, as_text
@@ -24,7 +24,7 @@ Speak = Callable[[Sequence[Line]], Mapping[Line, Spoken]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """How scenarios are held."""
 
     scenarios: Sequence[Scenario]
@@ -40,7 +40,7 @@ class Plan:
 
 
 async def run_scenarios(
-    server: str, plan: Plan, on_done: Callable[[Attempt], None] = lambda _: None
+    server: str, plan: RunPlan, on_done: Callable[[Attempt], None] = lambda _: None
 ) -> list[Result]:
     """Hold all calls; the results are in the order of the scenarios.
 
@@ -54,7 +54,7 @@ async def run_scenarios(
     """
     results = [Result(scenario) for scenario in plan.scenarios]
     pairs = [
-        (Job(_held(result.scenario, plan, number), number), result)
+        (CallJob(_held(result.scenario, plan, number), number), result)
         for number in range(plan.repeat)
         for result in results
     ]
@@ -95,12 +95,12 @@ async def _judged(log: CallLog, client: ChatClient | None) -> list[Check]:
 class _Callers:
     """The voices of a plan's callers, and the words of those that a model plays."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._speaking = asyncio.Lock()
         self.studio = Studio({})
 
-    async def prepare(self, jobs: Sequence[Job]) -> None:
+    async def prepare(self, jobs: Sequence[CallJob]) -> None:
         """Speak all that is known before the calls.
 
         Raises:
@@ -112,7 +112,7 @@ class _Callers:
         for job in jobs:
             self.studio.check(job.scenario)
 
-    def improvise(self, job: Job) -> Improvise | None:
+    def improvise(self, job: CallJob) -> Improvise | None:
         """What a model says in a call; None: nothing."""
         persona, client = job.scenario.persona, self._plan.persona
         if persona is None or client is None:
@@ -136,7 +136,7 @@ class _Callers:
                 self.studio.add(await asyncio.to_thread(self._plan.speak, wanted))
 
 
-def _held(scenario: Scenario, plan: Plan, number: int) -> Scenario:
+def _held(scenario: Scenario, plan: RunPlan, number: int) -> Scenario:
     if plan.speak is None:
         return as_text(scenario)
     return as_speech(scenario, plan.voices, plan.changes, number)

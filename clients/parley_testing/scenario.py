@@ -37,7 +37,7 @@ After = Literal["idle", "agent", "caller"]
 
 
 @dataclass(frozen=True)
-class Cue:
+class StartCue:
     """A moment.
 
     ``idle``: this long after both sides fell silent. ``agent``: when this much of the answer has been
@@ -48,7 +48,7 @@ class Cue:
     ms: int
 
 
-def parse_cue(written: str) -> Cue:
+def parse_cue(written: str) -> StartCue:
     """Read ``agent+1500``.
 
     Raises:
@@ -57,7 +57,7 @@ def parse_cue(written: str) -> Cue:
     match = _CUE.fullmatch(written)
     if match is None:
         raise ScenarioError(f"at = {written!r} is not idle+MS, agent+MS or caller+MS")
-    return Cue(cast("After", match[1]), int(match[2]))
+    return StartCue(cast("After", match[1]), int(match[2]))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class Filler:
+class FillerWord:
     """A word that only fills a pause; it is spoken by itself."""
 
     word: str
@@ -81,7 +81,7 @@ class InnerSound:
     name: str
 
 
-Insert = Pause | Filler | InnerSound
+Insert = Pause | FillerWord | InnerSound
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _insert(inner: str, written: str, sounds: frozenset[str]) -> Insert:
             raise ScenarioError(f"{written!r}: a pause has 1 to {LONGEST_PAUSE_MS} ms, not {inner}")
         return Pause(int(inner))
     if inner in FILLERS:
-        return Filler(inner)
+        return FillerWord(inner)
     if inner in sounds:
         return InnerSound(inner)
     known = ", ".join(sorted(FILLERS | sounds))
@@ -290,7 +290,7 @@ class Exchange:
 
     index: int
     kind: Kind
-    cue: Cue
+    cue: StartCue
     sentence: Sentence | None = None
     """Of ``say`` and ``backchannel``."""
     content: str = ""

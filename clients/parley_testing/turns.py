@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from parley import protocol
-from parley_testing.devices import Account, Entry
+from parley_testing.devices import Account, AudioEntry
 from parley_testing.log import Act, CallLog, Sound
 
 _EARLY_S = 0.2
@@ -25,7 +25,7 @@ _WORD = re.compile(r"[^\W_]+(?:['\u2019.:-][^\W_]+)*")
 
 
 @dataclass
-class Commit:
+class CommittedTurn:
     """The agent took what it had heard for a whole turn of the caller."""
 
     at_s: float
@@ -45,7 +45,7 @@ class Answer:
     turn: int
     began_s: float
     """When its first event came."""
-    commit: Commit | None
+    commit: CommittedTurn | None
     """What it answers; None: it speaks by itself."""
     response_id: str = ""
     text: str = ""
@@ -70,14 +70,14 @@ class Answer:
 
 
 @dataclass
-class Reading:
+class CallReading:
     """A call as it was understood."""
 
     log: CallLog
-    commits: list[Commit]
+    commits: list[CommittedTurn]
     answers: list[Answer]
 
-    def commits_of(self, act: Act) -> list[Commit]:
+    def commits_of(self, act: Act) -> list[CommittedTurn]:
         """All that the agent took for (the end of) this turn."""
         return [commit for commit in self.commits if commit.act is act]
 
@@ -94,12 +94,12 @@ class Reading:
         return [answer for answer in self.answers if answer.act is act]
 
 
-def read_turns(log: CallLog) -> Reading:
+def read_turns(log: CallLog) -> CallReading:
     """Find the commits and answers of a call."""
     reader = _Reader(log)
     for at, event in log.events:
         reader.note(at, event)
-    return Reading(log, reader.commits, list(reader.answers.values()))
+    return CallReading(log, reader.commits, list(reader.answers.values()))
 
 
 class _Reader:
@@ -113,8 +113,8 @@ class _Reader:
         self._stop: protocol.SpeechStopped | None = None  # of the last final text
         self._texts: list[str] = []
         self._final_s: float | None = None
-        self._open: Commit | None = None  # not answered yet
-        self.commits: list[Commit] = []
+        self._open: CommittedTurn | None = None  # not answered yet
+        self.commits: list[CommittedTurn] = []
         self.answers: dict[int, Answer] = {}
 
     def note(self, at: float, event: object) -> None:
@@ -147,7 +147,7 @@ class _Reader:
         detected = None if stop is None else stop.detected_at_ms / 1000
         if self._typed and self._typed[0].began_s <= at and text.casefold() == self._typed[0].exchange.words:
             act, until, detected = self._typed.popleft(), None, None
-        self._open = Commit(at, act, until, detected, text)
+        self._open = CommittedTurn(at, act, until, detected, text)
         self.commits.append(self._open)
         self._texts, self._final_s = [], None
 
@@ -202,11 +202,11 @@ class _Reader:
         """An answer that no speech explains is one to what was typed, if anything was."""
         if self._open is None and self._typed and self._typed[0].began_s <= at:
             act = self._typed.popleft()
-            self._open = Commit(act.began_s, act, None, None, act.exchange.words)
+            self._open = CommittedTurn(act.began_s, act, None, None, act.exchange.words)
             self.commits.append(self._open)
 
 
-def cut_off(reading: Reading, act: Act) -> str:
+def cut_off(reading: CallReading, act: Act) -> str:
     """What was taken for the whole turn before the caller had finished; empty: nothing."""
     for commit in reading.commits_of(act):
         if is_early(commit, act):
@@ -214,7 +214,7 @@ def cut_off(reading: Reading, act: Act) -> str:
     return ""
 
 
-def is_early(commit: Commit | None, act: Act) -> bool:
+def is_early(commit: CommittedTurn | None, act: Act) -> bool:
     """Whether a part of what was said was taken for all of it, before all of it had been said."""
     if commit is None or commit.heard_until_s is None:
         return False
@@ -226,7 +226,7 @@ def plain_text_words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def check_history(reading: Reading) -> dict[int, str]:
+def check_history(reading: CallReading) -> dict[int, str]:
     """For each answer that was heard, by turn: what is wrong about the memory of it; empty: nothing."""
     ledger = reading.log.ledger
     return {
@@ -241,7 +241,7 @@ def _problem(answer: Answer, account: Account) -> str:
     return _gap(account.entries) or judge(answer, account)
 
 
-def _gap(entries: list[Entry]) -> str:
+def _gap(entries: list[AudioEntry]) -> str:
     at = 0.0
     for entry in entries:
         if abs(entry.offset_ms - at) > _ROUNDING_MS:
@@ -289,7 +289,7 @@ def _filler_words(answer: Answer, sent: list[str]) -> int:
     return next((at for at in range(_LONGEST_FILLER + 1) if sent[at : at + len(written)] == written), 0)
 
 
-def _words_begun(entries: list[Entry], until_ms: float, *, whole_pieces: bool) -> int:
+def _words_begun(entries: list[AudioEntry], until_ms: float, *, whole_pieces: bool) -> int:
     """Words of the pieces that had begun, or were over, when so much had been played."""
     at, count = 0.0, 0
     for entry in entries:

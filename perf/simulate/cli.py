@@ -18,7 +18,7 @@ from parley.launcher.options import TINY_PROFILE
 from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
 from parley_client.cli.own_server import UNLIMITED, profile_name, running_server
-from parley_testing.caller import Job, run_calls
+from parley_testing.caller import CallJob, run_calls
 from parley_testing.log import CallLog, transcript
 from parley_testing.rendering import Studio, lines
 from parley_testing.scenario import Scenario, ScenarioError
@@ -117,7 +117,7 @@ def _measure(
     turn = TurnOptions(eagerness=args.turn) if args.turn else None
     # The longest first, so that no single one is left at the end; who hears himself may talk for long.
     longest = sorted(scenarios, key=lambda one: (bool(one.caller.echo), len(one.exchanges)), reverse=True)
-    jobs = [Job(one, seed) for seed in range(args.repeat) for one in longest]
+    jobs = [CallJob(one, seed) for seed in range(args.repeat) for one in longest]
 
     def print_call(log: CallLog) -> None:
         state = f"broke: {log.failure}" if log.failure else f"{log.ended_s:.0f} s"
@@ -131,7 +131,7 @@ def _measure(
     ) as server:
         # The first conversation pays for caches that fill once; it is not measured.
         console.print("Warming up with two exchanges that do not count …")
-        beginning = Job(replace(scenarios[0], exchanges=scenarios[0].exchanges[:2]))
+        beginning = CallJob(replace(scenarios[0], exchanges=scenarios[0].exchanges[:2]))
         asyncio.run(run_calls(server, [beginning], studio, parallel=1, turn=None))
         total = sum(len(job.scenario.exchanges) for job in jobs)
         console.print(f"{total} exchanges in {len(jobs)} calls, {args.parallel} at once …")

@@ -10,7 +10,7 @@ from harness.stats import word_errors
 from parley.protocol import TurnMetrics
 from parley_testing.log import Act, CallLog
 from parley_testing.matching import calls_match, counted_words, lacking
-from parley_testing.turns import SLACK_S, Answer, Reading, check_history, cut_off, is_early, read_turns
+from parley_testing.turns import SLACK_S, Answer, CallReading, check_history, cut_off, is_early, read_turns
 
 _WORTH_STOPPING_MS = 700.0
 """An answer that has less left when it is interrupted may as well end."""
@@ -96,7 +96,7 @@ def score(logs: Iterable[CallLog]) -> Scores:
     return scores
 
 
-def _score_call(scores: Scores, reading: Reading) -> None:
+def _score_call(scores: Scores, reading: CallReading) -> None:
     log = reading.log
     scores.calls += 1
     scores.late_audio += len(log.late)
@@ -115,7 +115,7 @@ def _score_call(scores: Scores, reading: Reading) -> None:
         scores.history.note(f"{log.scenario.name}, turn {turn}: {problem}" if problem else "")
 
 
-def _score_act(scores: Scores, reading: Reading, act: Act) -> None:
+def _score_act(scores: Scores, reading: CallReading, act: Act) -> None:
     exchange, name = act.exchange, _name(reading.log, act)
     if exchange.is_spoken:
         early = cut_off(reading, act)
@@ -138,12 +138,12 @@ def _score_act(scores: Scores, reading: Reading, act: Act) -> None:
         _score_interruption(scores, reading, act)
 
 
-def _heard_before_end(reading: Reading, act: Act) -> bool:
+def _heard_before_end(reading: CallReading, act: Act) -> bool:
     firsts = [answer.first_sound_s for answer in reading.answers_to(act)]
     return any(first is not None and first < act.ended_s for first in firsts)
 
 
-def _score_latency(scores: Scores, reading: Reading, act: Act) -> None:
+def _score_latency(scores: Scores, reading: CallReading, act: Act) -> None:
     if any(script.delay_ms for script in reading.log.scenario.tools):
         return
     for answer in reading.answers_to(act):
@@ -168,7 +168,7 @@ def _score_stages(scores: Scores, metrics: TurnMetrics) -> None:
     scores.spoken.append(max(0.0, metrics.first_audio_ms - understood - decided))
 
 
-def _score_words(scores: Scores, reading: Reading, act: Act) -> None:
+def _score_words(scores: Scores, reading: CallReading, act: Act) -> None:
     if not act.exchange.words or act.exchange.answered is not True:
         return
     said, heard = counted_words(act.exchange.words), counted_words(reading.heard_text(act))
@@ -177,12 +177,12 @@ def _score_words(scores: Scores, reading: Reading, act: Act) -> None:
     scores.words_wrong += wrong
 
 
-def _why_missed(reading: Reading, act: Act) -> str:
+def _why_missed(reading: CallReading, act: Act) -> str:
     text = reading.heard_text(act)
     return f"heard {text!r}, said nothing" if text else "not heard"
 
 
-def _score_meaning(scores: Scores, reading: Reading, act: Act) -> None:
+def _score_meaning(scores: Scores, reading: CallReading, act: Act) -> None:
     exchange, name = act.exchange, _name(reading.log, act)
     text = reading.heard_text(act)
     if exchange.heard:
@@ -199,7 +199,7 @@ def _score_meaning(scores: Scores, reading: Reading, act: Act) -> None:
         scores.answers.note(f"{name}: {absent} not in {answer!r}; heard {text!r}" if absent else "")
 
 
-def _score_interruption(scores: Scores, reading: Reading, act: Act) -> None:
+def _score_interruption(scores: Scores, reading: CallReading, act: Act) -> None:
     """An act that was heard over the agent: did it stop, and was it to?"""
     over = next((answer for answer in reading.answers if answer.response_id == act.over), None)
     if over is None:
@@ -220,7 +220,7 @@ def _score_interruption(scores: Scores, reading: Reading, act: Act) -> None:
         scores.halted.note(name if halted else "")
 
 
-def _score_stop(scores: Scores, reading: Reading, act: Act, over: Answer, stopped_s: float) -> None:
+def _score_stop(scores: Scores, reading: CallReading, act: Act, over: Answer, stopped_s: float) -> None:
     last = max((at for at, sound in over.sounds if sound.length_ms > 0 and at <= stopped_s), default=0.0)
     scores.stop_sent.append(max(0.0, 1000 * (last - act.began_s)))
     # A halt that was taken back did not silence it: what counts is the last one before the end.
@@ -234,7 +234,7 @@ def _score_stop(scores: Scores, reading: Reading, act: Act, over: Answer, stoppe
         scores.stop_queued.append(halts[-1].queued_ms)
 
 
-def _score_answer(scores: Scores, reading: Reading, answer: Answer) -> None:
+def _score_answer(scores: Scores, reading: CallReading, answer: Answer) -> None:
     log = reading.log
     if answer.metrics is not None:
         scores.speculations += answer.metrics.speculations

@@ -3,7 +3,7 @@
 from simulate.scores import score
 
 from parley.protocol import TurnOptions
-from parley_testing.caller import Job, run_calls
+from parley_testing.caller import CallJob, run_calls
 from parley_testing.rendering import Studio, lines
 from parley_testing.scenario_file import load_scenario
 from parley_testing.voices import ESPEAK, speak_all
@@ -33,7 +33,7 @@ async def test_a_simulated_call(server, tmp_path):
     done = []
     (log,) = await run_calls(
         server.endpoints.grpc,
-        [Job(scenario)],
+        [CallJob(scenario)],
         Studio(speak_all(lines([scenario]), ESPEAK)),
         parallel=1,
         turn=TurnOptions(eagerness="patient"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parley import protocol
-from parley_testing.devices import Account, Entry
+from parley_testing.devices import Account, AudioEntry
 from parley_testing.log import Act, CallLog, Halt, Sound
 from parley_testing.scenario import (
     Alternatives,
@@ -90,7 +90,7 @@ class Tape:
         account = Account()
         for number, word in enumerate(text.split()):
             self.add(at + 0.001 * number, Sound(turn, response, number * PIECE_MS, PIECE_MS, word))
-            account.entries.append(Entry(number * PIECE_MS, PIECE_MS, word))
+            account.entries.append(AudioEntry(number * PIECE_MS, PIECE_MS, word))
         length = PIECE_MS * len(text.split())
         account.heard_ms = length if heard_ms is None else heard_ms
         self.log.ledger[response] = account

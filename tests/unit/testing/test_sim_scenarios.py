@@ -5,13 +5,13 @@ from simulate.worlds import world_of
 
 from parley.protocol import BargeInOptions, ToolRequest, TurnOptions
 from parley_testing.scenario import (
-    Cue,
     ExpectedCall,
-    Filler,
+    FillerWord,
     InnerSound,
     Pause,
     RecordingNotFoundError,
     ScenarioError,
+    StartCue,
     ToolScript,
     make_table,
     parse_cue,
@@ -27,7 +27,7 @@ def test_words_and_what_is_between_them():
     assert sentence.text == "set a timer now"
     assert sentence.inserts == (
         (1, Pause(700)),
-        (2, Filler("um")),
+        (2, FillerWord("um")),
         (2, Pause(300)),
         (3, InnerSound("cough")),
     )
@@ -35,7 +35,7 @@ def test_words_and_what_is_between_them():
 
 
 def test_a_filler_may_come_first():
-    assert parse_sentence("[um] [400] hello", SOUNDS).inserts == ((0, Filler("um")), (0, Pause(400)))
+    assert parse_sentence("[um] [400] hello", SOUNDS).inserts == ((0, FillerWord("um")), (0, Pause(400)))
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_invalid_sentence_is_refused(written, why):
 
 
 def test_cues():
-    assert parse_cue("agent+1500") == Cue("agent", 1500)
-    assert parse_cue("idle+0") == Cue("idle", 0)
+    assert parse_cue("agent+1500") == StartCue("agent", 1500)
+    assert parse_cue("idle+0") == StartCue("idle", 0)
     for wrong in ("agent", "agent-5", "later+5", "agent+", "agent+1.5", ""):
         with pytest.raises(ScenarioError, match="is not"):
             parse_cue(wrong)

@@ -2,7 +2,7 @@ import pytest
 from tapes import Tape, said
 
 from parley.protocol import ToolRequest
-from parley_testing.devices import Entry
+from parley_testing.devices import AudioEntry
 from parley_testing.matching import call_matches
 from parley_testing.scenario import ExpectedCall
 from parley_testing.turns import check_history, plain_text_words, read_turns
@@ -34,14 +34,14 @@ def test_words_that_were_never_sent_or_sent_twice():
     del tape.log.ledger["r1"].entries[-1]
     assert "was sent" in problem(tape)
     tape = story_tape()
-    tape.log.ledger["r1"].entries.append(Entry(800, 100, "robot"))
+    tape.log.ledger["r1"].entries.append(AudioEntry(800, 100, "robot"))
     assert "was sent" in problem(tape)
 
 
 def test_audio_that_jumps():
     tape = story_tape()
     entries = tape.log.ledger["r1"].entries
-    entries[3] = Entry(400, 100, "time")
+    entries[3] = AudioEntry(400, 100, "time")
     assert "jumps from 300 to 400" in problem(tape)
 
 
@@ -78,8 +78,10 @@ def test_wrong_memory_is_reported():
 def test_phrase_during_a_tool_is_not_remembered():
     tape = story_tape()
     entries = tape.log.ledger["r1"].entries
-    filler = [Entry(100 * number, 100, word) for number, word in enumerate(("One", "moment,", "please."))]
-    tape.log.ledger["r1"].entries = filler + [Entry(e.offset_ms + 300, 100, e.text) for e in entries]
+    filler = [
+        AudioEntry(100 * number, 100, word) for number, word in enumerate(("One", "moment,", "please."))
+    ]
+    tape.log.ledger["r1"].entries = filler + [AudioEntry(e.offset_ms + 300, 100, e.text) for e in entries]
     tape.log.ledger["r1"].heard_ms += 300
     assert "was sent" in problem(tape)
     tape.add(2.4, ToolRequest(turn=1, call_id="c", name="get_story", arguments={}))

@@ -19,7 +19,7 @@ from parley_client.cli.own_server import UNLIMITED, default_profile, profile_nam
 from parley_client.errors import UsageError
 from parley_testing.persona import ChatClient
 from parley_testing.results import Attempt, print_results, write_html, write_junit
-from parley_testing.runner import Plan, Speak, run_scenarios
+from parley_testing.runner import RunPlan, Speak, run_scenarios
 from parley_testing.scenario import MOST_LOSS, Background, Scenario, ScenarioError
 from parley_testing.scenario_file import load_scenarios
 from parley_testing.sounds import LOOPS
@@ -190,7 +190,7 @@ def _test(args: argparse.Namespace, console: Console, scenarios: list[Scenario])
     with running_server(
         args.server, console, "test", profile=profile, environment=environment, is_brief=True
     ) as server:
-        plan = Plan(
+        plan = RunPlan(
             scenarios,
             repeat=args.repeat,
             # A running server may accept few calls, and calls in real time need their time.
@@ -204,7 +204,7 @@ def _test(args: argparse.Namespace, console: Console, scenarios: list[Scenario])
         return run_to_end(_hold(args, console, server, plan))
 
 
-async def _hold(args: argparse.Namespace, console: Console, server: str, plan: Plan) -> int:
+async def _hold(args: argparse.Namespace, console: Console, server: str, plan: RunPlan) -> int:
     def show(attempt: Attempt) -> None:
         state = "failed" if attempt.problems else "passed"
         line = f"  {attempt.log.scenario.title}: {state} ({attempt.log.ended_s:.1f} s)"
