@@ -48,6 +48,7 @@ from parley.protocol import (
     VadOptions,
 )
 from parley.tls import TlsOptions
+from parley_client.agent_program import Agent
 from parley_client.audio.files import read_speech, write_speech
 from parley_client.call import Call
 from parley_client.connection import DEFAULT_SERVER, connect
@@ -69,6 +70,7 @@ __version__ = "0.2.0"
 __all__ = [
     "DEFAULT_SERVER",
     "NO_RETRY",
+    "Agent",
     "AgentAudio",
     "AgentState",
     "Backoff",

@@ -21,7 +21,9 @@ import functools
 import importlib.util
 import inspect
 import logging
+import sys
 import threading
+import traceback
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -411,17 +413,51 @@ def load_tools(path: Path) -> list[Callable[..., Any]]:
     Raises:
         ToolDefinitionError: the file cannot be run or marks no function.
     """
-    if not path.exists():
-        raise ToolDefinitionError(f"{path}: there is no such file")
-    spec = importlib.util.spec_from_file_location(f"parley_tools_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ToolDefinitionError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ToolDefinitionError(f"{path}: {type(error).__name__}: {error}") from error
-    found = [value for value in vars(module).values() if callable(value) and hasattr(value, _MARK)]
+    found = marked_functions(load_module(path))
     if not found:
         raise ToolDefinitionError(f"{path}: no function is marked with @tool")
     return found
+
+
+def marked_functions(module: types.ModuleType) -> list[Callable[..., Any]]:
+    """The functions of a module that :func:`tool` has marked, in their order."""
+    return [value for value in vars(module).values() if callable(value) and hasattr(value, _MARK)]
+
+
+def load_module(path: Path) -> types.ModuleType:
+    """Run a Python file as a module.
+
+    Raises:
+        ToolDefinitionError: there is no such file, or it cannot be run.
+    """
+    if not path.exists():
+        raise ToolDefinitionError(f"{path}: there is no such file")
+    name = f"parley_tools_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ToolDefinitionError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module  # where dataclasses look up the types of their fields
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise ToolDefinitionError(
+            f"{path}{_line_of(error, path)}: {type(error).__name__}: {error}"
+        ) from error
+    return module
+
+
+def _line_of(error: BaseException, path: Path) -> str:
+    """``, line 12``: where in the file the error arose; empty: not in the file."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text has the line
+    name = str(path.absolute())
+    lines = [
+        line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == name
+    ]
+    return f", line {lines[-1]}" if lines else ""
