@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import functools
 import importlib.util
 import inspect
 import logging
@@ -27,6 +26,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
@@ -159,6 +159,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+ResultT = TypeVar("ResultT")
 _log = logging.getLogger(__name__)
 
 
@@ -287,6 +288,11 @@ class ToolTable:
         """For the language model."""
         return [entry.definition for entry in self._entries.values()]
 
+    @property
+    def longest_timeout_s(self) -> float:
+        """The longest time limit of the tools (seconds); without tools that of a call."""
+        return max((entry.timeout_s for entry in self._entries.values()), default=DEFAULT_TIMEOUT_S)
+
     async def answer(
         self, request: ToolRequest, on_progress: Callable[[ToolResponse], None] | None = None
     ) -> ToolResponse:
@@ -329,17 +335,18 @@ class ToolTable:
         await entry.slots.acquire()
         if inspect.iscoroutinefunction(entry.function):
             return await self._in_task(entry, arguments)
-        return await self._in_thread(entry, arguments)
+        name = f"tool-{entry.definition.name}"
+        return await run_in_thread(partial(entry.function, **arguments), name, entry.slots.release)
 
     async def _in_task(self, entry: _Entry, arguments: dict[str, Any]) -> Any:
         """Run in a task of its own: one that ignores its cancellation must not hold up the call."""
         task = asyncio.get_running_loop().create_task(entry.function(**arguments))
         self._tasks.add(task)
-        task.add_done_callback(functools.partial(self._on_task_done, entry.slots))
+        task.add_done_callback(partial(self._on_task_done, entry.slots))
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            task.add_done_callback(functools.partial(_log_late_failure, entry.definition.name))
+            task.add_done_callback(partial(_log_late_failure, entry.definition.name))
             task.cancel()
             _, late = await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
             if late:
@@ -353,37 +360,45 @@ class ToolTable:
         self._tasks.discard(task)
         slots.release()
 
-    async def _in_thread(self, entry: _Entry, arguments: dict[str, Any]) -> Any:
-        """Run in a daemon thread: a tool that hangs must not keep the program from ending."""
-        loop, function = asyncio.get_running_loop(), entry.function
-        result: asyncio.Future[Any] = loop.create_future()
 
-        def set_result(value: Any, error: Exception | None) -> None:
-            entry.slots.release()
-            if result.done():
-                return
-            if error is None:
-                result.set_result(value)
-            else:
-                result.set_exception(error)
+async def run_in_thread(
+    function: Callable[[], ResultT], name: str, on_end: Callable[[], object] = lambda: None
+) -> ResultT:
+    """Run in a daemon thread: a function that hangs must not keep the program from ending.
 
-        def run() -> None:
-            value: Any = None
-            problem: Exception | None = None
-            try:
-                value = function(**arguments)
-            except (StopIteration, SystemExit) as error:
-                # A future takes the one not at all, and the other would end the waiting task's event loop.
-                problem = RuntimeError(f"{type(error).__name__}: {error}")
-            except Exception as error:  # noqa: BLE001 - handed to the waiting task
-                problem = error
-            with contextlib.suppress(RuntimeError):  # the event loop is closed
-                loop.call_soon_threadsafe(set_result, value, problem)
+    Args:
+        function: its result or error is returned, unless the waiting task is cancelled.
+        name: of the thread.
+        on_end: called in the event loop when the function has ended, also after a cancellation.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[ResultT] = loop.create_future()
 
-        context = contextvars.copy_context()
-        name = f"tool-{function.__name__}"
-        threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
-        return await result
+    def set_result(value: Any, error: Exception | None) -> None:
+        on_end()
+        if result.done():
+            return
+        if error is None:
+            result.set_result(value)
+        else:
+            result.set_exception(error)
+
+    def run() -> None:
+        value: Any = None
+        problem: Exception | None = None
+        try:
+            value = function()
+        except (StopIteration, SystemExit) as error:
+            # A future takes the one not at all, and the other would end the waiting task's event loop.
+            problem = RuntimeError(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - handed to the waiting task
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(set_result, value, problem)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
+    return await result
 
 
 def _convert(given: dict[str, Any], hints: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,209 @@
+"""``parley run``: serve an agent of one's own that a Python file defines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from parley.agents.reader import AgentFileError, read_agent
+from parley_client.agent_program import AgentProgram, LoadedAgent
+from parley_client.agent_registration import Registration, to_toml
+from parley_client.cli import CHECKOUT, PARLEY
+from parley_client.cli.advice import command_for
+from parley_client.cli.arguments import add_tls, address, read_tls_options, run_to_end
+from parley_client.cli.commands.demo import serve_page
+from parley_client.cli.launcher_notes import LOCAL_HOSTS, NOTES, find_server, noted_state
+from parley_client.cli.own_server import default_profile, own_server, profile_name
+from parley_client.connection import DEFAULT_SERVER
+from parley_client.errors import ClientError, ToolDefinitionError, UsageError
+
+EXAMPLES = """\
+  parley run restaurant.py         serve it on the server of this machine, or start one
+  parley run restaurant.py --profile tiny
+                                   start a server with these models, if none runs
+  parley run restaurant.py --server 127.0.0.1:9001 --agents /etc/parley/agents
+                                   a server that watches this folder for agents"""
+HELP = "serve an agent and its functions from a Python file"
+FOLDER_VARIABLE = "PARLEY_VOICE_AGENT_AGENTS"
+_CONNECT_S = 1.0
+_NEEDS = "parley run needs the packages of the extra “agent”; `make setup` installs them in the checkout"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.epilog = (
+        "The file defines one Agent(...), and marks functions with @tool (docs/your-agent.md). New calls get\n"
+        "what the file says when it is saved; Ctrl-C ends the command and removes the agent from the server."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE.py", help="the agent")
+    parser.add_argument(
+        "--server",
+        type=address,
+        metavar="HOST:PORT",
+        help=f"a server on this machine (default: {DEFAULT_SERVER} if there is one; else one is started)",
+    )
+    parser.add_argument(
+        "--agents",
+        type=Path,
+        metavar="FOLDER",
+        help=f"where the server looks for agents (default: as the launcher has noted, or {FOLDER_VARIABLE})",
+    )
+    parser.add_argument(
+        "--profile",
+        type=profile_name,
+        metavar="NAME",
+        help="of the models of the server that is started (see parley models)",
+    )
+    add_tls(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Serve the agent until Ctrl-C or SIGTERM.
+
+    Raises:
+        ClientError: the file does not define an agent, or no server takes it.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise UsageError(_NEEDS)
+    sys.dont_write_bytecode = True  # bytecode of a file that was changed within the same second would be used
+    program = AgentProgram(args.file)
+    loaded = program.load()
+    check_definition(loaded.name, loaded.fields)
+    if args.server or _is_there(DEFAULT_SERVER):
+        server = args.server or DEFAULT_SERVER
+        if args.profile:
+            raise UsageError(f"--profile is for a server that is started, and one runs at {server}")
+        folder = args.agents or _folder_of(server)
+        return run_to_end(_serve(args, console, program, loaded, server, folder))
+    folder = (args.agents or NOTES / "run" / "agents").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {FOLDER_VARIABLE: str(folder)}
+    options: dict[str, Any] = {"profile": args.profile or default_profile(), "environment": environment}
+    with own_server(console, "run", is_brief=True, usual_ports=True, **options) as own:
+        serving = _serve(args, console, program, loaded, own.endpoints.grpc, folder, is_own=True)
+        return run_to_end(serving)
+
+
+def check_definition(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuse fields that the definition of an agent cannot have.
+
+    Raises:
+        ToolDefinitionError: they are refused; the message names the field, and the nearest name.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"{name}.toml")
+        file.write_text(to_toml(fields), encoding="utf-8")
+        try:
+            read_agent(file)
+        except AgentFileError as error:
+            # Before the first colon and blank stand the name and the line of that file.
+            raise ToolDefinitionError(f"Agent(...): {str(error).partition(': ')[2]}") from error
+
+
+async def _serve(
+    args: argparse.Namespace,
+    console: Console,
+    program: AgentProgram,
+    loaded: LoadedAgent,
+    server: str,
+    folder: Path,
+    *,
+    is_own: bool = False,
+) -> int:
+    from parley_client.cli.own_agent import OwnAgent, wait_until_served  # noqa: PLC0415 - half a second
+    from parley_client.tool_server import ToolServer  # noqa: PLC0415 - an optional extra
+
+    with suppress(asyncio.CancelledError):  # Ctrl-C is the usual end
+        async with AsyncExitStack() as stack:
+            tools = ToolServer()
+            await stack.enter_async_context(tools.serving())
+            place = stack.enter_context(Registration(folder, loaded.name))
+            agent = OwnAgent(program, loaded, tools, place, check_definition, console)
+            has_functions = bool(loaded.functions)
+            tls = None if is_own else read_tls_options(args)
+            try:
+                await wait_until_served(server, loaded.name, tools if has_functions else None, tls=tls)
+            except ClientError as error:
+                raise ClientError(f"{error}. {_advice(folder)}") from error
+            page = await stack.enter_async_context(serve_page(server)) if is_own else None
+            console.print(_invitation(loaded, server, page))
+            await agent.follow()
+    return 0
+
+
+def _advice(folder: Path) -> str:
+    return (
+        f"The definition is in {folder}: does the server look for agents there (--agents), as this user, and does "
+        "it run on this machine? Its log says what it has refused"
+    )
+
+
+def _invitation(loaded: LoadedAgent, server: str, page: str | None) -> str:
+    name = escape(loaded.name)
+    count = len(loaded.functions)
+    functions = f"{count} function{'' if count == 1 else 's'}"
+    lines = [
+        f"The agent [bold]{name}[/] is served, with {functions}; Ctrl-C ends it. Talk to it:",
+        f"  {command_for('talk', server)} --agent {name}",
+    ]
+    if page is None:
+        lines.append(f"  http://127.0.0.1:8080/?agent={name} while `{PARLEY} gateway` runs")
+    else:
+        lines.append(f"  {page}/?agent={name}")
+    return "\n".join(lines)
+
+
+def _is_there(server: str) -> bool:
+    """Whether a server listens, or its launcher has begun to start it.
+
+    Raises:
+        ClientError: it has begun, or is stopping.
+    """
+    if state := noted_state(server, NOTES) if not _listens(server) else "":
+        raise ClientError(f"the server at {server} is {state}; try again in a while")
+    return _listens(server)
+
+
+def _listens(server: str) -> bool:
+    host, _, port = server.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _folder_of(server: str) -> Path:
+    """Where a running server looks for agents.
+
+    Raises:
+        UsageError: that is not known, or it is on another machine.
+    """
+    if server.rpartition(":")[0] not in LOCAL_HOSTS:
+        raise UsageError(
+            f"{server} is on another machine, which cannot reach functions that are served here; put the "
+            "definition there, with an MCP server that it reaches (docs/your-agent.md)"
+        )
+    found = find_server(server, NOTES)
+    named = found[1].agents if found else None
+    if folder := named or os.environ.get(FOLDER_VARIABLE):
+        return Path(folder)
+    usual = CHECKOUT / "agents"
+    if usual.is_dir():
+        return usual
+    raise UsageError(
+        f"the folder in which {server} looks for agents is not known: name it with --agents FOLDER. A server "
+        f"looks in the folder of {FOLDER_VARIABLE}, or in `agents` beside the model repository if that is there"
+    )

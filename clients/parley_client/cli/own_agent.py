@@ -1,0 +1,174 @@
+"""Serves the agent of a Python file to a server on this machine, and follows changes of the file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from parley.errors import ParleyError, UnknownAgentError
+from parley.protocol import ToolRequest, ToolResponse
+from parley_client.agent_program import AgentProgram, LoadedAgent
+from parley_client.agent_registration import Registration
+from parley_client.cli.output import print_hanging
+from parley_client.cli.view import format_tool
+from parley_client.connection import connect
+from parley_client.errors import ClientError, ToolDefinitionError
+from parley_client.options import NO_RETRY
+from parley_client.tool_server import ToolServer
+from parley_client.tools import ToolTable, run_in_thread
+
+PARALLEL = 32
+"""Functions that run at once, for all calls together; each that is not a coroutine has a thread."""
+_HOST = "127.0.0.1"
+_MARGIN_S = 1.0
+"""A function's own deadline is over before the agent's for it, so that its message arrives."""
+_LONGEST_S = 120.0 - _MARGIN_S
+SERVED_S = 20.0
+"""A server looks at its folder every few seconds, and waits for tools some more."""
+_POLL_S = 0.5
+_SETTLE_S = 0.2
+"""An editor writes a file within this time."""
+
+CheckDefinition = Callable[[str, Mapping[str, Any]], None]
+"""Raises ``ToolDefinitionError`` for fields that an agent of this name cannot have."""
+
+
+class OwnAgent:
+    """An agent of a Python file.
+
+    Args:
+        program: the file.
+        loaded: what it defines now.
+        tools: serves its functions.
+        place: where the server finds its definition.
+        check: of a definition, before the server gets it.
+        console: shows the calls of its functions, and what happens at changes of the file.
+    """
+
+    def __init__(
+        self,
+        program: AgentProgram,
+        loaded: LoadedAgent,
+        tools: ToolServer,
+        place: Registration,
+        check: CheckDefinition,
+        console: Console,
+    ) -> None:
+        self._program = program
+        self._name = loaded.name
+        self._tools = tools
+        self._place = place
+        self._check = check
+        self._console = console
+        self._revisions = count(1)
+        self._began_s = time.perf_counter()
+        self.publish(loaded)
+
+    def publish(self, loaded: LoadedAgent) -> None:
+        """Serve what the file defines from now on.
+
+        Raises:
+            ToolDefinitionError: the definition cannot be used; what was served before still is.
+            ClientError: it cannot be written.
+        """
+        if loaded.name != self._name:
+            raise ToolDefinitionError(
+                f"{self._program.path}: the agent is called {self._name!r} while this command runs; start it anew"
+            )
+        table = ToolTable(loaded.functions, parallel=PARALLEL, on_answer=self._show)
+        # Its number makes the address another one, so that the server reads the list of functions anew.
+        fields = definition(loaded, table, f"{self._tools.url}?{next(self._revisions)}")
+        self._check(loaded.name, fields)
+        self._place.write(fields)
+        self._tools.replace(table)
+
+    async def follow(self) -> None:
+        """Publish each change of the file; runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            if not self._program.has_changed():
+                continue
+            await asyncio.sleep(_SETTLE_S)
+            try:
+                self.publish(await run_in_thread(self._program.load, "load-agent"))
+            except ParleyError as error:
+                self._line(f"[red]{escape(str(error))}[/]\nWhat was served before stays.")
+            else:
+                self._line(f"{escape(self._program.path.name)} has changed: new calls get the new agent.")
+
+    def _show(self, request: ToolRequest, response: ToolResponse) -> None:
+        style = "red" if response.is_error else "dim"
+        output = escape(json.dumps(response.output, ensure_ascii=False, default=str))
+        self._line(f"[magenta]{format_tool(request)}[/] [{style}]→ {output}[/]")
+
+    def _line(self, text: str) -> None:
+        print_hanging(self._console, f"[dim]{time.perf_counter() - self._began_s:7.2f}s[/]  ", text)
+
+
+def definition(loaded: LoadedAgent, table: ToolTable, url: str) -> dict[str, Any]:
+    """The fields of the agent's definition, with its functions as tools of an MCP server.
+
+    Raises:
+        ToolDefinitionError: a function has a longer time limit than a tool may have, or ``tools`` of the
+            definition is no table.
+    """
+    names = [tool.name for tool in table.definitions]
+    if not names:
+        return loaded.fields
+    if table.longest_timeout_s > _LONGEST_S:
+        raise ToolDefinitionError(f"a function may have a timeout_s of {_LONGEST_S:g} s at most")
+    given = loaded.fields.get("tools", {})
+    if not isinstance(given, dict):
+        raise ToolDefinitionError("Agent(tools=...) is a table as in TOML; functions are marked with @tool")
+    server = {
+        "name": loaded.name,
+        "url": url,
+        "tools": names,
+        "timeout_ms": round(1000 * (table.longest_timeout_s + _MARGIN_S)),
+    }
+    tools = {
+        **given,
+        "private_hosts": [*given.get("private_hosts", []), _HOST],
+        "mcp": [*given.get("mcp", []), server],
+    }
+    return {**loaded.fields, "tools": tools}
+
+
+async def wait_until_served(server: str, name: str, tools: ToolServer | None, **options: Any) -> None:
+    """Return when calls to a server may choose the agent, and the server has read the list of its functions.
+
+    Args:
+        server: ``host:port``.
+        name: of the agent.
+        tools: serves its functions; None: it has none.
+        options: further ones of :class:`parley_client.connect`.
+
+    Raises:
+        ClientError: it takes longer than :data:`SERVED_S`, or the server refuses calls to it.
+    """
+    problem = "no answer"
+    try:
+        async with asyncio.timeout(SERVED_S):
+            while True:
+                try:
+                    async with connect(
+                        server, agent=name, output="text", greeting="", retry=NO_RETRY, **options
+                    ):
+                        break
+                except ParleyError as error:
+                    if not error.retryable and error.code != UnknownAgentError.code:
+                        raise ClientError(f"{server} refuses calls to the agent {name}: {error}") from error
+                    problem = str(error)
+                await asyncio.sleep(_POLL_S)
+            if tools is not None:
+                problem = "it has not connected to the functions"
+                await tools.listed.wait()
+    except TimeoutError:
+        raise ClientError(f"{server} does not serve the agent {name} after {SERVED_S:g} s: {problem}") from None
