@@ -31,6 +31,7 @@ class Registration:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
         self.file = folder / f"{name}.toml"
         self._lock_file = folder / f".{name}.lock"
         self._lock = -1

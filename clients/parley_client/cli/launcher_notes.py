@@ -33,7 +33,7 @@ class LauncherNote(msgspec.Struct):
     drain_file: str | None = None
     """The file that drains it; empty: it has none. None: the launcher is older than this field."""
     agents: str | None = None
-    """The folder in which it looks for agents; empty: in none. None: the launcher is older than this field."""
+    """Folder in which it looks for agents; empty: in none. None: the launcher is older than this field."""
 
     def endpoint(self, kind: str) -> str:
         """``host:port`` of its ``grpc``, ``http`` or ``metrics``; empty: the note has none."""

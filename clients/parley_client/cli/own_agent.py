@@ -45,7 +45,6 @@ class OwnAgent:
 
     Args:
         program: the file.
-        loaded: what it defines now.
         tools: serves its functions.
         place: where the server finds its definition.
         check: of a definition, before the server gets it.
@@ -55,21 +54,18 @@ class OwnAgent:
     def __init__(
         self,
         program: AgentProgram,
-        loaded: LoadedAgent,
         tools: ToolServer,
         place: Registration,
         check: CheckDefinition,
         console: Console,
     ) -> None:
         self._program = program
-        self._name = loaded.name
         self._tools = tools
         self._place = place
         self._check = check
         self._console = console
         self._revisions = count(1)
         self._began_s = time.perf_counter()
-        self.publish(loaded)
 
     def publish(self, loaded: LoadedAgent) -> None:
         """Serve what the file defines from now on.
@@ -78,9 +74,10 @@ class OwnAgent:
             ToolDefinitionError: the definition cannot be used; what was served before still is.
             ClientError: it cannot be written.
         """
-        if loaded.name != self._name:
+        if loaded.name != self._place.name:
             raise ToolDefinitionError(
-                f"{self._program.path}: the agent is called {self._name!r} while this command runs; start it anew"
+                f"{self._program.path}: the name of the agent stays {self._place.name!r} until the command "
+                "is started again"
             )
         table = ToolTable(loaded.functions, parallel=PARALLEL, on_answer=self._show)
         # Its number makes the address another one, so that the server reads the list of functions anew.
@@ -171,4 +168,6 @@ async def wait_until_served(server: str, name: str, tools: ToolServer | None, **
                 problem = "it has not connected to the functions"
                 await tools.listed.wait()
     except TimeoutError:
-        raise ClientError(f"{server} does not serve the agent {name} after {SERVED_S:g} s: {problem}") from None
+        raise ClientError(
+            f"{server} does not serve the agent {name} after {SERVED_S:g} s: {problem}"
+        ) from None

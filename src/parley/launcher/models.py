@@ -14,6 +14,7 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
+from parley.agents.registry import DEFAULT_FOLDER
 from parley.canaries.asking import AGENT
 from parley.engines.weight_files import absence_of_weights
 from parley.launcher.errors import LauncherSettingsError, SetupIncompleteError, StartInterruptedError
@@ -278,3 +279,12 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
             process.kill()
             process.wait()
         raise
+
+
+def find_agents_folder(options: ServerOptions, environment: Mapping[str, str]) -> str:
+    """Where the model ``voice_agent`` looks for agents; empty: nowhere."""
+    settings = read_parameters(options.model_repository / AGENT, options.profile, environment)
+    if settings is None:
+        return ""
+    folder = options.model_repository.parent / (settings.text("agents", "") or DEFAULT_FOLDER)
+    return str(folder.absolute()) if folder.is_dir() else ""

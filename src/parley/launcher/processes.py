@@ -237,7 +237,7 @@ class StateLock:
         self.left_prefix = str(self._read().get("prefix", ""))
         return self._file
 
-    def record(self, session: int, endpoints: str, prefix: str, drain_file: str) -> None:
+    def record(self, session: int, endpoints: str, prefix: str, drain_file: str, agents: str) -> None:
         """Write down the launcher and its server, for the next start, for people and for ``parley``."""
         launcher = psutil.Process()
         self._noted = {
@@ -247,6 +247,7 @@ class StateLock:
             "endpoints": endpoints,
             "prefix": prefix,
             "drain_file": drain_file,
+            "agents": agents,
         }
         self._record.write_text(json.dumps(self._noted))
 

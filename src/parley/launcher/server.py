@@ -56,6 +56,7 @@ from parley.launcher.models import (
     check_models,
     compile_entry_points,
     describe_left_out,
+    find_agents_folder,
     leave_out_absent,
     model_folders,
     read_config,
@@ -360,6 +361,7 @@ class EmbeddedServer:
             self.endpoints.line(),
             self.shm_prefix,
             str(self.drain_file or ""),
+            find_agents_folder(options, environment),
         )
 
     def _leave_out_models(self) -> None:

@@ -26,6 +26,7 @@ from parley.launcher.errors import (
     ServerDiedError,
     StartInterruptedError,
 )
+from parley.launcher.models import find_agents_folder
 from parley.launcher.options import TINY_PROFILE, ServerOptions
 from parley.launcher.processes import session_members
 from parley.launcher.restarts import SupervisorLimits
@@ -102,6 +103,18 @@ def test_the_file_that_drains_the_server_is_noted(make, tmp_path, monkeypatch, n
     make("serves", **({} if named is None else {DRAIN_FILE_VARIABLE: named})).start()
     found = json.loads((tmp_path / "state" / "server.json").read_text())["drain_file"]
     assert found == (noted and str(tmp_path / noted))
+
+
+@pytest.mark.parametrize(("named", "noted"), [("", "agents"), ("others", "others"), ("none", "")])
+def test_folder_of_agents_is_the_one_of_the_settings_if_it_is_there(repository, tmp_path, named, noted):
+    options = ServerOptions(model_repository=repository)
+    environment = {"PARLEY_VOICE_AGENT_AGENTS": named}
+    for folder in ("agents", "others"):
+        (tmp_path / folder).mkdir()
+    assert find_agents_folder(options, environment) == ""
+    (repository / "voice_agent" / "configs").mkdir(parents=True)
+    (repository / "voice_agent" / "configs" / f"{TINY_PROFILE}.pbtxt").write_text('name: "voice_agent"\n')
+    assert find_agents_folder(options, environment) == (noted and str(tmp_path / noted))
 
 
 def test_a_new_server_is_not_drained(make, tmp_path):

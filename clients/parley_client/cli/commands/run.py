@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from parley.agents.reader import AgentFileError, read_agent
+from parley.tls import TlsOptions
 from parley_client.agent_program import AgentProgram, LoadedAgent
 from parley_client.agent_registration import Registration, to_toml
 from parley_client.cli import CHECKOUT, PARLEY
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.epilog = (
         "The file defines one Agent(...), and marks functions with @tool (docs/your-agent.md). New calls get\n"
-        "what the file says when it is saved; Ctrl-C ends the command and removes the agent from the server."
+        "what it says when it was saved last. Ctrl-C ends the command, and removes the agent from the server."
     )
     parser.add_argument("file", type=Path, metavar="FILE.py", help="the agent")
     parser.add_argument(
@@ -85,15 +87,26 @@ def run(args: argparse.Namespace, console: Console) -> int:
         server = args.server or DEFAULT_SERVER
         if args.profile:
             raise UsageError(f"--profile is for a server that is started, and one runs at {server}")
-        folder = args.agents or _folder_of(server)
-        return run_to_end(_serve(args, console, program, loaded, server, folder))
+        place = _Place(server, args.agents or _folder_of(server), read_tls_options(args))
+        return run_to_end(_serve(program, loaded, place, console))
     folder = (args.agents or NOTES / "run" / "agents").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     environment = {FOLDER_VARIABLE: str(folder)}
     options: dict[str, Any] = {"profile": args.profile or default_profile(), "environment": environment}
     with own_server(console, "run", is_brief=True, usual_ports=True, **options) as own:
-        serving = _serve(args, console, program, loaded, own.endpoints.grpc, folder, is_own=True)
-        return run_to_end(serving)
+        place = _Place(own.endpoints.grpc, folder, is_own=True)
+        return run_to_end(_serve(program, loaded, place, console))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A server, and where it looks for agents."""
+
+    server: str
+    folder: Path
+    tls: TlsOptions | None = None
+    is_own: bool = False
+    """Whether this command has started it."""
 
 
 def check_definition(name: str, fields: Mapping[str, Any]) -> None:
@@ -112,41 +125,32 @@ def check_definition(name: str, fields: Mapping[str, Any]) -> None:
             raise ToolDefinitionError(f"Agent(...): {str(error).partition(': ')[2]}") from error
 
 
-async def _serve(
-    args: argparse.Namespace,
-    console: Console,
-    program: AgentProgram,
-    loaded: LoadedAgent,
-    server: str,
-    folder: Path,
-    *,
-    is_own: bool = False,
-) -> int:
-    from parley_client.cli.own_agent import OwnAgent, wait_until_served  # noqa: PLC0415 - half a second
+async def _serve(program: AgentProgram, loaded: LoadedAgent, place: _Place, console: Console) -> int:
+    from parley_client.cli.own_agent import OwnAgent, wait_until_served  # noqa: PLC0415 - takes half a second
     from parley_client.tool_server import ToolServer  # noqa: PLC0415 - an optional extra
 
     with suppress(asyncio.CancelledError):  # Ctrl-C is the usual end
         async with AsyncExitStack() as stack:
             tools = ToolServer()
             await stack.enter_async_context(tools.serving())
-            place = stack.enter_context(Registration(folder, loaded.name))
-            agent = OwnAgent(program, loaded, tools, place, check_definition, console)
-            has_functions = bool(loaded.functions)
-            tls = None if is_own else read_tls_options(args)
+            entry = stack.enter_context(Registration(place.folder, loaded.name))
+            agent = OwnAgent(program, tools, entry, check_definition, console)
+            agent.publish(loaded)
+            called = tools if loaded.functions else None
             try:
-                await wait_until_served(server, loaded.name, tools if has_functions else None, tls=tls)
+                await wait_until_served(place.server, loaded.name, called, tls=place.tls)
             except ClientError as error:
-                raise ClientError(f"{error}. {_advice(folder)}") from error
-            page = await stack.enter_async_context(serve_page(server)) if is_own else None
-            console.print(_invitation(loaded, server, page))
+                raise ClientError(f"{error}. {_advice(place.folder)}") from error
+            page = await stack.enter_async_context(serve_page(place.server)) if place.is_own else None
+            console.print(_invitation(loaded, place.server, page))
             await agent.follow()
     return 0
 
 
 def _advice(folder: Path) -> str:
     return (
-        f"The definition is in {folder}: does the server look for agents there (--agents), as this user, and does "
-        "it run on this machine? Its log says what it has refused"
+        f"The definition is in {folder}: does the server look for agents there (--agents), run as this user "
+        "and on this machine? Its log says which definitions it has refused"
     )
 
 
@@ -197,13 +201,14 @@ def _folder_of(server: str) -> Path:
             "definition there, with an MCP server that it reaches (docs/your-agent.md)"
         )
     found = find_server(server, NOTES)
-    named = found[1].agents if found else None
-    if folder := named or os.environ.get(FOLDER_VARIABLE):
-        return Path(folder)
-    usual = CHECKOUT / "agents"
-    if usual.is_dir():
-        return usual
+    noted = found[1].agents if found else None
+    if noted is None:  # a server without a launcher, whose settings may be those of this environment
+        named, usual = os.environ.get(FOLDER_VARIABLE), CHECKOUT / "agents"
+        noted = named or (str(usual) if usual.is_dir() else "")
+    if noted:
+        return Path(noted)
     raise UsageError(
-        f"the folder in which {server} looks for agents is not known: name it with --agents FOLDER. A server "
-        f"looks in the folder of {FOLDER_VARIABLE}, or in `agents` beside the model repository if that is there"
+        f"{server} looks for agents in no folder that is known here; name it with --agents FOLDER. A server "
+        f"looks in the folder of {FOLDER_VARIABLE}, or in `agents` beside the model repository, if it is there "
+        "when it starts"
     )
