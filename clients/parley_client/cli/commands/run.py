@@ -46,8 +46,8 @@ _NEEDS = "parley run needs the packages of the extra “agent”; `make setup` i
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.epilog = (
-        "The file defines one Agent(...), and marks functions with @tool (docs/your-agent.md). New calls get\n"
-        "what it says when it was saved last. Ctrl-C ends the command, and removes the agent from the server."
+        "The file defines one Agent(...), and marks functions with @tool (docs/your-agent.md). New calls\n"
+        "get the version that was saved last. Ctrl-C ends the command and removes the agent from the server."
     )
     parser.add_argument("file", type=Path, metavar="FILE.py", help="the agent")
     parser.add_argument(
@@ -209,6 +209,6 @@ def _folder_of(server: str) -> Path:
         return Path(noted)
     raise UsageError(
         f"{server} looks for agents in no folder that is known here; name it with --agents FOLDER. A server "
-        f"looks in the folder of {FOLDER_VARIABLE}, or in `agents` beside the model repository, if it is there "
-        "when it starts"
+        f"looks in the folder of {FOLDER_VARIABLE}, or in `agents` beside the model repository, if there is "
+        "one when it starts"
     )
