@@ -40,6 +40,9 @@ class ClientFiles(BuildHookInterface):  # type: ignore[misc] # hatchling is ther
             return
         package = CLIENTS / "parley_client"
         files = {path: path.relative_to(CLIENTS) for path in package.rglob("*.py")}
+        # What `parley new` copies.
+        examples = CLIENTS.parent / "examples" / "agents"
+        files |= {path: Path(package.name, "examples", path.name) for path in examples.glob("*.*")}
         source = CLIENTS.parent / "src" / "parley"
         files |= {source / f"{name}.py": Path("parley", f"{name}.py") for name in SHARED}
         build_data["force_include"] |= {str(path): str(name) for path, name in files.items()}

@@ -33,6 +33,11 @@ from parley_client.tools import load_module, marked_functions
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
+def is_agent_name(text: str) -> bool:
+    """Whether an agent can have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
 class Agent:
     """The definition of an agent in a Python file.
 
@@ -113,7 +118,7 @@ class AgentProgram:
             )
         (agent,) = agents.values()
         name = agent.name or self.path.stem.lower()
-        if not _NAME.fullmatch(name):
+        if not is_agent_name(name):
             raise ToolDefinitionError(
                 f"{self.path}: {name!r} cannot be the name of an agent, which has 1 to 63 of a-z 0-9 _ - and "
                 "begins with none of _ -; give it with Agent(name=...)"

@@ -6,7 +6,7 @@ Appointments are kept in memory: they are gone when the command ends, or when th
 from __future__ import annotations
 
 import datetime as dt
-from typing import Annotated, Literal
+from typing import Annotated
 
 from parley_client import Agent, tool
 from parley_client.spoken import read_day, read_time, say_time

@@ -1,7 +1,7 @@
 """A restaurant that takes reservations: .venv/bin/parley run examples/agents/restaurant.py.
 
-Reservations are kept in memory: they are gone when the command ends, or when this file is saved. Times and days
-are passed on in the caller's words, which Python understands better than a small language model does.
+Reservations are kept in memory: they are gone when the command ends, or when this file is saved. Times and
+days are passed on in the caller's words, which Python understands better than a small language model does.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from parley_client.spoken import read_day, read_time, say_time
 
 agent = Agent(
     instructions=(
-        "You are Sofia, who answers the phone at the restaurant Da Marco. Answer in one short sentence. Da "
-        "Marco is open every day from 5 pm to 11 pm, at 12 Mill Street. Parking is free in the yard behind the "
-        "house. There are vegetarian dishes, and dogs are welcome."
+        "You are Sofia, who answers the phone at the restaurant Da Marco. Answer in one short sentence. The "
+        "restaurant is open every day from 5 pm to 11 pm, at 12 Mill Street. Parking is free in the yard "
+        "behind it. There are vegetarian dishes, and dogs are welcome."
     ),
     greeting="Good evening, this is Da Marco. What can I do for you?",
     phrases=["Da Marco", "Sofia", "reservation"],

@@ -26,6 +26,7 @@ from parley_client.errors import OutputClosedError, UsageError
 
 _NAMES = (
     "demo",
+    "new",
     "run",
     "say",
     "talk",

@@ -1,0 +1,79 @@
+"""``parley new``: write an agent to begin with."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+import parley_client
+from parley_client.agent_program import is_agent_name
+from parley_client.cli import CHECKOUT, PARLEY
+from parley_client.errors import ClientError, UsageError
+
+EXAMPLES = """\
+  parley new restaurant            a folder with an agent, its tests, and how to go on
+  parley new front-desk --like clinic
+                                   a copy of another example"""
+HELP = "write a working agent with its tests, to begin with"
+_KINDS = ("restaurant", "clinic", "helpdesk")
+_README = """\
+# {name}
+
+`{parley} run {name}/{name}.py` serves the agent, on a server that it starts if none runs on this machine.
+`{parley} test {name}/{name}.py` holds the scenarios of `{name}.tests.toml` with it.
+The guide is docs/your-agent.md of Parley.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.add_argument("name", metavar="NAME", help="of the agent, and of the folder that is made")
+    parser.add_argument(
+        "--like",
+        choices=_KINDS,
+        help="the example that is copied (default: the one of this name, else restaurant)",
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Write the files.
+
+    Raises:
+        UsageError: an agent cannot have this name.
+        ClientError: the folder is there already, or cannot be written.
+    """
+    name: str = args.name
+    if not is_agent_name(name):
+        raise UsageError(f"{name!r}: an agent's name has 1 to 63 of a-z 0-9 _ -, and begins with none of _ -")
+    kind = args.like or (name if name in _KINDS else _KINDS[0])
+    folder = Path(name)
+    try:
+        texts = {
+            folder / f"{name}{suffix}": (_examples() / f"{kind}{suffix}").read_text(encoding="utf-8")
+            for suffix in (".py", ".tests.toml")
+        }
+        folder.mkdir()
+        for file, text in texts.items():
+            written = text.replace(f".venv/bin/parley run examples/agents/{kind}.py", f"parley run {name}.py")
+            written = written.replace(
+                f".venv/bin/parley test examples/agents/{kind}.py", f"parley test {name}.py"
+            )
+            file.write_text(written.replace(f"{kind}.py", f"{name}.py"), encoding="utf-8")
+        (folder / "README.md").write_text(_README.format(name=name, parley=PARLEY), encoding="utf-8")
+    except FileExistsError as error:
+        raise ClientError(f"{folder} is there already; nothing was written") from error
+    except OSError as error:
+        raise ClientError(f"{error.filename}: {error.strerror}") from error
+    console.print(
+        f"Written: {', '.join(escape(str(file)) for file in texts)}, {escape(name)}/README.md. Next:"
+    )
+    console.print(f"  {PARLEY} run {escape(shlex.quote(f'{name}/{name}.py'))}")
+    return 0
+
+
+def _examples() -> Path:
+    """The folder of the examples: of the checkout, or that of the wheel."""
+    own = CHECKOUT / "examples" / "agents"
+    return own if own.is_dir() else Path(parley_client.__file__).parent / "examples"
