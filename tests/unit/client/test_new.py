@@ -32,16 +32,17 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "kind"),
+    ("arguments", "kind"),
     [
-        ("restaurant", [], "restaurant"),
-        ("clinic", [], "clinic"),
-        ("trattoria", [], "restaurant"),
-        ("front-desk", ["--like", "helpdesk"], "helpdesk"),
+        (["restaurant"], "restaurant"),
+        (["clinic"], "clinic"),
+        (["trattoria"], "restaurant"),
+        (["front-desk", "--like", "helpdesk"], "helpdesk"),
     ],
 )
-def test_new_writes_an_agent_that_can_be_served(folder, capsys, load, name, more, kind):
-    assert main(["new", name, *more]) == 0
+def test_new_writes_an_agent_that_can_be_served(folder, capsys, load, arguments, kind):
+    assert main(["new", *arguments]) == 0
+    name = arguments[0]
     folder /= name
     files = {file.name for file in folder.iterdir()}
     assert files == {"README.md", f"{name}.py", f"{name}.tests.toml"}

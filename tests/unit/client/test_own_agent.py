@@ -127,7 +127,7 @@ async def test_changed_file_is_served_under_another_address(served):
         ("Agent(", "Agent(greeting=3, ", "greeting"),
         ("Agent(", "Agent(name='other', ", "the name of the agent stays 'restaurant'"),
         ("timeout_s=20.0", "timeout_s=500.0", "a timeout_s of 119 s at most"),
-        ("page=", "tools=", "tools"),
+        ("page=", "tools=", "unknown field 'title'"),
         ('"""Book a table."""', "", "needs a docstring"),
     ],
 )

@@ -66,10 +66,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ClientError(f"{folder} is there already; nothing was written") from error
     except OSError as error:
         raise ClientError(f"{error.filename}: {error.strerror}") from error
-    console.print(
-        f"Written: {', '.join(escape(str(file)) for file in texts)}, {escape(name)}/README.md. Next:"
-    )
-    console.print(f"  {PARLEY} run {escape(shlex.quote(f'{name}/{name}.py'))}")
+    console.print(f"Written: {', '.join(map(str, texts))}, {name}/README.md. Next:")
+    console.print(f"  {PARLEY} run {name}/{name}.py")
     return 0
 
 
