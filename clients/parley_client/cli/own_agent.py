@@ -32,6 +32,8 @@ _MARGIN_S = 1.0
 _LONGEST_S = 120.0 - _MARGIN_S
 SERVED_S = 20.0
 """A server looks at its folder every few seconds, and waits for tools some more."""
+TAKEN_S = 5.0
+"""Longest wait for the server to read a change."""
 _POLL_S = 0.5
 _SETTLE_S = 0.2
 """An editor writes a file within this time."""
@@ -85,6 +87,7 @@ class OwnAgent:
         self._check(loaded.name, fields)
         self._place.write(fields)
         self._tools.replace(table)
+        self._tools.listed.clear()
 
     async def follow(self) -> None:
         """Publish each change of the file; runs until it is cancelled."""
@@ -94,11 +97,18 @@ class OwnAgent:
                 continue
             await asyncio.sleep(_SETTLE_S)
             try:
-                self.publish(await run_in_thread(self._program.load, "load-agent"))
+                loaded = await run_in_thread(self._program.load, "load-agent")
+                self.publish(loaded)
             except ParleyError as error:
                 self._line(f"[red]{escape(str(error))}[/]\nWhat was served before stays.")
-            else:
-                self._line(f"{escape(self._program.path.name)} has changed: new calls get the new agent.")
+                continue
+            changed = f"{escape(self._program.path.name)} has changed"
+            try:
+                async with asyncio.timeout(TAKEN_S if loaded.functions else 0.0):
+                    await self._tools.listed.wait()
+                self._line(f"{changed}: new calls get the new agent.")
+            except TimeoutError:
+                self._line(f"{changed}: new calls get the new agent when the server has read it.")
 
     def _show(self, request: ToolRequest, response: ToolResponse) -> None:
         style = "red" if response.is_error else "dim"

@@ -92,6 +92,7 @@ class Served:
 def quick(monkeypatch):
     monkeypatch.setattr(own_agent, "_POLL_S", 0.01)
     monkeypatch.setattr(own_agent, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(own_agent, "TAKEN_S", 0.0)
 
 
 @pytest.fixture
