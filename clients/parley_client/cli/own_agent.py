@@ -166,7 +166,13 @@ async def wait_until_served(server: str, name: str, tools: ToolServer | None, **
             while True:
                 try:
                     async with connect(
-                        server, agent=name, output="text", greeting="", retry=NO_RETRY, **options
+                        server,
+                        agent=name,
+                        output="text",
+                        greeting="",
+                        resume=False,
+                        retry=NO_RETRY,
+                        **options,
                     ):
                         break
                 except ParleyError as error:
